@@ -1,0 +1,56 @@
+"""Kernels: from a captured step of one device to one step of all replicas.
+
+`build` is the whole of it: place the variables, then run the kernels in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autodist_core.graph_item import GraphItem
+from autodist_core.kernel.combine import StateCombiner
+from autodist_core.kernel.kernel import Change, Draft, Kernel, run
+from autodist_core.kernel.order import Order
+from autodist_core.kernel.outputs import Outputs
+from autodist_core.kernel.placement import Placement, inference, place
+from autodist_core.kernel.replicator import Replicator, copied
+from autodist_core.kernel.synchronizer import AllReduceSynchronizer, PSSynchronizer
+from autodist_core.kernel.update import Update
+
+PIPELINE: tuple[Kernel, ...] = (
+    Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Update(), StateCombiner(), Outputs(), Order()
+)
+
+
+@dataclass(frozen=True)
+class DistributedGraph:
+    """One step for all replicas: what to feed, what to fetch, what to run."""
+
+    graph_def: Any
+    feeds: tuple[tuple[str, ...], ...]
+    examples: tuple[str, ...]
+    total: str
+    outputs: tuple[str, ...]
+    step: str
+    initializers: tuple[str, ...]
+    changes: tuple[Change, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(str(change) for change in self.changes)
+
+
+def build(item: GraphItem, placement: Placement, active: int | None = None) -> DistributedGraph:
+    """The graph of one step in which the first `active` replicas have examples."""
+    draft = Draft.of(item, placement, active)
+    changes = run(draft, PIPELINE)
+    examples = tuple(draft.examples(replica) for replica in draft.busy)
+    total = draft.total()
+    return DistributedGraph(
+        draft.editor.graph_def(),
+        tuple(tuple(copied(replica, tensor.name) for tensor in item.inputs) for replica in draft.busy),
+        examples, total, tuple(draft.outputs), "step", tuple(draft.initializers), changes,
+    )
+
+
+__all__ = ["PIPELINE", "DistributedGraph", "Draft", "Kernel", "Placement", "build", "inference", "place", "run"]

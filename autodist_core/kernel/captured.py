@@ -1,0 +1,209 @@
+"""What the kernels need to know of a captured step: who feeds whom, who touches which variable, what belongs to the update.
+
+A frozen reading of a GraphItem, made once and shared by all kernels. Nodes stand in creation order, and their index in
+that order is the time at which they touch a variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+from tensorflow.python.framework import op_def_registry
+
+from autodist_core.errors import CaptureError
+from autodist_core.graph_item import GraphItem, Variable
+from autodist_core.kernel import editor
+
+_READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
+_RESOURCE = tf.resource.as_datatype_enum
+COLLECTED = ("sum", "mean", "only_first_replica")
+
+
+@dataclass(frozen=True)
+class Touch:
+    """A node's access to a variable."""
+
+    variable: str
+    writes: bool
+
+
+def accesses(node: node_def_pb2.NodeDef, handles: Callable[[str], str | None]) -> tuple[Touch, ...]:
+    """Which variables a node touches and whether it writes them; `handles` names the variable behind an input."""
+    found = []
+    read_only = set(node.attr["_read_only_resource_inputs"].list.i) if "_read_only_resource_inputs" in node.attr else ()
+    for position, name in enumerate(editor.data_inputs(node)):
+        variable = handles(editor.node_of(name))
+        if variable is not None:
+            found.append(Touch(variable, node.op not in _READS and position not in read_only))
+    return tuple(found)
+
+
+class Captured:
+    """A captured step, indexed."""
+
+    def __init__(self, item: GraphItem) -> None:
+        self.item = item
+        self.graph = item.graph_def
+        self.nodes = {node.name: node for node in self.graph.node}
+        self.index = {node.name: position for position, node in enumerate(self.graph.node)}
+        self.end = len(self.index)
+        self.variables = {variable.name: variable for variable in item.variables}
+        self.handle_of = {variable.handle: variable.name for variable in item.variables if variable.handle}
+        self.update_of = {
+            node.name: node.attr[editor.UPDATE].i for node in self.graph.node if editor.UPDATE in node.attr
+        }
+        self.markers = {}
+        for gradient in item.gradients:
+            for name in (gradient.values, gradient.indices):
+                if name:
+                    self.markers[editor.node_of(name)] = gradient
+        self.touches = {
+            node.name: found for node in self.graph.node if (found := accesses(node, self.handle_of.get))
+        }
+
+    def variable_of(self, name: str) -> Variable:
+        """The variable of that name."""
+        return self.variables[name]
+
+    def is_update(self, node: str) -> bool:
+        """Whether a node belongs to the update rather than to compute."""
+        return node in self.update_of
+
+    def cone(self, roots: Iterable[str], stop: Callable[[str], bool] = lambda _: False) -> set[str]:
+        """The nodes that feed the roots through data edges, roots included; `stop` nodes are included, not passed."""
+        seen: set[str] = set()
+        waiting = [name for name in roots]
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if not stop(name):
+                waiting.extend(editor.node_of(source) for source in editor.data_inputs(self.nodes[name]))
+        return seen
+
+    def in_order(self, names: Iterable[str]) -> list[str]:
+        """Names in creation order."""
+        return sorted(names, key=self.index.__getitem__)
+
+    @cached_property
+    def written_by_update(self) -> frozenset[str]:
+        """Variables that an update writes."""
+        return self._written(self.is_update)
+
+    @cached_property
+    def written_by_compute(self) -> frozenset[str]:
+        """Variables that compute writes."""
+        return self._written(lambda node: not self.is_update(node))
+
+    def _written(self, where: Callable[[str], bool]) -> frozenset[str]:
+        return frozenset(
+            touch.variable for node, found in self.touches.items() if where(node) for touch in found if touch.writes
+        )
+
+    @cached_property
+    def trained(self) -> dict[str, tuple[int, ...]]:
+        """Variables with a gradient, and the occurrences of each."""
+        found: dict[str, tuple[int, ...]] = {}
+        for gradient in self.item.gradients:
+            found[gradient.variable] = (*found.get(gradient.variable, ()), gradient.occurrence)
+        return found
+
+    @cached_property
+    def slots(self) -> dict[str, str]:
+        """Optimizer variables that belong to one trained variable, and that variable.
+
+        A slot's new value depends on the gradient or the value of one variable only. Where it depends on several (a
+        global norm, one conditional around everything), the path that keeps the variable's shape decides; where that
+        does not either, the variable is in nobody's hands and `entangled` names it.
+        """
+        return {name: owners[0] for name, owners in self._owners_of_written.items() if len(owners) == 1}
+
+    @cached_property
+    def entangled(self) -> dict[str, tuple[str, ...]]:
+        """Optimizer variables whose update depends on several trained variables, and those."""
+        return {name: owners for name, owners in self._owners_of_written.items() if len(owners) > 1}
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """State that the update of every variable shares: iterations, learning rate, loss scale."""
+        return frozenset(name for name, owners in self._owners_of_written.items() if not owners)
+
+    @cached_property
+    def _owners_of_written(self) -> dict[str, tuple[str, ...]]:
+        found = {}
+        for name in sorted(self.written_by_update - set(self.trained)):
+            writers = [
+                node for node, touched in self.touches.items()
+                if self.is_update(node) and any(touch.variable == name and touch.writes for touch in touched)
+            ]
+            owners = self._sources(writers, lambda _: True)
+            if len(owners) > 1:
+                shape = self.variables[name].shape
+                same_shape = [owner for owner in owners if self.variables[owner].shape == shape]
+                by_name = [owner for owner in same_shape if owner.replace("/", "_") in name]
+                longest = max((len(owner) for owner in by_name), default=0)
+                owners = [owner for owner in by_name if len(owner) == longest] or owners
+            found[name] = tuple(owners)
+        return found
+
+    def _sources(self, writers: list[str], passes: Callable[[str], bool]) -> list[str]:
+        stop = lambda node: node in self.markers or not passes(node)  # noqa: E731
+        cone = self.cone(writers, stop)
+        found = {self.markers[node].variable for node in cone if node in self.markers}
+        for node in cone:
+            if self.is_update(node) and node not in writers:
+                found.update(t.variable for t in self.touches.get(node, ()) if t.variable in self.trained)
+        return self._in_variable_order(found)
+
+    def _in_variable_order(self, names: set[str]) -> list[str]:
+        return [variable.name for variable in self.item.variables if variable.name in names]
+
+    def last_of_update(self, occurrence: int) -> int:
+        """The time of an update's last node."""
+        return max(self.index[node] for node, mark in self.update_of.items() if mark == occurrence)
+
+    @cached_property
+    def occurrences(self) -> tuple[int, ...]:
+        """The updates of this step, in order."""
+        return tuple(sorted(set(self.update_of.values())))
+
+
+def check(captured: Captured) -> None:
+    """Raise a CaptureError that lists everything in a captured step that cannot be distributed."""
+    problems = [
+        f"trainable variable {name!r} is written outside an optimizer; let optimizer.apply do it, or make it non-trainable"
+        for name in sorted(captured.written_by_compute & set(captured.trained))
+    ]
+    for name, occurrences in captured.trained.items():
+        if len(set(occurrences)) != len(occurrences):
+            problems.append(f"variable {name!r} gets two gradients in one apply")
+    if problems:
+        raise CaptureError("this training step cannot be distributed: " + "; ".join(problems) + ".")
+
+
+def is_stateful(node: node_def_pb2.NodeDef) -> bool:
+    """Whether running a node twice differs from running it once."""
+    definition = op_def_registry.get(node.op)
+    return definition is None or definition.is_stateful
+
+
+def output_type(captured: Captured, name: str) -> tf.DType:
+    """The type of a captured tensor."""
+    node_name, output = editor.split(name)
+    node = captured.nodes[node_name]
+    position = 0
+    for argument in op_def_registry.get(node.op).output_arg:
+        if argument.type_list_attr:
+            types = list(node.attr[argument.type_list_attr].list.type)
+        else:
+            count = node.attr[argument.number_attr].i if argument.number_attr else 1
+            types = [node.attr[argument.type_attr].type if argument.type_attr else argument.type] * count
+        if output < position + len(types):
+            return tf.as_dtype(types[output - position])
+        position += len(types)
+    raise CaptureError(f"{name}: {node.op} has no output {output}.")

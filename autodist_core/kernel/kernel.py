@@ -1,0 +1,212 @@
+"""What a kernel is, the draft it works on, and the runner that applies kernels in order and checks after each.
+
+A kernel is a small frozen value whose fields are its options. `apply` adds to a draft: the graph of one step for all
+replicas, built next to the captured step, which no kernel changes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+
+from autodist_core.errors import AutodistError, KernelError
+from autodist_core.graph_item import Gradient, GraphItem
+from autodist_core.kernel import editor
+from autodist_core.kernel.captured import Captured, check
+from autodist_core.kernel.editor import Editor
+from autodist_core.kernel.placement import Copy, Owner, Placement, Replica
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A gradient as tensors of the draft: dense when `indices` is empty, else rows of the variable."""
+
+    values: str
+    indices: str = ""
+
+
+@dataclass
+class Draft:
+    """A distributed step under construction; `active` replicas have examples, the others take an idle step."""
+
+    captured: Captured
+    placement: Placement
+    active: int
+    editor: Editor
+    local: dict[tuple[str, int, int], Rows] = field(default_factory=dict)
+    reduced: dict[tuple[str, int, str], Rows] = field(default_factory=dict)
+    targets: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    initializers: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def of(item: GraphItem, placement: Placement, active: int | None = None) -> Draft:
+        """An empty draft of a captured step."""
+        captured = Captured(item)
+        check(captured)
+        graph = captured.graph
+        count = len(placement.replicas) if active is None else active
+        return Draft(captured, placement, count, Editor(graph.library, graph.versions))
+
+    @property
+    def busy(self) -> tuple[Replica, ...]:
+        """The replicas that have examples."""
+        return self.placement.replicas[: self.active]
+
+    def at(self, name: str) -> int:
+        """The time at which a captured node touches variables; odd times lie between captured nodes."""
+        return 2 * self.captured.index[name]
+
+    @property
+    def end(self) -> int:
+        """The time at which every captured node is done."""
+        return 2 * self.captured.end
+
+    def handle(self, variable: str, copy: Copy) -> str:
+        """The node that stands for one copy of a variable."""
+        name = f"variable/{editor.safe(copy.name)}"
+        if name not in self.editor:
+            spec = self.captured.variables[variable]
+            self.editor.add(
+                "VarHandleOp", name, device=copy.device, dtype=tf.as_dtype(spec.dtype),
+                shape=tf.TensorShape(spec.shape), shared_name=copy.name,
+            )
+        return name
+
+    def read(self, name: str, variable: str, copy: Copy, order: int) -> str:
+        """Add a read of one copy of a variable."""
+        dtype = tf.as_dtype(self.captured.variables[variable].dtype)
+        return self.editor.add("ReadVariableOp", name, [self.handle(variable, copy)], copy.device, order, dtype=dtype)
+
+    def write(self, name: str, variable: str, copy: Copy, value: str, order: int) -> None:
+        """Add a write of one copy of a variable; it counts as something the step must do."""
+        dtype = tf.as_dtype(self.captured.variables[variable].dtype)
+        inputs = [self.handle(variable, copy), value]
+        self.targets.append(self.editor.add("AssignVariableOp", name, inputs, copy.device, order, dtype=dtype))
+
+    def spec(self, variable: str) -> tf.TensorSpec:
+        """Shape and type of a variable."""
+        found = self.captured.variables[variable]
+        return tf.TensorSpec(found.shape, tf.as_dtype(found.dtype))
+
+    def total(self) -> str:
+        """The placeholder that is fed the number of examples of the whole batch."""
+        name = "feed/total"
+        if name not in self.editor:
+            self.editor.add("Placeholder", name, device="/device:CPU:0", dtype=tf.float64, shape=tf.TensorShape([]))
+        return name
+
+    def examples(self, replica: Replica) -> str:
+        """The placeholder that is fed a replica's number of examples."""
+        name = f"feed/{replica.prefix}/examples"
+        if name not in self.editor:
+            self.editor.add("Placeholder", name, device="/device:CPU:0", dtype=tf.float64, shape=tf.TensorShape([]))
+        return name
+
+    def share(self, replica: Replica, dtype: tf.DType) -> str:
+        """A replica's part of the batch, n_r / N."""
+        name = f"feed/{replica.prefix}/share"
+        if name not in self.editor:
+            self.editor.add(
+                "RealDiv", name, [self.examples(replica), self.total()], "/device:CPU:0", T=tf.float64
+            )
+        if dtype == tf.float64:
+            return name
+        cast = f"{name}_{dtype.name}"
+        if cast not in self.editor:
+            self.editor.add("Cast", cast, [name], "/device:CPU:0", SrcT=tf.float64, DstT=dtype)
+        return cast
+
+    def add_up(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:
+        """The sum of tensors, added in the order given."""
+        if len(values) == 1:
+            return values[0]
+        return self.editor.add("AddN", name, values, device, N=len(values), T=dtype)
+
+    def join(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:
+        """Tensors one behind the other along their first axis."""
+        if len(values) == 1:
+            return values[0]
+        axis = self.editor.constant(f"{name}/axis", 0, tf.int32, device)
+        return self.editor.add(
+            "ConcatV2", name, [*values, axis], device, N=len(values), T=dtype, Tidx=tf.int32
+        )
+
+    def reduced_for(self, gradient: Gradient, owner: Owner) -> Rows:
+        """The reduced gradient on an owner's device; added up there if no synchronizer brought it."""
+        key = (gradient.variable, gradient.occurrence, owner.name)
+        if key not in self.reduced:
+            self.reduced[key] = self.gather(gradient, owner)
+        return self.reduced[key]
+
+    def gather(self, gradient: Gradient, owner: Owner) -> Rows:
+        """Bring a gradient of all busy replicas to an owner: added up if dense, all rows if sparse."""
+        name = f"reduced/{owner.name}/{gradient.occurrence}/{editor.safe(gradient.variable)}"
+        parts = [self.local[gradient.variable, gradient.occurrence, replica.index] for replica in self.busy]
+        dtype = gradient_type(self.captured, gradient)
+        if not gradient.indices:
+            return Rows(self.add_up(name, [part.values for part in parts], dtype, owner.device))
+        indices = output_type_of_indices(self.captured, gradient)
+        return Rows(
+            self.join(f"{name}/values", [part.values for part in parts], dtype, owner.device),
+            self.join(f"{name}/indices", [part.indices for part in parts], indices, owner.device),
+        )
+
+
+def gradient_type(captured: Captured, gradient: Gradient) -> tf.DType:
+    """The type of a gradient's values."""
+    return tf.as_dtype(captured.nodes[editor.node_of(gradient.values)].attr["T"].type)
+
+
+def output_type_of_indices(captured: Captured, gradient: Gradient) -> tf.DType:
+    """The type of a sparse gradient's row indices."""
+    return tf.as_dtype(captured.nodes[editor.node_of(gradient.indices)].attr["T"].type)
+
+
+class Kernel(ABC):
+    """One step from a captured graph to a distributed one."""
+
+    @property
+    def name(self) -> str:
+        """What the kernel is called in reports and errors."""
+        return type(self).__name__
+
+    @abstractmethod
+    def apply(self, draft: Draft) -> None:
+        """Add this kernel's nodes to the draft."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one kernel did to the graph: counts of ops before and after."""
+
+    kernel: str
+    ops: tuple[tuple[str, int, int], ...]
+
+    def __str__(self) -> str:
+        changes = ", ".join(f"{op}: {before} -> {after}" for op, before, after in self.ops)
+        return f"{self.kernel}: {changes or 'no change'}"
+
+
+def run(draft: Draft, kernels: Sequence[Kernel]) -> tuple[Change, ...]:
+    """Apply kernels in order; after each the graph is checked. An error says which kernels had already run."""
+    changes: list[Change] = []
+    for kernel in kernels:
+        before = draft.editor.histogram()
+        try:
+            kernel.apply(draft)
+            draft.editor.check()
+        except AutodistError as error:
+            done = ", ".join(change.kernel for change in changes) or "none"
+            error.add_note(f"while running kernel {kernel.name} (already run: {done})")
+            raise
+        except (KeyError, ValueError) as error:
+            done = ", ".join(change.kernel for change in changes) or "none"
+            raise KernelError(f"kernel {kernel.name} failed: {error!r} (already run: {done}).") from error
+        after = draft.editor.histogram()
+        ops = [(op, before.get(op, 0), count) for op, count in sorted(after.items()) if before.get(op, 0) != count]
+        changes.append(Change(kernel.name, tuple(ops)))
+    return tuple(changes)

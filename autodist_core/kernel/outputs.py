@@ -1,0 +1,92 @@
+"""The step's results for the whole batch.
+
+Per-example outputs are put one behind the other. Of the others, what is computed from metric state is computed once
+more from the combined state; what is left is a number per replica, of which the result is the weighted mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from autodist_core.kernel import editor
+from autodist_core.kernel.captured import Captured, output_type
+from autodist_core.kernel.combine import is_combined, weighted_mean
+from autodist_core.kernel.kernel import Draft, Kernel
+from autodist_core.kernel.replicator import copied
+
+
+@dataclass(frozen=True)
+class Outputs(Kernel):
+    """One value per output of the captured step."""
+
+    def apply(self, draft: Draft) -> None:
+        """Add the nodes that compute each output from all replicas' copies."""
+        late = _after_combining(draft.captured)
+        for name in draft.captured.in_order(late):
+            _copy_late(draft, name, late)
+        for name in draft.captured.item.outputs:
+            draft.outputs.append(_late(name) if editor.node_of(name) in late else _joined(draft, name))
+
+
+def _after_combining(captured: Captured) -> set[str]:
+    """The nodes between a read of combined state and an output."""
+    if captured.item.concat_outputs:
+        return set()
+    combined = {name for name in captured.written_by_compute if is_combined(captured.variables[name])}
+    cone = captured.cone(editor.node_of(name) for name in captured.item.outputs)
+    late: set[str] = set()
+    for name in captured.in_order(cone):
+        touched = captured.touches.get(name, ())
+        reads = any(touch.variable in combined and not touch.writes for touch in touched)
+        if reads or any(editor.node_of(source) in late for source in editor.data_inputs(captured.nodes[name])):
+            late.add(name)
+    return late
+
+
+def _late(name: str) -> str:
+    return f"result/{name}"
+
+
+def _copy_late(draft: Draft, name: str, late: set[str]) -> None:
+    captured, first = draft.captured, draft.busy[0]
+    inputs = []
+    for source in editor.data_inputs(captured.nodes[name]):
+        node = editor.node_of(source)
+        if node in captured.handle_of:
+            variable = captured.handle_of[node]
+            inputs.append(draft.handle(variable, draft.placement.mirror(variable, first)))
+        else:
+            inputs.append(_late(source) if node in late else _joined(draft, source))
+    touched = captured.touches.get(name)
+    device = draft.placement.mirror(touched[0].variable, first).device if touched else first.device
+    draft.editor.copy(captured.nodes[name], _late(name), inputs, device, draft.end + 2 if touched else None)
+
+
+def _joined(draft: Draft, name: str) -> str:
+    """One tensor of the whole batch out of the replicas' copies of a captured tensor."""
+    captured = draft.captured
+    copies = [copied(replica, name) for replica in draft.busy]
+    if len(copies) == 1 or not _differs_between_replicas(captured, name):
+        return copies[0]
+    dtype, label = output_type(captured, name), f"joined/{name.replace(':', '_')}"
+    if captured.item.concat_outputs:
+        return draft.join(label, copies, dtype, draft.busy[0].device) if label not in draft.editor else label
+    if not dtype.is_floating:
+        return copies[0]
+    if f"{label}/done" not in draft.editor:
+        specs = dict.fromkeys(copies, tf.TensorSpec(None, dtype))
+        shares = {draft.share(replica, dtype): tf.TensorSpec((), dtype) for replica in draft.busy}
+        mean = draft.editor.trace(label, weighted_mean, specs | shares, draft.busy[0].device)[0]
+        draft.editor.add("Identity", f"{label}/done", [mean], draft.busy[0].device, T=dtype)
+    return f"{label}/done"
+
+
+def _differs_between_replicas(captured: Captured, name: str) -> bool:
+    cone = captured.cone([editor.node_of(name)])
+    inputs = {editor.node_of(tensor.name) for tensor in captured.item.inputs} | {captured.item.examples}
+    return any(
+        node in inputs or any(t.variable in captured.written_by_compute for t in captured.touches.get(node, ()))
+        for node in cone
+    )

@@ -1,0 +1,205 @@
+"""Where everything lives: which device holds which copy of which variable, and who runs whose update.
+
+An **owner** is a device that holds variables and runs their update; a **mirror** is the copy that a replica computes on.
+Three kinds of variables:
+
+- *trained* ones and their optimizer slots live with their owners: with every replica for all-reduce, on a reduction
+  destination for a parameter server (the replicas then hold mirrors);
+- *shared state* of the optimizer (iterations, learning rate, loss scale) has a copy with every owner, which evolves alike;
+- everything else (batch-norm statistics, metrics, seeds) has a copy with every replica.
+
+Replicas on CPU devices of one process share memory, so they may share one owner and one mirror: `share_memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autodist_core.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan
+from autodist_core.errors import NotYetError
+from autodist_core.graph_item import GraphItem
+from autodist_core.kernel.captured import Captured
+
+MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One of the devices that computes on a slice of each batch."""
+
+    index: int
+    name: str
+    device: str
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its nodes begin with."""
+        return f"replica{self.index}"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A device that runs the update of the variables it holds."""
+
+    name: str
+    device: str
+    variables: frozenset[str] = frozenset()
+    replica: int | None = None
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One concrete variable of the session."""
+
+    name: str
+    device: str
+    replica: int | None = None
+
+
+def local_device(name: str) -> str:
+    """The TensorFlow device, within this process, of a device of the spec.
+
+    >>> local_device("10.0.0.1:GPU:1")
+    '/device:GPU:1'
+    """
+    _, kind, index = name.rsplit(":", 2)
+    return f"/device:{kind}:{index}"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Copies and owners of every variable, for one strategy on the devices of one machine."""
+
+    replicas: tuple[Replica, ...]
+    owners: tuple[Owner, ...]
+    plans: Mapping[str, VariablePlan] = field(default_factory=dict)
+    owner_of: Mapping[str, str] = field(default_factory=dict)
+    optimizer_state: frozenset[str] = frozenset()
+    remote_rows: frozenset[str] = frozenset()
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether all replicas compute on one copy of the weights."""
+        return self.owners[0].name == MEMORY
+
+    def owner(self, name: str) -> Owner:
+        """The owner of that name."""
+        return next(owner for owner in self.owners if owner.name == name)
+
+    def mirror(self, variable: str, replica: Replica) -> Copy:
+        """The copy on which a replica computes."""
+        if self.shares_memory and (variable in self.owner_of or variable in self.optimizer_state):
+            return self.held(variable, self.owners[0])
+        if variable in self.remote_rows:
+            return self.held(variable, self.owner(self.owner_of[variable]))
+        return Copy(f"{variable}@{replica.prefix}", replica.device, replica.index)
+
+    def held(self, variable: str, owner: Owner) -> Copy:
+        """The copy that an owner updates, or, of what no update writes, the copy it reads."""
+        if variable not in self.owner_of and variable not in self.optimizer_state and owner.replica is None:
+            return self.mirror(variable, self.replicas[0])
+        return Copy(f"{variable}@{owner.name}", owner.device, owner.replica)
+
+    def copies(self, variable: str) -> tuple[Copy, ...]:
+        """Every copy, the one that holds the truth between steps first."""
+        found: list[Copy] = []
+        if variable in self.owner_of or variable in self.optimizer_state:
+            found += [self.held(variable, owner) for owner in self.owners if self._holds(owner, variable)]
+        found += [self.mirror(variable, replica) for replica in self.replicas]
+        return tuple(dict.fromkeys(found))
+
+    def _holds(self, owner: Owner, variable: str) -> bool:
+        return variable in owner.variables or variable in self.optimizer_state
+
+    def __str__(self) -> str:
+        lines = [f"placement over {len(self.replicas)} replicas"]
+        lines += [f"  {replica.prefix} = {replica.name} on {replica.device}" for replica in self.replicas]
+        lines += [f"  owner {owner.name} on {owner.device}: {len(owner.variables)} variables" for owner in self.owners]
+        return "\n".join(lines)
+
+
+def replicas_of(names: tuple[str, ...]) -> tuple[Replica, ...]:
+    """The replicas of a strategy, on the devices of this process."""
+    return tuple(Replica(index, name, local_device(name)) for index, name in enumerate(names))
+
+
+def inference(names: tuple[str, ...]) -> Placement:
+    """A placement for functions that train nothing: every replica has its own copy of everything."""
+    replicas = replicas_of(names)
+    owners = tuple(Owner(replica.prefix, replica.device, replica=replica.index) for replica in replicas)
+    return Placement(replicas, owners)
+
+
+def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool = True) -> Placement:
+    """Decide where the variables of a captured training step live.
+
+    Raises a NotYetError that lists everything the strategy asks for and these kernels do not do.
+    """
+    captured = Captured(item)
+    replicas = replicas_of(strategy.replicas)
+    plans = {plan.variable.name: plan for plan in strategy.variables}
+    _refuse_what_is_missing(plans)
+    tangled = {name: heads[0] for name, heads in captured.entangled.items()}
+    family = {name: name for name in captured.trained} | captured.slots | tangled
+    optimizer_state = frozenset(
+        v.name for v in item.variables
+        if v.name not in family and (v.name in captured.written_by_update or v.kind == "optimizer")
+    )
+    if share_memory and len(replicas) > 1 and all(":CPU:" in replica.name for replica in replicas):
+        memory = Owner(MEMORY, replicas[0].device, frozenset(family))
+        return Placement(replicas, (memory,), plans, dict.fromkeys(family, MEMORY), optimizer_state)
+    reduced = frozenset(name for name, head in family.items() if isinstance(plans[head].synchronizer, AllReducePlan))
+    owners = [Owner(r.prefix, r.device, reduced, r.index) for r in replicas]
+    owner_of = dict.fromkeys(reduced, replicas[0].prefix)
+    served: dict[str, list[str]] = {}
+    for name, head in family.items():
+        synchronizer = plans[head].synchronizer
+        if isinstance(synchronizer, PSPlan):
+            served.setdefault(synchronizer.destinations[0], []).append(name)
+    for destination, names in served.items():
+        label = f"server_{destination.replace(':', '_').replace('[', '').replace(']', '')}"
+        owners.append(Owner(label, local_device(destination), frozenset(names)))
+        owner_of.update(dict.fromkeys(names, label))
+    _refuse_entangled(captured, owner_of)
+    rows = frozenset(
+        name for name in captured.trained
+        if isinstance(plans[name].synchronizer, PSPlan) and plans[name].variable.is_sparse
+    )
+    return Placement(replicas, tuple(owners), plans, owner_of, optimizer_state, rows)
+
+
+def _refuse_what_is_missing(plans: Mapping[str, VariablePlan]) -> None:
+    missing = []
+    for name, plan in plans.items():
+        parts = [plan.synchronizer, *(shard.synchronizer for shard in plan.shards)]
+        if len(plan.shards) > 1:
+            missing.append(f"{name}: splitting a variable (axis {plan.axis}, {len(plan.shards)} shards)")
+        for part in dict.fromkeys(parts):
+            if isinstance(part, AllReducePlan) and part.compressor != "NoneCompressor":
+                missing.append(f"{name}: compressor={part.compressor}")
+            if isinstance(part, PSPlan):
+                if not part.sync:
+                    missing.append(f"{name}: sync=False")
+                if part.staleness:
+                    missing.append(f"{name}: staleness={part.staleness}")
+                if part.local_replication:
+                    missing.append(f"{name}: local_replication=True")
+    if missing:
+        shown = "; ".join(missing[:6]) + (f"; and {len(missing) - 6} more" if len(missing) > 6 else "")
+        raise NotYetError(
+            f"this strategy can be planned but not yet trained: {shown}. "
+            "Use AllReduce(), PS(), PSLoadBalancing() or Parallax() with their defaults."
+        )
+
+
+def _refuse_entangled(captured: Captured, owner_of: Mapping[str, str]) -> None:
+    for name, heads in captured.entangled.items():
+        owners = {owner_of[head] for head in heads}
+        if len(owners) > 1:
+            raise NotYetError(
+                f"the update of {name!r} depends on variables that the strategy gives to different owners "
+                f"({', '.join(sorted(owners))}): {', '.join(heads[:4])}. Give them one synchronizer and one destination."
+            )
+
+

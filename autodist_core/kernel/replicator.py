@@ -1,0 +1,163 @@
+"""Copy the compute part of a captured step once per replica.
+
+Every replica computes on its mirrors, exactly as captured. The edits are the three that the design names: the lookup
+of a sparse variable that lives on a reduction destination is sent there, values marked as sums over replicas are
+summed, and stateful random ops get a seed of their own (`Variable.kind == "seed"` state is offset when it is loaded).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
+from autodist_core.errors import CaptureError
+from autodist_core.graph_item import Gradient
+from autodist_core.kernel import editor
+from autodist_core.kernel.captured import is_stateful
+from autodist_core.kernel.kernel import Draft, Kernel, Rows, gradient_type
+from autodist_core.kernel.placement import Replica
+
+_SEED_STEP = 1_000_003
+_LOOKUPS = {"GatherV2", "ResourceGather"}
+
+
+@dataclass(frozen=True)
+class Replicator(Kernel):
+    """One copy of compute for every replica that has examples."""
+
+    def apply(self, draft: Draft) -> None:
+        """Copy compute, then scale each replica's gradients by its part of the batch."""
+        names = needed(draft)
+        for replica in draft.busy:
+            for name in names:
+                _copy(draft, replica, name, names)
+        for name in draft.captured.item.cross_replica_sums:
+            _sum_over_replicas(draft, name)
+        for replica in draft.busy:
+            for gradient in draft.captured.item.gradients:
+                key = gradient.variable, gradient.occurrence, replica.index
+                draft.local[key] = _weighted(draft, replica, gradient)
+        _add_tables(draft)
+
+
+def needed(draft: Draft) -> list[str]:
+    """The captured nodes that a replica copies, in creation order."""
+    captured = draft.captured
+    roots = {name for name in captured.item.targets if not captured.is_update(name)}
+    roots |= {
+        name for name, touched in captured.touches.items()
+        if not captured.is_update(name) and any(touch.writes for touch in touched)
+    }
+    roots |= set(captured.markers) | {editor.node_of(name) for name in captured.item.outputs}
+    cone = captured.cone(roots)
+    for name in cone:
+        if captured.is_update(name) and any(touch.writes for touch in captured.touches.get(name, ())):
+            raise CaptureError(
+                f"the step's result or later computation reads {name!r} ({captured.nodes[name].op}), which the "
+                "optimizer's apply both computes and writes. Read the variable after apply instead."
+            )
+    outside = set(captured.handle_of) | {editor.node_of(t.handle) for t in captured.item.tables}
+    return captured.in_order(cone - outside)
+
+
+def copied(replica: Replica, name: str) -> str:
+    """A captured tensor's or node's copy on a replica."""
+    return f"{replica.prefix}/{name}"
+
+
+def _copy(draft: Draft, replica: Replica, name: str, names: list[str]) -> None:
+    captured = draft.captured
+    node = captured.nodes[name]
+    if name in (captured.item.examples, captured.item.total):
+        source = draft.examples(replica) if name == captured.item.examples else draft.total()
+        draft.editor.add("Identity", copied(replica, name), [source], "/device:CPU:0", T=tf.float64)
+        return
+    inputs = [
+        renamed for source in node.input if (renamed := _source(draft, replica, source)) is not None
+    ]
+    order = draft.at(name) if name in captured.touches else None
+    copy = draft.editor.copy(node, copied(replica, name), inputs, _device(draft, replica, node), order)
+    if replica.index and copy.attr["seed"].i | copy.attr["seed2"].i and is_stateful(node):
+        copy.attr["seed2"].i += _SEED_STEP * replica.index
+    if name in captured.item.targets and not captured.is_update(name):
+        draft.targets.append(copy.name)
+    elif any(touch.writes for touch in captured.touches.get(name, ())):
+        draft.targets.append(copy.name)
+
+
+def _source(draft: Draft, replica: Replica, source: str) -> str | None:
+    """Where a replica's copy of a node reads; None for a control edge that falls away."""
+    captured = draft.captured
+    name, output = editor.split(source)
+    if name in captured.handle_of:
+        if output < 0:
+            return None
+        variable = captured.handle_of[name]
+        return draft.handle(variable, draft.placement.mirror(variable, replica))
+    if name in _table_handles(draft):
+        return None if output < 0 else f"table/{name}"
+    target = copied(replica, name)
+    if output >= 0:
+        return editor.tensor(target, output)
+    # Order among variables is made anew from reads and writes (order.py); a captured control edge stays
+    # where both ends are in this replica's copy of compute.
+    return f"^{target}" if target in draft.editor and not captured.is_update(name) else None
+
+
+def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
+    """Ops on a variable run where it lives; so does a lookup in rows that live elsewhere."""
+    captured = draft.captured
+    touched = captured.touches.get(node.name)
+    if touched:
+        return draft.placement.mirror(touched[0].variable, replica).device
+    if any(editor.node_of(source) in _table_handles(draft) for source in editor.data_inputs(node)):
+        return "/device:CPU:0"
+    if node.op in _LOOKUPS:
+        rows = captured.touches.get(editor.node_of(node.input[0]), ())
+        if rows and rows[0].variable in draft.placement.remote_rows:
+            return draft.placement.mirror(rows[0].variable, replica).device
+    return replica.device
+
+
+def _sum_over_replicas(draft: Draft, name: str) -> None:
+    node = draft.captured.nodes[name]
+    dtype = tf.as_dtype(node.attr["T"].type)
+    parts = [draft.editor[copied(replica, name)].input[0] for replica in draft.busy]
+    total = draft.add_up(f"sum/{name}", parts, dtype, draft.busy[0].device)
+    for replica in draft.busy:
+        draft.editor[copied(replica, name)].input[0] = total
+
+
+def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:
+    """A replica's gradient, times n_r / N unless the loss was scaled by it already."""
+    values = copied(replica, gradient.values.removesuffix(":0"))
+    indices = copied(replica, gradient.indices.removesuffix(":0")) if gradient.indices else ""
+    if gradient.weighted or len(draft.busy) == 1:
+        return Rows(values, indices)
+    dtype = gradient_type(draft.captured, gradient)
+    name = f"weighted/{replica.prefix}/{gradient.occurrence}/{editor.safe(gradient.variable)}"
+    scaled = draft.editor.add("Mul", name, [values, draft.share(replica, dtype)], replica.device, T=dtype)
+    return Rows(scaled, indices)
+
+
+def _table_handles(draft: Draft) -> dict[str, str]:
+    return {table.handle: table.keys for table in draft.captured.item.tables}
+
+
+def _add_tables(draft: Draft) -> None:
+    captured = draft.captured
+    for table in captured.item.tables:
+        keys, values = captured.nodes[table.keys], captured.nodes[table.values]
+        types = {"key_dtype": keys.attr["dtype"].type, "value_dtype": values.attr["dtype"].type}
+        types = {key: tf.as_dtype(value) for key, value in types.items()}
+        handle = draft.editor.add(
+            "HashTableV2", f"table/{table.handle}", device="/device:CPU:0", shared_name=f"table/{table.handle}", **types
+        )
+        for node in (keys, values):
+            draft.editor.copy(node, f"table/{node.name}", [], "/device:CPU:0")
+        draft.initializers.append(draft.editor.add(
+            "InitializeTableV2", f"table/{table.handle}/initialize", [handle, f"table/{keys.name}", f"table/{values.name}"],
+            "/device:CPU:0", Tkey=types["key_dtype"], Tval=types["value_dtype"],
+        ))

@@ -1,0 +1,41 @@
+"""Reduce the gradients of variables that one owner updates for everybody, and bring the new values to the mirrors.
+
+The owner is a reduction destination, or the memory that the replicas of one process share. Gradients are added in
+replica order, so results repeat; rows of a sparse gradient are put one behind the other and never summed by index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autodist_core.kernel import editor
+from autodist_core.kernel.kernel import Draft, Kernel
+from autodist_core.kernel.placement import Owner
+
+
+@dataclass(frozen=True)
+class PSSynchronizer(Kernel):
+    """Synchronous parameter servers: one reduction and one update per variable and occurrence."""
+
+    def apply(self, draft: Draft) -> None:
+        """Reduce on each serving owner, and let the replicas' mirrors follow after each update."""
+        for owner in draft.placement.owners:
+            if owner.replica is None:
+                for gradient in draft.captured.item.gradients:
+                    if gradient.variable in owner.variables:
+                        draft.reduced_for(gradient, owner)
+                        _pull(draft, owner, gradient.variable, gradient.occurrence)
+
+
+def _pull(draft: Draft, owner: Owner, variable: str, occurrence: int) -> None:
+    """One read of the new value, one write of every mirror, right after the update and before what follows it."""
+    held = draft.placement.held(variable, owner)
+    mirrors = [draft.placement.mirror(variable, replica) for replica in draft.placement.replicas]
+    mirrors = [mirror for mirror in dict.fromkeys(mirrors) if mirror != held]
+    if not mirrors:
+        return
+    order = 2 * draft.captured.last_of_update(occurrence) + 1
+    name = f"pull/{occurrence}/{editor.safe(variable)}"
+    value = draft.read(name, variable, held, order)
+    for mirror in mirrors:
+        draft.write(f"{name}/{editor.safe(mirror.name)}", variable, mirror, value, order)

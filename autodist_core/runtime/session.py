@@ -1,0 +1,207 @@
+"""A local session that holds the state of all replicas and runs distributed steps on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.errors import SessionError
+from autodist_core.graph_item import GraphItem, Variable
+from autodist_core.kernel import DistributedGraph, Placement, build
+from autodist_core.kernel.placement import Copy
+
+_GOLDEN = 0x9E3779B9
+
+
+class DistributedSession:
+    """The state of every replica and owner, and the steps that change it."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self._graph = tf.Graph()
+        self._session = tf.compat.v1.Session(graph=self._graph, config=_config(placement))
+        self._variables: dict[str, Variable] = {}
+        self._loaders: dict[str, tuple[list[Any], list[Any]]] = {}
+        self._readers: dict[str, Any] = {}
+        self._calls: dict[tuple[str, ...], Callable[..., Any]] = {}
+        self._functions = 0
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The variables that the steps of this session touch."""
+        return tuple(self._variables)
+
+    def add(self, item: GraphItem) -> Step:
+        """A step of this session; its graph is built when it first runs."""
+        for variable in item.variables:
+            if variable.handle:
+                self._variables.setdefault(variable.name, variable)
+        self._functions += 1
+        return Step(self, item, f"function{self._functions}")
+
+    def load(self, values: Mapping[str, np.ndarray]) -> None:
+        """Write variables, every copy of each."""
+        self._require_open()
+        feeds: list[Any] = []
+        arrays: list[np.ndarray] = []
+        operations: list[Any] = []
+        for name, value in values.items():
+            if name not in self._loaders:
+                self._loaders[name] = self._make_loader(self._variables[name])
+            placeholders, assigns = self._loaders[name]
+            variants = [_for_copy(self._variables[name], copy, value) for copy in self._distinct(name)]
+            feeds += placeholders
+            arrays += variants
+            operations += assigns
+        if operations:
+            key = ("load", *values)
+            if key not in self._calls:
+                self._calls[key] = self._session.make_callable(operations, feed_list=feeds)
+            self._calls[key](*arrays)
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """The current value of variables."""
+        self._require_open()
+        names = tuple(names)
+        if not names:
+            return {}
+        for name in names:
+            if name not in self._readers:
+                self._readers[name] = self._make_reader(self._variables[name])
+        key = ("read", *names)
+        if key not in self._calls:
+            self._calls[key] = self._session.make_callable([self._readers[name] for name in names])
+        return dict(zip(names, self._calls[key](), strict=True))
+
+    def close(self) -> None:
+        """Free the state; the session cannot be used afterwards."""
+        self._session.close()
+        self._session = None
+        self._graph = None
+        self._calls.clear()
+
+    def _require_open(self) -> None:
+        if self._session is None:
+            raise SessionError("this distributed session is closed; call fit again to open a new one.")
+
+    def _distinct(self, name: str) -> list[Copy]:
+        """Copies that may be loaded with different values, the common one first."""
+        copies = self.placement.copies(name)
+        variable = self._variables[name]
+        return [copy for index, copy in enumerate(copies) if index == 0 or _is_own(variable, copy)]
+
+    def _make_loader(self, variable: Variable) -> tuple[list[Any], list[Any]]:
+        dtype = tf.as_dtype(variable.dtype)
+        placeholders, assigns = [], []
+        with self._graph.as_default():
+            for copy in self.placement.copies(variable.name):
+                if not placeholders or _is_own(variable, copy):
+                    with tf.device("/device:CPU:0"):
+                        placeholders.append(tf.compat.v1.placeholder(dtype, variable.shape))
+                    source = placeholders[-1]
+                else:
+                    source = placeholders[0]
+                with tf.device(copy.device):
+                    assigns.append(tf.raw_ops.AssignVariableOp(resource=_handle(variable, copy), value=source))
+        return placeholders, assigns
+
+    def _make_reader(self, variable: Variable) -> Any:
+        copy = self.placement.copies(variable.name)[0]
+        with self._graph.as_default(), tf.device(copy.device):
+            return tf.raw_ops.ReadVariableOp(resource=_handle(variable, copy), dtype=tf.as_dtype(variable.dtype))
+
+    def import_graph(self, graph: DistributedGraph, prefix: str) -> Callable[..., Any]:
+        """Make a distributed graph part of the session; returns a callable over all its feeds."""
+        self._require_open()
+        with self._graph.as_default():
+            tf.graph_util.import_graph_def(graph.graph_def, name=prefix)
+        initializers = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]
+        if initializers:
+            self._session.run(initializers)
+        feeds = [name for replica in graph.feeds for name in replica] + [*graph.examples, graph.total]
+        fetches = [*graph.outputs]
+        return self._session.make_callable(
+            [*(self._tensor(prefix, name) for name in fetches), self._graph.get_operation_by_name(f"{prefix}/{graph.step}")],
+            feed_list=[self._tensor(prefix, name) for name in feeds],
+        )
+
+    def _tensor(self, prefix: str, name: str) -> Any:
+        return self._graph.get_tensor_by_name(f"{prefix}/{name}" if ":" in name else f"{prefix}/{name}:0")
+
+
+class Step:
+    """One captured function, distributed: call it with the arrays of a whole batch."""
+
+    def __init__(self, session: DistributedSession, item: GraphItem, prefix: str) -> None:
+        self._session = session
+        self._prefix = prefix
+        self._callables: dict[int, Callable[..., Any]] = {}
+        self._batched = tuple(
+            index for index, tensor in enumerate(item.inputs) if tensor.shape is None or len(tensor.shape) > 0
+        )
+        self.item = item
+        self.graph: DistributedGraph | None = None
+
+    def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
+        """Run one step on a batch of `total` examples; returns the step's outputs for the whole batch."""
+        count = len(self._session.placement.replicas)
+        active = max(1, min(total, count))
+        call = self._callables.get(active)
+        if call is None:
+            call = self._callables[active] = self._build(active)
+        if active == 1:
+            return call(*arrays, float(total), float(total))[:-1]
+        bounds = slices(total, count)[:active]
+        feeds = [
+            array[start:stop] if index in self._batched else array
+            for start, stop in bounds for index, array in enumerate(arrays)
+        ]
+        return call(*feeds, *(float(stop - start) for start, stop in bounds), float(total))[:-1]
+
+    def _build(self, active: int) -> Callable[..., Any]:
+        graph = build(self.item, self._session.placement, active)
+        self.graph = self.graph or graph
+        return self._session.import_graph(graph, f"{self._prefix}_{active}")
+
+
+def slices(total: int, parts: int) -> list[tuple[int, int]]:
+    """Where `numpy.array_split` cuts `total` rows into `parts`.
+
+    >>> slices(7, 3)
+    [(0, 3), (3, 5), (5, 7)]
+    """
+    size, extra = divmod(total, parts)
+    bounds = [index * size + min(index, extra) for index in range(parts + 1)]
+    return list(zip(bounds[:-1], bounds[1:], strict=True))
+
+
+def _is_own(variable: Variable, copy: Copy) -> bool:
+    """Whether a copy starts from another value than the first one: sums from zero, seeds from their own stream."""
+    return bool(copy.replica) and (variable.kind == "seed" or variable.aggregation == "sum")
+
+
+def _for_copy(variable: Variable, copy: Copy, value: np.ndarray) -> np.ndarray:
+    if not _is_own(variable, copy):
+        return value
+    if variable.kind == "seed":
+        offset = np.array(value, copy=True)
+        offset[0] = (int(value[0]) + copy.replica * _GOLDEN) % (1 << 8 * offset.dtype.itemsize)
+        return offset
+    return np.zeros_like(value)
+
+
+def _handle(variable: Variable, copy: Copy) -> Any:
+    return tf.raw_ops.VarHandleOp(
+        dtype=tf.as_dtype(variable.dtype), shape=variable.shape, shared_name=copy.name, name=None
+    )
+
+
+def _config(placement: Placement) -> Any:
+    devices = [replica.device for replica in placement.replicas] + [owner.device for owner in placement.owners]
+    cpus = max([int(device.rsplit(":", 1)[1]) for device in devices if ":CPU:" in device], default=0) + 1
+    config = tf.compat.v1.ConfigProto(device_count={"CPU": cpus}, allow_soft_placement=True)
+    config.gpu_options.allow_growth = True
+    return config

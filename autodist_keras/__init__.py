@@ -1,0 +1,5 @@
+"""Train Keras 3 models over several devices with the methods they already have."""
+
+from autodist_keras.model import DistributedModel
+
+__all__ = ["DistributedModel"]

@@ -1,0 +1,128 @@
+"""Everything a DistributedModel refuses before it starts, and what it says about choices that are not exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from autodist_core.errors import AutodistError, NotYetError, ResourceSpecError, SessionError
+from autodist_core.resource_spec import ResourceSpec
+
+CLAIM = "_autodist_claim"
+
+
+def keras_model(model: Any) -> Any:
+    """The model, if it is one that can be distributed."""
+    if keras.backend.backend() != "tensorflow":
+        raise AutodistError(
+            f"Keras runs on the {keras.backend.backend()!r} backend; distribution needs TensorFlow. "
+            "Set KERAS_BACKEND=tensorflow before keras is imported."
+        )
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            f"DistributedModel(model): expected a keras.Model, received {type(model).__module__}.{type(model).__name__}. "
+            "Models of tf_keras (Keras 2) must be ported to Keras 3 first."
+        )
+    return model
+
+
+def local_spec(spec: ResourceSpec) -> ResourceSpec:
+    """The spec, if this machine has all its devices."""
+    nodes = list(spec.nodes)
+    if len(nodes) > 1:
+        raise NotYetError(
+            f"{len(nodes)} nodes can be planned but not yet trained on; keep one node in the spec: "
+            f"{', '.join(str(getattr(node, 'address', node)) for node in nodes)}."
+        )
+    present = len(tf.config.list_physical_devices("GPU"))
+    missing = [name for name, _ in spec.gpu_devices if int(name.rsplit(":", 1)[1]) >= present]
+    if missing:
+        raise ResourceSpecError(
+            f"{', '.join(missing)}: this machine has {present} GPU{'' if present == 1 else 's'} that TensorFlow can use. "
+            "Take the others out of 'gpus', or list CPU devices in 'cpus' instead."
+        )
+    return spec
+
+
+def replicas(spec: ResourceSpec) -> tuple[str, ...]:
+    """The devices that compute: the GPUs, or without any the CPUs."""
+    return tuple(name for name, _ in spec.gpu_devices) or tuple(name for name, _ in spec.cpu_devices)
+
+
+def compiled(model: Any) -> None:
+    """Raise unless `compile` was called."""
+    if not model.compiled:
+        raise ValueError("You must call `compile()` before planning a training step with data.")
+
+
+def built(model: Any) -> None:
+    """Raise unless the variables exist."""
+    if not model.built:
+        raise ValueError(
+            f"model {model.name!r} has no variables yet, so there is nothing to plan. "
+            "Call plan(x, y) with a batch, build the model, or plan after fit."
+        )
+
+
+class Identity:
+    """What a captured step depends on: compared by identity, and kept alive so that identity means something."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and len(self._parts) == len(other._parts) and all(
+            one is two for one, two in zip(self._parts, other._parts, strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def identity_of_compile(model: Any) -> Identity:
+    """The optimizer, losses, metrics and trainable variables that a captured step was made from."""
+    parts = [getattr(model, name, None) for name in ("optimizer", "_compile_loss", "_compile_metrics", "_loss_tracker")]
+    return Identity(*parts, *[layer if layer.trainable else None for layer in model._flatten_layers()])
+
+
+@contextmanager
+def claimed(model: Any, owner: Any) -> Iterator[None]:
+    """Only one DistributedModel trains a model at a time."""
+    holder = vars(model).get(CLAIM)
+    if holder is not None and holder is not owner:
+        raise SessionError(
+            f"model {model.name!r} is being trained by another DistributedModel at the moment. "
+            "Let that call end, or use the DistributedModel that is running."
+        )
+    vars(model)[CLAIM] = owner
+    try:
+        yield
+    finally:
+        vars(model).pop(CLAIM, None)
+
+
+def notes(model: Any, share_memory: bool) -> str:
+    """Lines for the plan on what is not, or not quite, as on one device."""
+    lines = []
+    layers = list(model._flatten_layers())
+    norms = [l.name for l in layers if isinstance(l, keras.layers.BatchNormalization) and not l.synchronized]
+    if norms:
+        lines.append(
+            f"batch statistics are each replica's own in {_some(norms)}; moving averages are combined "
+            "(synchronized=True: the whole batch's)"
+        )
+    drops = [l.name for l in layers if getattr(l, "seed_generator", None) is not None and getattr(l, "rate", 0)]
+    if drops:
+        lines.append(f"each replica draws its own random numbers in {_some(drops)}; replica 0 those of one device")
+    if model.compiled and model.jit_compile:
+        lines.append("jit_compile=True: the distributed step runs without XLA")
+    if model.compiled and model.run_eagerly:
+        lines.append("run_eagerly=True: the distributed step is a graph all the same; debug on the plain model")
+    return "".join(f"\nnote: {line}" for line in lines)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

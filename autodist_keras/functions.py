@@ -1,0 +1,151 @@
+"""The train, test and predict functions that Keras's own loops call, each of them one distributed step per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError
+from autodist_core.graph_item import GraphItem
+from autodist_core.runtime import Step
+from autodist_keras.state import State
+from autodist_keras.tracing import Captured, trace_step
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch as the step takes it: flat arrays, their specs and the number of examples."""
+
+    structure: Any
+    arrays: tuple[Any, ...]
+    specs: tuple[tf.TensorSpec, ...]
+    total: int
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What two batches have in common that one captured step can take."""
+        present = tuple(leaf is not None for leaf in keras.tree.flatten(self.structure))
+        return present, tuple(spec.dtype for spec in self.specs), tuple(spec.shape.rank for spec in self.specs)
+
+
+def read_batch(data: Any) -> Batch:
+    """Take a batch apart; what stands for a missing part (None, an empty Optional) has no array."""
+    structure = keras.tree.map_structure(
+        lambda leaf: None if leaf is None or isinstance(leaf, tf.experimental.Optional) else leaf, data
+    )
+    arrays, specs = [], []
+    for leaf in keras.tree.flatten(structure):
+        if leaf is None:
+            continue
+        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
+            raise CaptureError(
+                f"a batch contains a {type(leaf).__name__}, which cannot be split over replicas yet. "
+                "Make it dense first (to_tensor, sparse.to_dense), for instance in the dataset's map."
+            )
+        tensor = leaf if tf.is_tensor(leaf) else tf.convert_to_tensor(leaf)
+        arrays.append(_array(tensor))
+        specs.append(tf.TensorSpec(tensor.shape, tensor.dtype))
+    sizes = [array.shape[0] for array in arrays if np.ndim(array) > 0]
+    if not sizes:
+        raise CaptureError("a batch contains no array with a batch axis; the first axis of inputs counts examples.")
+    if len(set(sizes)) > 1:
+        raise CaptureError(
+            f"the arrays of a batch disagree on the number of examples (first axes: {', '.join(map(str, sizes))}). "
+            "Every input, target and weight must have one row for each example."
+        )
+    return Batch(structure, tuple(arrays), tuple(specs), sizes[0])
+
+
+def _array(tensor: Any) -> Any:
+    """The tensor's memory without a copy where numpy can share it."""
+    if tensor.dtype in (tf.string, tf.bfloat16):
+        return tensor.numpy()
+    return np.asarray(memoryview(tensor)) if tensor.shape.rank else tensor.numpy()
+
+
+class StepFunction:
+    """A Keras step function over all replicas: captured for each kind of batch it meets, then run."""
+
+    def __init__(self, model: Any, step: Callable[[Any], Any], concat: bool, open_session: Callable[[GraphItem], State]):
+        self._model = model
+        self._step = step
+        self._concat = concat
+        self._open_session = open_session
+        self._known: dict[tuple[Any, ...], tuple[tuple[tf.TensorSpec, ...], Step, Callable[..., Any]]] = {}
+        self.captured: Captured | None = None
+
+    def capture(self, batch: Batch, specs: Sequence[tf.TensorSpec]) -> Captured:
+        """Capture the step for batches like this one."""
+        return trace_step(self._model, self._step, batch.structure, specs, batch.total, self._concat)
+
+    def __call__(self, data: Any) -> Any:
+        """Run the step on one batch; returns what the step returns, for the whole batch."""
+        batch = read_batch(data)
+        specs, step, rebuild = self._known.get(batch.signature) or self._learn(batch, None)
+        if not all(spec.shape.is_compatible_with(seen.shape) for spec, seen in zip(specs, batch.specs, strict=True)):
+            specs, step, rebuild = self._learn(batch, specs)
+        state = self.state
+        state.before_step()
+        outputs = step(batch.arrays, batch.total)
+        state.after_step()
+        return rebuild(outputs)
+
+    def specs_for(self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None = None) -> tuple[tf.TensorSpec, ...]:
+        """Specs with a dynamic batch axis, and dynamic axes where this batch differs from known ones."""
+        return tuple(_dynamic(spec, seen) for spec, seen in zip(batch.specs, known or batch.specs, strict=True))
+
+    def _learn(self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None) -> tuple[Any, ...]:
+        """Capture for this batch; axes in which it differs from earlier ones become dynamic."""
+        specs = self.specs_for(batch, known)
+        captured = self.capture(batch, specs)
+        self.captured = self.captured or captured
+        self.state = self._open_session(captured.item)
+        step = self.state.session.add(captured.item)
+        self.state.watch(captured.entries)
+        self._known[batch.signature] = specs, step, captured.rebuild
+        return self._known[batch.signature]
+
+
+def _dynamic(spec: tf.TensorSpec, seen: tf.TensorSpec) -> tf.TensorSpec:
+    if not spec.shape.rank:
+        return spec
+    axes = [None] + [
+        size if size == other else None
+        for size, other in zip(spec.shape.as_list()[1:], seen.shape.as_list()[1:], strict=True)
+    ]
+    return tf.TensorSpec(axes, spec.dtype)
+
+
+def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
+    """The shape in which Keras calls train and test functions: with an iterator, `steps_per_execution` batches a call."""
+
+    def run(iterator: Any) -> Any:
+        outputs, ran = None, False
+        for _ in range(model.steps_per_execution):
+            try:
+                data = next(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if ran:
+                    return outputs
+                raise StopIteration from None
+            outputs, ran = function(data), True
+        return outputs
+
+    return run
+
+
+def on_batches(function: StepFunction) -> Callable[[Any], Any]:
+    """The shape in which Keras calls predict functions: with a list of batches."""
+
+    def run(batches: Sequence[Any]) -> Any:
+        results = [keras.tree.map_structure(tf.convert_to_tensor, function(data)) for data in batches]
+        if len(results) == 1:
+            return results[0]
+        return keras.tree.map_structure(lambda *parts: tf.concat(parts, axis=0), *results)
+
+    return run

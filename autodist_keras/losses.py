@@ -1,0 +1,119 @@
+"""Losses that are no means over examples, corrected while the step is traced.
+
+Replica r's loss counts n_r/N. That is right for every mean over examples. Where Keras reduces a loss in another way,
+the replica's value is multiplied by what makes the replicas' weighted sum the whole batch's value:
+
+- a sum over examples by N / n_r;
+- a mean over a mask or over sample weights by N / n_r times the replica's part of the mask's or the weights' sum.
+
+The factor is exactly 1 with one replica. The loss that is logged is the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from autodist_keras.hooks import hook
+
+_SUMS = ("sum", "none", None)
+
+
+@contextmanager
+def corrected(model: Any, trace: Any, total: int) -> Iterator[None]:
+    """Correct the compiled losses, the metrics of single outputs and per-example `add_loss` terms of a model."""
+    compile_loss = getattr(model, "_compile_loss", None)
+    with ExitStack() as hooks:
+        if compile_loss is not None:
+            flat = [entry._replace(loss=_Corrected(entry.loss, trace)) for entry in compile_loss._flat_losses or ()]
+            hooks.enter_context(hook(compile_loss, "_flat_losses", flat))
+            for metric in compile_loss.metrics:
+                hooks.enter_context(hook(metric, "update_state", _output_metric(metric, trace, total)))
+        aggregate = model._aggregate_additional_loss
+        hooks.enter_context(
+            hook(model, "_aggregate_additional_loss", lambda loss: aggregate(_per_example(loss, trace)))
+        )
+        yield
+
+
+class _Corrected:
+    """A compiled loss, times its factor."""
+
+    def __init__(self, loss: Any, trace: Any) -> None:
+        self._loss = loss
+        self._trace = trace
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        seen: dict[str, Any] = {}
+        call = self._loss.call
+
+        def recording_call(y_true: Any, y_pred: Any) -> Any:
+            losses = call(y_true, y_pred)
+            seen.update(losses=losses, mask=getattr(losses, "_keras_mask", None))
+            return losses
+
+        mask = getattr(y_pred, "_keras_mask", None)
+        with hook(self._loss, "call", recording_call):
+            value = self._loss(y_true, y_pred, sample_weight)
+        if "losses" not in seen or seen["losses"].shape.rank == 0:
+            return value
+        masks = [m for m in (mask, seen["mask"]) if m is not None]
+        factor = self._factor(masks, sample_weight, value.dtype)
+        return value if factor is None else value * factor
+
+    def _factor(self, masks: list[Any], sample_weight: Any, dtype: Any) -> Any:
+        reduction, trace = self._loss.reduction, self._trace
+        whole = trace.total / trace.examples
+        if reduction in _SUMS:
+            return tf.cast(whole, dtype)
+        weights = sample_weight if reduction == "mean_with_sample_weight" else None
+        if weights is None and not masks:
+            return None
+        mass = _mass(masks, weights)
+        return tf.cast(whole * tf.math.divide_no_nan(mass, trace.sum_over_replicas(mass)), dtype)
+
+
+def _mass(masks: list[Any], weights: Any) -> Any:
+    """The sum of a mask, of sample weights, or of the weights that a mask leaves."""
+    product = None
+    for part in [*masks, weights]:
+        if part is None:
+            continue
+        part = tf.cast(part, tf.float64)
+        if product is None:
+            product = part
+            continue
+        while product.shape.rank < part.shape.rank:
+            product = tf.expand_dims(product, -1)
+        while part.shape.rank < product.shape.rank:
+            part = tf.expand_dims(part, -1)
+        product = product * part
+    return tf.reduce_sum(product)
+
+
+def _per_example(loss: Any, trace: Any) -> Any:
+    """Keras sums an `add_loss` term that has a value for each example; a scalar counts as a mean."""
+    if loss.shape.rank is None or (loss.shape.rank > 0 and loss.shape[0] is None):
+        return loss * tf.cast(trace.total / trace.examples, loss.dtype)
+    return loss
+
+
+def _output_metric(metric: Any, trace: Any, total: int) -> Any:
+    """The mean loss of one output of several.
+
+    Keras weights a batch by its size as its trace knows it: by the first batch's size for batches of that size, and by
+    one for all others. Each replica contributes its part of that weight.
+    """
+    update_state = metric.update_state
+
+    def hooked(values: Any, sample_weight: Any = None) -> Any:
+        del sample_weight
+        weight = tf.where(tf.equal(trace.total, float(total)), trace.total, tf.ones_like(trace.total))
+        dtype = keras.backend.standardize_dtype(values.dtype)
+        return update_state(values, sample_weight=tf.cast(weight * (trace.examples / trace.total), dtype))
+
+    return hooked

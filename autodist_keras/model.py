@@ -1,0 +1,249 @@
+"""DistributedModel: a Keras model whose `fit` runs over all devices of a cluster.
+
+Keras's own loops run; what they call for each batch is a distributed step. Between two calls the wrapped model is a
+plain Keras model that holds the trained state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from autodist_core.compiler import CompiledStrategy, StrategyCompiler
+from autodist_core.graph_item import GraphItem
+from autodist_core.kernel import inference, place
+from autodist_core.plan import plan_table
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.runtime import DistributedSession
+from autodist_core.strategy import StrategyBuilder, as_builder
+from autodist_keras import checks
+from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
+from autodist_keras.hooks import hook
+from autodist_keras.state import State
+from autodist_keras.tracing import optimizers_of
+from autodist_keras.variables import ModelVariables, is_sparse_layer_variable
+
+_OWN = (
+    "model", "resource_spec", "strategy", "share_memory", "_functions", "_state", "_trained", "_compiled_as", "_depth",
+)
+
+
+class DistributedModel:
+    """Train a Keras model over several devices by the methods it already has.
+
+    Args:
+        model: Any Keras 3 model (TensorFlow backend): built or not, compiled or not.
+        resource_spec: The devices: a path to a YAML file, a dict, a `ResourceSpec`, or None for this machine.
+        strategy: A strategy builder, its name, a finished `Strategy`, or None for all-reduce (dense variables) and
+            parameter servers (sparse ones).
+        share_memory: Whether replicas on CPU devices of one process compute on one copy of the weights and update it
+            once. `False` gives every replica its own, as on separate devices.
+
+    >>> import keras, numpy as np
+    >>> from autodist_core import ResourceSpec
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> dm = DistributedModel(model, ResourceSpec.local(cpus=2), strategy="AllReduce")
+    >>> dm.compile("sgd", "mse")
+    >>> history = dm.fit(np.ones((8, 3)), np.zeros((8, 1)), batch_size=4, verbose=0)
+    >>> sorted(history.history)
+    ['loss']
+    >>> dm.close()
+    """
+
+    def __init__(
+        self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool = True
+    ) -> None:
+        self.model = checks.keras_model(model)
+        self.resource_spec = checks.local_spec(
+            resource_spec if isinstance(resource_spec, ResourceSpec) else ResourceSpec(resource_spec)
+        )
+        self.strategy = as_builder(strategy)
+        self.share_memory = bool(share_memory)
+        self._functions: dict[str, StepFunction] = {}
+        self._state: State | None = None
+        self._trained: CompiledStrategy | None = None
+        self._compiled_as: checks.Identity | None = None
+        self._depth = 0
+
+    # Keras's surface ---------------------------------------------------------------------------------------------
+
+    def compile(self, *args: Any, strategy: Any = None, **kwargs: Any) -> None:
+        """Keras's `compile`, and optionally another strategy; the weights stay."""
+        if strategy is not None:
+            self.strategy = as_builder(strategy)
+        self.model.compile(*args, **kwargs)
+        self._forget()
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Keras's `fit`, over all replicas."""
+        with self._distributed():
+            return self.model.fit(*args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        """Keras's `evaluate`, over all replicas."""
+        with self._distributed():
+            return self.model.evaluate(*args, **kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Keras's `predict`, over all replicas; results in the order of the data."""
+        with self._distributed():
+            return self.model.predict(*args, **kwargs)
+
+    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Keras's `train_on_batch`; the batch is split over the replicas."""
+        with self._distributed():
+            return self.model.train_on_batch(*args, **kwargs)
+
+    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Keras's `test_on_batch`; the batch is split over the replicas."""
+        with self._distributed():
+            return self.model.test_on_batch(*args, **kwargs)
+
+    def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Keras's `predict_on_batch`; the batch is split over the replicas."""
+        with self._distributed():
+            return self.model.predict_on_batch(*args, **kwargs)
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Keras's `save`: the file is that of the plain model."""
+        self.model.save(*args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the wrapped model."""
+        return self.model(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN:
+            raise AttributeError(name)
+        return getattr(self.model, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.model, name, value)
+
+    def __enter__(self) -> DistributedModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the devices. The model keeps its state, and a later `fit` starts anew from it."""
+        self._forget()
+
+    # Planning ----------------------------------------------------------------------------------------------------
+
+    def plan(self, *data: Any) -> str:
+        """The table of what is done with each variable, before anything runs.
+
+        Without data, the model must be built and the tables of Embedding layers are taken to be sparse; with a batch
+        (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
+        """
+        item = self._item_for_planning(data)
+        return plan_table(self._compile_strategy(item), item) + checks.notes(self.model, self.share_memory)
+
+    def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
+        """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
+
+        The model's state is as before afterwards. Returns a table; raises a ValueError if a model with float64
+        variables differs by more than rounding.
+        """
+        from autodist_keras.verify import verify
+
+        return verify(self, x, y, steps)
+
+    def _item_for_planning(self, data: tuple[Any, ...]) -> GraphItem:
+        train = self._functions.get("train")
+        if train is not None and train.captured is not None:
+            return train.captured.item
+        if data:
+            checks.compiled(self.model)
+            batch = read_batch((*data, *(None,) * (3 - len(data)))) if len(data) < 3 else read_batch(data)
+            function = StepFunction(self.model, self.model.train_step, False, self._open)
+            return function.capture(batch, function.specs_for(batch)).item
+        checks.built(self.model)
+        trainable = {id(v): v for v in self.model.trainable_variables}
+        return GraphItem(tuple(
+            replace(
+                entry.spec, trainable=id(entry.owner) in trainable,
+                is_sparse=id(entry.owner) in trainable and is_sparse_layer_variable(self.model, entry.owner),
+            )
+            for entry in ModelVariables(self.model, optimizers_of(self.model)).entries
+        ))
+
+    def _compile_strategy(self, item: GraphItem) -> CompiledStrategy:
+        strategy = self.strategy
+        if isinstance(strategy, StrategyBuilder):
+            strategy = strategy.build(item, self.resource_spec)
+        return StrategyCompiler(item, self.resource_spec).compile(strategy)
+
+    # Running -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _distributed(self) -> Iterator[None]:
+        """Keras calls our step functions while this is open; before and after, it is a plain model."""
+        if self._depth:
+            yield
+            return
+        identity = checks.identity_of_compile(self.model)
+        if identity != self._compiled_as:
+            self._forget()
+            self._compiled_as = identity
+        if self._state is not None:
+            self._state.resume()
+        names = ("train_function", "test_function", "predict_function")
+        before = {name: getattr(self.model, name) for name in names}
+        self._depth += 1
+        try:
+            with ExitStack() as hooks:
+                hooks.enter_context(checks.claimed(self.model, self))
+                for mode in ("train", "test", "predict"):
+                    hooks.enter_context(hook(self.model, f"make_{mode}_function", self._maker(mode)))
+                yield
+        finally:
+            self._depth -= 1
+            try:
+                if self._state is not None:
+                    self._state.pull_all()
+            finally:
+                if self._state is not None:
+                    self._state.release()
+                for name, function in before.items():
+                    object.__setattr__(self.model, name, function)
+
+    def _maker(self, mode: str) -> Callable[..., None]:
+        def make(force: bool = False) -> None:
+            del force
+            function = self._functions.get(mode)
+            if function is None:
+                step = getattr(self.model, f"{mode}_step")
+                function = self._functions[mode] = StepFunction(self.model, step, mode == "predict", self._open)
+            run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
+            object.__setattr__(self.model, f"{mode}_function", run)
+
+        return make
+
+    def _open(self, item: GraphItem) -> State:
+        """The state in which a captured step runs: the training's where there is one."""
+        if item.gradients and self._trained is None:
+            if self._state is not None:
+                self._state.pull_all()
+                self._state.release()
+                self._state.session.close()
+                self._functions = {"train": self._functions["train"]}
+            self._trained = self._compile_strategy(item)
+            self._state = State(DistributedSession(place(item, self._trained, self.share_memory)))
+        if self._state is None:
+            self._state = State(DistributedSession(inference(checks.replicas(self.resource_spec))))
+        return self._state
+
+    def _forget(self) -> None:
+        """Drop every captured step and the session."""
+        if self._state is not None:
+            self._state.release()
+            self._state.session.close()
+        self._functions, self._state, self._trained, self._compiled_as = {}, None, None, None

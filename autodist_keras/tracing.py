@@ -1,0 +1,204 @@
+"""Trace one step of a Keras model into a flat graph, with a marker on every gradient.
+
+Nothing of Keras is patched: instances are given hooks for the time of the trace, and get them back off in `finally`.
+The hooks see which operations belong to `optimizer.apply`, scale the loss by a replica's part of the batch before the
+tape differentiates it, and correct losses that are no means over examples (see `losses.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from autodist_core.capture import Marked, Source, Traced, capture
+from autodist_core.errors import CaptureError
+from autodist_core.graph_item import GraphItem
+from autodist_keras import losses
+from autodist_keras.hooks import hook
+from autodist_keras.variables import Entry, ModelVariables
+
+
+@dataclass
+class Trace:
+    """What the hooks see while one graph is traced."""
+
+    graph: Any = None
+    examples: Any = None
+    total: Any = None
+    gradients: list[tuple[Any, Marked]] = field(default_factory=list)
+    updates: dict[int, tuple[int, int]] = field(default_factory=dict)
+    sums: list[Any] = field(default_factory=list)
+    scaled: set[int] = field(default_factory=set)
+    inside: int = 0
+
+    def begin(self, examples: Any, total: Any) -> None:
+        """Forget what an earlier pass over the same function left."""
+        self.__init__(tf.compat.v1.get_default_graph(), examples, total)  # type: ignore[misc]
+
+    def share(self, dtype: Any) -> Any:
+        """This replica's part of the batch."""
+        return tf.cast(self.examples / self.total, dtype)
+
+    def require_top(self, what: str) -> None:
+        """Raise unless the current graph is the step's own, not a loop's or a nested function's."""
+        if tf.compat.v1.get_default_graph() is not self.graph:
+            raise CaptureError(
+                f"{what} inside a loop, a conditional or a nested tf.function of the training step. "
+                "Do it at the top level of train_step (without a @tf.function decorator), once per step and optimizer."
+            )
+
+    def sum_over_replicas(self, value: Any) -> Any:
+        """A value that the kernels replace by its sum over the replicas."""
+        self.require_top("a sum over replicas is needed")
+        marker = tf.identity(tf.stop_gradient(value), name="sum_over_replicas")
+        self.sums.append(marker)
+        return marker
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A captured step, and how to rebuild what the step returns from its tensors."""
+
+    item: GraphItem
+    rebuild: Callable[[Sequence[Any]], Any]
+    entries: tuple[Entry, ...]
+
+
+def trace_step(
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[tf.TensorSpec], total: int, concat: bool
+) -> Captured:
+    """Trace `step(data)` for data of the given specs and capture it as a GraphItem.
+
+    `specs` has one entry for each leaf of `data` that is not None; `total` is the number of examples of the batch at
+    hand, of which Keras's weights for the metrics of single outputs depend.
+    """
+    if not _is_built(model):
+        # What is built while tracing is built by Keras's own rules; hooks come with the next trace.
+        _trace(step, data, specs, Trace(), [])
+    trace, outputs = Trace(), []
+    with ExitStack() as hooks:
+        for optimizer in optimizers_of(model):
+            hooks.enter_context(_hooked_optimizer(optimizer, trace))
+        hooks.enter_context(losses.corrected(model, trace, total))
+        function = _trace(step, data, specs, trace, outputs)
+    graph = function.graph
+    variables = ModelVariables(model, optimizers_of(model), graph.variables)
+    flat = keras.tree.flatten(outputs[-1])
+    tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
+    traced = Traced(
+        graph=graph,
+        sources=[Source(entry.spec, entry.tf_variable.handle) for entry in variables.entries],
+        inputs=function.inputs[: len(specs)],
+        outputs=[flat[index] for index in tensors],
+        examples=trace.examples, total=trace.total,
+        gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
+        updates=trace.updates, sums=trace.sums, concat_outputs=concat,
+    )
+    structure, plain = outputs[-1], list(flat)
+
+    def rebuild(values: Sequence[Any]) -> Any:
+        leaves = list(plain)
+        for index, value in zip(tensors, values, strict=True):
+            leaves[index] = value
+        return keras.tree.pack_sequence_as(structure, leaves)
+
+    item = capture(traced)
+    touched = {variable.name for variable in item.variables if variable.handle}
+    return Captured(item, rebuild, tuple(entry for entry in variables.entries if entry.spec.name in touched))
+
+
+def _trace(step: Callable[[Any], Any], data: Any, specs: Sequence[Any], trace: Trace, outputs: list[Any]) -> Any:
+    present = [leaf is not None for leaf in keras.tree.flatten(data)]
+
+    def function(*arguments: Any) -> list[Any]:
+        *tensors, examples, total = arguments
+        trace.begin(examples, total)
+        remaining = iter(tensors)
+        leaves = [next(remaining) if here else None for here in present]
+        result = keras.tree.map_structure(_as_tensor, step(keras.tree.pack_sequence_as(data, leaves)))
+        outputs.append(result)
+        return [leaf for leaf in keras.tree.flatten(result) if tf.is_tensor(leaf)]
+
+    named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(specs)]
+    signature = [*named, tf.TensorSpec((), tf.float64, "examples"), tf.TensorSpec((), tf.float64, "total")]
+    return tf.function(function, autograph=False).get_concrete_function(*signature)
+
+
+def _as_tensor(value: Any) -> Any:
+    """Variables among a step's results are read where the step ends."""
+    if isinstance(value, (keras.Variable, tf.Variable)):
+        return tf.convert_to_tensor(value)
+    return value
+
+
+def _is_built(model: Any) -> bool:
+    parts = [model, model.optimizer if hasattr(model, "optimizer") else None]
+    parts += [getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)]
+    return all(part is None or part.built for part in parts)
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """Every optimizer that a model, or a layer of it, holds as an attribute or in a list or dict."""
+    found: dict[int, Any] = {}
+    for layer in [model, *model._flatten_layers(include_self=False)]:
+        for value in vars(layer).values():
+            for leaf in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(leaf, keras.optimizers.Optimizer):
+                    found.setdefault(id(leaf), leaf)
+    return list(found.values())
+
+
+@contextmanager
+def _hooked_optimizer(optimizer: Any, trace: Trace) -> Iterator[None]:
+    apply, scale_loss = optimizer.apply, optimizer.scale_loss
+
+    def hooked_apply(grads: Any, trainable_variables: Any = None) -> Any:
+        if trace.inside:
+            return apply(grads, trainable_variables)
+        trace.require_top(f"{type(optimizer).__name__}.apply is called")
+        occurrence = len(trace.updates)
+        variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
+        weighted = id(optimizer) in trace.scaled
+        trace.scaled.discard(id(optimizer))
+        marked = [
+            None if gradient is None else _mark(gradient, occurrence, weighted) for gradient in grads
+        ]
+        trace.gradients += [(v, m[0]) for v, m in zip(variables, marked, strict=True) if m is not None]
+        first = len(trace.graph.get_operations())
+        trace.inside += 1
+        try:
+            result = apply([None if m is None else m[1] for m in marked], trainable_variables)
+        finally:
+            trace.inside -= 1
+        trace.updates[occurrence] = first, len(trace.graph.get_operations())
+        return result
+
+    def hooked_scale_loss(loss: Any) -> Any:
+        scaled = scale_loss(loss)
+        if trace.inside or tf.compat.v1.get_default_graph() is not trace.graph:
+            return scaled
+        trace.scaled.add(id(optimizer))
+        return scaled * trace.share(scaled.dtype)
+
+    with hook(optimizer, "apply", hooked_apply), hook(optimizer, "scale_loss", hooked_scale_loss):
+        yield
+
+
+def _mark(gradient: Any, occurrence: int, weighted: bool) -> tuple[Marked, Any]:
+    if isinstance(gradient, tf.IndexedSlices):
+        values, indices = tf.identity(gradient.values), tf.identity(gradient.indices)
+        return (
+            Marked("", occurrence, values, indices, weighted),
+            tf.IndexedSlices(values, indices, gradient.dense_shape),
+        )
+    values = tf.identity(gradient)
+    return Marked("", occurrence, values, None, weighted), values
+
+
+def _named(variables: ModelVariables, variable: Any, marked: Marked) -> Marked:
+    return Marked(variables.name_of(variable), marked.occurrence, marked.values, marked.indices, marked.weighted)
