@@ -1,6 +1,6 @@
 """Errors: everything this package raises on purpose, for every stage of the flow.
 
-The tree (what stands to the right is the built-in class that each also is, so that ``except ValueError`` keeps working)::
+The tree (beside each stands the built-in class that it also is, so that ``except ValueError`` keeps working)::
 
     AutodistError
     ├── ResourceSpecError   ValueError            the description of the machines is wrong

@@ -1,8 +1,8 @@
 """GraphItem: one captured train step, the second input of every stage after capture.
 
-Capture fills it, a strategy builder reads its variables, the kernels read its graph, and it travels to the agents as bytes.
-The values here are plain and frozen; ``autodist_core.proto.graphitem_pb2`` is touched by the two serialising functions
-only, and TensorFlow is imported only by whoever asks for ``graph_def``.
+Capture fills it, a strategy builder reads its variables, the kernels read its graph, and it travels to the agents as
+bytes. The values here are plain and frozen; the message ``autodist.proto.GraphItem`` is only what they are stored in,
+and TensorFlow is imported only by whoever asks for ``graph_def``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Gradient", "GraphItem", "Table", "Tensor", "Variable", "format_bytes"]
 
-# Bytes per element and the short name for printing, by the name TensorFlow gives a type. What has no size of its own counts 0.
+# Bytes per element and the short name for printing, by TensorFlow's name of the type; 0 for what has no size.
 _DTYPES: dict[str, tuple[int, str]] = {
     **{f"float{bits}": (bits // 8, f"f{bits}") for bits in (16, 32, 64)},
     **{f"int{bits}": (max(bits // 8, 1), f"i{bits}") for bits in (2, 4, 8, 16, 32, 64)},
     **{f"uint{bits}": (max(bits // 8, 1), f"u{bits}") for bits in (2, 4, 8, 16, 32, 64)},
     **{f"complex{bits}": (bits // 8, f"c{bits}") for bits in (64, 128)},
-    **{name: (1, name) for name in ("float8_e5m2", "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz")},
+    **{
+        name: (1, name)
+        for name in ("float8_e5m2", "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz")
+    },
     **{name: (1, name) for name in ("float4_e2m1fn", "qint8", "quint8")},
     **{"qint16": (2, "qint16"), "quint16": (2, "quint16"), "qint32": (4, "qint32")},
     **{"half": (2, "f16"), "bfloat16": (2, "bf16"), "bool": (1, "bool")},
@@ -120,6 +123,10 @@ class Variable:
         """Type and shape for printing, such as ``f32[784,128]``."""
         return _type_and_shape(self.dtype, self.shape)
 
+    def part_name(self, index: int) -> str:
+        """The name of a shard of it, such as ``dense/kernel/part_1``."""
+        return f"{self.name}/part_{index}"
+
     def __str__(self) -> str:
         return f"{self.name} : {self.type_text}"
 
@@ -207,11 +214,15 @@ class GraphItem:
         names = Counter(variable.name for variable in self.variables)
         for name, times in names.items():
             if times > 1:
-                raise CaptureError(f"{times} variables are named '{name}'. Give each a name of its own: strategies go by it.")
+                raise CaptureError(
+                    f"{times} variables are named '{name}'. Give each a name of its own: strategies go by it."
+                )
         for gradient in self.gradients:
             if gradient.variable not in names:
                 hint = did_you_mean(gradient.variable, names)
-                raise CaptureError(f"gradient '{gradient.values}' is for '{gradient.variable}', which is no variable here.{hint}")
+                raise CaptureError(
+                    f"gradient '{gradient.values}' is for '{gradient.variable}', which is no variable here.{hint}"
+                )
 
     @property
     def trainable_var_op_to_var(self) -> dict[str, Variable]:
@@ -275,7 +286,9 @@ class GraphItem:
             value = getattr(message, name)
             plain[name] = value if isinstance(value, str | bool) else tuple(value)
         return cls(
-            variables=tuple(Variable(**{**_fields(variable), "shape": tuple(variable.shape)}) for variable in variables),
+            variables=tuple(
+                Variable(**{**_fields(variable), "shape": tuple(variable.shape)}) for variable in variables
+            ),
             gradients=tuple(Gradient(**_fields(gradient)) for gradient in message.gradients),
             inputs=tuple(
                 Tensor(

@@ -81,7 +81,7 @@ class StepFunction:
 
     def capture(self, batch: Batch, specs: Sequence[tf.TensorSpec]) -> Captured:
         """Capture the step for batches like this one."""
-        return trace_step(self._model, self._step, batch.structure, specs, batch.total, self._concat)
+        return trace_step(self._model, self._step, batch.structure, specs, self._concat)
 
     def __call__(self, data: Any) -> Any:
         """Run the step on one batch; returns what the step returns, for the whole batch."""

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from autodist_keras.hooks import hook
@@ -24,7 +23,7 @@ _SUMS = ("sum", "none", None)
 
 
 @contextmanager
-def corrected(model: Any, trace: Any, total: int) -> Iterator[None]:
+def corrected(model: Any, trace: Any) -> Iterator[None]:
     """Correct the compiled losses, the metrics of single outputs and per-example `add_loss` terms of a model."""
     compile_loss = getattr(model, "_compile_loss", None)
     with ExitStack() as hooks:
@@ -32,7 +31,7 @@ def corrected(model: Any, trace: Any, total: int) -> Iterator[None]:
             flat = [entry._replace(loss=_Corrected(entry.loss, trace)) for entry in compile_loss._flat_losses or ()]
             hooks.enter_context(hook(compile_loss, "_flat_losses", flat))
             for metric in compile_loss.metrics:
-                hooks.enter_context(hook(metric, "update_state", _output_metric(metric, trace, total)))
+                hooks.enter_context(hook(metric, "update_state", _output_metric(metric, trace)))
         aggregate = model._aggregate_additional_loss
         hooks.enter_context(
             hook(model, "_aggregate_additional_loss", lambda loss: aggregate(_per_example(loss, trace)))
@@ -102,18 +101,12 @@ def _per_example(loss: Any, trace: Any) -> Any:
     return loss
 
 
-def _output_metric(metric: Any, trace: Any, total: int) -> Any:
-    """The mean loss of one output of several.
-
-    Keras weights a batch by its size as its trace knows it: by the first batch's size for batches of that size, and by
-    one for all others. Each replica contributes its part of that weight.
-    """
+def _output_metric(metric: Any, trace: Any) -> Any:
+    """The mean loss of one output of several: Keras counts every batch alike, so a replica adds its part of one."""
     update_state = metric.update_state
 
     def hooked(values: Any, sample_weight: Any = None) -> Any:
         del sample_weight
-        weight = tf.where(tf.equal(trace.total, float(total)), trace.total, tf.ones_like(trace.total))
-        dtype = keras.backend.standardize_dtype(values.dtype)
-        return update_state(values, sample_weight=tf.cast(weight * (trace.examples / trace.total), dtype))
+        return update_state(values, sample_weight=trace.share(values.dtype))
 
     return hooked

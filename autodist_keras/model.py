@@ -14,10 +14,10 @@ from typing import Any
 from autodist_core.compiler import CompiledStrategy, StrategyCompiler
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel import inference, place
-from autodist_core.plan import plan_table
+from autodist_core.plan import table
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime import DistributedSession
-from autodist_core.strategy import StrategyBuilder, as_builder
+from autodist_core.strategy import resolve
 from autodist_keras import checks
 from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
 from autodist_keras.hooks import hook
@@ -59,7 +59,7 @@ class DistributedModel:
         self.resource_spec = checks.local_spec(
             resource_spec if isinstance(resource_spec, ResourceSpec) else ResourceSpec(resource_spec)
         )
-        self.strategy = as_builder(strategy)
+        self.strategy = resolve(strategy)
         self.share_memory = bool(share_memory)
         self._functions: dict[str, StepFunction] = {}
         self._state: State | None = None
@@ -72,7 +72,7 @@ class DistributedModel:
     def compile(self, *args: Any, strategy: Any = None, **kwargs: Any) -> None:
         """Keras's `compile`, and optionally another strategy; the weights stay."""
         if strategy is not None:
-            self.strategy = as_builder(strategy)
+            self.strategy = resolve(strategy)
         self.model.compile(*args, **kwargs)
         self._forget()
 
@@ -144,7 +144,7 @@ class DistributedModel:
         (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
         """
         item = self._item_for_planning(data)
-        return plan_table(self._compile_strategy(item), item) + checks.notes(self.model, self.share_memory)
+        return table(self._compile_strategy(item), item) + checks.notes(self.model, self.share_memory)
 
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
@@ -176,9 +176,7 @@ class DistributedModel:
         ))
 
     def _compile_strategy(self, item: GraphItem) -> CompiledStrategy:
-        strategy = self.strategy
-        if isinstance(strategy, StrategyBuilder):
-            strategy = strategy.build(item, self.resource_spec)
+        strategy = self.strategy.build(item, self.resource_spec)
         return StrategyCompiler(item, self.resource_spec).compile(strategy)
 
     # Running -----------------------------------------------------------------------------------------------------

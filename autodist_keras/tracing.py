@@ -70,12 +70,11 @@ class Captured:
 
 
 def trace_step(
-    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[tf.TensorSpec], total: int, concat: bool
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[tf.TensorSpec], concat: bool
 ) -> Captured:
     """Trace `step(data)` for data of the given specs and capture it as a GraphItem.
 
-    `specs` has one entry for each leaf of `data` that is not None; `total` is the number of examples of the batch at
-    hand, of which Keras's weights for the metrics of single outputs depend.
+    `specs` has one entry for each leaf of `data` that is not None; `concat` says that its results hold a row per example.
     """
     if not _is_built(model):
         # What is built while tracing is built by Keras's own rules; hooks come with the next trace.
@@ -84,7 +83,7 @@ def trace_step(
     with ExitStack() as hooks:
         for optimizer in optimizers_of(model):
             hooks.enter_context(_hooked_optimizer(optimizer, trace))
-        hooks.enter_context(losses.corrected(model, trace, total))
+        hooks.enter_context(losses.corrected(model, trace))
         function = _trace(step, data, specs, trace, outputs)
     graph = function.graph
     variables = ModelVariables(model, optimizers_of(model), graph.variables)

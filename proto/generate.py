@@ -3,11 +3,10 @@
 ``python proto/generate.py`` writes the modules; ``python proto/generate.py --check`` writes nothing and exits with 1,
 naming every file that does not match its source. ``setup.py`` calls :func:`generate` too.
 
-The generator is pinned. Generated code refuses a protobuf runtime older than itself, and may warn on one that is a major
-version newer. grpcio-tools 1.72.1 writes protobuf 6.30, the oldest of the generation with which the supported range
-(6.31.1 up to 8) begins, and that loads without a warning on all of it; it has wheels for Python 3.11 to 3.13. Its own
-requirement on protobuf does not fit beside protobuf 7, and its compiler does not need it: where the pinned version is not
-installed, it is put, alone, into ``build/``.
+The generator is pinned. Generated code refuses a protobuf runtime older than itself, and may warn on one that is a
+major version newer. grpcio-tools 1.72.1 writes protobuf 6.30, the oldest of the generation with which the supported
+range (6.31.1 up to 8) begins, and that loads without a warning on all of it; it has wheels for Python 3.11 to 3.13.
+It requires a protobuf older than 7 and does not use it: it is put into ``build/``, alone.
 """
 
 from __future__ import annotations
@@ -36,7 +35,16 @@ def generator() -> Path:
     # Written last: an installation that was cut short is done again.
     complete = folder / "complete"
     if not complete.exists():
-        install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--upgrade"]
+        install = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--upgrade",
+        ]
         ended = subprocess.run([*install, "--target", str(folder), "--only-binary", ":all:", GENERATOR], check=False)
         if ended.returncode:
             raise SystemExit(f"proto/generate.py: pip could not install {GENERATOR}; its message is above.")
@@ -61,12 +69,12 @@ def render() -> dict[str, str]:
         if ended.returncode:
             raise SystemExit(f"proto/generate.py: protoc ended with {ended.returncode}; its messages are above.")
         made = sorted((Path(folder) / virtual).iterdir())
-        files = {path.name: (HEADER if path.suffix == ".py" else "") + path.read_text() for path in made}
+        files = {path.name: HEADER + path.read_text() for path in made}
     return {"__init__.py": PACKAGE, **files}
 
 
 def stale(files: dict[str, str]) -> list[str]:
-    """The paths in ``autodist_core/proto`` that differ from what ``files`` says, missing and left-over ones included."""
+    """The paths in ``autodist_core/proto`` that differ from ``files``, missing and left-over ones included."""
     present = {path.name for path in TARGET.glob("*.py*")}
     wrong = [name for name, text in files.items() if name not in present or (TARGET / name).read_text() != text]
     return [f"autodist_core/proto/{name}" for name in sorted({*wrong, *(present - set(files))})]

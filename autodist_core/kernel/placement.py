@@ -77,6 +77,7 @@ class Placement:
     owner_of: Mapping[str, str] = field(default_factory=dict)
     optimizer_state: frozenset[str] = frozenset()
     remote_rows: frozenset[str] = frozenset()
+    trained: frozenset[str] = frozenset()
 
     @property
     def shares_memory(self) -> bool:
@@ -140,6 +141,7 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool = True
     replicas = replicas_of(strategy.replicas)
     plans = {plan.variable.name: plan for plan in strategy.variables}
     _refuse_what_is_missing(plans)
+    trained = frozenset(captured.trained)
     tangled = {name: heads[0] for name, heads in captured.entangled.items()}
     family = {name: name for name in captured.trained} | captured.slots | tangled
     optimizer_state = frozenset(
@@ -148,7 +150,7 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool = True
     )
     if share_memory and len(replicas) > 1 and all(":CPU:" in replica.name for replica in replicas):
         memory = Owner(MEMORY, replicas[0].device, frozenset(family))
-        return Placement(replicas, (memory,), plans, dict.fromkeys(family, MEMORY), optimizer_state)
+        return Placement(replicas, (memory,), plans, dict.fromkeys(family, MEMORY), optimizer_state, trained=trained)
     reduced = frozenset(name for name, head in family.items() if isinstance(plans[head].synchronizer, AllReducePlan))
     owners = [Owner(r.prefix, r.device, reduced, r.index) for r in replicas]
     owner_of = dict.fromkeys(reduced, replicas[0].prefix)
@@ -166,7 +168,7 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool = True
         name for name in captured.trained
         if isinstance(plans[name].synchronizer, PSPlan) and plans[name].variable.is_sparse
     )
-    return Placement(replicas, tuple(owners), plans, owner_of, optimizer_state, rows)
+    return Placement(replicas, tuple(owners), plans, owner_of, optimizer_state, rows, trained)
 
 
 def _refuse_what_is_missing(plans: Mapping[str, VariablePlan]) -> None:

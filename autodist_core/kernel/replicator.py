@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from autodist_core.errors import CaptureError
+from autodist_core.errors import CaptureError, NotYetError
 from autodist_core.graph_item import Gradient
 from autodist_core.kernel import editor
 from autodist_core.kernel.captured import is_stateful
@@ -77,14 +77,29 @@ def _copy(draft: Draft, replica: Replica, name: str, names: list[str]) -> None:
     inputs = [
         renamed for source in node.input if (renamed := _source(draft, replica, source)) is not None
     ]
-    order = draft.at(name) if name in captured.touches else None
+    touched = captured.touches.get(name, ())
+    for touch in touched:
+        _require_mirror(draft, replica, name, touch.variable)
+    order = draft.at(name) if touched else None
     copy = draft.editor.copy(node, copied(replica, name), inputs, _device(draft, replica, node), order)
-    if replica.index and copy.attr["seed"].i | copy.attr["seed2"].i and is_stateful(node):
+    if replica.index and "seed2" in copy.attr and (copy.attr["seed"].i or copy.attr["seed2"].i) and is_stateful(node):
         copy.attr["seed2"].i += _SEED_STEP * replica.index
     if name in captured.item.targets and not captured.is_update(name):
         draft.targets.append(copy.name)
     elif any(touch.writes for touch in captured.touches.get(name, ())):
         draft.targets.append(copy.name)
+
+
+def _require_mirror(draft: Draft, replica: Replica, name: str, variable: str) -> None:
+    """Compute may look at trained variables and at what is with every replica, not at a slot that lives elsewhere."""
+    placement = draft.placement
+    if variable in placement.owner_of and variable not in placement.trained:
+        owner = placement.owner(placement.owner_of[variable])
+        if owner.replica is None and placement.mirror(variable, replica) != placement.held(variable, owner):
+            raise NotYetError(
+                f"the step reads the optimizer's variable {variable!r} outside apply (at {name!r}), and it lives on "
+                f"{owner.device}. Use AllReduce for the variable it belongs to."
+            )
 
 
 def _source(draft: Draft, replica: Replica, source: str) -> str | None:

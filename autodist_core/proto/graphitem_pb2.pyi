@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 from google.protobuf import any_pb2 as _any_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

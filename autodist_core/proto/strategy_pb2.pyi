@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 from autodist_core.proto import synchronizers_pb2 as _synchronizers_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

@@ -1,0 +1,71 @@
+# make demo   a real Keras model on two local replicas, compared with one device
+# make test   linter, types, generated files, tests, notebook, README: what CI runs
+#
+# Both need Python 3.11 to 3.13 with pip, and make, and put everything else into .venv here. Knobs, with their defaults:
+#   PYTHON=          interpreter for a new .venv (the first of python3, python3.13, python3.12, python3.11 that fits)
+#   VENV=.venv       where to install
+#   JOBS=0           test processes (0: one, in this process, so that TensorFlow is imported once)
+#   PYTEST_ARGS=     more words for pytest, say PYTEST_ARGS="-k plan -x"
+
+VENV ?= .venv
+JOBS ?= 0
+PYTEST_ARGS ?=
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+OLDEST := .venv-oldest
+METADATA := setup.cfg setup.py pyproject.toml
+
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11,$(shell $(python) -c '$(FITS)' 2>/dev/null && echo $(python))))
+
+.PHONY: help demo test lint types proto-check proto pytest test-oldest clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+demo: $(VENV)/.installed
+	$(PY) examples/train.py
+
+test: lint types proto-check pytest
+
+lint: $(VENV)/.installed-test
+	$(PY) -m ruff check .
+
+types: $(VENV)/.installed-test
+	$(PY) -m mypy
+
+proto-check: $(VENV)/.installed-test
+	$(PY) proto/generate.py --check
+
+proto: $(VENV)/.installed-test
+	$(PY) proto/generate.py
+
+pytest: $(VENV)/.installed-test
+	$(PY) -m pytest -n $(JOBS) --durations 10 $(PYTEST_ARGS)
+
+# A part of the tests on the lower bounds of setup.cfg, in a virtual environment of its own.
+test-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/python -m pytest -n $(JOBS) -m oldest $(PYTEST_ARGS)
+	$(OLDEST)/bin/python examples/train.py
+
+$(PY) $(OLDEST)/bin/python:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 to 3.13 among python3, python3.13, python3.12, python3.11. Install one, or name it: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c '$(FITS)' || { echo "$(PYTHON) is not Python 3.11 to 3.13. Name another one: make PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(@D)/..
+
+# A stamp for each kind of installation: pip runs again only when the metadata is newer.
+$(VENV)/.installed: $(METADATA) | $(PY)
+	$(PIP) install --quiet --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(METADATA) | $(PY)
+	$(PIP) install --quiet --editable '.[test]'
+	@touch $@ $(VENV)/.installed
+
+$(OLDEST)/.installed: $(METADATA) tests/constraints-oldest.txt | $(OLDEST)/bin/python
+	$(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/constraints-oldest.txt --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

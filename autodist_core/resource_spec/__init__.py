@@ -1,0 +1,186 @@
+"""ResourceSpec: which machines and devices there are, the first input of the flow.
+
+A builder chooses among its devices, the compiler checks a strategy against them, and the runtime starts what they need.
+The grammar of the file stands in :mod:`autodist_core.resource_spec.grammar`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autodist_core.errors import ResourceSpecError
+from autodist_core.resource_spec import discovery, grammar
+from autodist_core.resource_spec.values import DeviceSpec, Node, SSHGroup
+
+__all__ = ["DeviceSpec", "Devices", "Node", "ResourceSpec", "SSHGroup"]
+
+Devices = tuple[tuple[str, DeviceSpec], ...]
+"""Devices with their names, as pairs."""
+
+
+class ResourceSpec:
+    """The machines of a run, from a YAML file, a dict of the same form, or nothing for this machine.
+
+    >>> nodes = [{"address": "10.0.0.1", "chief": True, "gpus": [0, 1]}, {"address": "10.0.0.2"}]
+    >>> spec = ResourceSpec({"nodes": nodes})
+    >>> [name for name, device in spec.devices]
+    ['10.0.0.1:CPU:0', '10.0.0.1:GPU:0', '10.0.0.1:GPU:1', '10.0.0.2:CPU:0']
+    >>> print(spec)
+    resource spec: 2 nodes, 2 GPUs, 2 CPUs
+      10.0.0.1 (chief): cpus [0], gpus [0, 1], 1 Gbit/s
+      10.0.0.2: cpus [0], 1 Gbit/s
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | Mapping[str, Any] | None = None) -> None:
+        if path is None:
+            content: Any = {"nodes": [{"address": "localhost", "gpus": list(discovery.local_gpus())}]}
+            source = "this machine"
+        elif isinstance(path, Mapping):
+            content, source = path, "the resource spec"
+        elif isinstance(path, str | os.PathLike):
+            content, source = grammar.load(Path(path)), str(path)
+        else:
+            raise ResourceSpecError(
+                f"ResourceSpec takes the path of a YAML file, a dict of the same form, or None for this machine. "
+                f"Received: {path!r} ({type(path).__name__})."
+            )
+        self._source = source
+        self._nodes, self._groups = grammar.parse(content, source)
+
+    @classmethod
+    def local(cls, cpus: int = 2) -> ResourceSpec:
+        """This machine as ``cpus`` logical CPU devices, and no GPU: for tests and first steps.
+
+        >>> [name for name, device in ResourceSpec.local(cpus=2).devices]
+        ['localhost:CPU:0', 'localhost:CPU:1']
+        """
+        return cls({"nodes": [{"address": "localhost", "cpus": cpus}]})
+
+    @classmethod
+    def from_tf_config(cls, tf_config: str | None = None, *, gpus: int | None = None) -> ResourceSpec:
+        """The cluster of the environment variable ``TF_CONFIG`` (or of its text, if given).
+
+        ``TF_CONFIG`` does not say how many GPUs a host has: ``gpus`` does, and without it every host that computes is
+        taken to have as many as this one. The first chief, or else the first worker, is the chief.
+        """
+        return cls._from_cluster(discovery.tf_config_content(tf_config), gpus, "TF_CONFIG")
+
+    @classmethod
+    def from_cluster_resolver(cls, resolver: Any, *, gpus: int | None = None) -> ResourceSpec:
+        """The cluster of a ``tf.distribute`` cluster resolver; ``gpus`` as in :meth:`from_tf_config`."""
+        source = type(resolver).__name__
+        try:
+            cluster = resolver.cluster_spec().as_dict()
+        except AttributeError:
+            raise ResourceSpecError(
+                "from_cluster_resolver takes a tf.distribute.cluster_resolver.ClusterResolver that knows its cluster. "
+                f"Received: {resolver!r}."
+            ) from None
+        return cls._from_cluster(cluster, gpus, source)
+
+    @classmethod
+    def _from_cluster(cls, cluster: Mapping[str, Any], gpus: int | None, source: str) -> ResourceSpec:
+        count = len(discovery.local_gpus()) if gpus is None else gpus
+        spec = cls.__new__(cls)
+        spec._source = source
+        spec._nodes, spec._groups = grammar.parse(discovery.cluster_content(cluster, count, source), source)
+        return spec
+
+    @property
+    def source(self) -> str:
+        """Where the description came from, as errors name it."""
+        return self._source
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The machines, in the order of the file."""
+        return self._nodes
+
+    @property
+    def chief(self) -> Node:
+        """The machine where the user's program runs."""
+        return next(node for node in self._nodes if node.chief)
+
+    @property
+    def devices(self) -> Devices:
+        """All devices as ``(name, DeviceSpec)``: node by node, CPUs before GPUs."""
+        return tuple((device.name, device) for node in self._nodes for device in node.devices)
+
+    @property
+    def cpu_devices(self) -> Devices:
+        """The CPU devices as ``(name, DeviceSpec)``; reductions run on them."""
+        return tuple(pair for pair in self.devices if pair[1].kind == "CPU")
+
+    @property
+    def gpu_devices(self) -> Devices:
+        """The GPU devices as ``(name, DeviceSpec)``."""
+        return tuple(pair for pair in self.devices if pair[1].kind == "GPU")
+
+    @property
+    def node_cpu_devices(self) -> dict[str, Devices]:
+        """For each address the CPU devices of that node."""
+        return self._by_node("CPU")
+
+    @property
+    def node_gpu_devices(self) -> dict[str, Devices]:
+        """For each address the GPU devices of that node."""
+        return self._by_node("GPU")
+
+    def _by_node(self, kind: str) -> dict[str, Devices]:
+        return {
+            node.address: tuple((device.name, device) for device in node.devices if device.kind == kind)
+            for node in self._nodes
+        }
+
+    @property
+    def replica_devices(self) -> Devices:
+        """The devices that builders compute on: every GPU, and the CPUs of nodes without GPUs."""
+        return tuple(
+            (device.name, device)
+            for node in self._nodes
+            for device in node.devices
+            if device.kind == "GPU" or not node.gpus
+        )
+
+    @property
+    def num_cpus(self) -> int:
+        """The number of CPU devices."""
+        return len(self.cpu_devices)
+
+    @property
+    def num_gpus(self) -> int:
+        """The number of GPU devices."""
+        return len(self.gpu_devices)
+
+    @property
+    def network_bandwidth(self) -> dict[str, float]:
+        """For each address the bandwidth of that node in Gbit/s."""
+        return {node.address: node.network_bandwidth for node in self._nodes}
+
+    @property
+    def ssh_groups(self) -> dict[str, SSHGroup]:
+        """The ssh groups by name; one that was written flat is named ``default``."""
+        return {group.name: group for group in self._groups}
+
+    def ssh_group(self, node: Node) -> SSHGroup:
+        """How to reach ``node``: its group, or one that leaves everything to ssh's own configuration."""
+        return self.ssh_groups[node.ssh_config] if node.ssh_config else SSHGroup()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ResourceSpec):
+            return NotImplemented
+        return (self._nodes, self._groups) == (other._nodes, other._groups)
+
+    def __hash__(self) -> int:
+        return hash((self._nodes, self._groups))
+
+    def __repr__(self) -> str:
+        return f"<ResourceSpec of {self._source}: {', '.join(node.address for node in self._nodes)}>"
+
+    def __str__(self) -> str:
+        counts = [(len(self._nodes), "node"), (self.num_gpus, "GPU"), (self.num_cpus, "CPU")]
+        head = ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+        return "\n".join([f"resource spec: {head}", *(f"  {line}" for line in (*self._nodes, *self._groups))])

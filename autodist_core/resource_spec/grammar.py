@@ -1,0 +1,238 @@
+"""From the YAML of a cluster to nodes and ssh groups, with an error for everything that is not in the grammar.
+
+::
+
+    nodes:                        # at least one
+      - address: 10.0.0.1         # a hostname, an IPv4 or an IPv6 address
+        chief: true               # on one node: where the user's program runs; a single node may leave it out
+        gpus: [0, 1]              # indices, or a number: 2 is [0, 1]; default none
+        cpus: [0]                 # the same; default [0]
+        network_bandwidth: 10     # Gbit/s; default 1
+        ssh_config: workers       # the name of a group below; may be left out if there is one group only
+    ssh:                          # one flat group like this one, or named groups: {workers: {username: ...}, ...}
+      username: ubuntu
+      port: 22
+      key_file: ~/.ssh/id_ed25519
+      python_venv: source ~/venv/bin/activate
+      shared_envs: {LD_LIBRARY_PATH: /usr/local/cuda/lib64}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from autodist_core.errors import ResourceSpecError, did_you_mean
+from autodist_core.resource_spec.values import Node, SSHGroup, is_loopback, parse_address
+
+__all__ = ["load", "parse"]
+
+_TOP = ("nodes", "ssh")
+_NODE = ("address", "chief", "gpus", "cpus", "network_bandwidth", "ssh_config")
+_SSH = ("username", "port", "key_file", "python_venv", "shared_envs")
+_DEFAULT_GROUP = "default"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that refuses a key which occurs twice, where the usual loader keeps the last one without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value]
+        for key_node, _ in node.value:
+            if keys.count(key_node.value) > 1:
+                problem = f"the key '{key_node.value}' occurs twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def load(path: Path) -> Any:
+    """The content of a YAML file."""
+    if path.is_dir():
+        raise ResourceSpecError(f"{path} is a directory. Name the YAML file in it.")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        near = did_you_mean(path.name, sorted(other.name for other in path.parent.glob("*.y*ml")))
+        raise ResourceSpecError(f"{path}: there is no such file (looked in {path.parent.resolve()}).{near}") from None
+    except OSError as error:
+        raise ResourceSpecError(f"{path} cannot be read: {error.strerror}. Check its permissions.") from None
+    except UnicodeDecodeError:
+        raise ResourceSpecError(
+            f"{path} is not text in UTF-8. Name the YAML file that describes the cluster."
+        ) from None
+    try:
+        return yaml.load(text, _Loader)  # the loader is a SafeLoader: it makes plain values only
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise ResourceSpecError(f"{path}{where}: this is not valid YAML: {problem}. Correct that line.") from None
+
+
+def parse(content: Any, source: str) -> tuple[tuple[Node, ...], tuple[SSHGroup, ...]]:
+    """Nodes and ssh groups of a parsed YAML file; ``source`` names it in errors."""
+    spec = _Reader(source).mapping(content, _TOP, "the file" if isinstance(content, Mapping) else "")
+    groups = _groups(spec.get("ssh"), source)
+    listed = spec.get("nodes")
+    if not isinstance(listed, list | tuple) or not listed:
+        got = "nothing" if listed is None or listed == [] else _shown(listed)
+        raise ResourceSpecError(
+            f"{source}: 'nodes' must list at least one node, each with an 'address'. Received: {got}."
+        )
+    nodes = [_node(item, position, len(listed), groups, source) for position, item in enumerate(listed, 1)]
+    _check_addresses(nodes, source)
+    chiefs = [node.address for node in nodes if node.chief]
+    if len(chiefs) != 1:
+        named = ", ".join(chiefs or [node.address for node in nodes])
+        raise ResourceSpecError(
+            f"{source}: {len(chiefs)} of {len(nodes)} nodes say 'chief: true' ({named}). "
+            f"Mark the one where your program runs{', and only that one' if chiefs else ''}."
+        )
+    return tuple(nodes), tuple(groups.values())
+
+
+def _shown(value: Any) -> str:
+    """A value as it looks in YAML, with its type where that is what is wrong."""
+    kinds = {
+        bool: "true or false",
+        int: "an integer",
+        float: "a number",
+        str: "text",
+        list: "a list",
+        dict: "a mapping",
+    }
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({kinds.get(type(value), type(value).__name__)})"
+
+
+class _Reader:
+    """Reads typed values for one owner (a node, a group), and says whose value it was that is wrong."""
+
+    def __init__(self, whose: str) -> None:
+        self.whose = whose
+
+    def fail(self, key: str, value: Any, wanted: str) -> NoReturn:
+        raise ResourceSpecError(f"{self.whose}: '{key}' must be {wanted}. Received: {_shown(value)}.")
+
+    def mapping(self, value: Any, known: Iterable[str], what: str) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            got = "nothing" if value is None else _shown(value)
+            raise ResourceSpecError(
+                f"{self.whose}: expected a mapping with the keys {', '.join(known)}. Received: {got}."
+            )
+        for key in value:
+            if key not in known:
+                hint = did_you_mean(str(key), known)
+                raise ResourceSpecError(
+                    f"{self.whose}: unknown key '{key}' in {what}.{hint} Known: {', '.join(known)}."
+                )
+        return value
+
+    def text(self, key: str, value: Any) -> str:
+        if not isinstance(value, str) or not value.strip():
+            self.fail(key, value, "text that is not empty; put it in quotes if YAML takes it for something else")
+        return value.strip()
+
+    def indices(self, key: str, value: Any) -> tuple[int, ...]:
+        wanted = "a list of device indices such as [0, 1], or their number such as 2"
+        if isinstance(value, int) and not isinstance(value, bool):
+            if value < 0:
+                self.fail(key, value, f"{wanted}; it cannot be negative")
+            return tuple(range(value))
+        if not isinstance(value, list | tuple) or not all(type(index) is int for index in value):
+            self.fail(key, value, wanted)
+        for index in value:
+            if index < 0:
+                raise ResourceSpecError(f"{self.whose}: '{key}' holds the index {index}. Indices begin at 0.")
+            if value.count(index) > 1:
+                raise ResourceSpecError(f"{self.whose}: '{key}' holds the index {index} twice. Name each device once.")
+        return tuple(value)
+
+
+def _node(item: Any, position: int, count: int, groups: Mapping[str, SSHGroup], source: str) -> Node:
+    reader = _Reader(f"{source}, node {position}")
+    mapping = reader.mapping(item, _NODE, "a node")
+    if mapping.get("address") is None:
+        raise ResourceSpecError(f"{reader.whose}: 'address' is missing. Add the hostname or IP address of the machine.")
+    written = reader.text("address", mapping["address"])
+    try:
+        address = parse_address(written)
+    except ValueError as error:
+        raise ResourceSpecError(f"{reader.whose}: 'address': '{written}' {error}.") from None
+    reader.whose = f"{source}, node {position} ({address})"
+    # A key without a value (`gpus:`) reads as None and means the default.
+    given = {key: value for key, value in mapping.items() if value is not None}
+    chief = given.get("chief", count == 1)
+    if not isinstance(chief, bool):
+        reader.fail("chief", chief, "true or false")
+    cpus = reader.indices("cpus", given.get("cpus", (0,)))
+    if not cpus:
+        reader.fail("cpus", given["cpus"], "at least one device; leave the key out for [0]")
+    bandwidth = given.get("network_bandwidth", 1)
+    if isinstance(bandwidth, bool) or not isinstance(bandwidth, int | float) or not 0 < bandwidth < float("inf"):
+        reader.fail("network_bandwidth", bandwidth, "a number of Gbit/s greater than 0")
+    group = reader.text("ssh_config", given["ssh_config"]) if "ssh_config" in given else None
+    if group is not None and group not in groups:
+        remedy = f"Known: {', '.join(groups)}." if groups else "Add it under 'ssh:'."
+        raise ResourceSpecError(
+            f"{reader.whose}: 'ssh_config': there is no group '{group}'.{did_you_mean(group, groups)} {remedy}"
+        )
+    if group is None and len(groups) == 1:
+        group = next(iter(groups))
+    if group is None and groups and not chief:
+        raise ResourceSpecError(
+            f"{reader.whose}: 'ssh_config' is missing, and 'ssh' holds several groups. "
+            f"Name one of: {', '.join(groups)}."
+        )
+    return Node(address, chief, reader.indices("gpus", given.get("gpus", ())), cpus, float(bandwidth), group)
+
+
+def _check_addresses(nodes: list[Node], source: str) -> None:
+    first: dict[str, int] = {}
+    for position, node in enumerate(nodes, 1):
+        if node.address in first:
+            raise ResourceSpecError(
+                f"{source}, node {position} ({node.address}): 'address' is that of node {first[node.address]} too. "
+                "Write one node for each machine, with all its devices."
+            )
+        first[node.address] = position
+        if len(nodes) > 1 and is_loopback(node.address):
+            raise ResourceSpecError(
+                f"{source}, node {position} ({node.address}): 'address' means this machine on every machine. "
+                f"With {len(nodes)} nodes, write the address under which the others reach it."
+            )
+
+
+def _groups(content: Any, source: str) -> dict[str, SSHGroup]:
+    if content is None:
+        return {}
+    reader = _Reader(f"{source}, ssh")
+    if not isinstance(content, Mapping) or not content:
+        reader.mapping(content or None, _SSH, "")
+    # Named groups hold mappings. A flat group's shared_envs is one too, hence the second condition.
+    if all(isinstance(value, Mapping) for value in content.values()) and not set(content) & set(_SSH):
+        return {str(name): _group(value, str(name), f"{source}, ssh group '{name}'") for name, value in content.items()}
+    return {_DEFAULT_GROUP: _group(content, _DEFAULT_GROUP, reader.whose)}
+
+
+def _group(content: Any, name: str, whose: str) -> SSHGroup:
+    reader = _Reader(whose)
+    given = {key: value for key, value in reader.mapping(content, _SSH, "an ssh group").items() if value is not None}
+    port = given.get("port")
+    if port is not None and (type(port) is not int or not 0 < port < 65536):
+        reader.fail("port", port, "an integer from 1 to 65535")
+    envs = given.get("shared_envs", {})
+    if not isinstance(envs, Mapping) or not all(isinstance(value, str | int | float) for value in envs.values()):
+        reader.fail("shared_envs", envs, "a mapping from the names of environment variables to their values")
+    for key, value in envs.items():
+        if isinstance(value, bool):
+            reader.fail(f"shared_envs.{key}", value, "text or a number; put it in quotes")
+    return SSHGroup(
+        name=name,
+        port=port,
+        shared_envs=tuple((str(key), str(value)) for key, value in envs.items()),
+        **{key: reader.text(key, given[key]) for key in ("username", "key_file", "python_venv") if key in given},
+    )

@@ -1,0 +1,139 @@
+"""The values a ResourceSpec is made of: devices, nodes, ssh groups."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+
+from autodist_core.errors import ResourceSpecError
+
+__all__ = ["DeviceSpec", "Node", "SSHGroup", "is_loopback", "parse_address"]
+
+_HOSTNAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*\.?")
+_DEVICE = re.compile(r"(?P<address>\[[^\]]+\]|[^\[\]:]+):(?P<kind>CPU|GPU):(?P<index>[0-9]+)")
+
+
+def parse_address(text: str) -> str:
+    """The canonical form of a hostname, an IPv4 or an IPv6 address; ValueError says why there is none.
+
+    >>> parse_address("worker-1.example.org"), parse_address("[FE80::0:1]"), parse_address("10.0.0.1")
+    ('worker-1.example.org', 'fe80::1', '10.0.0.1')
+    """
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        return str(ipaddress.ip_address(bare))
+    except ValueError:
+        pass
+    if re.fullmatch(r"[0-9.]+", bare):
+        raise ValueError("is not an IPv4 address: four numbers from 0 to 255, separated by dots")
+    if re.fullmatch(r"\[?[^\[\]:]+\]?:[0-9]+", bare) or re.fullmatch(r"\[.*\]:[0-9]+", text):
+        raise ValueError("carries a port. Leave it out here; the port of ssh is 'port' in the node's ssh group")
+    if not _HOSTNAME.fullmatch(bare):
+        raise ValueError("is neither a hostname nor an IPv4 or IPv6 address")
+    return bare.lower()
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address means "this machine", so that another machine cannot use it.
+
+    >>> [is_loopback(address) for address in ("localhost", "127.0.1.1", "::1", "10.0.0.1")]
+    [True, True, True, False]
+    """
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address.split(".")[0].startswith("localhost") or address.endswith(".localhost")
+    return parsed.is_loopback or parsed.is_unspecified
+
+
+@dataclass(frozen=True, order=True)
+class DeviceSpec:
+    """One device of one node.
+
+    >>> DeviceSpec("10.0.0.1", "GPU", 0).name
+    '10.0.0.1:GPU:0'
+    >>> DeviceSpec.parse("[fe80::1]:CPU:3")
+    DeviceSpec(address='fe80::1', kind='CPU', index=3)
+    """
+
+    address: str
+    kind: str
+    """``"CPU"`` or ``"GPU"``."""
+    index: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name strategies use; an IPv6 address stands in brackets, so that its colons are not the name's."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.kind}:{self.index}"
+
+    @classmethod
+    def parse(cls, name: str) -> DeviceSpec:
+        """The device that ``name`` names."""
+        found = _DEVICE.fullmatch(name)
+        if found is None:
+            raise ResourceSpecError(
+                f"'{name}' is not a device. A device is '<address>:CPU:<index>' or '<address>:GPU:<index>', "
+                "with brackets around an IPv6 address."
+            )
+        try:
+            address = parse_address(found["address"])
+        except ValueError as error:
+            raise ResourceSpecError(f"device '{name}': address '{found['address']}' {error}.") from None
+        return cls(address, found["kind"], int(found["index"]))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class SSHGroup:
+    """How to reach the nodes of one group. What is not set is left to ssh's own configuration."""
+
+    name: str = "default"
+    username: str | None = None
+    port: int | None = None
+    key_file: str | None = None
+    """The private key; ``~`` is the user's home."""
+    python_venv: str = ""
+    """A shell command that comes before ``python`` there, such as ``source ~/venv/bin/activate``."""
+    shared_envs: tuple[tuple[str, str], ...] = ()
+    """Environment variables that are set there, as pairs."""
+
+    def __str__(self) -> str:
+        parts = [
+            f"{key}={value}"
+            for key, value in vars(self).items()
+            if key not in ("name", "shared_envs") and value not in (None, "")
+        ]
+        # Names only: values may be secrets, and what prints ends in logs.
+        parts += [f"shared_envs={','.join(key for key, _ in self.shared_envs)}"] if self.shared_envs else []
+        return f"ssh {self.name}: {', '.join(parts) or 'as ssh is configured'}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine: its address, and which of its devices take part."""
+
+    address: str
+    chief: bool = False
+    """Whether the user's program runs here."""
+    gpus: tuple[int, ...] = ()
+    cpus: tuple[int, ...] = (0,)
+    network_bandwidth: float = 1.0
+    """Gbit/s."""
+    ssh_config: str | None = None
+    """The name of its ssh group; ``None`` leaves everything to ssh's own configuration."""
+    devices: tuple[DeviceSpec, ...] = field(init=False, repr=False, compare=False)
+    """Its CPUs, then its GPUs."""
+
+    def __post_init__(self) -> None:
+        cpus = [DeviceSpec(self.address, "CPU", index) for index in self.cpus]
+        gpus = [DeviceSpec(self.address, "GPU", index) for index in self.gpus]
+        object.__setattr__(self, "devices", (*cpus, *gpus))
+
+    def __str__(self) -> str:
+        parts = [f"cpus {list(self.cpus)}", *([f"gpus {list(self.gpus)}"] if self.gpus else [])]
+        parts += [f"{self.network_bandwidth:g} Gbit/s", *([f"ssh {self.ssh_config}"] if self.ssh_config else [])]
+        return f"{self.address}{' (chief)' if self.chief else ''}: {', '.join(parts)}"

@@ -1,0 +1,212 @@
+"""Everything that keeps a strategy from being carried out on one model and one cluster, all of it at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from autodist_core.errors import ResourceSpecError, StrategyError, did_you_mean
+from autodist_core.graph_item import GraphItem, Variable
+from autodist_core.proto import strategy_pb2, synchronizers_pb2
+from autodist_core.resource_spec import DeviceSpec, ResourceSpec
+from autodist_core.strategy.base import Strategy
+from autodist_core.strategy.partition import PartitionerConfig
+from autodist_core.strategy.synchronizers import COMPRESSORS, SPECS, destinations
+
+__all__ = ["variable_name", "violations"]
+
+Node = strategy_pb2.Strategy.Node
+
+
+def variable_name(written: str) -> str:
+    """The name of a variable as the graph has it: TensorFlow's own name of its first output means the same.
+
+    >>> variable_name("dense/kernel:0")
+    'dense/kernel'
+    """
+    return written.removesuffix(":0")
+
+
+def violations(strategy: Strategy, graph_item: GraphItem, resource_spec: ResourceSpec) -> list[str]:
+    """One sentence for each thing that is wrong, in the order of the strategy; empty when it can be carried out."""
+    return list(_Checker(strategy, graph_item, resource_spec).run())
+
+
+class _Checker:
+    def __init__(self, strategy: Strategy, graph_item: GraphItem, resource_spec: ResourceSpec) -> None:
+        self.strategy = strategy
+        self.graph_item = graph_item
+        self.variables = graph_item.trainable_var_op_to_var
+        self.devices = dict(resource_spec.devices)
+        self.source = resource_spec.source
+        # What can travel by itself: a whole variable, or a shard. Each may have a group of its own; more make no sense.
+        self.pieces = sum(len(node.part_config) or _shards(node) for node in strategy.node_config)
+
+    def run(self) -> Iterator[str]:
+        yield from self.replicas(self.strategy.graph_config.replicas)
+        names = [variable_name(node.var_name) for node in self.strategy.node_config]
+        for name, times in Counter(names).items():
+            if times > 1:
+                yield f"variable '{name}' has {times} nodes. Keep one."
+        for name, node in zip(names, self.strategy.node_config, strict=True):
+            variable = self.variables.get(name)
+            if variable is None:
+                yield self.unknown(name)
+            else:
+                yield from self.node(node, variable)
+        for name in self.variables:
+            if name not in names:
+                yield f"trainable variable '{name}' has no node. Add one that says how it is synchronized."
+
+    def replicas(self, replicas: Sequence[str]) -> Iterator[str]:
+        if not replicas:
+            yield (
+                "the list of replicas is empty. Name at least one device in graph_config.replicas; "
+                f"{self.source} has {', '.join(self.devices)}."
+            )
+        for name, times in Counter(replicas).items():
+            if times > 1:
+                yield f"replica '{name}' is listed {times} times. A device computes one part of a batch; list it once."
+            yield from self.device(f"replica '{name}'", name)
+
+    def device(self, whose: str, name: str) -> Iterator[str]:
+        try:
+            known = DeviceSpec.parse(name).name in self.devices
+        except ResourceSpecError as error:
+            yield f"{whose}: {error}"
+            return
+        if not known:
+            hint = did_you_mean(name, self.devices)
+            yield f"{whose} is not in {self.source}.{hint} Known: {', '.join(self.devices)}."
+
+    def unknown(self, name: str) -> str:
+        if any(variable.name == name for variable in self.graph_item.variables):
+            return (
+                f"strategy names variable '{name}', to which the captured graph applies no gradient. Remove its node."
+            )
+        hint = did_you_mean(name, self.variables)
+        return f"strategy names variable '{name}', which the captured graph does not train.{hint}"
+
+    def node(self, node: Node, variable: Variable) -> Iterator[str]:
+        whose = f"'{variable.name}'"
+        parts = node.part_config
+        if parts and not node.partitioner:
+            yield f"{whose} has part_config and no partitioner. Set it, such as '2,1' for two shards of a matrix."
+        shards = 0
+        if node.partitioner:
+            try:
+                config = PartitionerConfig(partition_str=node.partitioner)
+            except StrategyError as error:
+                yield f"{whose}: {error}"
+            else:
+                shards = config.num_shards
+                yield from self.partition(whose, config, variable)
+                if parts and len(parts) != shards:
+                    yield (
+                        f"{whose}: partitioner '{node.partitioner}' makes {shards} shards, and part_config has "
+                        f"{len(parts)}. Give one for each shard, or none."
+                    )
+        for index, part in enumerate(parts):
+            yield from self.part(f"{whose}, shard {index}", index, part, node, variable)
+        # What the node itself says counts for the shards that say nothing, or for the whole.
+        if not parts or any(part.WhichOneof("synchronizer") is None for part in parts):
+            yield from self.synchronizer(whose, node, 1 if parts else max(shards, 1))
+
+    def partition(self, whose: str, config: PartitionerConfig, variable: Variable) -> Iterator[str]:
+        counts = config.partition_list
+        if not variable.shape:
+            yield f"{whose}: partitioner '{config.partition_str}' is for axes, and a scalar has none. Leave it empty."
+        elif len(counts) != len(variable.shape):
+            yield (
+                f"{whose}: partitioner '{config.partition_str}' does not fit {variable.type_text}. "
+                f"Give one number for each of its axes, {len(variable.shape)} in all."
+            )
+        elif config.num_shards > variable.shape[config.axis]:
+            yield (
+                f"{whose}: partitioner '{config.partition_str}' cuts axis {config.axis} in {config.num_shards} shards, "
+                f"and it has {variable.shape[config.axis]} entries. A shard holds at least one."
+            )
+
+    def part(self, whose: str, index: int, part: Node, node: Node, variable: Variable) -> Iterator[str]:
+        expected = variable.part_name(index)
+        if part.var_name and variable_name(part.var_name) != expected:
+            yield f"{whose} is named '{part.var_name}' in part_config. Name it '{expected}', or leave the name out."
+        if part.partitioner or part.part_config:
+            yield f"{whose} is split again in part_config. A variable is split once: give it more shards instead."
+        if part.WhichOneof("synchronizer") is not None:
+            yield from self.synchronizer(whose, part, 1)
+
+    def synchronizer(self, whose: str, node: Node, shards: int) -> Iterator[str]:
+        kind = node.WhichOneof("synchronizer")
+        if kind is None:
+            of = "synchronizer for the shards whose part_config has none" if node.part_config else "synchronizer"
+            yield f"{whose} has no {of}. Set PSSynchronizer or AllReduceSynchronizer."
+        elif kind == "PSSynchronizer":
+            yield from self.ps(whose, node.PSSynchronizer, shards)
+        else:
+            yield from self.all_reduce(whose, node.AllReduceSynchronizer)
+
+    def ps(self, whose: str, ps: synchronizers_pb2.PSSynchronizer, shards: int) -> Iterator[str]:
+        places = destinations(ps)
+        if not places:
+            yield f"{whose} has no reduction destination. Name a CPU device of {self.source}: {', '.join(self.cpus)}."
+        if ps.reduction_destination and places != (ps.reduction_destination,):
+            yield (
+                f"{whose} has reduction_destination '{ps.reduction_destination}' and other reduction_destinations "
+                f"({', '.join(places)}). Set one of the two fields."
+            )
+        if len(places) > shards == 1:
+            yield (
+                f"{whose} names {len(places)} reduction destinations ({', '.join(places)}) and lives on one. "
+                "Keep one, or split the variable over them with partitioner."
+            )
+        elif len(places) > shards:
+            listed = ", ".join(places)
+            yield f"{whose} names {len(places)} reduction destinations ({listed}) for {shards} shards. Keep {shards}."
+        for name in dict.fromkeys(places):
+            yield from self.destination(f"{whose}: reduction destination '{name}'", name)
+        if ps.staleness < 0:
+            yield f"{whose}: staleness is {ps.staleness}. It is a number of steps, 0 or more."
+        elif ps.staleness and not ps.sync:
+            yield (
+                f"{whose}: staleness={ps.staleness} with sync=False: staleness bounds a synchronous run. "
+                "Set sync=True or staleness=0."
+            )
+
+    @property
+    def cpus(self) -> list[str]:
+        return [name for name, device in self.devices.items() if device.kind == "CPU"]
+
+    def destination(self, whose: str, name: str) -> Iterator[str]:
+        unusable = list(self.device(whose, name))
+        yield from unusable
+        if not unusable and DeviceSpec.parse(name).kind != "CPU":
+            yield f"{whose} is not a CPU device, and reductions run on those. Known: {', '.join(self.cpus)}."
+
+    def all_reduce(self, whose: str, reduce: synchronizers_pb2.AllReduceSynchronizer) -> Iterator[str]:
+        if reduce.spec not in SPECS:
+            yield f"{whose}: unknown all-reduce spec {reduce.spec}. Known: {_numbered(SPECS)}."
+        if reduce.compressor not in COMPRESSORS:
+            yield f"{whose}: unknown compressor {reduce.compressor}. Known: {_numbered(COMPRESSORS)}."
+        if not 0 <= reduce.group < max(self.pieces, 1):
+            yield (
+                f"{whose}: group is {reduce.group}. This strategy has {self.pieces} variables and shards: "
+                f"a group is at least 0 and at most {max(self.pieces, 1) - 1}."
+            )
+        if reduce.chunk_size < 0:
+            yield f"{whose}: chunk_size is {reduce.chunk_size}. It is a number of variables; 0 leaves it to group."
+        if reduce.power_sgd_rank < 0:
+            yield f"{whose}: power_sgd_rank is {reduce.power_sgd_rank}. It is 1 or more; 0 stands for 2."
+        elif reduce.power_sgd_rank and COMPRESSORS.get(reduce.compressor) != "PowerSGDCompressor":
+            yield f"{whose}: power_sgd_rank is {reduce.power_sgd_rank} without PowerSGDCompressor. Set both or none."
+
+
+def _shards(node: Node) -> int:
+    try:
+        return PartitionerConfig(partition_str=node.partitioner).num_shards if node.partitioner else 1
+    except StrategyError:
+        return 1
+
+
+def _numbered(names: Mapping[int, str]) -> str:
+    return ", ".join(f"{name} ({number})" for number, name in names.items())

@@ -1,0 +1,61 @@
+"""Parallax, and the strategy for whoever names none: dense variables all-reduced, sparse ones on parameter servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autodist_core.graph_item import GraphItem
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.strategy.base import Strategy, StrategyBuilder
+from autodist_core.strategy.options import AllReduceOptions, LoadBalancer, PSOptions, begin, reduction_devices
+
+__all__ = ["Default", "Parallax"]
+
+
+@dataclass(frozen=True)
+class Parallax(StrategyBuilder):
+    """Dense variables as AllReduce has them, sparse ones as PSLoadBalancing has them."""
+
+    chunk_size: int = 128
+    local_proxy_variable: bool = False
+    sync: bool = True
+    staleness: int = 0
+    all_reduce_spec: str = field(default="NCCL", kw_only=True)
+    compressor: str = field(default="NoneCompressor", kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._all_reduce.check_all_reduce("Parallax")
+        self._ps.check_ps("Parallax")
+
+    @property
+    def _all_reduce(self) -> AllReduceOptions:
+        return AllReduceOptions(self.chunk_size, self.all_reduce_spec, self.compressor)
+
+    @property
+    def _ps(self) -> PSOptions:
+        return PSOptions(self.local_proxy_variable, self.sync, self.staleness)
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """The strategy for this model on these machines."""
+        strategy = begin(resource_spec)
+        balancer = LoadBalancer(reduction_devices(resource_spec))
+        for index, variable in enumerate(graph_item.trainable_var_op_to_var.values()):
+            node = strategy.node_config.add(var_name=variable.name)
+            if variable.is_sparse:
+                self._ps.write_ps(node, balancer.place(variable.byte_size))
+            else:
+                self._all_reduce.write_all_reduce(node, index)
+        return strategy
+
+
+@dataclass(frozen=True)
+class Default(StrategyBuilder):
+    """What ``strategy=None`` means: Parallax with its defaults, and a note in the plan that says so."""
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """The strategy for this model on these machines."""
+        strategy = Parallax().build(graph_item, resource_spec)
+        strategy.notes.append(
+            "no strategy was named: all-reduce for dense variables, parameter servers for sparse ones"
+        )
+        return strategy

@@ -1,0 +1,149 @@
+"""How a variable is split: along which axis, into how many shards, of which sizes.
+
+The builders choose with :func:`shard_count`; the compiler and the partitioning kernel read :class:`PartitionerConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autodist_core.errors import StrategyError
+
+__all__ = ["PartitionerConfig", "is_prime", "shard_count", "shard_sizes", "uneven_shard_count"]
+
+
+class PartitionerConfig:
+    """The number of shards along each axis, as a list and as the string that a strategy's ``partitioner`` holds.
+
+    Exactly one axis is split. Give one of the two forms.
+
+    >>> config = PartitionerConfig(partition_str="1, 2, 1")
+    >>> config.partition_list, config.partition_str, config.axis, config.num_shards
+    ([1, 2, 1], '1,2,1', 1, 2)
+    >>> PartitionerConfig(partition_list=[1, 1])
+    Traceback (most recent call last):
+    autodist_core.errors.StrategyError: partitioner '1,1' splits no axis. Give one axis 2 or more shards, or leave it
+        empty.
+    """
+
+    def __init__(self, partition_list: Sequence[int] | None = None, partition_str: str | None = None) -> None:
+        if (partition_list is None) == (partition_str is None):
+            raise StrategyError("PartitionerConfig takes either partition_list or partition_str, and one of them only.")
+        if partition_str is not None:
+            partition_list = self._parse(partition_str)
+        assert partition_list is not None
+        if any(type(count) is not int for count in partition_list):
+            raise StrategyError(f"partitioner {list(partition_list)!r} must hold integers, one for each axis.")
+        self._counts = tuple(partition_list)
+        self._check()
+
+    @staticmethod
+    def _parse(text: str) -> list[int]:
+        parts = [part.strip() for part in text.split(",")] if isinstance(text, str) else [""]
+        # int() takes more than a person would write here: "+1", "1_0", other scripts' digits.
+        if not all(part.isascii() and part.removeprefix("-").isdecimal() for part in parts):
+            raise StrategyError(
+                f"partitioner {text!r} is malformed. Write the number of shards along each axis, such as '1,2,1'."
+            )
+        return [int(part) for part in parts]
+
+    def _check(self) -> None:
+        if any(count < 1 for count in self._counts):
+            raise StrategyError(
+                f"partitioner '{self.partition_str}': an axis has 1 shard when it is not split, and never fewer."
+            )
+        active = [axis for axis, count in enumerate(self._counts) if count > 1]
+        if not active:
+            raise StrategyError(
+                f"partitioner '{self.partition_str}' splits no axis. Give one axis 2 or more shards, or leave it empty."
+            )
+        if len(active) > 1:
+            axes = ", ".join(map(str, active))
+            raise StrategyError(f"partitioner '{self.partition_str}' splits the axes {axes}. Split one of them only.")
+
+    @property
+    def partition_str(self) -> str:
+        """The string form, such as ``1,2,1``."""
+        return ",".join(map(str, self._counts))
+
+    @property
+    def partition_list(self) -> list[int]:
+        """The list form, such as ``[1, 2, 1]``."""
+        return list(self._counts)
+
+    @property
+    def num_shards(self) -> int:
+        """The number of shards."""
+        return max(self._counts)
+
+    @property
+    def axis(self) -> int:
+        """The axis that is split."""
+        return self._counts.index(self.num_shards)
+
+    @classmethod
+    def along(cls, axis: int, shards: int, rank: int) -> PartitionerConfig:
+        """The config that splits one axis of a variable of ``rank`` axes."""
+        return cls(partition_list=[shards if position == axis else 1 for position in range(rank)])
+
+    def __eq__(self, other: object) -> bool:
+        return self._counts == other._counts if isinstance(other, PartitionerConfig) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._counts)
+
+    def __repr__(self) -> str:
+        return f"PartitionerConfig(partition_str={self.partition_str!r})"
+
+
+def shard_sizes(dimension: int, shards: int) -> tuple[int, ...]:
+    """The sizes of the shards, like ``numpy.array_split``: the first ones are larger by one where it does not divide.
+
+    >>> shard_sizes(10, 4)
+    (3, 3, 2, 2)
+    """
+    size, larger = divmod(dimension, shards)
+    return (size + 1,) * larger + (size,) * (shards - larger)
+
+
+def is_prime(number: int) -> bool:
+    """Whether a dimension has no divisor but 1 and itself."""
+    return number > 1 and _smallest_divisor(number) == number
+
+
+def _smallest_divisor(number: int) -> int:
+    divisor = 2
+    while divisor * divisor <= number:
+        if number % divisor == 0:
+            return divisor
+        divisor += 1
+    return number
+
+
+def shard_count(dimension: int, owners: int) -> int:
+    """Into how many shards to split an axis over ``owners`` devices; 1 leaves it whole.
+
+    The smallest divisor of the dimension that is at least 2, as long as that is no more than two shards for each owner.
+    Past that (a prime dimension would have one shard for each row) the shards are uneven, one for each owner.
+
+    >>> [shard_count(dimension, owners=4) for dimension in (10, 9, 10007, 3, 1)]
+    [2, 3, 4, 3, 1]
+    >>> shard_count(10, owners=1)
+    1
+    """
+    if owners < 2 or dimension < 2:
+        return 1
+    divisor = _smallest_divisor(dimension)
+    return divisor if divisor <= 2 * owners else min(dimension, owners)
+
+
+def uneven_shard_count(dimension: int, owners: int) -> int:
+    """The smallest number from 2 on that does not divide the dimension; 1 where there is none, or one owner only.
+
+    >>> [uneven_shard_count(dimension, owners=2) for dimension in (12, 7, 2, 1)]
+    [5, 2, 1, 1]
+    """
+    count = 2
+    while dimension % count == 0 and count <= dimension:
+        count += 1
+    return count if owners > 1 and count <= dimension else 1

@@ -1,0 +1,72 @@
+"""PartitionedAR and RandomAxisPartitionAR: variables split, every replica holding every shard."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+from autodist_core.graph_item import GraphItem, Variable
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.strategy.base import Strategy, StrategyBuilder
+from autodist_core.strategy.options import AllReduceOptions, begin, check_integer
+from autodist_core.strategy.partition import PartitionerConfig, shard_count
+
+__all__ = ["PartitionedAR", "RandomAxisPartitionAR"]
+
+
+@dataclass(frozen=True)
+class PartitionedAR(AllReduceOptions, StrategyBuilder):
+    """Variables split along axis 0 by the rule of PartitionedPS, with replicas for servers; each shard all-reduced."""
+
+    def __post_init__(self) -> None:
+        self.check_all_reduce("PartitionedAR")
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """The strategy for this model on these machines."""
+        return _build(self, graph_item, resource_spec, lambda variable: 0)
+
+
+@dataclass(frozen=True)
+class RandomAxisPartitionAR(AllReduceOptions, StrategyBuilder):
+    """As PartitionedAR, along a random axis of at least two entries; a sparse variable along axis 0.
+
+    The axis of a variable depends on ``seed`` and on its name, not on what else the model has.
+    """
+
+    seed: int = field(default=0, kw_only=True)
+    """Equal seeds give equal strategies."""
+
+    def __post_init__(self) -> None:
+        self.check_all_reduce("RandomAxisPartitionAR")
+        check_integer("RandomAxisPartitionAR", "seed", self.seed, 0)
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """The strategy for this model on these machines."""
+        return _build(self, graph_item, resource_spec, self._axis)
+
+    def _axis(self, variable: Variable) -> int:
+        axes = [axis for axis, size in enumerate(variable.shape) if size > 1]
+        if variable.is_sparse or not axes:
+            return 0
+        return random.Random(f"{self.seed} {variable.name}").choice(axes)
+
+
+def _build(
+    options: AllReduceOptions, graph_item: GraphItem, resource_spec: ResourceSpec, axis_of: Callable[[Variable], int]
+) -> Strategy:
+    strategy = begin(resource_spec)
+    replicas = len(strategy.graph_config.replicas)
+    index = count()
+    for variable in graph_item.trainable_var_op_to_var.values():
+        node = strategy.node_config.add(var_name=variable.name)
+        axis = axis_of(variable)
+        shards = shard_count(variable.shape[axis], replicas) if variable.shape else 1
+        if shards == 1:
+            options.write_all_reduce(node, next(index))
+            continue
+        node.partitioner = PartitionerConfig.along(axis, shards, len(variable.shape)).partition_str
+        for shard in range(shards):
+            options.write_all_reduce(node.part_config.add(var_name=variable.part_name(shard)), next(index))
+    return strategy

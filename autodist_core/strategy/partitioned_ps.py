@@ -1,0 +1,71 @@
+"""PartitionedPS and UnevenPartitionedPS: variables split along axis 0, their shards on parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from autodist_core.graph_item import GraphItem
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.strategy.base import Strategy, StrategyBuilder
+from autodist_core.strategy.options import LoadBalancer, PSOptions, begin, reduction_devices
+from autodist_core.strategy.partition import PartitionerConfig, shard_count, shard_sizes, uneven_shard_count
+
+__all__ = ["PartitionedPS", "UnevenPartitionedPS"]
+
+
+@dataclass(frozen=True)
+class PartitionedPS(PSOptions, StrategyBuilder):
+    """Even shards where the dimension allows it without too many; each on the CPU device with the fewest bytes so far.
+
+    :func:`autodist_core.strategy.partition.shard_count` says how many. With one CPU device nothing is split.
+
+    >>> from autodist_core.graph_item import Variable
+    >>> item = GraphItem((Variable("table", (6, 4), "float32"), Variable("scale", (), "float32")))
+    >>> print(PartitionedPS().build(item, ResourceSpec.local(cpus=2)))
+    strategy ... @ 2 replicas
+      replica localhost:CPU:0
+      replica localhost:CPU:1
+      table : split(axis=0, shards=2) ps(localhost:CPU:0, localhost:CPU:1)
+      scale : ps(localhost:CPU:0)
+    """
+
+    def __post_init__(self) -> None:
+        self.check_ps("PartitionedPS")
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """The strategy for this model on these machines."""
+        return _build(self, graph_item, resource_spec, shard_count)
+
+
+@dataclass(frozen=True)
+class UnevenPartitionedPS(PSOptions, StrategyBuilder):
+    """As PartitionedPS, with the smallest number of shards that does not divide the dimension."""
+
+    def __post_init__(self) -> None:
+        self.check_ps("UnevenPartitionedPS")
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """The strategy for this model on these machines."""
+        return _build(self, graph_item, resource_spec, uneven_shard_count)
+
+
+def _build(
+    options: PSOptions, graph_item: GraphItem, resource_spec: ResourceSpec, shards_of: Callable[[int, int], int]
+) -> Strategy:
+    strategy = begin(resource_spec)
+    servers = reduction_devices(resource_spec)
+    balancer = LoadBalancer(servers)
+    for variable in graph_item.trainable_var_op_to_var.values():
+        node = strategy.node_config.add(var_name=variable.name)
+        shards = shards_of(variable.shape[0], len(servers)) if variable.shape else 1
+        if shards == 1:
+            options.write_ps(node, balancer.place(variable.byte_size))
+            continue
+        node.partitioner = PartitionerConfig.along(0, shards, len(variable.shape)).partition_str
+        for index, size in enumerate(shard_sizes(variable.shape[0], shards)):
+            part = node.part_config.add(var_name=variable.part_name(index))
+            options.write_ps(part, balancer.place(variable.byte_size // variable.shape[0] * size))
+    if len(servers) == 1:
+        strategy.notes.append(f"one reduction device ({servers[0]}): variables stay whole")
+    return strategy

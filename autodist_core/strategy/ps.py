@@ -1,0 +1,50 @@
+"""PS and PSLoadBalancing: whole variables on parameter servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autodist_core.graph_item import GraphItem
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.strategy.base import Strategy, StrategyBuilder
+from autodist_core.strategy.options import LoadBalancer, PSOptions, begin, reduction_devices
+
+__all__ = ["PS", "PSLoadBalancing"]
+
+
+@dataclass(frozen=True)
+class PS(PSOptions, StrategyBuilder):
+    """Every variable on the first CPU device.
+
+    >>> PS(staleness=3, sync=False)
+    Traceback (most recent call last):
+    autodist_core.errors.StrategyError: PS(staleness=3, sync=False): staleness bounds a synchronous run; set sync=True
+        or staleness=0.
+    """
+
+    def __post_init__(self) -> None:
+        self.check_ps("PS")
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """The strategy for this model on these machines."""
+        strategy = begin(resource_spec)
+        place = reduction_devices(resource_spec)[0]
+        for name in graph_item.trainable_var_op_to_var:
+            self.write_ps(strategy.node_config.add(var_name=name), place)
+        return strategy
+
+
+@dataclass(frozen=True)
+class PSLoadBalancing(PSOptions, StrategyBuilder):
+    """Each variable, in graph order, on the CPU device that holds the fewest bytes so far."""
+
+    def __post_init__(self) -> None:
+        self.check_ps("PSLoadBalancing")
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """The strategy for this model on these machines."""
+        strategy = begin(resource_spec)
+        balancer = LoadBalancer(reduction_devices(resource_spec))
+        for variable in graph_item.trainable_var_op_to_var.values():
+            self.write_ps(strategy.node_config.add(var_name=variable.name), balancer.place(variable.byte_size))
+        return strategy

@@ -1,0 +1,205 @@
+"""The builders: their rules, their arguments, their names, and one that a user writes."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autodist_core import GraphItem, ResourceSpec, StrategyCompiler, StrategyError, Variable, strategy
+from autodist_core.plan import table
+from autodist_core.proto import strategy_pb2
+from autodist_core.strategy import (
+    PS,
+    AllReduce,
+    Parallax,
+    PartitionedAR,
+    PartitionedPS,
+    PSLoadBalancing,
+    RandomAxisPartitionAR,
+    Strategy,
+    StrategyBuilder,
+    UnevenPartitionedPS,
+    resolve,
+)
+from autodist_core.strategy.partition import PartitionerConfig, shard_count, shard_sizes, uneven_shard_count
+from tests.planning import cases, goldens
+
+
+def compiled(builder, item, spec):
+    return StrategyCompiler(item, spec).compile(builder.build(item, spec))
+
+
+def test_load_balancing_fills_the_emptiest_device():
+    sizes = (400, 100, 100, 300, 1)
+    item = GraphItem(tuple(Variable(f"v{index}", (size,), "float32") for index, size in enumerate(sizes)))
+    plans = compiled(PSLoadBalancing(), item, ResourceSpec.local(cpus=2)).variables
+    assert [plan.synchronizer.destinations[0][-1] for plan in plans] == list("01110")
+
+
+def test_shards_are_spread_over_the_servers():
+    item = GraphItem((Variable("table", (1000, 8), "float32"),))
+    spec = ResourceSpec.local(cpus=4)
+    for builder in (PartitionedPS(), UnevenPartitionedPS()):
+        places = Counter(
+            place for plan in compiled(builder, item, spec).variables for place in plan.synchronizer.destinations
+        )
+        assert max(places.values()) == 1 < len(places)
+
+
+def test_groups_count_variables_and_shards():
+    item, spec = cases.mlp(), ResourceSpec.local(cpus=2)
+    groups = [plan.synchronizer.group for plan in compiled(AllReduce(chunk_size=4), item, spec).variables]
+    assert groups == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+    shards = [shard for plan in compiled(PartitionedAR(chunk_size=3), item, spec).variables for shard in plan.shards]
+    assert [shard.synchronizer.group for shard in shards] == [index // 3 for index in range(16)]
+
+
+def test_parallax_is_all_reduce_for_dense_and_servers_for_sparse():
+    item, spec = cases.embeddings(), cases.cluster("two_nodes")
+    plans = {plan.variable.name: plan.text for plan in compiled(Parallax(), item, spec).variables}
+    assert plans["users/table"] == "ps(10.0.0.1:CPU:0)" and plans["items/table"] == "ps(10.0.0.2:CPU:0)"
+    assert plans["shared/kernel"] == "all_reduce(group=0)"
+
+
+def test_a_random_axis_repeats_with_its_seed():
+    item, spec = cases.mlp(), ResourceSpec.local(cpus=2)
+
+    def axes(seed, variables=item):
+        return {
+            plan.variable.name: plan.axis
+            for plan in compiled(RandomAxisPartitionAR(seed=seed), variables, spec).variables
+        }
+
+    assert axes(1) == axes(1)
+    assert {tuple(axes(seed).values()) for seed in range(5)} != {tuple(axes(0).values())}
+    # What else the model has changes nothing.
+    assert axes(3, GraphItem(item.variables[2:])).items() <= axes(3).items()
+    sparse = GraphItem((Variable("table", (10, 10), "float32", is_sparse=True),))
+    assert {axes(seed, sparse)["table"] for seed in range(20)} == {0}
+
+
+def test_replicas_are_gpus_and_the_cpus_of_nodes_without():
+    strategy = PS().build(cases.cnn(), cases.cluster("uneven"))
+    assert list(strategy.graph_config.replicas) == [
+        "head.example.org:GPU:0",
+        "10.0.0.2:GPU:0",
+        "10.0.0.2:GPU:1",
+        "10.0.0.2:GPU:2",
+        "[fe80::3]:CPU:0",
+        "[fe80::3]:CPU:1",
+    ]
+
+
+def test_options_reach_the_plan():
+    item, spec = cases.cnn(), ResourceSpec.local(cpus=2)
+    ps = compiled(Parallax(7, True, True, 2), cases.embeddings(), spec).variables[0].synchronizer
+    assert (ps.local_replication, ps.sync, ps.staleness) == (True, True, 2)
+    reduce = compiled(AllReduce(1, "RING", "HorovodCompressorEF"), item, spec).variables[1].synchronizer
+    assert (reduce.spec, reduce.compressor, reduce.group) == ("RING", "HorovodCompressorEF", 1)
+    assert compiled(PS(sync=False), item, spec).variables[0].text == "ps(localhost:CPU:0, sync=False)"
+
+
+def test_wrong_arguments_have_their_messages():
+    wrong = [
+        lambda: PS(staleness=3, sync=False),
+        lambda: Parallax(staleness=1, sync=False),
+        lambda: PSLoadBalancing(staleness=-1),
+        lambda: PartitionedPS(staleness=1.5),
+        lambda: UnevenPartitionedPS(staleness=True),
+        lambda: PS(sync="yes"),
+        lambda: PS(local_proxy_variable=None),
+        lambda: AllReduce(chunk_size=0),
+        lambda: Parallax(chunk_size="128"),
+        lambda: AllReduce(all_reduce_spec="RNIG"),
+        lambda: AllReduce(compressor="HorovodCompresor"),
+        lambda: RandomAxisPartitionAR(seed="a"),
+        lambda: resolve("PartitonedPS"),
+        lambda: resolve("all_reduce"),
+        lambda: resolve(""),
+        lambda: resolve(3),
+        lambda: resolve(str),
+        lambda: PartitionerConfig(),
+        lambda: PartitionerConfig([1, 2], "1,2"),
+        lambda: PartitionerConfig([1, 1]),
+        lambda: PartitionerConfig([1, 0, 2]),
+        lambda: PartitionerConfig([2, 2]),
+        lambda: PartitionerConfig([2.0, 1]),
+        lambda: PartitionerConfig(partition_str="1,b"),
+        lambda: PartitionerConfig(partition_str=""),
+        lambda: PartitionerConfig(partition_str="1,,2"),
+        lambda: PartitionerConfig(partition_str="-2,1"),
+    ]
+    lines = []
+    for make in wrong:
+        with pytest.raises(StrategyError) as caught:
+            make()
+        lines.append(goldens.message(caught.value))
+    goldens.check("builder_errors", "\n".join(lines))
+
+
+def test_names_classes_and_finished_strategies_are_builders():
+    item, spec = cases.cnn(), ResourceSpec.local(cpus=2)
+    for name, builder in strategy.BUILDERS.items():
+        assert resolve(name) == resolve(builder) == resolve(builder()) == builder()
+        assert builder.__name__ == name and getattr(strategy, name) is builder
+    finished = AllReduce().build(item, spec)
+    taken = resolve(finished)
+    finished.node_config.pop()
+    assert taken.build(item, spec) == AllReduce().build(item, spec)
+    assert resolve(None) == strategy.default()
+    assert "no strategy was named" in table(compiled(resolve(None), item, spec))
+
+
+class Custom(StrategyBuilder):
+    """The builder of the original documentation, with its imports changed and nothing else."""
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        strategy = Strategy()
+        strategy.graph_config.replicas.extend([k for k, v in resource_spec.gpu_devices])
+        variables = graph_item.trainable_var_op_to_var.values()
+        reduction_devices = [k for k, _ in resource_spec.cpu_devices][0:1]
+        node_config = []
+        for var in variables:
+            node = strategy_pb2.Strategy.Node()
+            node.var_name = var.name
+            node.PSSynchronizer.reduction_destinations.extend(reduction_devices)
+            node.PSSynchronizer.local_replication = False
+            node.PSSynchronizer.sync = True
+            node.PSSynchronizer.staleness = 2
+            node_config.append(node)
+        strategy.node_config.extend(node_config)
+        return strategy
+
+
+def test_the_custom_builder_of_the_seed():
+    item, spec = cases.cnn(), cases.cluster("two_nodes")
+    built = resolve(Custom).build(item, spec)
+    assert Strategy.deserialize(built.serialize()) == built
+    goldens.check("custom_builder", f"{built}\n\n{table(StrategyCompiler(item, spec).compile(built))}")
+
+
+def test_partitioner_config():
+    config = PartitionerConfig(partition_str=" 1, 3 ,1")
+    assert (config.partition_list, config.partition_str, config.axis, config.num_shards) == ([1, 3, 1], "1,3,1", 1, 3)
+    assert config == PartitionerConfig([1, 3, 1]) and hash(config) == hash(PartitionerConfig((1, 3, 1)))
+    assert config == PartitionerConfig.along(1, 3, rank=3) != PartitionerConfig([3, 1])
+    assert repr(config) == "PartitionerConfig(partition_str='1,3,1')"
+    config.partition_list.append(7)
+    assert config.num_shards == 3
+
+
+@given(st.integers(0, 10**9), st.integers(1, 64))
+def test_shard_counts_are_sensible(dimension, owners):
+    count = shard_count(dimension, owners)
+    assert 1 <= count <= max(2 * owners, 1) and count <= max(dimension, 1)
+    assert (count == 1) == (owners == 1 or dimension < 2)
+    uneven = uneven_shard_count(dimension, owners) if dimension else 1
+    assert uneven == 1 or (dimension % uneven and uneven <= dimension)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 100))
+def test_shard_sizes_are_those_of_array_split(dimension, shards):
+    sizes = shard_sizes(dimension, shards)
+    assert sum(sizes) == dimension and len(sizes) == shards and max(sizes) - min(sizes) <= 1
+    assert sizes == tuple(sorted(sizes, reverse=True))

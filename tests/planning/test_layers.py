@@ -1,0 +1,115 @@
+"""A stage imports earlier stages only, and planning needs no TensorFlow: read from the source of every module."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# The stages of autodist_core, in the order of the flow. `compiler` and `plan` are one stage in two files.
+STAGES = (
+    "errors", "proto", "resource_spec", "graph_item", "strategy", "compiler", "plan", "capture", "kernel", "runtime"
+)  # fmt: skip
+PLANNING = STAGES[: STAGES.index("capture")]
+# The one name that is found in an earlier stage than the one which defines it; no code there uses it.
+ALIASES = {("autodist_core/strategy/base.py", "autodist_core.compiler")}
+
+
+def modules(package):
+    return [path for path in sorted((ROOT / package).rglob("*.py")) if not path.name.endswith("_pb2.py")]
+
+
+def imports(path):
+    """The dotted names a module imports, those within functions and for type checkers included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: a relative import; this test reads absolute ones"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def stage(dotted):
+    """The stage of a module of autodist_core; None for the package itself."""
+    name = dotted.removeprefix("autodist_core").removeprefix(".").split(".")[0]
+    return STAGES.index(name) if name else None
+
+
+def own_name(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+ALL = [path for package in ("autodist_core", "autodist_keras") for path in modules(package)]
+CORE = [path for path in ALL if own_name(path).startswith("autodist_core")]
+
+
+def test_there_are_modules():
+    assert len(CORE) > 15
+
+
+@pytest.mark.parametrize("path", CORE, ids=own_name)
+def test_a_stage_imports_earlier_stages_only(path):
+    relative, own = str(path.relative_to(ROOT)), own_name(path)
+    assert own == "autodist_core" or own.split(".")[1] in STAGES, f"{own} is no stage: say in STAGES where it stands"
+    for name in imports(path):
+        assert not name.startswith("autodist_keras") and name.split(".")[0] != "keras", f"{relative} imports {name}"
+        if not name.startswith("autodist_core"):
+            continue
+        if own == "autodist_core":
+            assert name.split(".")[1] in PLANNING, f"{relative} imports {name}, which is not of the planning half"
+        elif not any(relative == alias and name.startswith(target) for alias, target in ALIASES):
+            assert stage(name) <= stage(own), f"{relative} imports {name}, a later stage"
+
+
+@pytest.mark.parametrize("path", ALL, ids=own_name)
+def test_what_stays_at_the_edge(path):
+    own = own_name(path)
+    reads_messages = own == "autodist_core.graph_item" or own.startswith(
+        ("autodist_core.strategy", "autodist_core.compiler")
+    )
+    for name in imports(path):
+        if name.startswith("paramiko"):
+            assert path.stem == "ssh", f"{own} imports {name}; only the ssh module does"
+        if name.startswith(("google.protobuf", "autodist_core.proto")):
+            assert reads_messages, f"{own} imports {name}; only the serialisers and the strategy's stages do"
+        if name.startswith("tensorflow") and own.startswith(tuple(f"autodist_core.{stage}" for stage in PLANNING)):
+            assert own == "autodist_core.graph_item", f"{own} imports {name}; planning does without"
+
+
+@pytest.mark.parametrize("path", CORE, ids=own_name)
+def test_modules_stay_small(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+PLAN_EVERYTHING = """
+import sys, time
+start = time.perf_counter()
+import autodist_core
+from autodist_core.plan import table
+from tests.planning import cases
+for make in cases.MODELS.values():
+    for cluster in cases.CLUSTERS:
+        item, spec = make(), cases.cluster(cluster)
+        for builder in cases.builders().values():
+            strategy = autodist_core.Strategy.deserialize(builder.build(item, spec).serialize())
+            table(autodist_core.StrategyCompiler(item, spec).compile(strategy), item)
+autodist_core.GraphItem.deserialize(item.serialize())
+autodist_core.ResourceSpec()
+seconds = time.perf_counter() - start
+heavy = ("tensorflow", "keras", "numpy", "paramiko", "autodist_core.kernel")
+print([name for name in heavy if name in sys.modules], seconds)
+"""
+
+
+def test_planning_imports_no_tensorflow_and_takes_no_time():
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PLAN_EVERYTHING], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    imported, seconds = run.stdout.rsplit(maxsplit=1)
+    assert imported == "[]"
+    # 81 plans and the imports take about 0.3 s on a quiet machine.
+    assert float(seconds) < 3
