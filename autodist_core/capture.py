@@ -70,6 +70,7 @@ def capture(traced: Traced) -> GraphItem:
     for node in graph_def.node:
         if node.name in marks:
             node.attr["_update"].i = marks[node.name]
+    _bypass_identity_n(graph_def)
     _add_markers(graph_def, moved)
     variables, tables = _resolve_captures(traced, graph_def, {g.variable: bool(g.indices) for g in gradients})
     return GraphItem(
@@ -82,11 +83,24 @@ def capture(traced: Traced) -> GraphItem:
         total=traced.total.op.name,
         cross_replica_sums=tuple(tensor.op.name for tensor in traced.sums),
         targets=tuple(
-            op.name for op in dict.fromkeys(traced.graph.control_outputs) if op.type not in ("ReadVariableOp", "Placeholder")
+            op.name for op in dict.fromkeys(traced.graph.control_outputs)
+            if op.type not in ("ReadVariableOp", "Placeholder")
         ),
         tables=tables,
         graph_bytes=graph_def.SerializeToString(deterministic=True),
     )
+
+
+def _bypass_identity_n(graph_def: Any) -> None:
+    """Let readers of an IdentityN read what it reads: one such node holds all gradients together."""
+    several = {node.name: node for node in graph_def.node if node.op == "IdentityN"}
+
+    def through(name: str) -> str:
+        producer, _, output = name.partition(":")
+        return through(several[producer].input[int(output or 0)]) if producer in several else name
+
+    for node in graph_def.node:
+        node.input[:] = [name if name.startswith("^") else through(name) for name in node.input]
 
 
 def _name(tensor: Any) -> str:
@@ -143,7 +157,8 @@ def _table(traced: Traced, graph_def: Any, node: Any, handle: Any) -> Table:
     finds = [other for other in readers if other.op == "LookupTableFindV2"]
     if not finds or any(other.op in _MUTATING_TABLES for other in readers):
         raise CaptureError(
-            f"the step captures {handle!r}, read by {', '.join(sorted({o.op for o in readers})) or 'a nested function'}. "
+            f"the step captures {handle!r}, read by "
+            f"{', '.join(sorted({o.op for o in readers})) or 'a nested function'}. "
             "Of resources, only variables and immutable lookup tables can be distributed."
         )
     types = [tf.as_dtype(finds[0].attr[key].type) for key in ("Tin", "Tout")]
@@ -158,7 +173,7 @@ def _table(traced: Traced, graph_def: Any, node: Any, handle: Any) -> Table:
 
 def _add_markers(graph_def: Any, moved: Mapping[str, Any]) -> None:
     """Put a marker on each tensor at which a cut moved, read by the update in the tensor's place."""
-    behind = {tensor.op.name: [] for tensor in moved.values()}
+    behind: dict[str, list[Any]] = {tensor.op.name: [] for tensor in moved.values()}
     renamed = {}
     for name, tensor in moved.items():
         marker = graph_def.node.add(name=name, op="Identity", input=[_name(tensor)])
@@ -189,9 +204,9 @@ def _cut(traced: Traced, marks: dict[str, int]) -> tuple[list[Gradient], dict[st
         marked = [gradient for gradient in traced.gradients if gradient.occurrence == occurrence]
         names = {id(tensor): _name(tensor) for gradient in marked for tensor in _parts(gradient)}
         if not all(_is_linear(has_tape, tensor.op.inputs[0]) for gradient in marked for tensor in _parts(gradient)):
-            cuts = {}
+            cuts: dict[str, Any] = {}
             for gradient in marked:
-                for label, tensor in zip(("values", "indices"), _parts(gradient), strict=False):
+                for tensor in _parts(gradient):
                     names[id(tensor)] = f"gradient/{occurrence}/{len(cuts)}"
                     cuts[names[id(tensor)]] = _raw_gradient(has_tape, gradient, tensor)
             marks.update(dict.fromkeys(_between(marked, cuts.values(), has_tape), occurrence))
@@ -278,8 +293,8 @@ def _between(marked: Sequence[Marked], cuts: Iterable[Any], has_tape: _TapeAnces
             continue
         if _TAPE in operation.name:
             raise CaptureError(
-                f"gradients are transformed before optimizer.apply by something that reads {operation.name!r}, which is "
-                "not the gradient of a variable. It would differ between replicas; move it into the optimizer."
+                f"gradients are transformed before optimizer.apply by something that reads {operation.name!r}, which "
+                "is not the gradient of a variable. It would differ between replicas; move it into the optimizer."
             )
         seen[operation.name] = operation
         waiting.extend(

@@ -24,7 +24,8 @@ def keras_model(model: Any) -> Any:
         )
     if not isinstance(model, keras.Model):
         raise TypeError(
-            f"DistributedModel(model): expected a keras.Model, received {type(model).__module__}.{type(model).__name__}. "
+            "DistributedModel(model): expected a keras.Model. "
+            f"Received: {type(model).__module__}.{type(model).__name__}. "
             "Models of tf_keras (Keras 2) must be ported to Keras 3 first."
         )
     return model
@@ -42,15 +43,15 @@ def local_spec(spec: ResourceSpec) -> ResourceSpec:
     missing = [name for name, _ in spec.gpu_devices if int(name.rsplit(":", 1)[1]) >= present]
     if missing:
         raise ResourceSpecError(
-            f"{', '.join(missing)}: this machine has {present} GPU{'' if present == 1 else 's'} that TensorFlow can use. "
-            "Take the others out of 'gpus', or list CPU devices in 'cpus' instead."
+            f"{', '.join(missing)}: this machine has {present} GPU{'' if present == 1 else 's'} that TensorFlow can "
+            "use. Take the others out of 'gpus', or list CPU devices in 'cpus' instead."
         )
     return spec
 
 
 def replicas(spec: ResourceSpec) -> tuple[str, ...]:
     """The devices that compute: the GPUs, or without any the CPUs."""
-    return tuple(name for name, _ in spec.gpu_devices) or tuple(name for name, _ in spec.cpu_devices)
+    return tuple(name for name, _ in spec.replica_devices)
 
 
 def compiled(model: Any) -> None:
@@ -63,9 +64,26 @@ def built(model: Any) -> None:
     """Raise unless the variables exist."""
     if not model.built:
         raise ValueError(
-            f"model {model.name!r} has no variables yet, so there is nothing to plan. "
+            f"model {model.name!r} is not built: it has no variables yet to plan for. "
             "Call plan(x, y) with a batch, build the model, or plan after fit."
         )
+
+
+def optimizer(model: Any) -> None:
+    """Raise unless Keras's own training step has an optimizer to apply."""
+    own_step = type(model).train_step is not keras.Model.train_step
+    if model.compiled and model.optimizer is None and not own_step:
+        raise ValueError(f"model {model.name!r} was compiled without an optimizer. Call compile(optimizer=...) first.")
+
+
+def batched(model: Any, replicas: int) -> None:
+    """Raise if a model takes batches of one size only, which cannot be split over several replicas."""
+    for tensor in (getattr(model, "inputs", None) or ()) if replicas > 1 else ():
+        if tensor.shape and tensor.shape[0] is not None:
+            raise ValueError(
+                f"input {tensor.name!r} of model {model.name!r} has a fixed batch size of {tensor.shape[0]}, but each "
+                "replica gets a part of every batch. Leave the batch size open: Input(shape=...), not batch_shape=..."
+            )
 
 
 class Identity:
@@ -108,13 +126,16 @@ def notes(model: Any, share_memory: bool) -> str:
     """Lines for the plan on what is not, or not quite, as on one device."""
     lines = []
     layers = list(model._flatten_layers())
-    norms = [l.name for l in layers if isinstance(l, keras.layers.BatchNormalization) and not l.synchronized]
+    norms = [
+        layer.name for layer in layers
+        if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
+    ]
     if norms:
         lines.append(
             f"batch statistics are each replica's own in {_some(norms)}; moving averages are combined "
             "(synchronized=True: the whole batch's)"
         )
-    drops = [l.name for l in layers if getattr(l, "seed_generator", None) is not None and getattr(l, "rate", 0)]
+    drops = [layer.name for layer in layers if _draws(layer)]
     if drops:
         lines.append(f"each replica draws its own random numbers in {_some(drops)}; replica 0 those of one device")
     if model.compiled and model.jit_compile:
@@ -122,6 +143,10 @@ def notes(model: Any, share_memory: bool) -> str:
     if model.compiled and model.run_eagerly:
         lines.append("run_eagerly=True: the distributed step is a graph all the same; debug on the plain model")
     return "".join(f"\nnote: {line}" for line in lines)
+
+
+def _draws(layer: Any) -> bool:
+    return getattr(layer, "seed_generator", None) is not None and bool(getattr(layer, "rate", None))
 
 
 def _some(names: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from autodist_core.graph_item import GraphItem
 from autodist_core.runtime import Step
 from autodist_keras.state import State
 from autodist_keras.tracing import Captured, trace_step
+
+_log = logging.getLogger("autodist")
 
 
 @dataclass(frozen=True)
@@ -71,13 +74,16 @@ def _array(tensor: Any) -> Any:
 class StepFunction:
     """A Keras step function over all replicas: captured for each kind of batch it meets, then run."""
 
-    def __init__(self, model: Any, step: Callable[[Any], Any], concat: bool, open_session: Callable[[GraphItem], State]):
+    def __init__(
+        self, model: Any, step: Callable[[Any], Any], concat: bool, open_session: Callable[[GraphItem], State]
+    ) -> None:
         self._model = model
         self._step = step
         self._concat = concat
         self._open_session = open_session
         self._known: dict[tuple[Any, ...], tuple[tuple[tf.TensorSpec, ...], Step, Callable[..., Any]]] = {}
         self.captured: Captured | None = None
+        self._mentioned = False
 
     def capture(self, batch: Batch, specs: Sequence[tf.TensorSpec]) -> Captured:
         """Capture the step for batches like this one."""
@@ -90,10 +96,19 @@ class StepFunction:
         if not all(spec.shape.is_compatible_with(seen.shape) for spec, seen in zip(specs, batch.specs, strict=True)):
             specs, step, rebuild = self._learn(batch, specs)
         state = self.state
+        self._mention_idle(batch.total, len(state.session.placement.replicas))
         state.before_step()
         outputs = step(batch.arrays, batch.total)
         state.after_step()
         return rebuild(outputs)
+
+    def _mention_idle(self, total: int, replicas: int) -> None:
+        if total < replicas and not self._mentioned:
+            self._mentioned = True
+            _log.warning(
+                "A batch of %d examples leaves %d of %d replicas idle; larger batches keep them all busy.",
+                total, replicas - max(total, 1), replicas,
+            )
 
     def specs_for(self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None = None) -> tuple[tf.TensorSpec, ...]:
         """Specs with a dynamic batch axis, and dynamic axes where this batch differs from known ones."""
@@ -122,7 +137,7 @@ def _dynamic(spec: tf.TensorSpec, seen: tf.TensorSpec) -> tf.TensorSpec:
 
 
 def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
-    """The shape in which Keras calls train and test functions: with an iterator, `steps_per_execution` batches a call."""
+    """The shape in which Keras calls train and test functions: an iterator, `steps_per_execution` batches a call."""
 
     def run(iterator: Any) -> Any:
         outputs, ran = None, False

@@ -218,6 +218,8 @@ class DistributedModel:
             del force
             function = self._functions.get(mode)
             if function is None:
+                if mode == "train":
+                    checks.optimizer(self.model)
                 step = getattr(self.model, f"{mode}_step")
                 function = self._functions[mode] = StepFunction(self.model, step, mode == "predict", self._open)
             run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
@@ -227,6 +229,7 @@ class DistributedModel:
 
     def _open(self, item: GraphItem) -> State:
         """The state in which a captured step runs: the training's where there is one."""
+        checks.batched(self.model, len(self.resource_spec.replica_devices))
         if item.gradients and self._trained is None:
             if self._state is not None:
                 self._state.pull_all()

@@ -74,12 +74,14 @@ def trace_step(
 ) -> Captured:
     """Trace `step(data)` for data of the given specs and capture it as a GraphItem.
 
-    `specs` has one entry for each leaf of `data` that is not None; `concat` says that its results hold a row per example.
+    `specs` has one entry for each leaf of `data` that is not None; `concat` says that its results have a row per
+    example.
     """
     if not _is_built(model):
         # What is built while tracing is built by Keras's own rules; hooks come with the next trace.
         _trace(step, data, specs, Trace(), [])
-    trace, outputs = Trace(), []
+    trace = Trace()
+    outputs: list[Any] = []
     with ExitStack() as hooks:
         for optimizer in optimizers_of(model):
             hooks.enter_context(_hooked_optimizer(optimizer, trace))
@@ -146,7 +148,8 @@ def optimizers_of(model: Any) -> list[Any]:
     found: dict[int, Any] = {}
     for layer in [model, *model._flatten_layers(include_self=False)]:
         for value in vars(layer).values():
-            for leaf in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]:
+            nested = value.values() if isinstance(value, dict) else value
+            for leaf in [value] if nested is value and not isinstance(value, list | tuple) else nested:
                 if isinstance(leaf, keras.optimizers.Optimizer):
                     found.setdefault(id(leaf), leaf)
     return list(found.values())

@@ -63,8 +63,8 @@ class ModelVariables:
             return self._names[id(_below(variable))]
         except KeyError:
             raise CaptureError(
-                f"an optimizer is given variable {getattr(variable, 'path', variable.name)!r}, which is not a variable of "
-                "the model. Make it an attribute of the model or of one of its layers."
+                f"an optimizer is given variable {getattr(variable, 'path', variable.name)!r}, which is not a variable "
+                "of the model. Make it an attribute of the model or of one of its layers."
             ) from None
 
 

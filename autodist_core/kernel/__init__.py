@@ -25,10 +25,15 @@ PIPELINE: tuple[Kernel, ...] = (
 
 @dataclass(frozen=True)
 class DistributedGraph:
-    """One step for all replicas: what to feed, what to fetch, what to run."""
+    """One step for all replicas: what to feed, what to fetch, what to run.
+
+    `feeds` names, for each replica, the placeholders of those captured inputs that are read at all, `inputs` says which
+    these are.
+    """
 
     graph_def: Any
     feeds: tuple[tuple[str, ...], ...]
+    inputs: tuple[int, ...]
     examples: tuple[str, ...]
     total: str
     outputs: tuple[str, ...]
@@ -46,9 +51,13 @@ def build(item: GraphItem, placement: Placement, active: int | None = None) -> D
     changes = run(draft, PIPELINE)
     examples = tuple(draft.examples(replica) for replica in draft.busy)
     total = draft.total()
+    used = tuple(
+        index for index, tensor in enumerate(item.inputs) if copied(draft.busy[0], tensor.name) in draft.editor
+    )
     return DistributedGraph(
         draft.editor.graph_def(),
-        tuple(tuple(copied(replica, tensor.name) for tensor in item.inputs) for replica in draft.busy),
+        tuple(tuple(copied(replica, item.inputs[index].name) for index in used) for replica in draft.busy),
+        used,
         examples, total, tuple(draft.outputs), "step", tuple(draft.initializers), changes,
     )
 

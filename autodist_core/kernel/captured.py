@@ -1,4 +1,4 @@
-"""What the kernels need to know of a captured step: who feeds whom, who touches which variable, what belongs to the update.
+"""What the kernels need to know of a captured step: who feeds whom, who touches which variable, what is update.
 
 A frozen reading of a GraphItem, made once and shared by all kernels. Nodes stand in creation order, and their index in
 that order is the time at which they touch a variable.
@@ -76,7 +76,7 @@ class Captured:
     def cone(self, roots: Iterable[str], stop: Callable[[str], bool] = lambda _: False) -> set[str]:
         """The nodes that feed the roots through data edges, roots included; `stop` nodes are included, not passed."""
         seen: set[str] = set()
-        waiting = [name for name in roots]
+        waiting = list(roots)
         while waiting:
             name = waiting.pop()
             if name in seen:
@@ -118,8 +118,8 @@ class Captured:
         """Optimizer variables that belong to one trained variable, and that variable.
 
         A slot's new value depends on the gradient or the value of one variable only. Where it depends on several (a
-        global norm, one conditional around everything), the path that keeps the variable's shape decides; where that
-        does not either, the variable is in nobody's hands and `entangled` names it.
+        global norm, one conditional around everything), shape and name decide; where they do not either, the variable
+        is in nobody's hands and `entangled` names it.
         """
         return {name: owners[0] for name, owners in self._owners_of_written.items() if len(owners) == 1}
 
@@ -135,30 +135,40 @@ class Captured:
 
     @cached_property
     def _owners_of_written(self) -> dict[str, tuple[str, ...]]:
-        found = {}
-        for name in sorted(self.written_by_update - set(self.trained)):
-            writers = [
-                node for node, touched in self.touches.items()
-                if self.is_update(node) and any(touch.variable == name and touch.writes for touch in touched)
-            ]
-            owners = self._sources(writers, lambda _: True)
-            if len(owners) > 1:
-                shape = self.variables[name].shape
-                same_shape = [owner for owner in owners if self.variables[owner].shape == shape]
-                by_name = [owner for owner in same_shape if owner.replace("/", "_") in name]
-                longest = max((len(owner) for owner in by_name), default=0)
-                owners = [owner for owner in by_name if len(owner) == longest] or owners
-            found[name] = tuple(owners)
-        return found
+        written = sorted(self.written_by_update - set(self.trained))
+        direct = {name: self._read_for(name) for name in written}
+        # A slot may be computed from another slot rather than from the gradient (Adafactor's velocity).
+        found = {name: {head for head in direct[name] if head in self.trained} for name in written}
+        growing = True
+        while growing:
+            growing = False
+            for name in written:
+                reached = set().union(*(found[other] for other in direct[name] if other in found))
+                growing |= not reached <= found[name]
+                found[name] |= reached
+        return {name: tuple(self._closest(name, self._in_variable_order(found[name]))) for name in written}
 
-    def _sources(self, writers: list[str], passes: Callable[[str], bool]) -> list[str]:
-        stop = lambda node: node in self.markers or not passes(node)  # noqa: E731
-        cone = self.cone(writers, stop)
+    def _read_for(self, name: str) -> set[str]:
+        """The variables whose gradient or value goes into what the update writes to a variable."""
+        writers = [
+            node for node, touched in self.touches.items()
+            if self.is_update(node) and any(touch.variable == name and touch.writes for touch in touched)
+        ]
+        cone = self.cone(writers, self.markers.__contains__)
         found = {self.markers[node].variable for node in cone if node in self.markers}
         for node in cone:
             if self.is_update(node) and node not in writers:
-                found.update(t.variable for t in self.touches.get(node, ()) if t.variable in self.trained)
-        return self._in_variable_order(found)
+                found.update(touch.variable for touch in self.touches.get(node, ()))
+        return found
+
+    def _closest(self, name: str, owners: list[str]) -> list[str]:
+        """Of several trained variables, the one of a slot's shape that its name contains; all where none stands out."""
+        if len(owners) < 2:
+            return owners
+        shape = self.variables[name].shape
+        named = [o for o in owners if self.variables[o].shape == shape and o.replace("/", "_") in name]
+        longest = max((len(owner) for owner in named), default=0)
+        return [owner for owner in named if len(owner) == longest] or owners
 
     def _in_variable_order(self, names: set[str]) -> list[str]:
         return [variable.name for variable in self.item.variables if variable.name in names]
@@ -176,7 +186,8 @@ class Captured:
 def check(captured: Captured) -> None:
     """Raise a CaptureError that lists everything in a captured step that cannot be distributed."""
     problems = [
-        f"trainable variable {name!r} is written outside an optimizer; let optimizer.apply do it, or make it non-trainable"
+        f"trainable variable {name!r} is written outside an optimizer; let optimizer.apply do it, "
+        "or make it non-trainable"
         for name in sorted(captured.written_by_compute & set(captured.trained))
     ]
     for name, occurrences in captured.trained.items():

@@ -57,7 +57,8 @@ def _combine(draft: Draft, variable: Variable) -> None:
             draft.write(f"{label}/clear_{replica.prefix}", name, mirror, nothing, draft.end + 1)
         return
     combined = values[0]
-    by_mean = variable.aggregation == "mean" or variable.aggregation == "none" and (dtype.is_floating or dtype.is_complex)
+    is_float = dtype.is_floating or dtype.is_complex
+    by_mean = variable.aggregation == "mean" or (variable.aggregation == "none" and is_float)
     if by_mean and len(values) > 1:
         weight = dtype.real_dtype
         shares = {draft.share(replica, weight): tf.TensorSpec((), weight) for replica in draft.busy}

@@ -1,11 +1,12 @@
 """Where everything lives: which device holds which copy of which variable, and who runs whose update.
 
-An **owner** is a device that holds variables and runs their update; a **mirror** is the copy that a replica computes on.
-Three kinds of variables:
+An **owner** is a device that holds variables and runs their update; a **mirror** is the copy that a replica computes
+on. Three kinds of variables:
 
 - *trained* ones and their optimizer slots live with their owners: with every replica for all-reduce, on a reduction
   destination for a parameter server (the replicas then hold mirrors);
-- *shared state* of the optimizer (iterations, learning rate, loss scale) has a copy with every owner, which evolves alike;
+- *shared state* of the optimizer (iterations, learning rate, loss scale) has a copy with every owner, and all evolve
+  alike;
 - everything else (batch-norm statistics, metrics, seeds) has a copy with every replica.
 
 Replicas on CPU devices of one process share memory, so they may share one owner and one mirror: `share_memory`.
@@ -201,7 +202,8 @@ def _refuse_entangled(captured: Captured, owner_of: Mapping[str, str]) -> None:
         if len(owners) > 1:
             raise NotYetError(
                 f"the update of {name!r} depends on variables that the strategy gives to different owners "
-                f"({', '.join(sorted(owners))}): {', '.join(heads[:4])}. Give them one synchronizer and one destination."
+                f"({', '.join(sorted(owners))}): {', '.join(heads[:4])}. "
+                "Give them one synchronizer and one destination."
             )
 
 

@@ -84,9 +84,8 @@ def _copy(draft: Draft, replica: Replica, name: str, names: list[str]) -> None:
     copy = draft.editor.copy(node, copied(replica, name), inputs, _device(draft, replica, node), order)
     if replica.index and "seed2" in copy.attr and (copy.attr["seed"].i or copy.attr["seed2"].i) and is_stateful(node):
         copy.attr["seed2"].i += _SEED_STEP * replica.index
-    if name in captured.item.targets and not captured.is_update(name):
-        draft.targets.append(copy.name)
-    elif any(touch.writes for touch in captured.touches.get(name, ())):
+    wanted = name in captured.item.targets and not captured.is_update(name)
+    if wanted or any(touch.writes for touch in touched):
         draft.targets.append(copy.name)
 
 
@@ -173,6 +172,7 @@ def _add_tables(draft: Draft) -> None:
         for node in (keys, values):
             draft.editor.copy(node, f"table/{node.name}", [], "/device:CPU:0")
         draft.initializers.append(draft.editor.add(
-            "InitializeTableV2", f"table/{table.handle}/initialize", [handle, f"table/{keys.name}", f"table/{values.name}"],
-            "/device:CPU:0", Tkey=types["key_dtype"], Tval=types["value_dtype"],
+            "InitializeTableV2", f"table/{table.handle}/initialize",
+            [handle, f"table/{keys.name}", f"table/{values.name}"], "/device:CPU:0",
+            Tkey=types["key_dtype"], Tval=types["value_dtype"],
         ))

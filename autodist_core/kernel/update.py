@@ -62,10 +62,8 @@ def _side_effects(draft: Draft) -> list[str]:
 def _follows_update(captured: Captured, name: str) -> bool:
     """Whether a node of compute needs a value that an update of this step has written."""
     first = min((captured.index[node] for node in captured.update_of), default=captured.end)
-    return any(
-        captured.index[node] > first and any(t.variable in captured.written_by_update for t in captured.touches.get(node, ()))
-        for node in captured.cone([name])
-    )
+    later = [node for node in captured.cone([name]) if captured.index[node] > first]
+    return any(t.variable in captured.written_by_update for node in later for t in captured.touches.get(node, ()))
 
 
 def _writes(captured: Captured) -> list[str]:
@@ -121,7 +119,8 @@ def _check(draft: Draft, owner: Owner, name: str, held: frozenset[str]) -> None:
             raise NotYetError(
                 f"the update that {owner.name} runs goes through {name!r} ({node.op}), which also "
                 f"{'writes' if touch.writes else 'reads'} {touch.variable!r} of "
-                f"{draft.placement.owner_of[touch.variable]}. Give these variables one synchronizer and one destination."
+                f"{draft.placement.owner_of[touch.variable]}. "
+                "Give these variables one synchronizer and one destination."
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,8 @@ class DistributedSession:
 
     def _make_loader(self, variable: Variable) -> tuple[list[Any], list[Any]]:
         dtype = tf.as_dtype(variable.dtype)
-        placeholders, assigns = [], []
+        placeholders: list[Any] = []
+        assigns: list[Any] = []
         with self._graph.as_default():
             for copy in self.placement.copies(variable.name):
                 if not placeholders or _is_own(variable, copy):
@@ -122,9 +124,9 @@ class DistributedSession:
         if initializers:
             self._session.run(initializers)
         feeds = [name for replica in graph.feeds for name in replica] + [*graph.examples, graph.total]
-        fetches = [*graph.outputs]
+        step = self._graph.get_operation_by_name(f"{prefix}/{graph.step}")
         return self._session.make_callable(
-            [*(self._tensor(prefix, name) for name in fetches), self._graph.get_operation_by_name(f"{prefix}/{graph.step}")],
+            [*(self._tensor(prefix, name) for name in graph.outputs), step],
             feed_list=[self._tensor(prefix, name) for name in feeds],
         )
 
@@ -138,7 +140,7 @@ class Step:
     def __init__(self, session: DistributedSession, item: GraphItem, prefix: str) -> None:
         self._session = session
         self._prefix = prefix
-        self._callables: dict[int, Callable[..., Any]] = {}
+        self._callables: dict[int, tuple[Callable[..., Any], tuple[int, ...]]] = {}
         self._batched = tuple(
             index for index, tensor in enumerate(item.inputs) if tensor.shape is None or len(tensor.shape) > 0
         )
@@ -149,22 +151,22 @@ class Step:
         """Run one step on a batch of `total` examples; returns the step's outputs for the whole batch."""
         count = len(self._session.placement.replicas)
         active = max(1, min(total, count))
-        call = self._callables.get(active)
-        if call is None:
-            call = self._callables[active] = self._build(active)
+        if active not in self._callables:
+            self._callables[active] = self._build(active)
+        call, inputs = self._callables[active]
         if active == 1:
-            return call(*arrays, float(total), float(total))[:-1]
+            return call(*(arrays[index] for index in inputs), float(total), float(total))[:-1]
         bounds = slices(total, count)[:active]
         feeds = [
-            array[start:stop] if index in self._batched else array
-            for start, stop in bounds for index, array in enumerate(arrays)
+            arrays[index][start:stop] if index in self._batched else arrays[index]
+            for start, stop in bounds for index in inputs
         ]
         return call(*feeds, *(float(stop - start) for start, stop in bounds), float(total))[:-1]
 
-    def _build(self, active: int) -> Callable[..., Any]:
+    def _build(self, active: int) -> tuple[Callable[..., Any], tuple[int, ...]]:
         graph = build(self.item, self._session.placement, active)
         self.graph = self.graph or graph
-        return self._session.import_graph(graph, f"{self._prefix}_{active}")
+        return self._session.import_graph(graph, f"{self._prefix}_{active}"), graph.inputs
 
 
 def slices(total: int, parts: int) -> list[tuple[int, int]]:
@@ -175,7 +177,7 @@ def slices(total: int, parts: int) -> list[tuple[int, int]]:
     """
     size, extra = divmod(total, parts)
     bounds = [index * size + min(index, extra) for index in range(parts + 1)]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(pairwise(bounds))
 
 
 def _is_own(variable: Variable, copy: Copy) -> bool:
@@ -188,7 +190,7 @@ def _for_copy(variable: Variable, copy: Copy, value: np.ndarray) -> np.ndarray:
         return value
     if variable.kind == "seed":
         offset = np.array(value, copy=True)
-        offset[0] = (int(value[0]) + copy.replica * _GOLDEN) % (1 << 8 * offset.dtype.itemsize)
+        offset[0] = (int(value[0]) + (copy.replica or 0) * _GOLDEN) % (1 << 8 * offset.dtype.itemsize)
         return offset
     return np.zeros_like(value)
 
@@ -204,4 +206,16 @@ def _config(placement: Placement) -> Any:
     cpus = max([int(device.rsplit(":", 1)[1]) for device in devices if ":CPU:" in device], default=0) + 1
     config = tf.compat.v1.ConfigProto(device_count={"CPU": cpus}, allow_soft_placement=True)
     config.gpu_options.allow_growth = True
+    _follow_optimizer_options(config.graph_options.rewrite_options)
     return config
+
+
+def _follow_optimizer_options(rewrite: Any) -> None:
+    """What `tf.config.optimizer` says of TensorFlow's graph optimizer holds for the session too."""
+    enums = [field for field in rewrite.DESCRIPTOR.fields if field.enum_type]
+    switches = {field.name for field in enums if field.enum_type.name == "Toggle"}
+    for name, value in tf.config.optimizer.get_experimental_options().items():
+        if name in switches:
+            setattr(rewrite, name, rewrite.ON if value else rewrite.OFF)
+        elif name == "disable_meta_optimizer":
+            rewrite.disable_meta_optimizer = value

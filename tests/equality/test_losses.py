@@ -1,0 +1,147 @@
+"""Terms of the loss that are no mean over examples, and terms that the model adds itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+from tests.support.compare import assert_equally_trained
+from tests.support.distributed import train_distributed
+from tests.support.models import EXAMPLES, Data, ReferenceModel, dense_data, dense_model
+from tests.support.training import plain, train_plain
+
+
+class AddsMean(layers.Layer):
+    """Adds a scalar: a mean over examples."""
+
+    def call(self, x):
+        self.add_loss(0.3 * ops.mean(ops.square(x)))
+        return x
+
+
+class AddsVector(layers.Layer):
+    """Adds one term an example; Keras sums them."""
+
+    def call(self, x):
+        self.add_loss(0.05 * ops.sum(ops.square(x), axis=-1))
+        return x
+
+
+def _with(layer: Callable[[], layers.Layer] | None = None, **settings) -> keras.Model:
+    """A small network with a layer in its middle, and settings of the layer before."""
+    middle = [layer()] if layer else []
+    return keras.Sequential(
+        [
+            keras.Input((5,), name="x"),
+            layers.Dense(6, activation="tanh", name="first", **settings),
+            *middle,
+            layers.Dense(1, name="out"),
+        ],
+        name="small",
+    )
+
+
+def _weighted() -> Data:
+    data = dense_data()
+    return Data(data.x, data.y, np.linspace(0.0, 3.0, EXAMPLES) ** 2)
+
+
+def _masked_model() -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32", name="ids"),
+            layers.Embedding(9, 4, mask_zero=True, name="table"),
+            layers.LSTM(4, return_sequences=True, name="lstm"),
+            layers.Dense(2, name="out"),
+        ],
+        name="masked",
+    )
+
+
+def _masked_data() -> Data:
+    """Sequences of very different lengths, padded with zeros at the end; replicas see different numbers of steps."""
+    random = np.random.default_rng(5)
+    ids = random.integers(1, 9, (EXAMPLES, 5))
+    lengths = np.where(np.arange(EXAMPLES) % 7 < 4, 1, 5)
+    ids[np.arange(5)[None, :] >= lengths[:, None]] = 0
+    return Data(ids.astype("int32"), random.normal(size=(EXAMPLES, 5, 2)))
+
+
+def _ignoring_model() -> keras.Model:
+    return keras.Sequential([keras.Input((4, 3), name="x"), layers.Dense(3, name="out")], name="ignoring")
+
+
+def _ignoring_data() -> Data:
+    random = np.random.default_rng(6)
+    y = random.integers(0, 3, (EXAMPLES, 4))
+    y[np.arange(EXAMPLES) % 7 < 3, 1:] = -1
+    return Data(random.normal(size=(EXAMPLES, 4, 3)), y)
+
+
+def _one(name: str, build, data, **settings) -> ReferenceModel:
+    return ReferenceModel(name, build, data, lambda: {key: make() for key, make in settings.items()})
+
+
+def _mse(**arguments) -> Callable[[], keras.losses.Loss]:
+    return lambda: keras.losses.MeanSquaredError(**arguments)
+
+
+def _ignore_class() -> keras.losses.Loss:
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+
+
+CASES = (
+    _one("kernel_regularizer", lambda: _with(kernel_regularizer=keras.regularizers.L2(0.1)), dense_data, loss=_mse()),
+    _one("activity_regularizer", lambda: _with(activity_regularizer=keras.regularizers.L1(0.1)), dense_data,
+         loss=_mse()),
+    _one("both_regularizers_of_a_weighted_loss",
+         lambda: _with(kernel_regularizer=keras.regularizers.L1L2(0.05, 0.1),
+                       activity_regularizer=keras.regularizers.L2(0.1)), _weighted, loss=_mse()),
+    _one("added_mean", lambda: _with(AddsMean), dense_data, loss=_mse()),
+    _one("added_vector", lambda: _with(AddsVector), dense_data, loss=_mse()),
+    _one("added_vector_and_regularizer",
+         lambda: _with(AddsVector, kernel_regularizer=keras.regularizers.L2(0.1)), dense_data, loss=_mse()),
+    _one("sum", dense_model, dense_data, loss=_mse(reduction="sum")),
+    _one("sum_of_weighted", dense_model, _weighted, loss=_mse(reduction="sum")),
+    _one("sum_with_regularizer", lambda: _with(kernel_regularizer=keras.regularizers.L2(0.1)), dense_data,
+         loss=_mse(reduction="sum")),
+    _one("mean_with_sample_weight", dense_model, _weighted, loss=_mse(reduction="mean_with_sample_weight")),
+    _one("masked", _masked_model, _masked_data, loss=_mse()),
+    _one("masked_sum", _masked_model, _masked_data, loss=_mse(reduction="sum")),
+    _one("masked_mean_with_sample_weight", _masked_model, _masked_data,
+         loss=_mse(reduction="mean_with_sample_weight")),
+    _one("ignored_class", _ignoring_model, _ignoring_data, loss=_ignore_class),
+)  # fmt: skip
+
+
+ON_PS = [case for case in CASES if case.name in ("added_vector", "sum_with_regularizer", "masked", "ignored_class")]
+
+
+@pytest.mark.parametrize(
+    "case, builder, replicas",
+    [(case, "AllReduce", 3) for case in CASES] + [(case, "PS", 2) for case in ON_PS],
+    ids=str,
+)
+def test_loss_terms(case: ReferenceModel, builder: str, replicas: int):
+    optimizer = "adam" if "sum" in case.name else "sgd"
+    actual = train_distributed(case, optimizer, builder=builder, replicas=replicas)
+    assert_equally_trained(plain(case, optimizer), actual)
+
+
+def test_a_loss_for_each_output_is_corrected_by_itself():
+    def build():
+        x = keras.Input((5,), name="x")
+        hidden = layers.Dense(4, activation="tanh", name="first")(x)
+        return keras.Model(x, [layers.Dense(1, name="a")(hidden), layers.Dense(1, name="b")(hidden)], name="two")
+
+    def data():
+        both = _weighted()
+        return Data(both.x, [both.y, both.y**2], [both.sample_weight, both.sample_weight[::-1]])
+
+    case = _one("two", build, data, loss=lambda: [_mse(reduction="sum")(), _mse(reduction="mean_with_sample_weight")()],
+                loss_weights=lambda: [0.1, 2.0])  # fmt: skip
+    assert_equally_trained(train_plain(case, "adam"), train_distributed(case, "adam", replicas=3))

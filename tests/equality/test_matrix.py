@@ -1,0 +1,61 @@
+"""Distributed training equals plain Keras: builders, replicas, models and optimizers, thinned so that every two meet.
+
+`AUTODIST_FULL_MATRIX=1` runs every combination.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import product
+
+import pytest
+
+from tests.support.compare import assert_equally_trained
+from tests.support.cover import pairwise
+from tests.support.distributed import BUILDERS, train_distributed
+from tests.support.models import BY_NAME, MODELS, TWICE, ReferenceModel
+from tests.support.optimizers import OPTIMIZERS
+from tests.support.training import plain
+
+AXES = {
+    "model": [model.name for model in MODELS],
+    "optimizer": [optimizer.name for optimizer in OPTIMIZERS],
+    "builder": list(BUILDERS),
+    "replicas": [2, 3],
+}
+TWICE_AXES = AXES | {"model": [model.name for model in TWICE], "optimizer": ["momentum", "adam"]}
+
+
+def _combinations(axes: dict) -> list[dict]:
+    if os.environ.get("AUTODIST_FULL_MATRIX") == "1":
+        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    return pairwise(axes)
+
+
+def _label(combination: dict) -> str:
+    return "-".join(str(value) for value in combination.values())
+
+
+def _check(combination: dict, share_memory: bool) -> None:
+    reference, optimizer = BY_NAME[combination["model"]], combination["optimizer"]
+    builder, replicas = combination["builder"], combination["replicas"]
+    assert_equally_trained(
+        plain(reference, optimizer, replicas),
+        train_distributed(reference, optimizer, builder=builder, replicas=replicas, share_memory=share_memory),
+    )
+
+
+@pytest.mark.parametrize("combination", _combinations(AXES), ids=_label)
+def test_every_weight_slot_and_metric_equals_one_device(combination: dict):
+    _check(combination, share_memory=False)
+
+
+@pytest.mark.parametrize("combination", _combinations(TWICE_AXES), ids=_label)
+def test_a_step_that_applies_twice_equals_one_device(combination: dict):
+    _check(combination, share_memory=False)
+
+
+@pytest.mark.parametrize("index, reference", list(enumerate(MODELS + TWICE)), ids=str)
+def test_replicas_that_share_their_memory_equal_one_device(index: int, reference: ReferenceModel):
+    builder, replicas = ("AllReduce", "PS")[index % 2], (2, 3)[index // 2 % 2]
+    _check({"model": reference.name, "optimizer": "adam", "builder": builder, "replicas": replicas}, share_memory=True)

@@ -1,0 +1,48 @@
+"""One replica is plain Keras, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import tensorflow as tf
+
+from tests.support.compare import assert_equally_trained
+from tests.support.distributed import train_distributed
+from tests.support.models import BY_NAME, DENSE, MODELS, TWICE, ReferenceModel
+from tests.support.optimizers import OPTIMIZERS
+from tests.support.training import plain, train_plain
+
+
+@pytest.fixture
+def without_constant_folding() -> Iterator[None]:
+    """TensorFlow's graph optimizer reorders products of constants by what else the graph holds."""
+    before = tf.config.optimizer.get_experimental_options().get("constant_folding", True)
+    tf.config.optimizer.set_experimental_options({"constant_folding": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"constant_folding": before})
+
+
+@pytest.mark.parametrize("reference", TWICE, ids=str)
+def test_every_model_that_applies_twice(reference: ReferenceModel, without_constant_folding: None):
+    actual = train_distributed(reference, "adam", builder="AllReduce", replicas=1)
+    assert_equally_trained(train_plain(reference, "adam"), actual, tolerance=0.0)
+
+
+@pytest.mark.parametrize("reference", MODELS, ids=str)
+def test_every_model(reference: ReferenceModel):
+    actual = train_distributed(reference, "adam", builder="AllReduce", replicas=1)
+    assert_equally_trained(plain(reference, "adam"), actual, tolerance=0.0)
+
+
+@pytest.mark.parametrize("builder", ["PS", "PSLoadBalancing", "Parallax"])
+def test_every_builder(builder: str):
+    reference = BY_NAME["embedding"]
+    actual = train_distributed(reference, "adam", builder=builder, replicas=1)
+    assert_equally_trained(plain(reference, "adam"), actual, tolerance=0.0)
+
+
+@pytest.mark.parametrize("optimizer", [o.name for o in OPTIMIZERS if o.name != "adam"])
+def test_every_optimizer(optimizer: str):
+    actual = train_distributed(DENSE, optimizer, replicas=1)
+    assert_equally_trained(plain(DENSE, optimizer), actual, tolerance=0.0)

@@ -1,0 +1,99 @@
+"""What the tolerance of every other comparison rests on: rounding is far below it, real differences far above."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.compare import TOLERANCE, Trained, assert_equally_trained, assert_finite, relative_error, worst_error
+from tests.support.cover import pairs_of, pairwise
+from tests.support.models import BY_NAME as MODELS_BY_NAME
+from tests.support.models import DENSE, MODELS, TWICE, ReferenceModel
+from tests.support.optimizers import OPTIMIZERS
+from tests.support.training import permuted_within_batches, plain, train_plain
+
+NOISE = TOLERANCE / 10
+
+
+@pytest.mark.parametrize("reference", MODELS + TWICE, ids=str)
+def test_the_order_of_rows_within_a_batch_is_far_below_the_tolerance(reference: ReferenceModel):
+    permuted = train_plain(reference, "adam", data=permuted_within_batches(reference.data()))
+    assert_finite(permuted)
+    assert 0 < worst_error(plain(reference, "adam"), permuted) < NOISE
+
+
+@pytest.mark.parametrize("optimizer", [o.name for o in OPTIMIZERS if o.name != "adam"])
+def test_no_optimizer_amplifies_rounding_up_to_the_tolerance(optimizer: str):
+    permuted = train_plain(DENSE, optimizer, data=permuted_within_batches(DENSE.data()))
+    assert 0 < worst_error(plain(DENSE, optimizer), permuted) < NOISE
+
+
+def test_a_training_repeats_bit_by_bit():
+    assert_equally_trained(plain(DENSE, "adam"), train_plain(DENSE, "adam"), tolerance=0.0)
+
+
+def test_counting_one_example_twice_is_far_above_the_tolerance():
+    data = DENSE.data()
+    rows = np.arange(len(data.x))
+    rows[-1] = 0
+    assert worst_error(plain(DENSE, "sgd"), train_plain(DENSE, "sgd", data=data.rows(rows))) > 1e6 * TOLERANCE
+
+
+def test_the_sliced_reference_with_one_slice_is_plain_keras():
+    reference = MODELS_BY_NAME["convolution"]
+    plain_model = train_plain(reference, "momentum")
+    sliced = train_plain(
+        ReferenceModel(reference.name, lambda: reference.reference(1), reference.data, _eager(reference)), "momentum"
+    )
+    assert_equally_trained(plain_model, sliced)
+
+
+def test_the_sliced_reference_with_two_slices_is_another_training():
+    reference = MODELS_BY_NAME["convolution"]
+    assert worst_error(plain(reference, "sgd"), plain(reference, "sgd", replicas=2)) > 1e6 * TOLERANCE
+
+
+def _eager(reference: ReferenceModel):
+    return lambda: reference.settings() | {"run_eagerly": True}
+
+
+@pytest.mark.parametrize(
+    "expected, actual, error",
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0.0),
+        ([1.0, -4.0], [1.5, -4.0], 0.125),
+        ([0.0, 0.0], [0.0, 0.0], 0.0),
+        ([0.0, 0.0], [0.0, 1e-300], np.inf),
+        ([1.0, 2.0], [1.0, np.nan], np.inf),
+        ([np.nan, 2.0], [np.nan, 2.0], 0.0),
+        ([1.0, 2.0], [[1.0, 2.0]], np.inf),
+    ],
+)
+def test_relative_error_is_measured_against_the_largest_entry(expected, actual, error):
+    assert relative_error(np.array(expected), np.array(actual)) == error
+
+
+def test_a_difference_is_reported_by_name():
+    one = Trained({"w": np.ones(3)}, {"iteration": np.array(5)}, {"loss": np.ones(2)})
+    history = {"loss": np.ones(2), "mae": np.ones(2)}
+    other = Trained({"w": np.array([1, 1, 1 + 1e-11])}, {"iteration": np.array(4)}, history)
+    with pytest.raises(AssertionError) as failure:
+        assert_equally_trained(one, other)
+    reported = {line.split(":")[0] for line in str(failure.value).splitlines()}
+    assert {"history mae", "weights w", "optimizer iteration"} <= reported
+    assert "history loss" not in reported
+
+
+def test_a_diverged_training_is_no_expectation():
+    broken = Trained({"w": np.array([np.nan])}, {}, {})
+    with pytest.raises(AssertionError, match="weights w is not finite"):
+        assert_equally_trained(broken, broken)
+
+
+def test_the_cover_brings_every_two_values_together():
+    axes = {"a": range(4), "b": (2, 3), "c": range(6), "d": range(8)}
+    cover = pairwise(axes)
+    covered = set().union(*(pairs_of(combination) for combination in cover))
+    sizes = [len(values) for values in axes.values()]
+    assert len(covered) == (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
+    assert len(cover) < 8 * 6 + 12

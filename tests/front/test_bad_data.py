@@ -1,0 +1,122 @@
+"""Data that ends, is empty, is not finite or fails on the way: Keras's own behaviour, and whole weights."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.compare import assert_same, named
+from tests.support.distributed import BUILDERS, distributed
+from tests.support.models import BATCH, DENSE, dense_data
+from tests.support.training import seeded
+from tests.support.twins import QUIET, assert_same_outcome, run_distributed, run_plain
+
+
+def _compiled() -> keras.Model:
+    model = seeded(DENSE.build)
+    model.compile(**DENSE.compile_arguments("adam"))
+    return model
+
+
+def test_a_dataset_that_ends_early_warns_as_keras_does():
+    def program(front, model):
+        data = dense_data()
+        dataset = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(BATCH)
+        with pytest.warns(UserWarning, match="ran out of data"):
+            history = front.fit(dataset, steps_per_epoch=3, epochs=3, shuffle=False, verbose=0).history
+        return history
+
+    assert_same_outcome(program, replicas=2)
+
+
+def test_nan_in_the_data_gives_what_one_device_gives():
+    def program(front, model):
+        data = dense_data()
+        data.x[17, 2] = np.nan
+        return {"loss": front.fit(data.x, data.y, epochs=1, **QUIET).history["loss"]}
+
+    outcome = assert_same_outcome(program, replicas=3)
+    assert np.isnan(outcome["result/loss/0"]) and np.isnan(outcome["state/weights/dense/first/kernel"]).any()
+
+
+@pytest.mark.parametrize("form", ["arrays", "dataset"])
+def test_no_examples_at_all(form: str):
+    """Whatever Keras raises is raised, and nothing is written."""
+    empty = (np.zeros((0, 5)), np.zeros((0, 1)))
+
+    def attempt(front, model):
+        before = model.get_weights()
+        with pytest.raises(Exception) as failure:
+            if form == "arrays":
+                front.fit(*empty, epochs=1, verbose=0)
+            else:
+                front.fit(tf.data.Dataset.from_tensor_slices(empty).batch(4), epochs=1, shuffle=False, verbose=0)
+        assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+        return type(failure.value), str(failure.value)
+
+    expected = attempt(model := _compiled(), model)
+    with distributed(model := _compiled()) as front:
+        assert attempt(front, model) == expected
+
+
+def test_a_generator_that_raises_leaves_whole_weights():
+    """The error is the user's own, and the state is that after the last whole step."""
+    data = dense_data()
+
+    def batches():
+        yield data.x[:7], data.y[:7]
+        yield data.x[7:14], data.y[7:14]
+        raise LookupError("the third batch is missing")
+
+    def failing(front, model):
+        dataset = tf.data.Dataset.from_generator(
+            batches, output_signature=(tf.TensorSpec((None, 5), "float64"), tf.TensorSpec((None, 1), "float64"))
+        )
+        with pytest.raises(Exception, match="the third batch is missing"):
+            front.fit(dataset, epochs=1, shuffle=False, verbose=0)
+        return {}
+
+    def two_batches(front, model):
+        front.fit(data.x[:14], data.y[:14], epochs=1, **QUIET)
+        return {}
+
+    assert_same(run_plain(two_batches), run_distributed(failing, replicas=2))
+
+
+@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
+def test_a_callback_that_raises_leaves_whole_weights(builder: str):
+    def program(front, model):
+        def fail(batch, logs):
+            if batch == 2:
+                raise LookupError("enough")
+
+        data, callback = dense_data(), keras.callbacks.LambdaCallback(on_train_batch_end=fail)
+        with pytest.raises(LookupError, match="enough"):
+            front.fit(data.x, data.y, callbacks=[callback], epochs=1, **QUIET)
+        interrupted = named(model.weights)
+        return [interrupted, front.fit(data.x, data.y, epochs=1, **QUIET).history]
+
+    assert_same_outcome(program, replicas=3, builder=builder)
+
+
+def test_labels_out_of_range_leave_whole_weights():
+    """A step that fails inside the graph changes nothing."""
+
+    def build():
+        layers = keras.layers
+        return keras.Sequential(
+            [keras.Input((5,), dtype="int32", name="x"), layers.Embedding(3, 2, name="table"),
+             layers.Flatten(name="flat"), layers.Dense(1, name="out")], name="ids",
+        )  # fmt: skip
+
+    ids = np.zeros((8, 5), "int32")
+    ids[6, 1] = 1000
+    model = seeded(build)
+    model.compile("sgd", "mse", jit_compile=False)
+    before = named(model.weights)
+    with distributed(model, strategy=BUILDERS["AllReduce"]()) as front:
+        with pytest.raises(Exception, match=r"(?s)1000.*is not in \[0, 3\)"):
+            front.fit(ids, np.zeros((8, 1)), batch_size=8, epochs=1, verbose=0)
+        assert_same(before, named(model.weights), tolerance=0.0)

@@ -1,0 +1,173 @@
+"""Wrong arguments are answered with who, what and the remedy, or with Keras's own error; weights stay as they are."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import keras
+import pytest
+
+from autodist_core import ResourceSpec
+from autodist_core.strategy import AllReduce, PartitionedPS
+from autodist_keras import DistributedModel
+from tests.support.compare import assert_same, named
+from tests.support.distributed import distributed
+from tests.support.models import DENSE, dense_data
+from tests.support.training import seeded
+from tests.support.twins import QUIET
+
+
+def _compiled(model=None) -> keras.Model:
+    model = model or seeded(DENSE.build)
+    model.compile(**DENSE.compile_arguments("adam"))
+    return model
+
+
+# What is wrapped, and on what
+
+
+@pytest.mark.parametrize("thing", [None, "model.keras", 3, keras.layers.Dense(1)], ids=["none", "path", "int", "layer"])
+def test_what_is_no_model(thing):
+    with pytest.raises(TypeError, match=r"(?s)keras.Model.*[Rr]eceived"):
+        DistributedModel(thing, ResourceSpec.local(cpus=2))
+
+
+@pytest.mark.parametrize("spec", [3, ["cluster.yml"], object()], ids=["int", "list", "object"])
+def test_what_is_no_spec(spec):
+    with pytest.raises((TypeError, ValueError), match=r"(?i)spec"):
+        DistributedModel(_compiled(), spec)
+
+
+def test_a_spec_file_that_is_missing_is_named():
+    with pytest.raises((OSError, ValueError), match=r"no_such_cluster\.yml"):
+        DistributedModel(_compiled(), "no_such_cluster.yml")
+
+
+def test_a_spec_with_more_gpus_than_the_machine_has():
+    spec = ResourceSpec({"nodes": [{"address": "localhost", "chief": True, "gpus": [0, 1, 17]}]})
+    data = dense_data()
+    model = _compiled()
+    before = named(model.weights)
+    with pytest.raises((ValueError, RuntimeError), match=r"(?s)GPU:17|gpus.*17"):
+        DistributedModel(model, spec, strategy=AllReduce()).fit(data.x, data.y, **QUIET)
+    assert_same(before, named(model.weights), tolerance=0.0)
+
+
+def test_a_strategy_that_nobody_knows_suggests_the_nearest():
+    with pytest.raises((TypeError, ValueError), match=r"(?s)AllReduse.*AllReduce"):
+        DistributedModel(_compiled(), ResourceSpec.local(cpus=2), strategy="AllReduse").plan()
+
+
+def test_a_strategy_of_a_wrong_type():
+    with pytest.raises((TypeError, ValueError), match=r"(?i)strategy"):
+        DistributedModel(_compiled(), ResourceSpec.local(cpus=2), strategy=42).plan()
+
+
+def test_what_is_not_yet_there_is_no_silent_whole_variable():
+    data, model = dense_data(), _compiled()
+    before = named(model.weights)
+    with pytest.raises(NotImplementedError, match=r"(?i)partition|not yet"):
+        distributed(model, strategy=PartitionedPS()).fit(data.x, data.y, **QUIET)
+    assert_same(before, named(model.weights), tolerance=0.0)
+
+
+def test_a_second_wrapper_around_the_same_model_takes_turns():
+    model, data = _compiled(), dense_data()
+    with distributed(model) as first, distributed(model, replicas=3) as second:
+        first.fit(data.x, data.y, epochs=1, **QUIET)
+        middle = named(model.weights)
+        second.fit(data.x, data.y, epochs=1, **QUIET)
+        assert any((middle[name] != value).any() for name, value in named(model.weights).items())
+
+        class Intrude(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                second.fit(data.x, data.y, epochs=1, **QUIET)
+
+        with pytest.raises(RuntimeError, match=r"being trained by another DistributedModel"):
+            first.fit(data.x, data.y, epochs=1, callbacks=[Intrude()], **QUIET)
+
+
+def test_a_wrapper_of_a_wrapper():
+    with distributed(_compiled()) as front, pytest.raises((TypeError, ValueError), match="DistributedModel"):
+        distributed(front)
+
+
+def test_a_closed_wrapper_starts_anew_from_the_models_state():
+    data, model = dense_data(), _compiled()
+    front = distributed(model)
+    front.fit(data.x, data.y, epochs=1, **QUIET)
+    front.close()
+    front.close()
+    front.fit(data.x, data.y, epochs=1, **QUIET)
+    twice = _compiled()
+    twice.fit(data.x, data.y, epochs=1, **QUIET)
+    twice.fit(data.x, data.y, epochs=1, **QUIET)
+    assert_same(named(twice.weights), named(model.weights))
+    front.close()
+
+
+# What is missing
+
+
+def test_fit_without_compile_is_kerass_own_error():
+    data = dense_data()
+    with distributed(seeded(DENSE.build)) as front, pytest.raises(ValueError, match=r"compile"):
+        front.fit(data.x, data.y, **QUIET)
+
+
+def test_the_plan_of_an_unbuilt_model_asks_for_data():
+    model = keras.Sequential([keras.layers.Dense(1, name="out")], name="unbuilt")
+    model.compile("sgd", "mse")
+    with distributed(model) as front, pytest.raises(ValueError, match=r"(?s)not.*built.*(build|shape|data|fit)"):
+        front.plan()
+
+
+def test_a_missing_optimizer():
+    data, model = dense_data(), seeded(DENSE.build)
+    before = named(model.weights)
+    with distributed(model) as front, pytest.raises(ValueError, match=r"(?i)optimizer"):
+        front.compile(optimizer=None, loss="mse", jit_compile=False)
+        front.fit(data.x, data.y, **QUIET)
+    assert_same(before, named(model.weights), tolerance=0.0)
+
+
+def test_a_missing_loss_is_kerass_own_error():
+    data = dense_data()
+    with distributed(seeded(DENSE.build)) as front, pytest.raises(ValueError, match="No loss to compute"):
+        front.compile("sgd", jit_compile=False)
+        front.fit(data.x, data.y, **QUIET)
+
+
+def test_a_fixed_batch_size_is_refused():
+    model = keras.Sequential([keras.Input(batch_shape=(8, 5), name="x"), keras.layers.Dense(1, name="out")])
+    model.compile("sgd", "mse", jit_compile=False)
+    data = dense_data(16)
+    with distributed(model) as front, pytest.raises(ValueError, match=r"(?s)fixed batch size.*8"):
+        front.fit(data.x, data.y, batch_size=8, verbose=0)
+
+
+# What deserves a word: in the log, in a warning, or on the screen
+
+
+def _said(caplog, capsys, action) -> str:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        action()
+    return "\n".join([caplog.text, *capsys.readouterr(), *(str(warning.message) for warning in caught)])
+
+
+def test_a_batch_smaller_than_the_number_of_replicas_is_mentioned(caplog, capsys):
+    data = dense_data(10)
+    with distributed(_compiled(), replicas=3) as front:
+        text = _said(caplog, capsys, lambda: front.fit(data.x, data.y, batch_size=2, epochs=2, verbose=0))
+    assert re.search(r"(?s)batch.*2.*3 replicas|3 replicas.*batch.*2", text)
+
+
+def test_a_single_replica_is_mentioned(caplog, capsys):
+    def action():
+        with distributed(_compiled(), replicas=1) as front:
+            print(front.plan())
+
+    text = _said(caplog, capsys, action)
+    assert re.search(r"(?i)(single|one|only 1|1) replica\b", text)

@@ -1,0 +1,164 @@
+"""Every form of data that `fit` takes, and every option that says which part of it is used."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.models import BY_NAME, DENSE, Data, ReferenceModel, dense_data
+from tests.support.training import seeded
+from tests.support.twins import QUIET, assert_same_outcome
+
+WEIGHTS = np.linspace(0.2, 2.0, 22)
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches of growing size."""
+
+    def __init__(self):
+        super().__init__()
+        self.data = dense_data()
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        rows = slice(index * (index + 1), (index + 1) * (index + 2))
+        return self.data.x[rows], self.data.y[rows], WEIGHTS[rows]
+
+
+def _dataset(batch: int = 7) -> tf.data.Dataset:
+    data = dense_data()
+    return tf.data.Dataset.from_tensor_slices((data.x, data.y, WEIGHTS)).batch(batch)
+
+
+def _generator():
+    data, start = dense_data(), 0
+    while True:
+        rows = np.arange(start, start + 5) % 22
+        yield data.x[rows], data.y[rows]
+        start += 5
+
+
+FORMS = {
+    "arrays": lambda fit: fit(dense_data().x, dense_data().y, batch_size=7, shuffle=False),
+    "arrays_shuffled": lambda fit: fit(dense_data().x, dense_data().y, batch_size=7),
+    "lists_of_tensors": lambda fit: fit(tf.constant(dense_data().x), tf.constant(dense_data().y), shuffle=False),
+    "float32_arrays": lambda fit: fit(dense_data().x.astype("float32"), dense_data().y, shuffle=False),
+    "dataset": lambda fit: fit(_dataset(), shuffle=False),
+    "dataset_of_fixed_batches": lambda fit: fit(_dataset().take(3), shuffle=False),
+    "dataset_repeated": lambda fit: fit(_dataset().repeat(), steps_per_epoch=5, shuffle=False),
+    "dataset_validated_by_dataset": lambda fit: fit(
+        _dataset(), validation_data=_dataset(4), validation_steps=3, shuffle=False
+    ),
+    "pydataset": lambda fit: fit(Batches(), shuffle=False),
+    "generator": lambda fit: fit(_generator(), steps_per_epoch=3, shuffle=False),
+    "sample_weight": lambda fit: fit(dense_data().x, dense_data().y, sample_weight=WEIGHTS, shuffle=False),
+    "validation_split": lambda fit: fit(dense_data().x, dense_data().y, validation_split=0.4, shuffle=False),
+    "validation_data_weighted": lambda fit: fit(
+        dense_data().x, dense_data().y, shuffle=False, validation_data=(dense_data(9).x, dense_data(9).y, WEIGHTS[:9])
+    ),
+    "validation_freq": lambda fit: fit(
+        dense_data().x, dense_data().y, validation_split=0.4, validation_freq=2, shuffle=False
+    ),
+    "steps_per_epoch": lambda fit: fit(_dataset(4), steps_per_epoch=3, shuffle=False),
+    "initial_epoch": lambda fit: fit(dense_data().x, dense_data().y, initial_epoch=1, shuffle=False),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_form(form: str):
+    def program(front, model):
+        history = FORMS[form](lambda *data, **options: front.fit(*data, **{"epochs": 2, "verbose": 0, **options}))
+        return {"history": history.history, "epochs": history.epoch}
+
+    assert_same_outcome(program, replicas=3)
+
+
+@pytest.mark.parametrize("name", ["embedding", "heads"])
+def test_lists_and_dicts_of_inputs_in_a_dataset(name: str):
+    reference = BY_NAME[name]
+
+    def program(front, model):
+        data = reference.data()
+        x = tuple(data.x) if isinstance(data.x, list) else data.x
+        dataset = tf.data.Dataset.from_tensor_slices((x, data.y)).batch(7)
+        return front.fit(dataset, epochs=2, shuffle=False, verbose=0).history
+
+    assert_same_outcome(program, reference, replicas=3)
+
+
+def test_class_weight_with_a_dataset():
+    reference = BY_NAME["convolution"]
+    flat = ReferenceModel(
+        "flat",
+        lambda: keras.Sequential(
+            [keras.Input((6, 6, 2), name="x"), keras.layers.Flatten(name="flat"), keras.layers.Dense(3, name="out")],
+            name="flat_model",
+        ),
+        reference.data,
+        reference.settings,
+    )
+
+    def program(front, model):
+        data = reference.data()
+        dataset = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(7)
+        return front.fit(dataset, class_weight={0: 1.0, 1: 5.0, 2: 0.1}, epochs=2, shuffle=False, verbose=0).history
+
+    assert_same_outcome(program, flat, replicas=3)
+
+
+def test_sequences_whose_length_changes_from_batch_to_batch():
+    reference = ReferenceModel(
+        "any_length",
+        lambda: keras.Sequential(
+            [keras.Input((None, 3), name="x"), keras.layers.LSTM(4, name="lstm"), keras.layers.Dense(1, name="out")],
+            name="any_length",
+        ),
+        dense_data,
+        lambda: {"loss": "mse"},
+    )
+
+    def batches():
+        random = np.random.default_rng(4)
+        for length in (3, 5, 4, 3, 6, 2):
+            x = random.normal(size=(7, length, 3))
+            yield x, x.mean(axis=(1, 2))[:, None]
+
+    def program(front, model):
+        signature = (tf.TensorSpec((None, None, 3), "float64"), tf.TensorSpec((None, 1), "float64"))
+        dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(6))
+        return front.fit(dataset, epochs=1, shuffle=False, verbose=0).history
+
+    assert_same_outcome(program, reference, replicas=3)
+
+
+def test_a_model_that_is_built_by_its_first_batch():
+    def build():
+        return keras.Sequential(
+            [keras.layers.Dense(6, activation="tanh", name="first"), keras.layers.Dense(1, name="out")], name="unbuilt"
+        )
+
+    assert not seeded(build).built
+
+    def program(front, model):
+        data = dense_data()
+        return front.fit(data.x, data.y, epochs=2, **QUIET).history
+
+    assert_same_outcome(program, ReferenceModel("unbuilt", build, dense_data, DENSE.settings), replicas=2)
+
+
+def test_data_with_another_last_axis_is_kerass_own_error():
+    bad = Data(np.zeros((8, 4)), np.zeros((8, 1)))
+
+    def program(front, model):
+        before = model.get_weights()
+        with pytest.raises(ValueError, match=r"expected axis -1|expected shape|incompatible"):
+            front.fit(bad.x, bad.y, verbose=0)
+        return {"unchanged": [np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True)]}
+
+    outcome = assert_same_outcome(program)
+    assert all(value for name, value in outcome.items() if "unchanged" in name)

@@ -1,0 +1,78 @@
+"""Where Keras under `MirroredStrategy` differs from one device, and this package does not.
+
+Each letter is a test that passes here, with a companion that shows the mirrored outcome to be another one (or an
+error), so that the first cannot pass by accident. The companions say nothing about this package.
+"""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from tests.support.compare import TOLERANCE, assert_same, relative_error
+from tests.support.distributed import BUILDERS, distributed
+from tests.support.letters import BY_LETTER, FEATURES, SEED, fit_ones, outcome
+from tests.support.mirrored import outcomes_under_mirrored_strategy
+
+EQUAL = ["A", "A-global", "A-value", "C", "J", "K"]
+"""Letters whose outcome is one device's; D is by itself."""
+
+
+@pytest.fixture(scope="module")
+def mirrored() -> dict[str, dict]:
+    return outcomes_under_mirrored_strategy()
+
+
+@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
+@pytest.mark.parametrize("letter", EQUAL)
+def test_outcome_is_one_devices(letter: str, builder: str):
+    fronts = []
+
+    def front_of(model):
+        fronts.append(distributed(model, replicas=2, strategy=BUILDERS[builder]()))
+        return fronts[-1]
+
+    try:
+        assert_same(outcome(BY_LETTER[letter]), outcome(BY_LETTER[letter], front_of))
+    finally:
+        for front in fronts:
+            front.close()
+
+
+@pytest.mark.parametrize("letter", ["A", "A-global", "A-value", "C", "K"])
+def test_mirrored_companion_ends_with_other_values(letter: str, mirrored):
+    expected, actual = outcome(BY_LETTER[letter]), mirrored[letter]
+    assert "error" not in actual
+    assert max(relative_error(value, actual["values"][name]) for name, value in expected.items()) > 1e6 * TOLERANCE
+
+
+def test_mirrored_companion_of_moving_averages_has_replica_0s(mirrored):
+    assert outcome(BY_LETTER["C"])["moving_mean"] == pytest.approx([0.25, 0.25])
+    assert mirrored["C"]["values"]["moving_mean"] == pytest.approx([0.0, 0.0])
+
+
+def test_mirrored_companion_of_string_inputs_raises(mirrored):
+    assert outcome(BY_LETTER["J"])
+    assert "string" in mirrored["J"]["error"]
+
+
+def test_dropout_masks_differ_between_replicas_and_replica_0_has_one_devices():
+    keras.utils.set_random_seed(SEED)
+    alone = BY_LETTER["D"].build()
+    first = fit_ones(alone, alone, examples=1)  # what one device draws for replica 0's slice
+    keras.utils.set_random_seed(SEED)
+    model = BY_LETTER["D"].build()
+    with distributed(model, replicas=2) as front:
+        both = fit_ones(front, model)
+    for step, mask in first.items():
+        second = 2 * both[step] - mask
+        assert set(np.unique(mask)) == {0.0, 1.0}
+        assert set(np.unique(second)) == {0.0, 1.0}, "replica 0's mask is not one device's"
+        assert 0 < np.abs(second - mask).sum() < FEATURES
+    assert len({tuple(value) for value in both.values()}) == len(both), "masks repeat from step to step"
+
+
+def test_mirrored_companion_draws_one_mask_for_all_replicas(mirrored):
+    for mean in mirrored["D"]["values"].values():
+        assert set(np.unique(mean)) == {0.0, 1.0}

@@ -1,0 +1,122 @@
+"""Metrics, logs and History are the global batch's, whatever the metric computes."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from tests.support.models import BY_NAME, EXAMPLES, Data, ReferenceModel, dense_data
+from tests.support.twins import QUIET, assert_same_outcome
+
+
+def _classifier() -> keras.Model:
+    dense = keras.layers.Dense
+    return keras.Sequential(
+        [keras.Input((5,), name="x"), dense(6, activation="tanh", name="hidden"),
+         dense(1, activation="sigmoid", name="out")], name="classifier",
+    )  # fmt: skip
+
+
+def _classes() -> Data:
+    data = dense_data()
+    return Data(data.x, (data.y > 0).astype("float64"), np.linspace(0.2, 2.0, EXAMPLES))
+
+
+def _settings() -> dict:
+    metrics = keras.metrics
+    return {
+        "loss": "binary_crossentropy",
+        "metrics": [metrics.AUC(num_thresholds=50, name="auc"), metrics.Precision(name="precision"),
+                    metrics.R2Score(name="r2"), metrics.RootMeanSquaredError(name="rmse")],
+        "weighted_metrics": [metrics.AUC(curve="PR", num_thresholds=50, name="weighted_auc"), "accuracy"],
+    }  # fmt: skip
+
+
+CLASSIFIER = ReferenceModel("classifier", _classifier, _classes, _settings)
+
+
+class Spread(keras.metrics.Metric):
+    """Largest minus smallest prediction of the last epoch's weights: state of its own, no mean, no stock class."""
+
+    def __init__(self, name: str = "spread"):
+        super().__init__(name=name)
+        self.total = self.add_weight(shape=(), initializer="zeros", name="total")
+        self.squares = self.add_weight(shape=(), initializer="zeros", name="squares")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(keras.ops.sum(y_pred))
+        self.squares.assign_add(keras.ops.sum(keras.ops.square(y_pred)))
+
+    def result(self):
+        return keras.ops.sqrt(self.squares) - self.total / (1.0 + self.squares)
+
+
+class BatchLogs(keras.callbacks.Callback):
+    """Keeps what each batch logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.logs = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.logs.append(dict(logs))
+
+
+def _fit(front, model):
+    data, logs = CLASSIFIER.data(), BatchLogs()
+    validation = (data.x[3:16], data.y[3:16])
+    history = front.fit(
+        data.x, data.y, sample_weight=data.sample_weight, validation_data=validation, epochs=3, callbacks=[logs],
+        **QUIET,
+    )  # fmt: skip
+    assert len(logs.logs) == 12
+    return {"history": history.history, "batches": logs.logs}
+
+
+@pytest.mark.parametrize("replicas, builder", [(2, "AllReduce"), (3, "PS")])
+def test_history_and_the_logs_of_every_batch(replicas: int, builder: str):
+    outcome = assert_same_outcome(_fit, CLASSIFIER, replicas=replicas, builder=builder)
+    assert 0 < outcome["result/history/auc/0"] < 1
+
+
+def test_metrics_of_several_outputs():
+    reference = BY_NAME["heads"]
+
+    def program(front, model):
+        data = reference.data()
+        return front.fit(data.x, data.y, epochs=2, validation_split=0.3, **QUIET).history
+
+    outcome = assert_same_outcome(program, reference, replicas=3)
+    assert "result/val_label_accuracy/1" in outcome
+
+
+def test_a_metric_of_the_users_own():
+    def program(front, model):
+        data = dense_data()
+        return front.fit(data.x, data.y, epochs=2, **QUIET).history
+
+    assert_same_outcome(program, settings=lambda: {"metrics": [Spread()]}, replicas=3)
+
+
+def test_metrics_start_anew_each_epoch():
+    """With a learning rate of zero every epoch is the same epoch."""
+
+    def program(front, model):
+        model.optimizer.learning_rate = 0.0
+        data = CLASSIFIER.data()
+        history = front.fit(data.x, data.y, epochs=2, **QUIET).history
+        for name, values in history.items():
+            assert values[0] == values[1], name
+        return history
+
+    assert_same_outcome(program, CLASSIFIER, "sgd", replicas=3)
+
+
+def test_metric_objects_hold_the_result_afterwards():
+    def program(front, model):
+        data = CLASSIFIER.data()
+        front.fit(data.x, data.y, epochs=1, **QUIET)
+        return model.get_metrics_result()
+
+    assert_same_outcome(program, CLASSIFIER, replicas=3)

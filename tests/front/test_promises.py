@@ -1,0 +1,179 @@
+"""What happens to XLA, to single batches, to losses that are summed by hand, and to random streams."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.compare import TOLERANCE, assert_same, named, relative_error
+from tests.support.distributed import BUILDERS, distributed
+from tests.support.models import DENSE, ReferenceModel, dense_data, dense_model
+from tests.support.steps import OwnStep
+from tests.support.training import seeded
+from tests.support.twins import QUIET, assert_same_outcome
+
+
+def _fit(front, model):
+    data = dense_data()
+    return front.fit(data.x, data.y, epochs=2, **QUIET).history
+
+
+# XLA
+
+
+@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
+def test_xla_that_was_asked_for_is_in_the_plan_by_name_and_changes_no_numbers(builder: str):
+    """The plan says what becomes of it, on or off, and silence means that nobody asked."""
+    assert_same_outcome(_fit, replicas=2, builder=builder, settings=lambda: {"jit_compile": True})
+    with distributed(seeded(DENSE.build)) as front:
+        front.compile(**DENSE.compile_arguments("adam") | {"jit_compile": True}, strategy=BUILDERS[builder]())
+        assert "XLA" in str(front.plan())
+        front.compile(**DENSE.compile_arguments("adam"), strategy=BUILDERS[builder]())
+        assert "XLA" not in str(front.plan())
+
+
+# Single batches
+
+
+class CountsRows(keras.layers.Layer):
+    """Writes down how many examples it saw last; an integer follows replica 0, a float is averaged over replicas."""
+
+    def build(self, shape):
+        self.rows = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="rows")
+        self.average = self.add_weight(shape=(), initializer="zeros", trainable=False, name="average")
+
+    def call(self, x):
+        self.rows.assign(keras.ops.shape(x)[0])
+        self.average.assign(keras.ops.cast(keras.ops.shape(x)[0], self.average.dtype))
+        return x
+
+
+def _counting() -> keras.Model:
+    layers = [keras.Input((5,), name="x"), CountsRows(name="count"), keras.layers.Dense(1, name="out")]
+    return keras.Sequential(layers, name="counting")
+
+
+@pytest.mark.parametrize("examples, replicas, rows, average", [(10, 2, 5, 5.0), (11, 3, 4, (16 + 16 + 9) / 11),
+                                                               (1, 2, 1, 1.0)])  # fmt: skip
+def test_one_batch_is_divided_among_the_replicas(examples: int, replicas: int, rows: int, average: float):
+    data, model = dense_data(examples), seeded(_counting)
+    with distributed(model, replicas=replicas) as front:
+        front.compile("sgd", "mse", jit_compile=False)
+        front.train_on_batch(data.x, data.y)
+        assert model.get_layer("count").rows.numpy() == rows
+        assert relative_error(average, model.get_layer("count").average.numpy()) <= TOLERANCE
+
+
+def test_one_batch_trains_like_one_device():
+    def program(front, model):
+        data = dense_data(9)
+        return [front.train_on_batch(data.x, data.y) for _ in range(3)]
+
+    assert_same_outcome(program, replicas=2)
+
+
+# Losses that are summed by hand: a custom step's own terms count as means
+
+
+class ByHand(OwnStep):
+    """Reduces its loss itself; `scale` times it is what trains."""
+
+    def __init__(self, reduce, scale: float = 1.0):
+        super().__init__(name="by_hand")
+        self.reduce, self.scale = reduce, scale
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            terms = tf.reduce_sum(tf.square(self(x, training=True) - y), axis=-1)
+            loss = self.scale * self.reduce(terms, x)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        self.tracker.update_state(terms)
+        return {"squares": self.tracker.result()}
+
+
+def _mean(terms, x):
+    return tf.reduce_mean(terms)
+
+
+def _sum_over_rows(terms, x):
+    return tf.reduce_sum(terms) / tf.cast(tf.shape(x)[0], terms.dtype)
+
+
+def _sum(terms, x):
+    return tf.reduce_sum(terms)
+
+
+def _by_hand(reduce, scale: float = 1.0) -> ReferenceModel:
+    return ReferenceModel("by_hand", lambda: ByHand(reduce, scale), dense_data, dict)
+
+
+@pytest.mark.parametrize("reduce", [_mean, _sum_over_rows], ids=["mean", "sum_divided_by_rows"])
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_a_mean_by_hand_is_the_whole_batchs(reduce, replicas: int):
+    assert_same_outcome(_fit, _by_hand(reduce), replicas=replicas)
+
+
+def test_a_sum_by_hand_counts_as_a_mean():
+    """Documented: with equal shares it is one device's sum divided by the number of replicas."""
+
+    def train(front):
+        data = dense_data(16)
+        return front.fit(data.x, data.y, epochs=2, batch_size=8, shuffle=False, verbose=0).history
+
+    optimizer = {"optimizer": lambda: keras.optimizers.SGD(0.001, name="sgd")}
+    plain = seeded(lambda: ByHand(_sum, 0.5))
+    plain.compile(optimizer["optimizer"](), jit_compile=False)
+    expected = train(plain)
+    model = seeded(lambda: ByHand(_sum))
+    with distributed(model, replicas=2) as front:
+        front.compile(optimizer["optimizer"](), jit_compile=False)
+        assert_same(expected, train(front))
+        assert_same(named(plain.weights), named(model.weights))
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_a_keras_loss_that_sums_is_the_whole_batchs(replicas: int):
+    settings = {"loss": keras.losses.MeanSquaredError(reduction="sum")}
+    assert_same_outcome(_fit, optimizer="adam", replicas=replicas, settings=lambda: dict(settings))
+
+
+# Random streams
+
+
+@pytest.mark.parametrize("layer", [keras.layers.Dropout, keras.layers.GaussianNoise])
+def test_random_layers_repeat_from_one_seed(layer):
+    def build():
+        model = dense_model()
+        return keras.Sequential([model.layers[0], layer(0.3, name="noise"), *model.layers[1:]], name="noisy")
+
+    def train() -> dict[str, np.ndarray]:
+        model = seeded(build)
+        with distributed(model, replicas=2) as front:
+            front.compile(**DENSE.compile_arguments("adam"))
+            return _fit(front, model) | named(model.weights)
+
+    assert_same(train(), train(), tolerance=0.0)
+
+
+def test_the_state_of_random_layers_is_replica_0s():
+    def build():
+        return keras.Sequential(
+            [keras.Input((5,), name="x"), keras.layers.Dropout(0.5, name="drop"), keras.layers.Dense(1, name="out")],
+            name="dropped",
+        )
+
+    def seeds(model) -> dict[str, np.ndarray]:
+        """By position: seed generators are named by a counter of the process."""
+        found = [variable.numpy() for variable in model.variables if "seed" in variable.path]
+        return {str(index): value for index, value in enumerate(found)}
+
+    plain, model = seeded(build), seeded(build)
+    plain.compile(**DENSE.compile_arguments("sgd"))
+    _fit(plain, plain)
+    with distributed(model, replicas=3) as front:
+        front.compile(**DENSE.compile_arguments("sgd"))
+        _fit(front, model)
+    assert_same(seeds(plain), seeds(model), tolerance=0.0)

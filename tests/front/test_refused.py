@@ -1,0 +1,161 @@
+"""Steps that cannot be divided into replicas and updates are refused with the reason, and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import pytest
+import tensorflow as tf
+
+from tests.support.compare import TOLERANCE, assert_same, named, relative_error
+from tests.support.distributed import BUILDERS, distributed
+from tests.support.models import DENSE, ReferenceModel, dense_data
+from tests.support.steps import OwnStep
+from tests.support.training import seeded
+from tests.support.twins import QUIET, flat, run_plain, state
+
+
+def _gradients(model: keras.Model, data) -> list[tf.Tensor]:
+    x, y = data
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+    return tape.gradient(loss, model.trainable_variables)
+
+
+class AppliesInALoop(OwnStep):
+    """Applies inside the body of a graph loop."""
+
+    def train_step(self, data):
+        def body(i):
+            self.optimizer.apply(_gradients(self, data), self.trainable_variables)
+            return i + 1
+
+        tf.while_loop(lambda i: i < 2, body, [tf.constant(0)])
+        return {"squares": self.tracker.result()}
+
+
+class WritesWeights(OwnStep):
+    """Writes a trainable variable without an optimizer."""
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        self.first.kernel.assign(self.first.kernel * 0.99)
+        return logs
+
+
+class CountsInATable(OwnStep):
+    """Keeps state in a mutable table, which is neither a variable nor constant."""
+
+    def __init__(self):
+        super().__init__(name="counts")
+        self.seen = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, default_value=0)
+
+    def train_step(self, data):
+        self.seen.insert(tf.zeros([1], tf.int64), self.seen.lookup(tf.zeros([1], tf.int64)) + 1)
+        return super().train_step(data)
+
+
+class Queues(OwnStep):
+    """Keeps examples in a queue of its own."""
+
+    def __init__(self):
+        super().__init__(name="queues")
+        self.queue = tf.queue.FIFOQueue(100, [tf.float64])
+
+    def train_step(self, data):
+        self.queue.enqueue(tf.reduce_mean(data[0]))
+        return super().train_step(data)
+
+
+class ClipsByHand(OwnStep):
+    """Clips between the tape and the optimizer."""
+
+    def train_step(self, data):
+        gradients, _ = tf.clip_by_global_norm(_gradients(self, data), 0.1)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"squares": self.tracker.result()}
+
+
+def _model(kind: Callable[[], keras.Model]) -> keras.Model:
+    model = seeded(kind)
+    model.compile(keras.optimizers.SGD(0.1, name="sgd"), jit_compile=False)
+    model(dense_data().x)  # builds it
+    return model
+
+
+@pytest.mark.parametrize(
+    "kind, reason",
+    [
+        (AppliesInALoop, r"(?is)loop|while"),
+        (WritesWeights, r"(?is)first/kernel"),
+        (CountsInATable, r"(?is)table"),
+        (Queues, r"(?is)queue"),
+    ],
+)
+@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
+def test_refused_with_the_reason(kind: type[keras.Model], reason: str, builder: str):
+    data, model = dense_data(), _model(kind)
+    before = named(model.weights)
+    with distributed(model, strategy=BUILDERS[builder]()) as front, pytest.raises(ValueError, match=reason):
+        front.fit(data.x, data.y, epochs=1, **QUIET)
+    assert_same(before, named(model.weights), tolerance=0.0)
+
+
+def test_after_a_refusal_plain_keras_trains_the_model():
+    data, model = dense_data(), _model(WritesWeights)
+    with distributed(model) as front, pytest.raises(ValueError, match="first/kernel"):
+        front.fit(data.x, data.y, epochs=1, **QUIET)
+    expected = _model(WritesWeights)
+    kinds = [one.fit(data.x, data.y, epochs=1, **QUIET).history for one in (expected, model)]
+    assert kinds[0] == kinds[1]
+    assert_same(named(expected.weights), named(model.weights), tolerance=0.0)
+
+
+@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
+def test_clipping_by_hand_is_the_whole_batchs_or_refused(builder: str):
+    """Never per replica: either the outcome is one device's, or the error says what to use instead."""
+    data = dense_data()
+    plain, model = _model(ClipsByHand), _model(ClipsByHand)
+    before = named(model.weights)
+    plain.fit(data.x, data.y, epochs=2, **QUIET)
+    with distributed(model, strategy=BUILDERS[builder]()) as front:
+        try:
+            front.fit(data.x, data.y, epochs=2, **QUIET)
+        except ValueError as refusal:
+            assert "clipnorm" in str(refusal) or "between the tape and" in str(refusal)
+            assert_same(before, named(model.weights), tolerance=0.0)
+        else:
+            assert_same(named(plain.weights), named(model.weights))
+
+
+def test_python_in_the_step_runs_on_this_machine():
+    """What is bound to this process has no way to travel, and here it need not."""
+
+    class ThroughPython(keras.layers.Layer):
+        """Squares its input in Python."""
+
+        def call(self, x):
+            squared = tf.numpy_function(lambda array: array**2, [x], tf.float64)
+            squared.set_shape(x.shape)
+            return x + tf.stop_gradient(squared)
+
+        def compute_output_shape(self, shape):
+            return shape
+
+    def build():
+        x = keras.Input((5,), name="x")
+        return keras.Model(x, keras.layers.Dense(1, name="out")(ThroughPython(name="python")(x)), name="through")
+
+    reference = ReferenceModel("through", build, dense_data, DENSE.settings)
+
+    def program(front, model):
+        data = dense_data()
+        return front.fit(data.x, data.y, epochs=1, **QUIET).history
+
+    model = seeded(build)
+    model.compile(**reference.compile_arguments("adam"))
+    with distributed(model, replicas=3) as front:
+        actual = flat({"result": program(front, model), "state": state(model)})
+    expected = run_plain(program, reference)
+    assert max(relative_error(value, actual[name]) for name, value in expected.items()) <= TOLERANCE

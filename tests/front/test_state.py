@@ -1,0 +1,158 @@
+"""Whoever looks during training sees the current state, and whatever is changed counts from the next step."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from tests.support.compare import TOLERANCE, named, relative_error
+from tests.support.models import BY_NAME, dense_data
+from tests.support.twins import QUIET, assert_same_outcome, run_distributed, run_plain
+
+WAYS = [("callback_model", "AllReduce"), ("closure", "AllReduce"), ("front", "AllReduce"), ("closure", "PS")]
+
+
+def _reach(way: str, callback, front, model):
+    """The model as a callback may get at it."""
+    return {"callback_model": lambda: callback.model, "closure": lambda: model, "front": lambda: front}[way]()
+
+
+class AtBatch(keras.callbacks.Callback):
+    """Calls a function with the callback at the end of each batch, and keeps what it returns."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.seen = function, []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append(self.function(self, batch))
+
+
+def _train(front, callback, epochs: int = 2, **options):
+    data = dense_data()
+    history = front.fit(data.x, data.y, epochs=epochs, callbacks=[callback], **{**QUIET, **options}).history
+    return {"history": history, "seen": callback.seen}
+
+
+@pytest.mark.parametrize("way, builder", WAYS)
+def test_weights_are_read_at_every_batch(way: str, builder: str):
+    def program(front, model):
+        def read(callback, batch):
+            return [weight.copy() for weight in _reach(way, callback, front, model).get_weights()]
+
+        result = _train(front, AtBatch(read))
+        assert not np.array_equal(result["seen"][0][0], result["seen"][1][0])
+        return result
+
+    assert_same_outcome(program, replicas=2, builder=builder)
+
+
+@pytest.mark.parametrize("way, builder", WAYS)
+def test_weights_that_are_set_count_from_the_next_step(way: str, builder: str):
+    def program(front, model):
+        def halve(callback, batch):
+            if batch == 1:
+                reached = _reach(way, callback, front, model)
+                reached.set_weights([weight / 2 for weight in reached.get_weights()])
+
+        return _train(front, AtBatch(halve))["history"]
+
+    assert_same_outcome(program, replicas=3, builder=builder)
+
+
+@pytest.mark.parametrize("share", [False, True], ids=["own_memory", "shared_memory"])
+def test_one_layers_variable_is_read_and_assigned(share: bool):
+    def program(front, model):
+        layer = model.get_layer("first")
+
+        def scale(callback, batch):
+            value = layer.kernel.numpy()
+            layer.kernel.assign(value * (0.9 if batch else 1.1))
+            return value
+
+        return _train(front, AtBatch(scale))
+
+    assert_same_outcome(program, share_memory=share)
+
+
+def test_a_variable_is_read_as_a_tensor():
+    def program(front, model):
+        kernel = model.get_layer("out").kernel
+        return _train(front, AtBatch(lambda callback, batch: keras.ops.sum(kernel * 2.0).numpy()))
+
+    assert_same_outcome(program)
+
+
+def test_calling_the_model_in_a_callback_uses_the_current_weights():
+    def program(front, model):
+        x = dense_data(4).x
+        return _train(front, AtBatch(lambda callback, batch: callback.model(x).numpy()))
+
+    assert_same_outcome(program)
+
+
+@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
+def test_the_learning_rate_changes_at_a_batch(builder: str):
+    def program(front, model):
+        def change(callback, batch):
+            optimizer = callback.model.optimizer
+            optimizer.learning_rate = float(optimizer.learning_rate.numpy()) * 0.5
+            return {"rate": optimizer.learning_rate.numpy(), "iterations": optimizer.iterations.numpy()}
+
+        return _train(front, AtBatch(change))
+
+    assert_same_outcome(program, replicas=3, builder=builder)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+def test_optimizer_slots_are_read_and_changed(optimizer: str):
+    def program(front, model):
+        def clear(callback, batch):
+            slots = [v for v in model.optimizer.variables if v.path.endswith("momentum")]
+            assert slots
+            seen = named(slots)
+            if batch == 2:
+                for slot in slots:
+                    slot.assign(np.zeros(slot.shape))
+            return seen
+
+        return _train(front, AtBatch(clear))
+
+    assert_same_outcome(program, optimizer=optimizer)
+
+
+def test_moving_averages_are_changed_before_training():
+    """The mean of the replicas' moving means is one device's, whatever it started from."""
+    reference = BY_NAME["convolution"]
+
+    def program(front, model):
+        data, norm = reference.data(), model.get_layer("norm")
+        norm.moving_mean.assign([4.0, 3.0, 2.0, 1.0])
+        front.fit(data.x, data.y, batch_size=22, epochs=1, shuffle=False, verbose=0)
+        return {"moved": norm.moving_mean.numpy()}
+
+    expected, actual = run_plain(program, reference, "sgd"), run_distributed(program, reference, "sgd", replicas=3)
+    assert relative_error(expected["result/moved"], actual["result/moved"]) <= TOLERANCE
+
+
+def test_weights_between_two_fits():
+    def program(front, model):
+        data = dense_data()
+        front.fit(data.x, data.y, epochs=1, **QUIET)
+        seen = named(model.weights)
+        model.get_layer("first").kernel.assign(np.full((5, 8), 0.1))
+        return [seen, front.fit(data.x, data.y, epochs=1, **QUIET).history]
+
+    assert_same_outcome(program, replicas=3)
+
+
+def test_weights_at_the_end_of_training_for_a_callback():
+    def program(front, model):
+        seen = []
+        end = keras.callbacks.LambdaCallback(on_train_end=lambda logs: seen.append(named(model.weights)))
+        data = dense_data()
+        front.fit(data.x, data.y, epochs=1, callbacks=[end], **QUIET)
+        return seen
+
+    assert_same_outcome(program, replicas=2)

@@ -1,0 +1,93 @@
+"""What a training left behind, by name, and the one tolerance that two trainings are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+TOLERANCE = 1e-12
+"""Largest allowed difference of two tensors, relative to the largest entry of the expected one."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The state of a model after training: its weights, its optimizers' variables, and Keras's History."""
+
+    weights: Mapping[str, np.ndarray]
+    optimizer: Mapping[str, np.ndarray]
+    history: Mapping[str, np.ndarray]
+
+
+def named(variables: Iterable) -> dict[str, np.ndarray]:
+    """Values by path; a path that occurs again gets a counter, in the order of the variables."""
+    values: dict[str, np.ndarray] = {}
+    for variable in variables:
+        name, count = variable.path, 1
+        while name in values:
+            name, count = f"{variable.path}#{count}", count + 1
+        values[name] = variable.numpy()
+    return values
+
+
+def relative_error(expected, actual) -> float:
+    """max|a-b| / max|a|; infinite where the shapes differ, where only one is finite, or where zero became something."""
+    expected, actual = np.asarray(expected), np.asarray(actual)
+    if expected.shape != actual.shape:
+        return float("inf")
+    if np.array_equal(expected, actual, equal_nan=expected.dtype.kind == "f" and actual.dtype.kind == "f"):
+        return 0.0
+    if expected.dtype.kind not in "fiub" or not (np.isfinite(expected).all() and np.isfinite(actual).all()):
+        return float("inf")
+    scale = np.max(np.abs(expected.astype("float64")), initial=0.0)
+    difference = np.max(np.abs(expected.astype("float64") - actual.astype("float64")))
+    return float(difference / scale) if scale else float("inf")
+
+
+def differences(expected: Mapping, actual: Mapping, tolerance: float = TOLERANCE) -> list[str]:
+    """Every name whose tensors differ by more than the tolerance, as text; names that only one side has come first."""
+    found = [f"{name}: only in the {side}" for side, name in _one_sided(expected, actual)]
+    for name in expected.keys() & actual.keys():
+        error = relative_error(expected[name], actual[name])
+        if not error <= tolerance:
+            found.append(f"{name}: relative difference {error:.2e}, allowed {tolerance:.0e}")
+    return found
+
+
+def _one_sided(expected: Mapping, actual: Mapping) -> list[tuple[str, str]]:
+    missing = [("expected", name) for name in sorted(expected.keys() - actual.keys())]
+    return missing + [("actual", name) for name in sorted(actual.keys() - expected.keys())]
+
+
+def assert_same(expected: Mapping, actual: Mapping, tolerance: float = TOLERANCE) -> None:
+    """Fails with every name that differs."""
+    assert expected, "nothing to compare"
+    found = differences(expected, actual, tolerance)
+    assert not found, "\n" + "\n".join(found)
+
+
+def assert_equally_trained(expected: Trained, actual: Trained, tolerance: float = TOLERANCE) -> None:
+    """Every weight, every optimizer variable and every number of History within the tolerance, and finite."""
+    assert_finite(expected)
+    assert_same(
+        {f"{part} {name}": value for part, values in vars(expected).items() for name, value in values.items()},
+        {f"{part} {name}": value for part, values in vars(actual).items() for name, value in values.items()},
+        tolerance,
+    )
+
+
+def assert_finite(trained: Trained) -> None:
+    """A training that diverged compares equal to any other that did, so it may not be an expectation."""
+    for part, values in vars(trained).items():
+        for name, value in values.items():
+            assert np.isfinite(value).all(), f"{part} {name} is not finite"
+
+
+def worst_error(expected: Trained, actual: Trained) -> float:
+    """The largest relative difference over everything that two trainings left behind."""
+    return max(
+        relative_error(value, getattr(actual, part)[name])
+        for part, values in vars(expected).items()
+        for name, value in values.items()
+    )

@@ -1,0 +1,44 @@
+"""Training reference models through the package, on CPU replicas of this process."""
+
+from __future__ import annotations
+
+from autodist_core import ResourceSpec
+from autodist_core.strategy import PS, AllReduce, Parallax, PSLoadBalancing
+from autodist_keras import DistributedModel
+from tests.support.compare import Trained
+from tests.support.models import Data, ReferenceModel
+from tests.support.training import fit, seeded, trained
+
+BUILDERS = {"AllReduce": AllReduce, "PS": PS, "PSLoadBalancing": PSLoadBalancing, "Parallax": Parallax}
+
+
+def distributed(model, *, replicas: int = 2, **arguments) -> DistributedModel:
+    """The model on so many logical CPUs; every replica has a memory of its own unless told otherwise."""
+    return DistributedModel(model, ResourceSpec.local(cpus=replicas), **{"share_memory": False, **arguments})
+
+
+def train_distributed(
+    reference: ReferenceModel,
+    optimizer: str,
+    *,
+    builder: str = "AllReduce",
+    replicas: int = 2,
+    share_memory: bool = False,
+    data: Data | None = None,
+    **overrides,
+) -> Trained:
+    """Distributed training that `train_plain` with the same arguments is the expectation of.
+
+    A model that wants arguments of its own in `compile` is compiled before it is wrapped, all others after.
+    """
+    model = seeded(reference.build)
+    arguments, strategy = reference.compile_arguments(optimizer), BUILDERS[builder]()
+    if reference.second_optimizer:
+        model.compile(**arguments)
+        wrapper = distributed(model, replicas=replicas, share_memory=share_memory, strategy=strategy)
+    else:
+        wrapper = distributed(model, replicas=replicas, share_memory=share_memory)
+        wrapper.compile(**arguments, strategy=strategy)
+    with wrapper:
+        history = fit(wrapper, data or reference.data(), **overrides)
+        return trained(model, history, reference.optimizers(model))

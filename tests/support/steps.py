@@ -1,0 +1,136 @@
+"""Models with training steps of their own, written the way Keras's guides show."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+class OwnStep(keras.Model):
+    """A subclassed model with its own layers, its own loss tracker and its own `train_step`."""
+
+    def __init__(self, name: str = "own_step"):
+        super().__init__(name=name)
+        self.first = keras.layers.Dense(6, activation="tanh", name="first")
+        self.second = keras.layers.Dense(1, name="second")
+        self.tracker = keras.metrics.Mean(name="squares")
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            squares = tf.reduce_mean(tf.square(self(x, training=True) - y), axis=-1)
+            loss = tf.reduce_mean(squares)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        self.tracker.update_state(squares)
+        return {"squares": self.tracker.result()}
+
+    @property
+    def metrics(self):
+        return [self.tracker]
+
+
+class AppliesTwice(OwnStep):
+    """One optimizer that applies twice in a step; the second pass reads the weights that the first one wrote."""
+
+    def train_step(self, data):
+        x, y = data
+        for power in (2.0, 1.5):
+            with tf.GradientTape() as tape:
+                errors = tf.reduce_mean(tf.abs(self(x, training=True) - y) ** power, axis=-1)
+                loss = tf.reduce_mean(errors)
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            self.tracker.update_state(errors)
+        return {"squares": self.tracker.result()}
+
+
+class Adversarial(keras.Model):
+    """A generator and a critic with an optimizer each; the generator learns from the critic as just updated."""
+
+    def __init__(self, name: str = "adversarial"):
+        super().__init__(name=name)
+        dense = keras.layers.Dense
+        self.generator = keras.Sequential(
+            [keras.Input((3,)), dense(5, activation="tanh", name="g1"), dense(4, name="g2")], name="generator"
+        )
+        self.critic = keras.Sequential(
+            [keras.Input((4,)), dense(5, activation="tanh", name="c1"), dense(1, name="c2")], name="critic"
+        )
+        self.critic_loss = keras.metrics.Mean(name="critic_loss")
+        self.generator_loss = keras.metrics.Mean(name="generator_loss")
+        self.built = True
+
+    def compile(self, optimizer, critic_optimizer, **kwargs):
+        super().compile(optimizer=optimizer, **kwargs)
+        self.critic_optimizer = critic_optimizer
+
+    def call(self, noise):
+        return self.generator(noise)
+
+    def train_step(self, data):
+        noise, real = data
+        with tf.GradientTape() as tape:
+            fake = self.generator(noise, training=True)
+            terms = tf.nn.softplus(-self.critic(real, training=True)) + tf.nn.softplus(self.critic(fake, training=True))
+            loss = tf.reduce_mean(terms)
+        weights = self.critic.trainable_variables
+        self.critic_optimizer.apply(tape.gradient(loss, weights), weights)
+        self.critic_loss.update_state(terms)
+        with tf.GradientTape() as tape:
+            terms = tf.nn.softplus(-self.critic(self.generator(noise, training=True), training=True))
+            loss = tf.reduce_mean(terms)
+        weights = self.generator.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        self.generator_loss.update_state(terms)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+    @property
+    def metrics(self):
+        return [self.critic_loss, self.generator_loss]
+
+
+class SlicedStep(keras.Model):
+    """The one-device reference of a model with batch statistics: each replica's slice sees its own statistics.
+
+    Slices are contiguous, as `numpy.array_split` cuts them. Gradients, losses and moving averages are combined with
+    the share of the batch's examples that each slice has; slices without examples do not count.
+    Runs eagerly: compile it with `run_eagerly=True`.
+    """
+
+    replicas = 1
+
+    def train_step(self, data):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        total = int(x.shape[0])
+        before = [variable.numpy() for variable in self.non_trainable_variables]
+        after = [np.zeros_like(value) for value in before]
+        gradients = [np.zeros(variable.shape) for variable in self.trainable_variables]
+        outputs, losses = [], []
+        for rows in np.array_split(np.arange(total), self.replicas):
+            if not len(rows):
+                continue
+            share = len(rows) / total
+            x_part, y_part = (tf.gather(tensor, rows) for tensor in (x, y))
+            weight_part = None if sample_weight is None else tf.gather(sample_weight, rows)
+            for variable, value in zip(self.non_trainable_variables, before, strict=True):
+                variable.assign(value)
+            with tf.GradientTape() as tape:
+                outputs.append(self(x_part, training=True))
+                part = self.compute_loss(x_part, y_part, outputs[-1], weight_part)
+            for total_gradient, gradient in zip(
+                gradients, tape.gradient(part, self.trainable_variables), strict=True
+            ):
+                total_gradient += share * gradient.numpy()
+            for value, variable in zip(after, self.non_trainable_variables, strict=True):
+                value += share * variable.numpy()
+            losses.append(share * part)
+        for variable, value in zip(self.non_trainable_variables, after, strict=True):
+            variable.assign(value)
+        self.optimizer.apply([tf.constant(gradient) for gradient in gradients], self.trainable_variables)
+        self._loss_tracker.update_state(tf.add_n(losses), sample_weight=total)
+        return self.compute_metrics(x, y, tf.concat(outputs, axis=0), sample_weight)
