@@ -17,8 +17,11 @@ from autodist_core.errors import CaptureError
 from autodist_core.graph_item import Gradient, GraphItem, Table, Tensor, Variable
 
 _TAPE = "gradient_tape/"
-_LINEAR = {"AddN", "Identity", "IdentityN", "ConcatV2", "Concat", "Reshape", "Cast", "Add", "AddV2", "Sub", "Neg",
+# Operations that commute with a sum over replicas when everything they read does.
+_LINEAR = {"AddN", "Identity", "IdentityN", "ConcatV2", "Reshape", "Cast", "Add", "AddV2", "Sub", "Neg",
            "Squeeze", "ExpandDims", "UnsortedSegmentSum", "Pack"}
+# Inputs of these that say where, not how much.
+_POSITIONS = {"ConcatV2": (-1,), "Reshape": (1,), "ExpandDims": (1,), "UnsortedSegmentSum": (1, 2)}
 _SCALING = {"Mul": (0, 1), "RealDiv": (0,), "DivNoNan": (0,)}
 _MUTATING_TABLES = {"LookupTableInsertV2", "LookupTableImportV2", "LookupTableRemoveV2"}
 
@@ -247,39 +250,56 @@ class _TapeAncestors:
 def _is_linear(has_tape: _TapeAncestors, tensor: Any) -> bool:
     """Whether a gradient is as the tape made it, up to operations that commute with a sum over replicas."""
     operation = tensor.op
-    if _TAPE in operation.name or not has_tape(operation):
+    if _TAPE in operation.name:
         return True
+    inputs = list(operation.inputs)
     if operation.type in _LINEAR:
-        return all(_is_linear(has_tape, source) for source in operation.inputs)
+        skipped = {inputs[position].name for position in _POSITIONS.get(operation.type, ())}
+        return bool(inputs) and all(_is_linear(has_tape, source) for source in inputs if source.name not in skipped)
     if operation.type in _SCALING:
-        tainted = [position for position, source in enumerate(operation.inputs) if has_tape(source.op)]
+        tainted = [position for position, source in enumerate(inputs) if has_tape(source.op)]
         return (
-            len(tainted) == 1 and tainted[0] in _SCALING[operation.type]
-            and _is_linear(has_tape, operation.inputs[tainted[0]])
+            len(tainted) == 1
+            and tainted[0] in _SCALING[operation.type]
+            and _is_linear(has_tape, inputs[tainted[0]])
+            and _is_same_everywhere(inputs[1 - tainted[0]].op)
         )
     return False
 
 
+def _is_same_everywhere(operation: Any) -> bool:
+    """Whether a value is computed from constants alone, and so is the same on every replica."""
+    return operation.type != "Placeholder" and not operation.type.startswith("Read") and all(
+        _is_same_everywhere(source.op) for source in operation.inputs
+    )
+
+
 def _raw_gradient(has_tape: _TapeAncestors, gradient: Marked, marker: Any) -> Any:
-    """Follow a transformed gradient back, along tensors of its own shape, to what the tape made."""
-    tensor = marker.op.inputs[0]
-    while not (_TAPE in tensor.op.name or (tensor.op.type == "AddN" and _is_linear(has_tape, tensor))):
-        candidates = [
+    """Follow a transformed gradient back, along tensors of its own shape, to the one tensor that the tape made."""
+    found: dict[str, Any] = {}
+    seen: set[str] = set()
+    waiting = [marker.op.inputs[0]]
+    while waiting:
+        tensor = waiting.pop()
+        if tensor.name in seen:
+            continue
+        seen.add(tensor.name)
+        if _is_linear(has_tape, tensor):
+            found[tensor.name] = tensor
+            continue
+        waiting.extend(
             source for source in tensor.op.inputs
             if source.dtype == tensor.dtype and source.shape.rank == tensor.shape.rank
             and source.shape.is_compatible_with(tensor.shape) and has_tape(source.op)
-        ]
-        direct = [source for source in candidates if _TAPE in source.op.name]
-        if len(candidates) != 1:
-            candidates = direct
-        if len(candidates) != 1:
-            raise CaptureError(
-                f"the gradient of {gradient.variable!r} is transformed by {tensor.op.name!r} ({tensor.op.type}) before "
-                "optimizer.apply, and it is not clear where it comes from. Let the optimizer clip (clipnorm, "
-                "clipvalue, global_clipnorm), or override its update, so that it acts on the reduced gradient."
-            )
-        tensor = candidates[0]
-    return tensor
+        )
+    if len(found) != 1:
+        operation = marker.op.inputs[0].op
+        raise CaptureError(
+            f"the gradient of {gradient.variable!r} is transformed by {operation.name!r} ({operation.type}) between "
+            "the tape and optimizer.apply, and it is not clear where it comes from. Let the optimizer clip (clipnorm, "
+            "clipvalue, global_clipnorm), or override its update, so that it acts on the reduced gradient."
+        )
+    return next(iter(found.values()))
 
 
 def _between(marked: Sequence[Marked], cuts: Iterable[Any], has_tape: _TapeAncestors) -> list[str]:

@@ -18,7 +18,7 @@ import tensorflow as tf
 from autodist_core.capture import Marked, Source, Traced, capture
 from autodist_core.errors import CaptureError
 from autodist_core.graph_item import GraphItem
-from autodist_keras import losses
+from autodist_keras import batch_norm, losses
 from autodist_keras.hooks import hook
 from autodist_keras.variables import Entry, ModelVariables
 
@@ -86,6 +86,7 @@ def trace_step(
         for optimizer in optimizers_of(model):
             hooks.enter_context(_hooked_optimizer(optimizer, trace))
         hooks.enter_context(losses.corrected(model, trace))
+        hooks.enter_context(batch_norm.synchronized(model, trace))
         function = _trace(step, data, specs, trace, outputs)
     graph = function.graph
     variables = ModelVariables(model, optimizers_of(model), graph.variables)

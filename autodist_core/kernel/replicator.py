@@ -33,7 +33,7 @@ class Replicator(Kernel):
         for replica in draft.busy:
             for name in names:
                 _copy(draft, replica, name, names)
-        for name in draft.captured.item.cross_replica_sums:
+        for name in draft.captured.in_order(set(names).intersection(draft.captured.item.cross_replica_sums)):
             _sum_over_replicas(draft, name)
         for replica in draft.busy:
             for gradient in draft.captured.item.gradients:

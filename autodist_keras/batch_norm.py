@@ -1,0 +1,61 @@
+"""Batch normalization with `synchronized=True`: the statistics of the whole batch, whichever replica has which rows.
+
+Sums, sums of squares and counts are added over the replicas while the step runs; so are the gradients that flow back
+through them. The result equals one device's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from autodist_keras.hooks import hook
+
+
+@contextmanager
+def synchronized(model: Any, trace: Any) -> Iterator[None]:
+    """Let the synchronized layers of a model compute statistics over all replicas while a step is traced."""
+    with ExitStack() as hooks:
+        for layer in model._flatten_layers():
+            if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
+                hooks.enter_context(hook(layer, "_moments", _statistics(layer, trace)))
+        yield
+
+
+def _statistics(layer: Any, trace: Any) -> Any:
+    own_rows_only = layer._moments
+
+    def statistics(inputs: Any, mask: Any) -> Any:
+        if mask is not None:
+            # Keras does not synchronize masked statistics either.
+            return own_rows_only(inputs, mask)
+        dtype = inputs.dtype
+        x = tf.cast(inputs, tf.float32) if dtype.size < 4 else inputs
+        axes = layer._reduction_axes
+        rows, total, squares = (
+            _sum_over_replicas(tf.reduce_sum(part, axis=axes, keepdims=True), trace)
+            for part in (tf.ones_like(x), x, tf.square(x))
+        )
+        mean = tf.math.divide_no_nan(total, rows)
+        variance = tf.maximum(tf.math.divide_no_nan(squares, rows) - tf.square(mean), 0.0)
+        return tf.cast(tf.squeeze(mean, axes), dtype), tf.cast(tf.squeeze(variance, axes), dtype)
+
+    return statistics
+
+
+def _sum_over_replicas(value: Any, trace: Any) -> Any:
+    def summed(value: Any) -> Any:
+        def gradient(upstream: Any) -> Any:
+            if trace.scaled:
+                return trace.sum_over_replicas(upstream)
+            # The loss does not carry this replica's part of the batch yet; its gradient will.
+            share = trace.share(upstream.dtype)
+            return trace.sum_over_replicas(upstream * share) / share
+
+        return trace.sum_over_replicas(value), gradient
+
+    return tf.custom_gradient(summed)(value)
