@@ -206,17 +206,20 @@ def _cut(traced: Traced, marks: dict[str, int]) -> tuple[list[Gradient], dict[st
     for occurrence in sorted(traced.updates):
         marked = [gradient for gradient in traced.gradients if gradient.occurrence == occurrence]
         names = {id(tensor): _name(tensor) for gradient in marked for tensor in _parts(gradient)}
-        if not all(_is_linear(has_tape, tensor.op.inputs[0]) for gradient in marked for tensor in _parts(gradient)):
+        taped = [gradient for gradient in marked if has_tape(gradient.values.op)]
+        if not all(_is_linear(has_tape, tensor.op.inputs[0]) for gradient in taped for tensor in _parts(gradient)):
             cuts: dict[str, Any] = {}
-            for gradient in marked:
+            for gradient in taped:
                 for tensor in _parts(gradient):
                     names[id(tensor)] = f"gradient/{occurrence}/{len(cuts)}"
                     cuts[names[id(tensor)]] = _raw_gradient(has_tape, gradient, tensor)
-            marks.update(dict.fromkeys(_between(marked, cuts.values(), has_tape), occurrence))
+            marks.update(dict.fromkeys(_between(taped, cuts.values(), has_tape), occurrence))
             moved.update(cuts)
         for gradient in marked:
             values, indices = names[id(gradient.values)], names.get(id(gradient.indices), "")
-            found.append(Gradient(gradient.variable, occurrence, values, indices, gradient.weighted))
+            # What no tape made (zeros for a variable that the loss does not reach) counts as a mean.
+            weighted = gradient.weighted and has_tape(gradient.values.op)
+            found.append(Gradient(gradient.variable, occurrence, values, indices, weighted))
     return found, moved
 
 
@@ -269,9 +272,9 @@ def _is_linear(has_tape: _TapeAncestors, tensor: Any) -> bool:
 
 def _is_same_everywhere(operation: Any) -> bool:
     """Whether a value is computed from constants alone, and so is the same on every replica."""
-    return operation.type != "Placeholder" and not operation.type.startswith("Read") and all(
-        _is_same_everywhere(source.op) for source in operation.inputs
-    )
+    if operation.type == "Placeholder" or operation.op_def.is_stateful:
+        return False
+    return all(_is_same_everywhere(source.op) for source in operation.inputs)
 
 
 def _raw_gradient(has_tape: _TapeAncestors, gradient: Marked, marker: Any) -> Any:
@@ -284,14 +287,15 @@ def _raw_gradient(has_tape: _TapeAncestors, gradient: Marked, marker: Any) -> An
         if tensor.name in seen:
             continue
         seen.add(tensor.name)
-        if _is_linear(has_tape, tensor):
-            found[tensor.name] = tensor
-            continue
-        waiting.extend(
-            source for source in tensor.op.inputs
+        alike = {
+            source.name: source for source in tensor.op.inputs
             if source.dtype == tensor.dtype and source.shape.rank == tensor.shape.rank
             and source.shape.is_compatible_with(tensor.shape) and has_tape(source.op)
-        )
+        }
+        if _TAPE in tensor.op.name or (len(alike) != 1 and _is_linear(has_tape, tensor)):
+            found[tensor.name] = tensor
+        else:
+            waiting.extend(alike.values())
     if len(found) != 1:
         operation = marker.op.inputs[0].op
         raise CaptureError(

@@ -27,8 +27,8 @@ def corrected(model: Any, trace: Any) -> Iterator[None]:
     """Correct the compiled losses, the metrics of single outputs and per-example `add_loss` terms of a model."""
     compile_loss = getattr(model, "_compile_loss", None)
     with ExitStack() as hooks:
-        if compile_loss is not None:
-            flat = [entry._replace(loss=_Corrected(entry.loss, trace)) for entry in compile_loss._flat_losses or ()]
+        if compile_loss is not None and compile_loss.built:
+            flat = [entry._replace(loss=_Corrected(entry.loss, trace)) for entry in compile_loss._flat_losses]
             hooks.enter_context(hook(compile_loss, "_flat_losses", flat))
             for metric in compile_loss.metrics:
                 hooks.enter_context(hook(metric, "update_state", _output_metric(metric, trace)))

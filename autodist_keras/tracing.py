@@ -35,10 +35,13 @@ class Trace:
     sums: list[Any] = field(default_factory=list)
     scaled: set[int] = field(default_factory=set)
     inside: int = 0
+    refusal: CaptureError | None = None
+    complete: bool = False
+    """Whether everything was built before this pass, so that every hook was in place."""
 
-    def begin(self, examples: Any, total: Any) -> None:
+    def begin(self, examples: Any, total: Any, complete: bool) -> None:
         """Forget what an earlier pass over the same function left."""
-        self.__init__(tf.compat.v1.get_default_graph(), examples, total)  # type: ignore[misc]
+        self.__init__(tf.compat.v1.get_default_graph(), examples, total, complete=complete)  # type: ignore[misc]
 
     def share(self, dtype: Any) -> Any:
         """This replica's part of the batch."""
@@ -47,10 +50,12 @@ class Trace:
     def require_top(self, what: str) -> None:
         """Raise unless the current graph is the step's own, not a loop's or a nested function's."""
         if tf.compat.v1.get_default_graph() is not self.graph:
-            raise CaptureError(
+            # TensorFlow wraps what is raised in a nested function; `_trace` raises this one instead.
+            self.refusal = CaptureError(
                 f"{what} inside a loop, a conditional or a nested tf.function of the training step. "
                 "Do it at the top level of train_step (without a @tf.function decorator), once per step and optimizer."
             )
+            raise self.refusal
 
     def sum_over_replicas(self, value: Any) -> Any:
         """A value that the kernels replace by its sum over the replicas."""
@@ -77,17 +82,12 @@ def trace_step(
     `specs` has one entry for each leaf of `data` that is not None; `concat` says that its results have a row per
     example.
     """
-    if not _is_built(model):
-        # What is built while tracing is built by Keras's own rules; hooks come with the next trace.
-        _trace(step, data, specs, Trace(), [])
     trace = Trace()
     outputs: list[Any] = []
-    with ExitStack() as hooks:
-        for optimizer in optimizers_of(model):
-            hooks.enter_context(_hooked_optimizer(optimizer, trace))
-        hooks.enter_context(losses.corrected(model, trace))
-        hooks.enter_context(batch_norm.synchronized(model, trace))
-        function = _trace(step, data, specs, trace, outputs)
+    function = _trace(model, step, data, specs, trace, outputs)
+    if not trace.complete:
+        # What was built while tracing was built by Keras's own rules, and without hooks.
+        function = _trace(model, step, data, specs, trace, outputs)
     graph = function.graph
     variables = ModelVariables(model, optimizers_of(model), graph.variables)
     flat = keras.tree.flatten(outputs[-1])
@@ -114,21 +114,40 @@ def trace_step(
     return Captured(item, rebuild, tuple(entry for entry in variables.entries if entry.spec.name in touched))
 
 
-def _trace(step: Callable[[Any], Any], data: Any, specs: Sequence[Any], trace: Trace, outputs: list[Any]) -> Any:
+def _trace(
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], trace: Trace, outputs: list[Any]
+) -> Any:
+    """One concrete function of the step. TensorFlow traces twice where variables are created: hooks are set inside."""
     present = [leaf is not None for leaf in keras.tree.flatten(data)]
 
     def function(*arguments: Any) -> list[Any]:
         *tensors, examples, total = arguments
-        trace.begin(examples, total)
+        trace.begin(examples, total, _is_built(model))
         remaining = iter(tensors)
         leaves = [next(remaining) if here else None for here in present]
-        result = keras.tree.map_structure(_as_tensor, step(keras.tree.pack_sequence_as(data, leaves)))
+        with _hooks(model, trace):
+            result = keras.tree.map_structure(_as_tensor, step(keras.tree.pack_sequence_as(data, leaves)))
         outputs.append(result)
         return [leaf for leaf in keras.tree.flatten(result) if tf.is_tensor(leaf)]
 
     named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(specs)]
     signature = [*named, tf.TensorSpec((), tf.float64, "examples"), tf.TensorSpec((), tf.float64, "total")]
-    return tf.function(function, autograph=False).get_concrete_function(*signature)
+    try:
+        return tf.function(function, autograph=False).get_concrete_function(*signature)
+    except Exception:
+        if trace.refusal is not None:
+            raise trace.refusal from None
+        raise
+
+
+@contextmanager
+def _hooks(model: Any, trace: Trace) -> Iterator[None]:
+    with ExitStack() as hooks:
+        for optimizer in optimizers_of(model):
+            hooks.enter_context(_hooked_optimizer(optimizer, trace))
+        hooks.enter_context(losses.corrected(model, trace))
+        hooks.enter_context(batch_norm.synchronized(model, trace))
+        yield
 
 
 def _as_tensor(value: Any) -> Any:

@@ -93,11 +93,12 @@ def _spec(name: str, variable: Any, kind: str) -> Variable:
     below = _below(variable)
     if below is None or not below.shape.is_fully_defined():
         raise CaptureError(f"variable {name!r} has no fixed shape yet; build the model, or pass data.")
-    if name.rpartition("/")[2].startswith("seed_generator_state"):
+    # The states of keras.random.SeedGenerator and of tf.random.Generator.
+    if name.rpartition("/")[2].startswith(("seed_generator_state", "StateVar")):
         kind = "seed"
     aggregation = getattr(variable, "aggregation", "none")
     if not isinstance(aggregation, str):
-        aggregation = aggregation.name.lower().replace("only_first_replica", "only_first_replica")
+        aggregation = aggregation.name.lower()
     return Variable(
         name, tuple(below.shape.as_list()), below.dtype.base_dtype.name, trainable=False,
         aggregation=aggregation or "none", kind=kind,

@@ -6,6 +6,7 @@ that order is the time at which they touch a variable.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,6 +90,25 @@ class Captured:
     def in_order(self, names: Iterable[str]) -> list[str]:
         """Names in creation order."""
         return sorted(names, key=self.index.__getitem__)
+
+    @cached_property
+    def digest(self) -> str:
+        """A short name of the graph's content."""
+        return hashlib.sha256(self.item.graph_bytes).hexdigest()[:16]
+
+    @cached_property
+    def read_by_compute(self) -> frozenset[str]:
+        """Variables that compute touches."""
+        return frozenset(
+            touch.variable for node, found in self.touches.items() if not self.is_update(node) for touch in found
+        )
+
+    def updates_of(self, variable: str) -> tuple[int, ...]:
+        """The occurrences that write a variable."""
+        return tuple(sorted({
+            self.update_of[node] for node, found in self.touches.items()
+            if self.is_update(node) and any(touch.variable == variable and touch.writes for touch in found)
+        }))
 
     @cached_property
     def written_by_update(self) -> frozenset[str]:
@@ -189,6 +209,11 @@ def check(captured: Captured) -> None:
         f"trainable variable {name!r} is written outside an optimizer; let optimizer.apply do it, "
         "or make it non-trainable"
         for name in sorted(captured.written_by_compute & set(captured.trained))
+    ]
+    problems += [
+        f"optimizer variable {name!r} is written outside optimizer.apply; use a learning rate schedule, or change it "
+        "between steps, in a callback"
+        for name in sorted(captured.written_by_compute) if captured.variables[name].kind == "optimizer"
     ]
     for name, occurrences in captured.trained.items():
         if len(set(occurrences)) != len(occurrences):

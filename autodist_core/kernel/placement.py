@@ -78,7 +78,8 @@ class Placement:
     owner_of: Mapping[str, str] = field(default_factory=dict)
     optimizer_state: frozenset[str] = frozenset()
     remote_rows: frozenset[str] = frozenset()
-    trained: frozenset[str] = frozenset()
+    mirrored: frozenset[str] = frozenset()
+    """What replicas look at and follow after each update: the trained variables, and slots that the step reads."""
 
     @property
     def shares_memory(self) -> bool:
@@ -142,16 +143,16 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool = True
     replicas = replicas_of(strategy.replicas)
     plans = {plan.variable.name: plan for plan in strategy.variables}
     _refuse_what_is_missing(plans)
-    trained = frozenset(captured.trained)
     tangled = {name: heads[0] for name, heads in captured.entangled.items()}
     family = {name: name for name in captured.trained} | captured.slots | tangled
     optimizer_state = frozenset(
         v.name for v in item.variables
         if v.name not in family and (v.name in captured.written_by_update or v.kind == "optimizer")
     )
+    mirrored = frozenset(captured.trained) | (captured.read_by_compute & frozenset(family))
     if share_memory and len(replicas) > 1 and all(":CPU:" in replica.name for replica in replicas):
         memory = Owner(MEMORY, replicas[0].device, frozenset(family))
-        return Placement(replicas, (memory,), plans, dict.fromkeys(family, MEMORY), optimizer_state, trained=trained)
+        return Placement(replicas, (memory,), plans, dict.fromkeys(family, MEMORY), optimizer_state, mirrored=mirrored)
     reduced = frozenset(name for name, head in family.items() if isinstance(plans[head].synchronizer, AllReducePlan))
     owners = [Owner(r.prefix, r.device, reduced, r.index) for r in replicas]
     owner_of = dict.fromkeys(reduced, replicas[0].prefix)
@@ -169,7 +170,7 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool = True
         name for name in captured.trained
         if isinstance(plans[name].synchronizer, PSPlan) and plans[name].variable.is_sparse
     )
-    return Placement(replicas, tuple(owners), plans, owner_of, optimizer_state, rows, trained)
+    return Placement(replicas, tuple(owners), plans, owner_of, optimizer_state, rows, mirrored)
 
 
 def _refuse_what_is_missing(plans: Mapping[str, VariablePlan]) -> None:

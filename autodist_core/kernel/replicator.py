@@ -92,7 +92,7 @@ def _copy(draft: Draft, replica: Replica, name: str, names: list[str]) -> None:
 def _require_mirror(draft: Draft, replica: Replica, name: str, variable: str) -> None:
     """Compute may look at trained variables and at what is with every replica, not at a slot that lives elsewhere."""
     placement = draft.placement
-    if variable in placement.owner_of and variable not in placement.trained:
+    if variable in placement.owner_of and variable not in placement.mirrored:
         owner = placement.owner(placement.owner_of[variable])
         if owner.replica is None and placement.mirror(variable, replica) != placement.held(variable, owner):
             raise NotYetError(

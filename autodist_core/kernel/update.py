@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from autodist_core.errors import CaptureError, NotYetError
 from autodist_core.kernel import editor
-from autodist_core.kernel.captured import Captured
+from autodist_core.kernel.captured import Captured, is_stateful
 from autodist_core.kernel.kernel import Draft, Kernel
 from autodist_core.kernel.placement import Owner
 from autodist_core.kernel.replicator import copied
@@ -112,6 +112,13 @@ def _check(draft: Draft, owner: Owner, name: str, held: frozenset[str]) -> None:
         raise CaptureError(
             f"the optimizer's update reads the step's input {name!r}. Only gradients may pass from the model to "
             "optimizer.apply: compute what else it needs from variables."
+        )
+    draws = "seed2" in node.attr and is_stateful(node) and not node.attr["seed"].i and not node.attr["seed2"].i
+    draws |= any(captured.variables[touch.variable].kind == "seed" for touch in captured.touches.get(name, ()))
+    if draws and owner.replica is not None and len(draft.placement.replicas) > 1:
+        raise NotYetError(
+            f"the update draws random numbers at {name!r} ({node.op}), and every replica would draw its own. "
+            "Use PS() for these variables, or set a seed (keras.utils.set_random_seed) if it is an op's."
         )
     for touch in captured.touches.get(name, ()):
         trained = touch.variable in draft.placement.owner_of

@@ -79,7 +79,8 @@ class DistributedSession:
 
     def close(self) -> None:
         """Free the state; the session cannot be used afterwards."""
-        self._session.close()
+        if self._session is not None:
+            self._session.close()
         self._session = None
         self._graph = None
         self._calls.clear()
@@ -190,7 +191,8 @@ def _for_copy(variable: Variable, copy: Copy, value: np.ndarray) -> np.ndarray:
         return value
     if variable.kind == "seed":
         offset = np.array(value, copy=True)
-        offset[0] = (int(value[0]) + (copy.replica or 0) * _GOLDEN) % (1 << 8 * offset.dtype.itemsize)
+        bits = offset.view(f"u{offset.dtype.itemsize}")
+        bits[0] = (int(bits[0]) + (copy.replica or 0) * _GOLDEN) % (1 << 8 * bits.itemsize)
         return offset
     return np.zeros_like(value)
 

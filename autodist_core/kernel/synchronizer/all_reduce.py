@@ -97,7 +97,7 @@ def _collective(draft: Draft, replica: Replica, name: str, flat: str, hint: str,
 
 def _instance_key(draft: Draft, label: str) -> int:
     """A number that every replica derives alike, different for every collective of every graph of one session."""
-    text = f"{label}/{draft.active}/{draft.captured.end}"
+    text = f"{label}/{draft.active}/{draft.captured.digest}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") & 0x7FFFFFFF
 
 

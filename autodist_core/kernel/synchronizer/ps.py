@@ -24,7 +24,9 @@ class PSSynchronizer(Kernel):
                 for gradient in draft.captured.item.gradients:
                     if gradient.variable in owner.variables:
                         draft.reduced_for(gradient, owner)
-                        _pull(draft, owner, gradient.variable, gradient.occurrence)
+                for variable in sorted(owner.variables & draft.placement.mirrored):
+                    for occurrence in draft.captured.updates_of(variable):
+                        _pull(draft, owner, variable, occurrence)
 
 
 def _pull(draft: Draft, owner: Owner, variable: str, occurrence: int) -> None:
