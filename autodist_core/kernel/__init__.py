@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.graph_item import GraphItem
+from autodist_core.kernel.barriers import Barriers
 from autodist_core.kernel.combine import StateCombiner
 from autodist_core.kernel.kernel import Change, Draft, Kernel, run
 from autodist_core.kernel.order import Order
@@ -19,7 +20,7 @@ from autodist_core.kernel.synchronizer import AllReduceSynchronizer, PSSynchroni
 from autodist_core.kernel.update import Update
 
 PIPELINE: tuple[Kernel, ...] = (
-    Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Update(), StateCombiner(), Outputs(), Order()
+    Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Update(), StateCombiner(), Outputs(), Order()
 )
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from autodist_core.errors import CaptureError, NotYetError
 from autodist_core.kernel import editor
+from autodist_core.kernel.barriers import barrier
 from autodist_core.kernel.captured import Captured, is_stateful
 from autodist_core.kernel.kernel import Draft, Kernel
 from autodist_core.kernel.placement import Owner
-from autodist_core.kernel.replicator import copied
 
 
 @dataclass(frozen=True)
@@ -23,47 +23,12 @@ class Update(Kernel):
     def apply(self, draft: Draft) -> None:
         """Copy each owner's slice; every write of the captured update ends up with some owner."""
         placed: set[str] = set()
-        _add_barriers(draft)
         for owner in draft.placement.owners:
             placed |= _add_owner(draft, owner)
         left = [name for name in _writes(draft.captured) if name not in placed]
         if left:
             raise CaptureError(f"the update writes through {left[0]!r} ({draft.captured.nodes[left[0]].op}), "
                                "which belongs to no variable's owner.")
-
-
-def _add_barriers(draft: Draft) -> None:
-    """One node per occurrence that waits for all that can fail before the first weight may change.
-
-    A step that raises (a label out of range, an assertion) then leaves the weights as they were, all of them.
-    """
-    captured = draft.captured
-    side = [name for name in _side_effects(draft) if not _follows_update(captured, name)]
-    for occurrence in captured.occurrences:
-        gradients = [
-            editor.node_of(name) for g in captured.item.gradients if g.occurrence == occurrence
-            for name in (g.values, g.indices) if name
-        ]
-        waits = [f"^{copied(replica, name)}" for replica in draft.busy for name in [*gradients, *side]]
-        draft.editor.add("NoOp", _barrier(occurrence), waits, draft.busy[0].device)
-
-
-def _barrier(occurrence: int) -> str:
-    return f"barrier/{occurrence}"
-
-
-def _side_effects(draft: Draft) -> list[str]:
-    """What compute does besides gradients: writes and assertions."""
-    captured = draft.captured
-    writes = {name for name, touched in captured.touches.items() if any(touch.writes for touch in touched)}
-    return captured.in_order(name for name in {*writes, *captured.item.targets} if not captured.is_update(name))
-
-
-def _follows_update(captured: Captured, name: str) -> bool:
-    """Whether a node of compute needs a value that an update of this step has written."""
-    first = min((captured.index[node] for node in captured.update_of), default=captured.end)
-    later = [node for node in captured.cone([name]) if captured.index[node] > first]
-    return any(t.variable in captured.written_by_update for node in later for t in captured.touches.get(node, ()))
 
 
 def _writes(captured: Captured) -> list[str]:
@@ -96,7 +61,7 @@ def _add_owner(draft: Draft, owner: Owner) -> set[str]:
         device = placement.held(touched[0].variable, owner).device if touched else owner.device
         copy = draft.editor.copy(node, _copied(owner, name), inputs, device, draft.at(name) if touched else None)
         if touched and any(touch.writes for touch in touched):
-            copy.input.append(f"^{_barrier(captured.update_of[name])}")
+            copy.input.append(f"^{barrier(captured.update_of[name])}")
     draft.targets.extend(_copied(owner, name) for name in dict.fromkeys([*writes, *whole]))
     return set(writes)
 

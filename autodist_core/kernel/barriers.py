@@ -1,0 +1,97 @@
+"""Nothing is written before all that can fail has run: a step that raises leaves the state as it was.
+
+A label out of range, an assertion, a metric that raises: each would otherwise end the step with some variables written
+and others not. So the update of an occurrence waits for every gradient and side effect before it, and what compute
+writes (batch statistics, metrics) waits for the gradients too, unless these need what is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autodist_core.kernel import editor
+from autodist_core.kernel.captured import Captured
+from autodist_core.kernel.kernel import Draft, Kernel
+from autodist_core.kernel.replicator import copied
+
+
+def barrier(occurrence: int) -> str:
+    """The node for which every write of an update waits."""
+    return f"barrier/{occurrence}"
+
+
+@dataclass(frozen=True)
+class Barriers(Kernel):
+    """One barrier for compute's writes, and one for the update of each occurrence."""
+
+    def apply(self, draft: Draft) -> None:
+        """Add the barriers; the update's writes are tied to theirs when they are copied."""
+        captured = draft.captured
+        side = [name for name in _side_effects(captured) if not _follows_update(captured, name)]
+        for occurrence in captured.occurrences:
+            gradients = _gradient_nodes(captured, occurrence)
+            if occurrence == captured.occurrences[0]:
+                _hold_back(draft, gradients, side)
+            draft.editor.add("NoOp", barrier(occurrence), _on_all(draft, [*gradients, *side]), draft.busy[0].device)
+
+
+def _on_all(draft: Draft, names: Iterable[str]) -> list[str]:
+    return [f"^{copied(replica, name)}" for replica in draft.busy for name in names]
+
+
+def _gradient_nodes(captured: Captured, occurrence: int) -> list[str]:
+    found = [name for g in captured.item.gradients if g.occurrence == occurrence for name in (g.values, g.indices)]
+    return [editor.node_of(name) for name in found if name]
+
+
+def _side_effects(captured: Captured) -> list[str]:
+    """What compute does besides gradients: writes and assertions."""
+    writes = {name for name, touched in captured.touches.items() if any(touch.writes for touch in touched)}
+    return captured.in_order(name for name in {*writes, *captured.item.targets} if not captured.is_update(name))
+
+
+def _follows_update(captured: Captured, name: str) -> bool:
+    """Whether a node of compute needs a value that an update of this step has written."""
+    first = min((captured.index[node] for node in captured.update_of), default=captured.end)
+    later = [node for node in captured.cone([name]) if captured.index[node] > first]
+    return any(t.variable in captured.written_by_update for node in later for t in captured.touches.get(node, ()))
+
+
+def _hold_back(draft: Draft, gradients: list[str], side: list[str]) -> None:
+    touches = draft.captured.touches
+    writes = [name for name in side if any(touch.writes for touch in touches.get(name, ()))]
+    vital = [*gradients, *(name for name in side if name not in writes)]
+    needed = _needed(draft, vital)
+    held = [name for name in writes if not any(copied(replica, name) in needed for replica in draft.busy)]
+    if held:
+        waits = draft.editor.add("NoOp", "barrier/state", _on_all(draft, vital), draft.busy[0].device)
+        for replica in draft.busy:
+            for name in held:
+                draft.editor.control(copied(replica, name), waits)
+
+
+def _needed(draft: Draft, names: list[str]) -> set[str]:
+    """Everything that has to run before these nodes' copies: what feeds them, and earlier writes of what is read."""
+    captured = draft.captured
+    original = {copied(replica, name): name for replica in draft.busy for name in captured.index}
+    writers: dict[str, list[str]] = {}
+    for name, touched in captured.touches.items():
+        for touch in touched:
+            if touch.writes and not captured.is_update(name):
+                writers.setdefault(touch.variable, []).append(name)
+    seen: set[str] = set()
+    waiting = [copied(replica, name) for replica in draft.busy for name in names]
+    while waiting:
+        node = waiting.pop()
+        if node in seen or node not in draft.editor:
+            continue
+        seen.add(node)
+        waiting.extend(editor.node_of(source) for source in draft.editor[node].input)
+        name = original.get(node, "")
+        earlier = {
+            writer for touch in captured.touches.get(name, ()) for writer in writers.get(touch.variable, ())
+            if captured.index[writer] < captured.index[name]
+        }
+        waiting.extend(copied(replica, writer) for replica in draft.busy for writer in earlier)
+    return seen

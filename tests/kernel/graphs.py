@@ -1,0 +1,78 @@
+"""What the tests of the kernels share: placements of small steps, and questions about a produced graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core import GraphItem, ResourceSpec
+from autodist_core.capture import capture
+from autodist_core.compiler import StrategyCompiler
+from autodist_core.kernel import Draft, Placement, place
+from autodist_core.kernel.editor import node_of
+from autodist_core.runtime import DistributedSession
+from tests.capture.plain import TABLE_SPECS, dense_step, dense_variables, table_step, table_variables, trace
+
+
+def dense_item(times: int = 1, **dtypes: Any) -> GraphItem:
+    """A linear model's step."""
+    variables = dense_variables(**dtypes)
+    return capture(trace(dense_step(variables, times), variables))
+
+
+def table_item() -> GraphItem:
+    """The step of a table whose rows are looked up."""
+    variables = table_variables()
+    return capture(trace(table_step(variables), variables, TABLE_SPECS))
+
+
+def machine(cpus: int = 2, gpus: int = 0) -> ResourceSpec:
+    """This machine with so many devices, which need not be there: building a graph takes none."""
+    return ResourceSpec({"nodes": [{"address": "localhost", "cpus": cpus, "gpus": list(range(gpus))}]})
+
+
+def placed(item: GraphItem, builder: Any, spec: ResourceSpec | None = None, share_memory: bool = False) -> Placement:
+    """Where a builder's strategy puts the step."""
+    spec = spec or machine()
+    return place(item, StrategyCompiler(item, spec).compile(builder.build(item, spec)), share_memory)
+
+
+def draft_of(item: GraphItem, builder: Any, spec: ResourceSpec | None = None, active: int | None = None) -> Draft:
+    """An empty draft of a step under a builder's strategy."""
+    return Draft.of(item, placed(item, builder, spec), active)
+
+
+def nodes_of(graph_def: Any, op: str) -> dict[str, Any]:
+    """The nodes of an op, by name."""
+    return {node.name: node for node in graph_def.node if node.op == op}
+
+
+def constant(graph_def: Any, name: str) -> np.ndarray:
+    """The value of a constant."""
+    return tf.make_ndarray(next(node for node in graph_def.node if node.name == name).attr["value"].tensor)
+
+
+def ancestors(nodes: Any, name: str) -> set[str]:
+    """Everything that has run before a node does."""
+    by_name = {node.name: node for node in nodes}
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        for source in map(node_of, by_name[waiting.pop()].input):
+            if source not in seen:
+                seen.add(source)
+                waiting.append(source)
+    return seen
+
+
+def train(item: GraphItem, placement: Placement, values: dict, batches: list) -> dict:
+    """The variables after a step on each batch, and the outputs of the last one under `outputs`."""
+    session = DistributedSession(placement)
+    step = session.add(item)
+    session.load(values)
+    outputs = [step([batch], len(batch)) for batch in batches]
+    result = session.read(session.known) | {"outputs": np.array(outputs[-1])}
+    session.close()
+    return result

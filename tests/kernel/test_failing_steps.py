@@ -1,0 +1,170 @@
+"""A step that fails changes nothing: the state is that after the last whole step, and training goes on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.compare import assert_same, named
+from tests.support.distributed import BUILDERS, distributed
+from tests.support.training import seeded
+
+BATCH = 8
+layers = keras.layers
+
+
+class Checked(layers.Layer):
+    """Refuses large numbers."""
+
+    def call(self, x):
+        tf.debugging.assert_less(x, tf.constant(100.0, x.dtype), message="too large")
+        return tf.identity(x)
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+class Finite(layers.Layer):
+    """Refuses what is not a number."""
+
+    def call(self, x):
+        return tf.debugging.check_numerics(x, "not finite")
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+class Bounded(keras.metrics.Metric):
+    """A metric that raises while it runs."""
+
+    def __init__(self):
+        super().__init__(name="bounded")
+        self.total = self.add_variable((), initializer="zeros", name="total", aggregation="sum")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        with tf.control_dependencies([tf.debugging.assert_less(y_true, tf.constant(50.0, y_true.dtype), "metric")]):
+            self.total.assign_add(tf.reduce_sum(y_pred))
+
+    def result(self):
+        return self.total
+
+
+def _dense(*first: layers.Layer, metrics: Callable[[], list] = list) -> Callable[[], keras.Model]:
+    def build() -> keras.Model:
+        stack = [layer.from_config(layer.get_config()) for layer in first]
+        tail = [layers.BatchNormalization(name="norm"), layers.Dense(1, name="out")]
+        model = keras.Sequential([keras.Input((3,), name="x"), *stack, *tail], name="model")
+        model.compile(_adam(), "mse", metrics=metrics(), jit_compile=False)
+        return model
+
+    return build
+
+
+def _rows() -> keras.Model:
+    table = layers.Embedding(4, 2, name="table")
+    tail = [layers.Flatten(name="flat"), layers.Dense(1, name="out")]
+    model = keras.Sequential([keras.Input((3,), dtype="int32", name="x"), table, *tail], name="model")
+    model.compile(_adam(), "mse", jit_compile=False)
+    return model
+
+
+def _adam() -> keras.optimizers.Optimizer:
+    return keras.optimizers.Adam(0.01, name="adam")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and what in an otherwise good batch makes its step fail."""
+
+    build: Callable[[], keras.Model]
+    message: str
+    bad_x: float = 0.0
+    bad_y: float = 0.0
+    ids: bool = False
+
+    def data(self) -> tuple[np.ndarray, np.ndarray]:
+        """Three batches, of which the last one is bad: at its end, so in the last replica's part."""
+        random = np.random.default_rng(11)
+        x, y = random.normal(size=(3 * BATCH, 3)), random.normal(size=(3 * BATCH, 1))
+        if self.ids:
+            x = random.integers(0, 4, x.shape).astype("int32")
+        if self.bad_x:
+            x[-2, 1] = self.bad_x
+        if self.bad_y:
+            y[-2, 0] = self.bad_y
+        return x, y
+
+
+CASES = {
+    "lookup": Case(_rows, r"(?s)1000.*is not in \[0, 4\)", bad_x=1000, ids=True),
+    "assertion": Case(_dense(Checked(name="checked")), "too large", bad_x=1000.0),
+    "metric": Case(_dense(metrics=lambda: [Bounded()]), "metric", bad_y=1000.0),
+    "not a number": Case(_dense(Finite(name="finite")), "not finite", bad_x=np.nan),
+}
+
+
+def _state(model: keras.Model) -> dict[str, np.ndarray]:
+    return named([*model.weights, *model.optimizer.variables])
+
+
+def _fit(front, x: np.ndarray, y: np.ndarray) -> dict[str, list[float]]:
+    return front.fit(x, y, batch_size=BATCH, epochs=1, shuffle=False, verbose=0).history
+
+
+@cache
+def _expected(name: str, replicas_see_their_own_statistics: bool) -> tuple[dict, dict]:
+    """The state after the two good batches, and after the two once more."""
+    case = CASES[name]
+    x, y = case.data()
+    model = seeded(case.build)
+    front = distributed(model) if replicas_see_their_own_statistics else model
+    states = []
+    for _ in range(2):
+        _fit(front, x[: 2 * BATCH], y[: 2 * BATCH])
+        states.append(_state(model))
+    if front is not model:
+        front.close()
+    return states[0], states[1]
+
+
+COMBINATIONS = [
+    (name, builder, share_memory)
+    for name in CASES for builder in ("AllReduce", "PS") for share_memory in (False, True)
+    if name in ("lookup", "assertion") or share_memory == (builder == "PS")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, builder, share_memory", COMBINATIONS)
+def test_a_failing_step_leaves_the_state_of_the_step_before(name: str, builder: str, share_memory: bool):
+    case = CASES[name]
+    x, y = case.data()
+    before, after = _expected(name, not case.ids)
+    model = seeded(case.build)
+    with distributed(model, strategy=BUILDERS[builder](), share_memory=share_memory) as front:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=case.message):
+            _fit(front, x, y)
+        assert_same(before, _state(model))
+        history = _fit(front, x[: 2 * BATCH], y[: 2 * BATCH])
+        assert_same(after, _state(model))
+    assert all(np.isfinite(values).all() for values in history.values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_data_fails_on_one_device_too(name: str):
+    """Else a failure would be ours."""
+    case = CASES[name]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=case.message):
+        _fit(seeded(case.build), *case.data())
+
+
+def test_the_state_that_is_kept_is_a_trained_one():
+    before, after = _expected("lookup", False)
+    start = _state(seeded(_rows))
+    for name in ("model/table/embeddings", "model/out/kernel"):
+        assert np.abs(before[name] - start[name]).max() > 1e-3 and np.abs(after[name] - before[name]).max() > 1e-3

@@ -1,0 +1,136 @@
+"""Every kernel runs by itself on a draft, says what it changed, and is checked; an error says what ran before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from autodist_core.errors import CaptureError, KernelError
+from autodist_core.kernel import PIPELINE, Draft, Kernel, build, run
+from autodist_core.kernel.kernel import Change
+from autodist_core.strategy import PS, AllReduce, PSLoadBalancing
+from tests.kernel.graphs import dense_item, draft_of, placed
+
+REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, UPDATE, COMBINER, OUTPUTS, ORDER = PIPELINE
+
+
+def _added(draft: Draft, kernel: Kernel) -> dict[str, int]:
+    """What one kernel adds by itself, by op; the ones that ran before it are not told of."""
+    (change,) = run(draft, [kernel])
+    assert change.kernel == kernel.name == type(kernel).__name__
+    return {op: after - before for op, before, after in change.ops}
+
+
+def test_the_pipeline_is_in_the_order_of_the_flow():
+    assert [kernel.name for kernel in PIPELINE] == [
+        "Replicator", "AllReduceSynchronizer", "PSSynchronizer", "Barriers", "Update", "StateCombiner", "Outputs",
+        "Order",
+    ]  # fmt: skip
+    assert tuple(type(kernel)() for kernel in PIPELINE) == PIPELINE, "kernels are values"
+
+
+def test_each_kernel_by_itself_where_replicas_reduce():
+    draft = draft_of(dense_item(), AllReduce())
+    replicated = _added(draft, REPLICATOR)
+    assert {op: replicated[op] for op in ("MatMul", "ReadVariableOp", "VarHandleOp")} == {
+        "MatMul": 4, "ReadVariableOp": 4, "VarHandleOp": 4
+    }  # fmt: skip
+    assert not any("Assign" in op for op in replicated)
+    assert _added(draft, ALL_REDUCE) == {"CollectiveReduceV2": 2, "ConcatV2": 2, "Const": 18, "Reshape": 8, "SplitV": 2}
+    assert _added(draft, SERVERS) == {}
+    assert _added(draft, BARRIERS) == {"NoOp": 1}
+    assert _added(draft, UPDATE) == {"AssignSubVariableOp": 4, "Const": 4, "Mul": 4}
+    assert _added(draft, COMBINER) == {}
+    assert _added(draft, OUTPUTS) == {"AddV2": 1, "Identity": 1, "Mul": 1, "Sub": 1}
+    assert _added(draft, ORDER) == {"NoOp": 1}
+
+
+def test_each_kernel_by_itself_where_a_server_updates():
+    draft = draft_of(dense_item(), PS())
+    _added(draft, REPLICATOR)
+    assert _added(draft, ALL_REDUCE) == {}
+    assert _added(draft, SERVERS) == {"AddN": 2, "AssignVariableOp": 4, "ReadVariableOp": 2, "VarHandleOp": 2}
+    assert _added(draft, BARRIERS) == {"NoOp": 1}
+    assert _added(draft, UPDATE) == {"AssignSubVariableOp": 2, "Const": 2, "Mul": 2}
+
+
+def test_changes_read_as_counts_before_and_after():
+    changes = str(build(dense_item(), placed(dense_item(), AllReduce()))).splitlines()
+    assert [line.partition(":")[0] for line in changes] == [kernel.name for kernel in PIPELINE]
+    assert changes[1].startswith("AllReduceSynchronizer: CollectiveReduceV2: 0 -> 2, ConcatV2: 0 -> 2, Const: ")
+    assert changes[2] == "PSSynchronizer: no change"
+    assert changes[5] == "StateCombiner: no change"
+    assert changes[7] == "Order: NoOp: 1 -> 2"
+    assert str(Change("Some", (("AddN", 0, 2), ("Mul", 3, 1)))) == "Some: AddN: 0 -> 2, Mul: 3 -> 1"
+
+
+def test_a_kernel_changes_neither_the_item_nor_another_draft():
+    item, before = dense_item(), dense_item().graph_def
+    first, second = draft_of(item, AllReduce()), draft_of(item, AllReduce())
+    run(first, PIPELINE)
+    assert len(first.editor.histogram()) > 5 and second.editor.histogram() == {}
+    assert item.graph_def.SerializeToString(deterministic=True) == before.SerializeToString(deterministic=True)
+
+
+@dataclass(frozen=True)
+class Breaks(Kernel):
+    """Leaves a node that reads what is not there."""
+
+    def apply(self, draft: Draft) -> None:
+        draft.editor.add("NoOp", "broken", ["^absent"])
+
+
+@dataclass(frozen=True)
+class Fails(Kernel):
+    """Has a defect."""
+
+    def apply(self, draft: Draft) -> None:
+        {}["what"]
+
+
+def test_the_graph_is_checked_after_each_kernel():
+    with pytest.raises(KernelError, match="broken \\(NoOp\\) reads \\^absent") as failure:
+        run(draft_of(dense_item(), AllReduce()), [REPLICATOR, Breaks(), ORDER])
+    assert failure.value.__notes__ == ["while running kernel Breaks (already run: Replicator)"]
+
+
+def test_a_defect_of_a_kernel_is_told_with_what_had_run():
+    with pytest.raises(KernelError) as failure:
+        run(draft_of(dense_item(), PS()), [Fails()])
+    assert str(failure.value) == "kernel Fails failed: KeyError('what') (already run: none)."
+    with pytest.raises(KernelError) as failure:
+        run(draft_of(dense_item(), PS()), [REPLICATOR, SERVERS, Fails()])
+    assert str(failure.value).endswith("(already run: Replicator, PSSynchronizer).")
+
+
+def test_a_kernel_without_what_it_builds_on_fails_by_name():
+    with pytest.raises(KernelError, match=r"^kernel AllReduceSynchronizer failed: KeyError.*\(already run: none\)\.$"):
+        run(draft_of(dense_item(), AllReduce()), [ALL_REDUCE])
+
+
+def test_a_draft_is_refused_before_any_kernel_runs():
+    item = dense_item()
+    twice = type(item)(**{**vars(item), "gradients": (*item.gradients, item.gradients[0])})
+    with pytest.raises(CaptureError, match="'w' gets two gradients in one apply"):
+        draft_of(twice, AllReduce())
+
+
+def test_a_placement_prints():
+    item = dense_item()
+    assert str(placed(item, PSLoadBalancing())).splitlines() == [
+        "placement over 2 replicas",
+        "  replica0 = localhost:CPU:0 on /device:CPU:0",
+        "  replica1 = localhost:CPU:1 on /device:CPU:1",
+        "  owner replica0 on /device:CPU:0: 0 variables",
+        "  owner replica1 on /device:CPU:1: 0 variables",
+        "  owner server_localhost_CPU_0 on /device:CPU:0: 1 variables",
+        "  owner server_localhost_CPU_1 on /device:CPU:1: 1 variables",
+    ]
+    assert str(placed(item, PS(), share_memory=True)).splitlines()[3:] == [
+        "  owner memory on /device:CPU:0: 2 variables"
+    ]
+    assert str(placed(item, AllReduce())).splitlines()[3:] == [
+        "  owner replica0 on /device:CPU:0: 2 variables",
+        "  owner replica1 on /device:CPU:1: 2 variables",
+    ]

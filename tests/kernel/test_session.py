@@ -1,0 +1,157 @@
+"""The session: how a batch is cut, what a copy is loaded with, and what comes back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autodist_core import GraphItem
+from autodist_core.capture import capture
+from autodist_core.errors import SessionError
+from autodist_core.graph_item import Variable
+from autodist_core.kernel import inference
+from autodist_core.runtime import DistributedSession, Step
+from autodist_core.runtime.session import _GOLDEN, slices
+from autodist_core.strategy import AllReduce
+from tests.capture.plain import spec_of, trace
+from tests.kernel.graphs import dense_item, machine, placed
+
+NAMES = ("localhost:CPU:0", "localhost:CPU:1", "localhost:CPU:2")
+X = [tf.TensorSpec((None, 3), tf.float64, "x")]
+
+
+@given(st.integers(0, 200), st.integers(1, 40))
+def test_batches_are_cut_as_numpy_cuts_them(total: int, parts: int):
+    expected = np.array_split(np.arange(total), parts)
+    assert [list(range(start, stop)) for start, stop in slices(total, parts)] == [list(part) for part in expected]
+
+
+def _identity_step(tracer, x) -> list:
+    return [tf.identity(x)]
+
+
+def test_rows_come_back_in_the_order_of_the_batch():
+    item = capture(trace(_identity_step, {}, X, concat_outputs=True))
+    session = DistributedSession(inference(NAMES))
+    step = session.add(item)
+    for total in (1, 2, 3, 4, 7):
+        x = np.arange(3.0 * total).reshape(total, 3)
+        (found,) = step([x], total)
+        np.testing.assert_array_equal(found, x)
+    assert isinstance(step, Step)
+    session.close()
+
+
+def test_a_closed_session_says_so():
+    item = dense_item()
+    session = DistributedSession(placed(item, AllReduce()))
+    session.add(item)
+    session.close()
+    for use in (lambda: session.read(["w"]), lambda: session.load({"b": np.zeros(2)}), lambda: session.read([])):
+        with pytest.raises(SessionError, match=r"^this distributed session is closed; call fit again"):
+            use()
+
+
+def test_a_session_closes_more_than_once():
+    session = DistributedSession(inference(NAMES))
+    session.close()
+    session.close()
+
+
+def _holding(variables: dict[str, tf.Variable], described: dict[str, Variable]) -> DistributedSession:
+    """A session of three replicas with a step that reads these variables."""
+
+    def step(tracer, x) -> list:
+        return [variable.read_value() for variable in variables.values()]
+
+    session = DistributedSession(inference(NAMES))
+    session.add(capture(trace(step, variables, X, described)))
+    return session
+
+
+def _copies(session: DistributedSession, name: str) -> list[np.ndarray]:
+    """Every copy of a variable, replica 0's first."""
+    variable = next(v for v in session._variables.values() if v.name == name)
+    dtype, reads = tf.as_dtype(variable.dtype), []
+    with session._graph.as_default():
+        for copy in session.placement.copies(name):
+            with tf.device(copy.device):
+                handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=variable.shape, shared_name=copy.name)
+                reads.append(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
+    return session._session.run(reads)
+
+
+DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+          "float16", "bfloat16", "float32", "float64", "complex64", "complex128"]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+def test_every_type_comes_back_as_it_was_loaded(dtype: str, shape: tuple[int, ...]):
+    random = np.random.default_rng(6)
+    value = random.integers(0, 100, shape) if "int" in dtype else random.normal(size=shape)
+    if dtype == "bool":
+        value = value > 0
+    value = np.asarray(value).astype(tf.as_dtype(dtype).as_numpy_dtype)
+    with tf.device("CPU:0"):
+        variables = {"v": tf.Variable(tf.zeros(shape, dtype))}
+    session = _holding(variables, {"v": spec_of("v", variables["v"])})
+    session.load({"v": value})
+    (found,) = session.read(["v"]).values()
+    assert found.dtype == value.dtype and found.shape == value.shape and found.tobytes() == value.tobytes()
+    assert all(copy.tobytes() == value.tobytes() for copy in _copies(session, "v"))
+    session.close()
+
+
+def test_reads_are_by_name_in_any_order_and_know_what_there_is():
+    variables = {name: tf.Variable(np.zeros(2)) for name in ("a", "b", "c")}
+    session = _holding(variables, {name: spec_of(name, variable) for name, variable in variables.items()})
+    assert session.known == ("a", "b", "c")
+    session.load({"c": np.array([3.0, 3.0]), "a": np.array([1.0, 1.0]), "b": np.array([2.0, 2.0])})
+    session.load({})
+    assert {name: value[0] for name, value in session.read(["b", "c", "a"]).items()} == {"b": 2.0, "c": 3.0, "a": 1.0}
+    assert session.read([]) == {}
+    session.close()
+
+
+def test_sums_start_at_zero_on_all_replicas_but_the_first():
+    variables = {"sum": tf.Variable(np.zeros(2)), "mean": tf.Variable(np.zeros(2))}
+    described = {name: spec_of(name, variable, "metric", name) for name, variable in variables.items()}
+    session = _holding(variables, described)
+    session.load({"sum": np.array([5.0, 6.0]), "mean": np.array([7.0, 8.0])})
+    np.testing.assert_array_equal(_copies(session, "sum"), [[5.0, 6.0], [0.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_array_equal(_copies(session, "mean"), [[7.0, 8.0]] * 3)
+    session.close()
+
+
+@pytest.mark.parametrize(
+    "dtype, seed",
+    [("int64", 0), ("int64", 1337), ("int64", -5), ("int64", 2**63 - 1), ("uint32", 7), ("uint32", 2**32 - 1)],
+)
+def test_every_replica_has_a_stream_of_its_own(dtype: str, seed: int):
+    variables = {"seed": tf.Variable(np.zeros(2, dtype))}
+    session = _holding(variables, {"seed": spec_of("seed", variables["seed"], "seed")})
+    session.load({"seed": np.array([seed, 9], dtype)})
+    copies = _copies(session, "seed")
+    wrap = 1 << 8 * np.dtype(dtype).itemsize
+    assert [(int(copy[0]) - seed) % wrap for copy in copies] == [replica * _GOLDEN % wrap for replica in range(3)]
+    assert {int(copy[1]) for copy in copies} == {9}
+    assert session.read(["seed"])["seed"].tolist() == [seed, 9]
+    session.close()
+
+
+def test_steps_of_one_session_share_its_state():
+    """Two captures of one step train the same variables, one after the other."""
+    item = dense_item()
+    session = DistributedSession(placed(item, AllReduce(), machine(cpus=3)))
+    steps = [session.add(item), session.add(GraphItem.deserialize(item.serialize()))]
+    session.load({"w": np.zeros((3, 2)), "b": np.zeros(2)})
+    for index, step in enumerate((*steps, *steps)):
+        step([np.zeros((4, 3))], 4)
+        # The gradient of mean((b - 1)^2) over two columns is b - 1; the rate is 0.1.
+        expected = 1.0 - 0.9 ** (index + 1)
+        np.testing.assert_allclose(session.read(["b"])["b"], [expected] * 2, rtol=1e-14, atol=0.0)
+    session.close()
