@@ -25,8 +25,8 @@ def keras_model(model: Any) -> Any:
     if not isinstance(model, keras.Model):
         raise TypeError(
             "DistributedModel(model): expected a keras.Model. "
-            f"Received: {type(model).__module__}.{type(model).__name__}. "
-            "Models of tf_keras (Keras 2) must be ported to Keras 3 first."
+            f"Received: {type(model).__module__}.{type(model).__name__}."
+            + (" Models of tf_keras (Keras 2) must be ported to Keras 3." if "tf_keras" in str(type(model)) else "")
         )
     return model
 
@@ -142,7 +142,7 @@ def notes(model: Any, share_memory: bool) -> str:
         lines.append("jit_compile=True: the distributed step runs without XLA")
     if model.compiled and model.run_eagerly:
         lines.append("run_eagerly=True: the distributed step is a graph all the same; debug on the plain model")
-    return "".join(f"\nnote: {line}" for line in lines)
+    return "".join(f"\n  note: {line}" for line in lines)
 
 
 def _draws(layer: Any) -> bool:

@@ -103,12 +103,13 @@ class StepFunction:
         return rebuild(outputs)
 
     def _mention_idle(self, total: int, replicas: int) -> None:
-        if total < replicas and not self._mentioned:
-            self._mentioned = True
+        # A small last batch of an epoch is nothing to speak of, batches that are all small are.
+        if not self._mentioned and total < replicas:
             _log.warning(
                 "A batch of %d examples leaves %d of %d replicas idle; larger batches keep them all busy.",
                 total, replicas - max(total, 1), replicas,
             )
+        self._mentioned = True
 
     def specs_for(self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None = None) -> tuple[tf.TensorSpec, ...]:
         """Specs with a dynamic batch axis, and dynamic axes where this batch differs from known ones."""

@@ -6,18 +6,23 @@ plain Keras model that holds the trained state.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+import keras
+
 from autodist_core.compiler import CompiledStrategy, StrategyCompiler
+from autodist_core.errors import SessionError
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel import inference, place
 from autodist_core.plan import table
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime import DistributedSession
 from autodist_core.strategy import resolve
+from autodist_core.strategy.base import StrategyBuilder
 from autodist_keras import checks
 from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
 from autodist_keras.hooks import hook
@@ -26,7 +31,8 @@ from autodist_keras.tracing import optimizers_of
 from autodist_keras.variables import ModelVariables, is_sparse_layer_variable
 
 _OWN = (
-    "model", "resource_spec", "strategy", "share_memory", "_functions", "_state", "_trained", "_compiled_as", "_depth",
+    "model", "resource_spec", "strategy", "share_memory", "_builder", "_functions", "_state", "_trained",
+    "_compiled_as", "_depth",
 )
 
 
@@ -56,10 +62,8 @@ class DistributedModel:
         self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool = True
     ) -> None:
         self.model = checks.keras_model(model)
-        self.resource_spec = checks.local_spec(
-            resource_spec if isinstance(resource_spec, ResourceSpec) else ResourceSpec(resource_spec)
-        )
-        self.strategy = resolve(strategy)
+        self.resource_spec = resource_spec if isinstance(resource_spec, ResourceSpec) else ResourceSpec(resource_spec)
+        self._builder = resolve(strategy)
         self.share_memory = bool(share_memory)
         self._functions: dict[str, StepFunction] = {}
         self._state: State | None = None
@@ -72,7 +76,7 @@ class DistributedModel:
     def compile(self, *args: Any, strategy: Any = None, **kwargs: Any) -> None:
         """Keras's `compile`, and optionally another strategy; the weights stay."""
         if strategy is not None:
-            self.strategy = resolve(strategy)
+            self.strategy = strategy
         self.model.compile(*args, **kwargs)
         self._forget()
 
@@ -119,6 +123,23 @@ class DistributedModel:
             raise AttributeError(name)
         return getattr(self.model, name)
 
+    @property
+    def strategy(self) -> StrategyBuilder:
+        """What decides how each variable is synchronized; set it to a builder, a name or a finished strategy."""
+        return self._builder
+
+    @strategy.setter
+    def strategy(self, strategy: Any) -> None:
+        self._builder = resolve(strategy)
+        self._forget()
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *dir(self.model)})
+
+    def __repr__(self) -> str:
+        replicas = len(self.resource_spec.replica_devices)
+        return f"<DistributedModel of {self.model!r}, {type(self.strategy).__name__}, {replicas} replicas>"
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OWN:
             object.__setattr__(self, name, value)
@@ -162,7 +183,7 @@ class DistributedModel:
             return train.captured.item
         if data:
             checks.compiled(self.model)
-            batch = read_batch((*data, *(None,) * (3 - len(data)))) if len(data) < 3 else read_batch(data)
+            batch = read_batch(data)
             function = StepFunction(self.model, self.model.train_step, False, self._open)
             return function.capture(batch, function.specs_for(batch)).item
         checks.built(self.model)
@@ -176,8 +197,7 @@ class DistributedModel:
         ))
 
     def _compile_strategy(self, item: GraphItem) -> CompiledStrategy:
-        strategy = self.strategy.build(item, self.resource_spec)
-        return StrategyCompiler(item, self.resource_spec).compile(strategy)
+        return StrategyCompiler(item, self.resource_spec).compile(self.strategy.build(item, self.resource_spec))
 
     # Running -----------------------------------------------------------------------------------------------------
 
@@ -229,6 +249,7 @@ class DistributedModel:
 
     def _open(self, item: GraphItem) -> State:
         """The state in which a captured step runs: the training's where there is one."""
+        checks.local_spec(self.resource_spec)
         checks.batched(self.model, len(self.resource_spec.replica_devices))
         if item.gradients and self._trained is None:
             if self._state is not None:
@@ -244,7 +265,23 @@ class DistributedModel:
 
     def _forget(self) -> None:
         """Drop every captured step and the session."""
+        if self._depth:
+            raise SessionError("this DistributedModel is training: compile, close or change its strategy afterwards.")
         if self._state is not None:
             self._state.release()
             self._state.session.close()
         self._functions, self._state, self._trained, self._compiled_as = {}, None, None, None
+
+
+def _show_signatures() -> None:
+    """Let `help` and editors show Keras's parameters where calls go to Keras."""
+    on_batch = ("train_on_batch", "test_on_batch", "predict_on_batch")
+    for name in ("fit", "evaluate", "predict", "save", "compile", *on_batch):
+        method, signature = vars(DistributedModel)[name], inspect.signature(getattr(keras.Model, name))
+        if name == "compile":
+            added = inspect.Parameter("strategy", inspect.Parameter.KEYWORD_ONLY, default=None)
+            signature = signature.replace(parameters=[*signature.parameters.values(), added])
+        method.__signature__ = signature
+
+
+_show_signatures()

@@ -1,0 +1,74 @@
+"""What the wrapper itself shows: signatures, attributes, its strategy, plans for machines that are not there."""
+
+from __future__ import annotations
+
+import inspect
+
+import keras
+import pytest
+
+from autodist_core.errors import NotYetError
+from autodist_core.strategy import PS
+from autodist_keras import DistributedModel
+from tests.support.compare import named
+from tests.support.distributed import distributed
+from tests.support.models import DENSE, dense_data
+from tests.support.training import seeded
+from tests.support.twins import QUIET
+
+TWO_MACHINES = {"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]}
+
+
+def _compiled() -> keras.Model:
+    model = seeded(DENSE.build)
+    model.compile(**DENSE.compile_arguments("adam"))
+    return model
+
+
+def test_help_shows_kerass_parameters():
+    assert list(inspect.signature(DistributedModel.fit).parameters)[:4] == ["self", "x", "y", "batch_size"]
+    assert list(inspect.signature(DistributedModel.compile).parameters)[-1] == "strategy"
+
+
+def test_attributes_are_the_models():
+    with distributed(_compiled()) as front:
+        assert front.layers is not None and [layer.name for layer in front.layers] == [
+            layer.name for layer in front.model.layers
+        ]
+        assert {"summary", "fit", "plan", "layers"} <= set(dir(front))
+        front.optimizer.learning_rate = 0.5
+        assert float(front.model.optimizer.learning_rate) == 0.5
+        assert "2 replicas" in repr(front)
+
+
+def test_a_strategy_can_be_set_by_name():
+    data = dense_data()
+    with distributed(_compiled()) as front:
+        front.fit(data.x, data.y, epochs=1, **QUIET)
+        front.strategy = "PS"
+        assert isinstance(front.strategy, PS)
+        front.fit(data.x, data.y, epochs=1, **QUIET)
+        assert "ps(" in front.plan()
+
+
+def test_several_machines_are_planned_but_not_trained_on():
+    model, data = _compiled(), dense_data()
+    before = named(model.weights)
+    front = DistributedModel(model, TWO_MACHINES, strategy="PS")
+    assert "10.0.0.2:CPU:0" in front.plan()
+    with pytest.raises(NotYetError, match=r"2 nodes.*10\.0\.0\.1, 10\.0\.0\.2"):
+        front.fit(data.x, data.y, **QUIET)
+    assert all((before[name] == value).all() for name, value in named(model.weights).items())
+
+
+def test_a_plan_from_a_batch_of_a_custom_step():
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            _x, _y = data
+            return super().train_step(data)
+
+    data = dense_data()
+    model = Own(seeded(DENSE.build).layers)
+    model.compile("sgd", "mse", jit_compile=False)
+    with distributed(model) as front:
+        assert "all_reduce" in front.plan(data.x, data.y)
