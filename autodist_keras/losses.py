@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from autodist_keras.hooks import hook
@@ -24,14 +25,15 @@ _SUMS = ("sum", "none", None)
 
 @contextmanager
 def corrected(model: Any, trace: Any) -> Iterator[None]:
-    """Correct the compiled losses, the metrics of single outputs and per-example `add_loss` terms of a model."""
+    """Correct the compiled losses, means of losses and per-example `add_loss` terms of a model."""
     compile_loss = getattr(model, "_compile_loss", None)
     with ExitStack() as hooks:
         if compile_loss is not None and compile_loss.built:
             flat = [entry._replace(loss=_Corrected(entry.loss, trace)) for entry in compile_loss._flat_losses]
             hooks.enter_context(hook(compile_loss, "_flat_losses", flat))
-            for metric in compile_loss.metrics:
-                hooks.enter_context(hook(metric, "update_state", _output_metric(metric, trace)))
+        for metric in model.metrics:
+            if type(metric).update_state is keras.metrics.Mean.update_state:
+                hooks.enter_context(hook(metric, "update_state", _of_scalars(metric, trace)))
         aggregate = model._aggregate_additional_loss
         hooks.enter_context(
             hook(model, "_aggregate_additional_loss", lambda loss: aggregate(_per_example(loss, trace)))
@@ -101,12 +103,21 @@ def _per_example(loss: Any, trace: Any) -> Any:
     return loss
 
 
-def _output_metric(metric: Any, trace: Any) -> Any:
-    """The mean loss of one output of several: Keras counts every batch alike, so a replica adds its part of one."""
+def _of_scalars(metric: Any, trace: Any) -> Any:
+    """A mean of numbers of which each stands for a whole batch: a replica adds its part of one.
+
+    So it is with `tracker.update_state(loss)` in a custom step, and with Keras's own trackers of single outputs. A
+    weight that is a tensor (the number of examples) is the replica's own already.
+    """
     update_state = metric.update_state
 
     def hooked(values: Any, sample_weight: Any = None) -> Any:
-        del sample_weight
-        return update_state(values, sample_weight=trace.share(values.dtype))
+        if _is_float_scalar(values) and not tf.is_tensor(sample_weight):
+            sample_weight = trace.share(tf.float64) * (1.0 if sample_weight is None else sample_weight)
+        return update_state(values, sample_weight=sample_weight)
 
     return hooked
+
+
+def _is_float_scalar(value: Any) -> bool:
+    return isinstance(value, float) or (tf.is_tensor(value) and value.shape.rank == 0 and value.dtype.is_floating)
