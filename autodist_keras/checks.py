@@ -101,9 +101,9 @@ class Identity:
 
 
 def identity_of_compile(model: Any) -> Identity:
-    """The optimizer, losses, metrics and trainable variables that a captured step was made from."""
-    parts = [getattr(model, name, None) for name in ("optimizer", "_compile_loss", "_compile_metrics", "_loss_tracker")]
-    return Identity(*parts, *[layer if layer.trainable else None for layer in model._flatten_layers()])
+    """The optimizer, losses and metrics that a captured step was made from: as in Keras, `compile` makes it anew."""
+    names = ("optimizer", "_compile_loss", "_compile_metrics", "_loss_tracker")
+    return Identity(*[getattr(model, name, None) for name in names])
 
 
 @contextmanager

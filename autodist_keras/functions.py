@@ -14,7 +14,7 @@ import tensorflow as tf
 from autodist_core.errors import CaptureError
 from autodist_core.graph_item import GraphItem
 from autodist_core.runtime import Step
-from autodist_keras.state import State
+from autodist_keras.state import State, own_trace
 from autodist_keras.tracing import Captured, trace_step
 
 _log = logging.getLogger("autodist")
@@ -87,7 +87,8 @@ class StepFunction:
 
     def capture(self, batch: Batch, specs: Sequence[tf.TensorSpec]) -> Captured:
         """Capture the step for batches like this one."""
-        return trace_step(self._model, self._step, batch.structure, specs, self._concat)
+        with own_trace():
+            return trace_step(self._model, self._step, batch.structure, specs, self._concat)
 
     def __call__(self, data: Any) -> Any:
         """Run the step on one batch; returns what the step returns, for the whole batch."""

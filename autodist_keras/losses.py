@@ -60,11 +60,29 @@ class _Corrected:
         mask = getattr(y_pred, "_keras_mask", None)
         with hook(self._loss, "call", recording_call):
             value = self._loss(y_true, y_pred, sample_weight)
-        if "losses" not in seen or seen["losses"].shape.rank == 0:
+        if "losses" not in seen:
             return value
+        if seen["losses"].shape.rank == 0:
+            return value if sample_weight is None else self._of_weighted_scalar(value, seen["losses"], sample_weight)
         masks = [m for m in (mask, seen["mask"]) if m is not None]
         factor = self._factor(masks, sample_weight, value.dtype)
         return value if factor is None else value * factor
+
+    def _of_weighted_scalar(self, value: Any, loss: Any, sample_weight: Any) -> Any:
+        """Predictions of rank 1 have one loss a batch, which Keras multiplies by every weight before it reduces."""
+        reduction, trace = self._loss.reduction, self._trace
+        weights = tf.cast(sample_weight, tf.float64)
+        mass, size = tf.reduce_sum(weights), tf.cast(tf.size(weights), tf.float64)
+        total = trace.sum_over_replicas(mass)
+        # What the loss is multiplied by, on this replica and for the whole batch.
+        if reduction == "mean_with_sample_weight":
+            own, whole = tf.math.divide_no_nan(mass, mass), tf.math.divide_no_nan(total, total)
+        elif reduction in _SUMS:
+            own, whole = mass, total
+        else:
+            own, whole = mass / size, total / trace.sum_over_replicas(size)
+        scaled = value * tf.cast(tf.math.divide_no_nan(whole, own), value.dtype)
+        return tf.where(tf.equal(own, 0.0), loss * tf.cast(whole, loss.dtype), scaled)
 
     def _factor(self, masks: list[Any], sample_weight: Any, dtype: Any) -> Any:
         reduction, trace = self._loss.reduction, self._trace

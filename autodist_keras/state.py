@@ -7,7 +7,9 @@ giving the variable *instances* a subclass for the time of a training; it is tak
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -19,6 +21,19 @@ from autodist_keras.variables import Entry
 
 _SMALL = 4096
 _LINK = "_autodist_link"
+
+
+_tracing = ContextVar("autodist_tracing", default=False)
+
+
+@contextmanager
+def own_trace() -> Iterator[None]:
+    """While our own steps are traced, looking at a variable makes nobody else hold it."""
+    token = _tracing.set(True)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
 
 
 class _Link:
@@ -72,6 +87,7 @@ class State:
         self._exposed: dict[str, np.ndarray | None] = {}
         self._classes: list[tuple[Any, type]] = []
         self._busy = False
+        self._leaked: set[str] = set()
 
     def watch(self, entries: Iterable[Entry]) -> None:
         """Begin to watch variables; those already watched stay so."""
@@ -88,7 +104,10 @@ class State:
     def _attach(self, entry: Entry) -> None:
         self._synced[entry.spec.name] = self._steps
         self._exposed[entry.spec.name] = None
-        if isinstance(entry.owner, keras.Variable):
+        if not isinstance(entry.owner, keras.Variable):
+            # A bare TensorFlow variable says nothing of who looks at it.
+            self._leaked.add(entry.spec.name)
+        else:
             vars(entry.owner)[_LINK] = _Link(self, entry)
             self._classes.append((entry.owner, type(entry.owner)))
             entry.owner.__class__ = _watched(type(entry.owner))
@@ -108,14 +127,22 @@ class State:
         self.session.load(changed)
 
     def after_step(self) -> None:
-        """Note that the session is ahead now."""
+        """Note that the session is ahead now; what others may look at unseen follows at once."""
         self._steps += 1
+        if self._leaked:
+            entries = [self._entries[name] for name in sorted(self._leaked)]
+            self._pull(entries)
+            for entry in entries:
+                self._exposed.setdefault(entry.spec.name, entry.tf_variable.numpy())
 
     def looked_at(self, entry: Entry) -> None:
         """Give a variable its current value before somebody sees it."""
         if self._busy:
             return
         name = entry.spec.name
+        if not tf.executing_eagerly() and not _tracing.get():
+            # Somebody else's graph holds the variable from now on, and will not come by here again.
+            self._leaked.add(name)
         if self._is_stale(name):
             small = entry.spec.byte_size <= _SMALL
             self._pull([
@@ -137,6 +164,7 @@ class State:
             vars(owner).pop(_LINK, None)
         self._classes.clear()
         self._exposed.clear()
+        self._leaked.clear()
 
     def _is_stale(self, name: str) -> bool:
         return self._synced[name] < self._steps and name not in self._exposed
@@ -149,7 +177,8 @@ class State:
             values = self.session.read(entry.spec.name for entry in stale)
             with tf.init_scope():
                 for entry in stale:
-                    entry.tf_variable.assign(values[entry.spec.name])
+                    # A copy: what was read may be the session's own memory, and TensorFlow would share it.
+                    entry.tf_variable.assign(np.array(values[entry.spec.name]))
                     self._synced[entry.spec.name] = self._steps
         finally:
             self._busy = False

@@ -18,6 +18,7 @@ import tensorflow as tf
 from autodist_core.capture import Marked, Source, Traced, capture
 from autodist_core.errors import CaptureError
 from autodist_core.graph_item import GraphItem
+from autodist_core.kernel.captured import Captured as GraphIndex
 from autodist_keras import batch_norm, losses
 from autodist_keras.hooks import hook
 from autodist_keras.variables import Entry, ModelVariables
@@ -110,8 +111,28 @@ def trace_step(
         return keras.tree.pack_sequence_as(structure, leaves)
 
     item = capture(traced)
+    _require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
     return Captured(item, rebuild, tuple(entry for entry in variables.entries if entry.spec.name in touched))
+
+
+def _require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) -> None:
+    """Refuse a step that trains a variable otherwise than through an optimizer of the model.
+
+    Each replica would update it by its own part of the batch. A copy that follows other weights (a teacher, a moving
+    average) depends on no input and is the same on every replica.
+    """
+    index = GraphIndex(item)
+    trainable = {variables.name_of(variable) for variable in model.trainable_variables}
+    inputs = {tensor.name for tensor in item.inputs}
+    for name, touched in index.touches.items():
+        written = {touch.variable for touch in touched if touch.writes} & trainable
+        if written and not index.is_update(name) and inputs & index.cone([name]):
+            raise CaptureError(
+                f"trainable variable {min(written)!r} is written by {name!r} outside an optimizer of the model, from "
+                "this step's data. Make the optimizer an attribute of the model and call its apply, or make the "
+                "variable non-trainable."
+            )
 
 
 def _trace(
@@ -168,11 +189,20 @@ def optimizers_of(model: Any) -> list[Any]:
     found: dict[int, Any] = {}
     for layer in [model, *model._flatten_layers(include_self=False)]:
         for value in vars(layer).values():
-            nested = value.values() if isinstance(value, dict) else value
-            for leaf in [value] if nested is value and not isinstance(value, list | tuple) else nested:
+            for leaf in _leaves(value):
                 if isinstance(leaf, keras.optimizers.Optimizer):
                     found.setdefault(id(leaf), leaf)
     return list(found.values())
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The step's results for the whole batch.
 
 Per-example outputs are put one behind the other. Of the others, what is computed from metric state is computed once
-more from the combined state; what is left is a number per replica, of which the result is the weighted mean.
+more from the combined state; what is left is a number per replica: counts are added up, others averaged by weight.
 """
 
 from __future__ import annotations
@@ -34,12 +34,17 @@ def _after_combining(captured: Captured) -> set[str]:
     """The nodes between a read of combined state and an output."""
     if captured.item.concat_outputs:
         return set()
-    combined = {name for name in captured.written_by_compute if is_combined(captured.variables[name])}
+    # A read before the variable's last write sees what that replica computes with, not the combined state.
+    written = {
+        touch.variable: captured.index[node]
+        for node in captured.in_order(captured.touches) if not captured.is_update(node)
+        for touch in captured.touches[node] if touch.writes and is_combined(captured.variables[touch.variable])
+    }
     cone = captured.cone(editor.node_of(name) for name in captured.item.outputs)
     late: set[str] = set()
     for name in captured.in_order(cone):
         touched = captured.touches.get(name, ())
-        reads = any(touch.variable in combined and not touch.writes for touch in touched)
+        reads = any(not t.writes and captured.index[name] > written.get(t.variable, captured.end) for t in touched)
         if reads or any(editor.node_of(source) in late for source in editor.data_inputs(captured.nodes[name])):
             late.add(name)
     return late
@@ -73,6 +78,8 @@ def _joined(draft: Draft, name: str) -> str:
     dtype, label = output_type(captured, name), f"joined/{name.replace(':', '_')}"
     if captured.item.concat_outputs:
         return draft.join(label, copies, dtype, draft.busy[0].device) if label not in draft.editor else label
+    if dtype.is_integer:
+        return draft.add_up(label, copies, dtype, draft.busy[0].device) if label not in draft.editor else label
     if not dtype.is_floating:
         return copies[0]
     if f"{label}/done" not in draft.editor:

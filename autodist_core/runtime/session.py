@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 
 from autodist_core.errors import SessionError
 from autodist_core.graph_item import GraphItem, Variable
@@ -124,12 +125,17 @@ class DistributedSession:
         initializers = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]
         if initializers:
             self._session.run(initializers)
+        # Made from options, a callable goes straight to the runtime; `make_callable` walks its feeds in Python.
         feeds = [name for replica in graph.feeds for name in replica] + [*graph.examples, graph.total]
-        step = self._graph.get_operation_by_name(f"{prefix}/{graph.step}")
-        return self._session.make_callable(
-            [*(self._tensor(prefix, name) for name in graph.outputs), step],
-            feed_list=[self._tensor(prefix, name) for name in feeds],
+        tensors = [self._tensor(prefix, name) for name in feeds]
+        options = config_pb2.CallableOptions(
+            feed=[tensor.name for tensor in tensors],
+            fetch=[self._tensor(prefix, name).name for name in graph.outputs],
+            target=[f"{prefix}/{graph.step}"],
         )
+        call = self._session._make_callable_from_options(options)
+        types = [tensor.dtype.as_numpy_dtype for tensor in tensors]
+        return lambda *arrays: call(*map(np.asarray, arrays, types))
 
     def _tensor(self, prefix: str, name: str) -> Any:
         return self._graph.get_tensor_by_name(f"{prefix}/{name}" if ":" in name else f"{prefix}/{name}:0")
@@ -156,13 +162,13 @@ class Step:
             self._callables[active] = self._build(active)
         call, inputs = self._callables[active]
         if active == 1:
-            return call(*(arrays[index] for index in inputs), float(total), float(total))[:-1]
+            return call(*(arrays[index] for index in inputs), float(total), float(total))
         bounds = slices(total, count)[:active]
         feeds = [
             arrays[index][start:stop] if index in self._batched else arrays[index]
             for start, stop in bounds for index in inputs
         ]
-        return call(*feeds, *(float(stop - start) for start, stop in bounds), float(total))[:-1]
+        return call(*feeds, *(float(stop - start) for start, stop in bounds), float(total))
 
     def _build(self, active: int) -> tuple[Callable[..., Any], tuple[int, ...]]:
         graph = build(self.item, self._session.placement, active)

@@ -136,7 +136,7 @@ def _expected(name: str, replicas_see_their_own_statistics: bool) -> tuple[dict,
 COMBINATIONS = [
     (name, builder, share_memory)
     for name in CASES for builder in ("AllReduce", "PS") for share_memory in (False, True)
-    if name in ("lookup", "assertion") or share_memory == (builder == "PS")
+    if name == "lookup" or share_memory == (builder == "PS")
 ]  # fmt: skip
 
 

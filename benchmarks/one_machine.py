@@ -1,0 +1,141 @@
+"""Milliseconds per step on one machine: plain Keras, one replica, two replicas, and TensorFlow's MirroredStrategy.
+
+    python benchmarks/one_machine.py [--models cnn mlp] [--rounds 9] [--steps 10] [--json] [--check] [--quick]
+
+All four train the same model on the same random data with the same global batch, on the CPU, without XLA. They take
+turns, a few steps each, in another order every round, so that whatever else the machine does falls on all of them; a
+ratio is the median over rounds of two times from one round, and comes with its quartiles.
+
+MirroredStrategy needs the CPU divided into logical devices before TensorFlow starts and leaves threads behind, so it
+has a process of its own; the others share this one, in which the CPU is whole. Only one trains at any time. All
+processes use TensorFlow's own defaults for threads and graph optimisation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about the processor
+
+from turns import CONTENDERS, MIRRORED, ONE, PLAIN, TWO, Training
+from workloads import BATCH, OVERHEAD, WORKLOADS
+
+NOISE = 1.05  # one replica is slower than plain Keras if the ratio is above this, and its lower quartile above 1
+BOUND = 1.5  # of two replicas, in units of plain Keras
+MOST = 1.0  # milliseconds by which a step of the one-layer model may be longer than plain Keras's
+
+Times = Mapping[str, Sequence[float]]
+
+
+def measure(workload: str, steps: int, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds per step of each contender in each round."""
+    trainings = [Training(contender, workload, steps, rounds) for contender in CONTENDERS]
+    times: dict[str, list[float]] = {contender: [] for contender in CONTENDERS}
+    for turn in range(rounds):
+        shift = turn % len(trainings)
+        for training in trainings[shift:] + trainings[:shift]:
+            times[training.contender].append(training.turn())
+    for training in trainings:
+        training.end()
+    return times
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """The lower quartile, the median and the upper quartile.
+
+    >>> quartiles([4.0, 1.0, 3.0, 2.0, 5.0])
+    (2.0, 3.0, 4.0)
+    """
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def ratio(times: Times, one: str, other: str) -> tuple[float, float, float]:
+    """Quartiles of one contender's time in units of another's in the same round."""
+    return quartiles([a / b for a, b in zip(times[one], times[other], strict=True)])
+
+
+def overhead(times: Times, contender: str) -> float:
+    """The median of the milliseconds by which a step is longer than plain Keras's."""
+    return statistics.median(a - b for a, b in zip(times[contender], times[PLAIN], strict=True))
+
+
+def missed(results: Mapping[str, Times]) -> list[str]:
+    """The targets that were not met, each in words."""
+    found = []
+    for name, times in results.items():
+        low, one, _ = ratio(times, ONE, PLAIN)
+        two, mirrored = ratio(times, TWO, PLAIN)[1], ratio(times, MIRRORED, TWO)[1]
+        if name == OVERHEAD:
+            found += [
+                f"{name}: {contender} adds {overhead(times, contender):.2f} ms to a step (at most {MOST})"
+                for contender in (ONE, TWO) if overhead(times, contender) > MOST
+            ]
+            continue
+        if one > NOISE and low > 1:
+            found.append(f"{name}: one replica takes {one:.2f} of plain Keras (at most {NOISE})")
+        if two > BOUND:
+            found.append(f"{name}: two replicas take {two:.2f} of plain Keras (at most {BOUND})")
+        floor = WORKLOADS[name].floor
+        if mirrored < floor:
+            found.append(f"{name}: two replicas are {mirrored:.2f} times as fast as Mirrored (at least {floor})")
+    return found
+
+
+def table(results: Mapping[str, Times]) -> str:
+    """What was measured, a block for each model."""
+    lines = [f"{'':<12}{'ms per step':>12}{'quartiles':>18}{'of plain':>10}{'quartiles':>14}{'Mirrored / it':>15}"]
+    for name, times in results.items():
+        lines += ["", f"{name}: {WORKLOADS[name].title}"]
+        for contender in times:
+            low, middle, high = quartiles(times[contender])
+            part_low, part, part_high = ratio(times, contender, PLAIN)
+            lines.append(
+                f"  {contender:<10}{middle:>12.2f}{f'{low:.2f} .. {high:.2f}':>18}{part:>10.2f}"
+                f"{f'{part_low:.2f} .. {part_high:.2f}':>14}{ratio(times, MIRRORED, contender)[1]:>15.2f}"
+            )
+        if name == OVERHEAD:
+            added = (f"{contender} {overhead(times, contender):+.2f} ms" for contender in times if contender != PLAIN)
+            lines.append(f"  longer than plain: {', '.join(added)}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME",
+                        help=f"which models: {', '.join(WORKLOADS)} (default: all)")
+    parser.add_argument("--rounds", type=int, default=12, help="turns of each contender (default: 12)")
+    parser.add_argument("--steps", type=int, help="steps per turn (default: what takes about a third of a second)")
+    parser.add_argument("--quick", action="store_true", help="one turn of two steps: does it run at all")
+    parser.add_argument("--json", action="store_true", help="print the times of all rounds as JSON instead of a table")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed, naming it")
+    options = parser.parse_args(arguments)
+    rounds, steps = (1, 2) if options.quick else (options.rounds, options.steps)
+    if rounds < 1 or (steps is not None and steps < 1):
+        parser.error("--rounds and --steps take numbers from 1 on")
+
+    results = {}
+    for name in options.models:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        results[name] = measure(name, steps or WORKLOADS[name].steps, rounds)
+    targets = missed(results)
+    if options.json:
+        print(json.dumps({"batch": BATCH, "times": results, "missed": targets}))
+    else:
+        print(f"global batch {BATCH}, {os.cpu_count()} cores, {rounds} rounds\n{table(results)}")
+    for target in targets:
+        print(f"missed: {target}", file=sys.stderr)
+    return 1 if options.check and targets else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Several trainings that take turns: each runs one epoch while the others wait.
+
+A training is one call of Keras's `fit` that stops at the beginning of every epoch until it is its turn. What is timed
+is the epoch as a whole, from its beginning to its end, so nothing is added to a step.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from workloads import WORKLOADS
+
+PLAIN, ONE, TWO, MIRRORED = "plain", "one", "two", "mirrored"
+CONTENDERS = (PLAIN, ONE, TWO, MIRRORED)
+_SECONDS = 5 * 60
+_WARM_UP = 2  # epochs
+
+
+class Training:
+    """One contender training one model in a thread, or, where it needs devices of its own, in a child process."""
+
+    def __init__(self, contender: str, workload: str, steps: int, rounds: int) -> None:
+        self.contender = contender
+        self._connection, theirs = multiprocessing.Pipe()
+        arguments = (theirs, contender, workload, steps, rounds)
+        self._runner: Any
+        if contender == MIRRORED:
+            self._runner = multiprocessing.get_context("spawn").Process(target=train, args=arguments, daemon=True)
+        else:
+            self._runner = threading.Thread(target=train, args=arguments, daemon=True)
+        self._runner.start()
+        self._receive()
+
+    def turn(self) -> float:
+        """Train one epoch; returns its milliseconds per step."""
+        self._connection.send(None)
+        return self._receive()
+
+    def end(self) -> None:
+        """Wait until `fit` has returned."""
+        self._receive()
+        self._runner.join(_SECONDS)
+
+    def _receive(self) -> float:
+        if not self._connection.poll(_SECONDS):
+            raise TimeoutError(f"{self.contender} said nothing for {_SECONDS} seconds")
+        found = self._connection.recv()
+        if isinstance(found, str):
+            raise RuntimeError(f"{self.contender} failed:\n{found}")
+        return found
+
+
+def train(connection: Connection, contender: str, workload: str, steps: int, rounds: int) -> None:
+    """Train epochs to warm up, then one for each turn; sends each one's milliseconds per step, or what failed."""
+    try:
+        _train(connection, contender, workload, steps, rounds)
+        connection.send(0.0)
+    except BaseException:
+        connection.send(traceback.format_exc())
+
+
+def _train(connection: Connection, contender: str, name: str, steps: int, rounds: int) -> None:
+    scope = _mirrored().scope() if contender == MIRRORED else None
+    import keras
+
+    class Turns(keras.callbacks.Callback):
+        """Waits for the turn before each epoch after those that warm up, and reports when it is done."""
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch >= _WARM_UP:
+                connection.recv()
+            self.began = time.perf_counter()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch >= _WARM_UP - 1:
+                connection.send((time.perf_counter() - self.began) * 1000 / steps)
+
+    workload = WORKLOADS[name]
+    options = {"epochs": rounds + _WARM_UP, "steps_per_epoch": steps, "callbacks": [Turns()]}
+    options |= {"shuffle": False, "verbose": 0}
+    keras.utils.set_random_seed(0)
+    if scope is not None:
+        with scope:
+            model = workload.make()
+        model.fit(workload.dataset(), **options)
+        return
+    model = workload.make()
+    if contender == PLAIN:
+        model.fit(workload.dataset(), **options)
+        return
+    from autodist_core import ResourceSpec
+    from autodist_keras import DistributedModel
+
+    with DistributedModel(model, ResourceSpec.local(cpus=1 if contender == ONE else 2)) as distributed:
+        distributed.fit(workload.dataset(), **options)
+
+
+def _mirrored() -> Any:
+    import tensorflow as tf
+
+    processor = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_visible_devices([], "GPU")
+    tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

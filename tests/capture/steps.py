@@ -1,0 +1,66 @@
+"""Models with training steps of their own, and what Keras's tracing captures of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from autodist_keras.functions import StepFunction, read_batch
+from autodist_keras.tracing import Captured
+from tests.support.models import dense_data
+from tests.support.steps import OwnStep
+from tests.support.training import seeded
+
+QUIET = {"verbose": 0, "batch_size": 6, "shuffle": False, "epochs": 2}
+DATA = dense_data(15)
+"""Batches of six, six and three."""
+
+
+def captured(model: keras.Model, x: Any, y: Any = None, mode: str = "train") -> Captured:
+    """What is captured of one step of a compiled model."""
+    batch = read_batch((x,) if y is None else (x, y))
+    function = StepFunction(model, getattr(model, f"{mode}_step"), mode == "predict", None)
+    return function.capture(batch, function.specs_for(batch))
+
+
+def gradients_of(model: keras.Model, data: Any, scaled: bool = False) -> list[Any]:
+    """Gradients of the mean square, of a loss that the optimizer has scaled or of the loss itself."""
+    x, y = data
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        loss = model.optimizer.scale_loss(loss) if scaled else loss
+    return tape.gradient(loss, model.trainable_variables)
+
+
+def stepping(step: Callable[[keras.Model, Any], None], prepare: Callable = lambda model: None) -> Callable:
+    """A builder of compiled models whose training step is `step(model, data)`."""
+
+    class Stepping(OwnStep):
+        """Two dense layers."""
+
+        def __init__(self) -> None:
+            super().__init__("stepping")
+            prepare(self)
+
+        def train_step(self, data):
+            step(self, data)
+            return {"squares": self.tracker.result()}
+
+    return lambda: compiled(Stepping)
+
+
+def compiled(build: Callable[[], keras.Model]) -> keras.Model:
+    """The model with its weights and an optimizer with memory."""
+    model = seeded(build)
+    model.compile(keras.optimizers.SGD(0.2, momentum=0.5, name="sgd"), jit_compile=False)
+    model(DATA.x)
+    return model
+
+
+def same_weights(one: keras.Model, other: keras.Model) -> bool:
+    """Whether two models have exactly the same weights."""
+    return all(np.array_equal(a, b) for a, b in zip(one.get_weights(), other.get_weights(), strict=True))

@@ -1,0 +1,210 @@
+"""Steps that cannot be captured are refused with the reason, in a CaptureError, and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError, NotYetError
+from tests.capture.steps import DATA, QUIET, compiled, gradients_of, same_weights, stepping
+from tests.support.compare import assert_same, named
+from tests.support.distributed import BUILDERS, distributed
+from tests.support.steps import OwnStep
+
+
+def _apply(model: keras.Model, data: Any) -> None:
+    model.optimizer.apply(gradients_of(model, data), model.trainable_variables)
+
+
+def _in_conditional(model, data) -> None:
+    gradients = gradients_of(model, data)
+
+    def applied():
+        model.optimizer.apply(gradients, model.trainable_variables)
+        return 1
+
+    tf.cond(tf.reduce_sum(gradients[0]) > 0.0, applied, lambda: 0)
+
+
+def _in_loop(model, data) -> None:
+    def body(index):
+        _apply(model, data)
+        return index + 1
+
+    tf.while_loop(lambda index: index < 2, body, [tf.constant(0)])
+
+
+def _in_function(model, data) -> None:
+    gradients = gradients_of(model, data)
+    tf.function(lambda: model.optimizer.apply(gradients, model.trainable_variables))()
+
+
+def _writes_a_weight(model, data) -> None:
+    _apply(model, data)
+    model.first.kernel.assign(0.99 * model.first.kernel)
+
+
+def _writes_the_rate(model, data) -> None:
+    _apply(model, data)
+    model.optimizer.learning_rate.assign(0.9 * model.optimizer.learning_rate)
+
+
+def _twice_the_same(model, data) -> None:
+    gradients, variables = gradients_of(model, data), model.trainable_variables
+    model.optimizer.apply([*gradients, gradients[0]], [*variables, variables[0]])
+
+
+def _counts(model, data) -> None:
+    one = tf.zeros([1], tf.int64)
+    model.counts.insert(one, model.counts.lookup(one) + 1)
+    _apply(model, data)
+
+
+def _takes_from_an_iterator(model, data) -> None:
+    next(model.iterator)
+    _apply(model, data)
+
+
+def _enqueues(model, data) -> None:
+    model.queue.enqueue(tf.reduce_mean(data[0]))
+    _apply(model, data)
+
+
+def _with_table(model) -> None:
+    model.counts = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, default_value=0)
+
+
+def _with_iterator(model) -> None:
+    model.iterator = iter(tf.data.Dataset.range(1000))
+
+
+def _with_queue(model) -> None:
+    model.queue = tf.queue.FIFOQueue(100, [tf.float64])
+
+
+NESTED = r"^SGD\.apply is called inside a loop, a conditional or a nested tf\.function of the training step\. Do it at"
+RESOURCES = r"Of resources, only variables and immutable lookup tables can be distributed\.$"
+REFUSED: dict[str, tuple[Callable[[], keras.Model], str]] = {
+    "in a conditional": (stepping(_in_conditional), NESTED),
+    "in a loop": (stepping(_in_loop), NESTED),
+    "in a function": (stepping(_in_function), NESTED),
+    "writes a weight": (
+        stepping(_writes_a_weight),
+        r"trainable variable 'first/kernel' is written outside an optimizer; let optimizer\.apply do it",
+    ),
+    "writes the learning rate": (
+        stepping(_writes_the_rate),
+        r"optimizer variable 'optimizer/sgd/learning_rate' is written outside optimizer\.apply; use a learning rate",
+    ),
+    "two gradients": (stepping(_twice_the_same), r"variable 'first/kernel' gets two gradients in one apply"),
+    "mutable table": (stepping(_counts, _with_table), r"(?s)LookupTableInsertV2.*" + RESOURCES),
+    "iterator": (stepping(_takes_from_an_iterator, _with_iterator), r"(?s)IteratorGetNext.*" + RESOURCES),
+    "queue": (stepping(_enqueues, _with_queue), r"(?s)QueueEnqueueV2.*" + RESOURCES),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_the_reason(name: str):
+    build, reason = REFUSED[name]
+    model, untouched = build(), build()
+    builder = BUILDERS["PS" if len(name) % 2 else "AllReduce"]()
+    front = distributed(model, strategy=builder, share_memory=bool(len(name) % 3))
+    with front, pytest.raises(CaptureError, match=reason):
+        front.fit(DATA.x, DATA.y, **QUIET)
+    assert same_weights(model, untouched)
+
+
+def test_a_step_that_is_a_function_itself():
+    class Decorated(OwnStep):
+        """As some guides show it."""
+
+        @tf.function
+        def train_step(self, data):
+            _apply(self, data)
+            return {}
+
+    model = compiled(Decorated)
+    with distributed(model) as front, pytest.raises(CaptureError, match=NESTED + r".*\(without a @tf\.function dec"):
+        front.fit(DATA.x, DATA.y, **QUIET)
+
+
+def test_several_reasons_come_together():
+    def step(model, data):
+        _writes_a_weight(model, data)
+        _writes_the_rate(model, data)
+
+    with distributed(stepping(step)()) as front, pytest.raises(CaptureError) as failure:
+        front.fit(DATA.x, DATA.y, **QUIET)
+    text = str(failure.value)
+    assert text.startswith("this training step cannot be distributed: ")
+    assert "'first/kernel'" in text and "'optimizer/sgd/learning_rate'" in text
+
+
+def _with_seed(model) -> None:
+    model.noise = keras.random.SeedGenerator(5)
+
+
+def _noisy(model, data) -> None:
+    noisy = [g + keras.random.normal(g.shape, dtype=g.dtype, seed=model.noise) for g in gradients_of(model, data)]
+    model.optimizer.apply(noisy, model.trainable_variables)
+
+
+def test_replicas_do_not_draw_their_own_numbers_in_an_update():
+    """They would part without a word. Where one owner updates, there is nothing to part."""
+    build = stepping(_noisy, _with_seed)
+    model, untouched = build(), build()
+    with distributed(model) as front, pytest.raises(NotYetError, match=r"draws random numbers at .* Use PS\(\)"):
+        front.fit(DATA.x, DATA.y, **QUIET)
+    assert same_weights(model, untouched)
+    for options in ({"strategy": BUILDERS["PS"]()}, {"share_memory": True}):
+        with distributed(model, **options) as front:
+            front.fit(DATA.x, DATA.y, **QUIET)
+    assert not same_weights(model, untouched)
+
+
+def test_a_variable_of_no_layer_is_trained_all_the_same():
+    """One device trains it, so replicas do."""
+    outcomes = []
+    for front_of in (lambda model: model, distributed):
+        factor = tf.Variable(2.0, dtype=tf.float64, name="factor")
+
+        def step(model, data, factor=factor):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(factor * model(x, training=True) - y))
+            variables = [*model.trainable_variables, factor]
+            model.optimizer.apply(tape.gradient(loss, variables), variables)
+
+        model = stepping(step)()
+        front_of(model).fit(DATA.x, DATA.y, **QUIET)
+        outcomes.append({**named(model.weights), "factor": factor.numpy()})
+    assert_same(*outcomes)
+    assert abs(outcomes[0]["factor"] - 2.0) > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["RaggedTensor", "SparseTensor"])
+def test_inputs_that_cannot_be_split(kind: str):
+    dense = tf.constant(DATA.x)
+    x = tf.RaggedTensor.from_tensor(dense) if kind == "RaggedTensor" else tf.sparse.from_dense(dense)
+    dataset = tf.data.Dataset.from_tensor_slices((x, DATA.y)).batch(5)
+    text = rf"^a batch contains a {kind}, which cannot be split .*Make it dense first"
+    with distributed(stepping(_apply)()) as front, pytest.raises(CaptureError, match=text):
+        front.fit(dataset, verbose=0, shuffle=False)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_fixed_batch_size_leaves_nothing_to_split(replicas: int):
+    x = keras.Input(batch_shape=(5, 5), name="x")
+    model = keras.Model(x, keras.layers.Dense(1, name="out")(x), name="fixed")
+    model.compile("sgd", "mse", jit_compile=False)
+    with distributed(model, replicas=replicas) as front:
+        if replicas == 1:
+            assert np.isfinite(front.fit(DATA.x, DATA.y, batch_size=5, verbose=0).history["loss"]).all()
+            return
+        with pytest.raises(ValueError, match=r"^input 'x' of model 'fixed' has a fixed batch size of 5"):
+            front.fit(DATA.x, DATA.y, batch_size=5, verbose=0)

@@ -1,0 +1,177 @@
+"""Gradients that a custom step transforms between the tape and `apply`: the transformation acts on the whole batch's.
+
+Each is one device's result to rounding, or refused with the name of what is in the way; never done by each replica.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError
+from tests.capture.steps import DATA, QUIET, gradients_of, same_weights, stepping
+from tests.support.compare import assert_same, named, relative_error
+from tests.support.distributed import BUILDERS, distributed
+from tests.support.training import seeded
+
+TRANSFORMED = {
+    "by global norm": lambda model, g: tf.clip_by_global_norm(g, 0.3)[0],
+    "by norm": lambda model, g: [tf.clip_by_norm(x, 0.1) for x in g],
+    "by value": lambda model, g: [keras.ops.clip(x, -0.02, 0.02) for x in g],
+    "in a function": lambda model, g: tf.function(lambda g: tf.clip_by_global_norm(g, 0.3)[0])(g),
+    "in a conditional": lambda model, g: [
+        tf.cond(tf.reduce_max(tf.abs(x)) > 0.05, lambda x=x: 0.5 * x, lambda x=x: x) for x in g
+    ],
+    "halved": lambda model, g: [0.5 * x for x in g],
+    "by another's size": lambda model, g: [g[0], *(x / tf.reduce_max(tf.abs(g[0])) for x in g[1:])],
+    "centred": lambda model, g: [x - tf.reduce_mean(x, axis=0) for x in g[:-1]] + [g[-1]],
+    "decayed": lambda model, g: [x + 0.1 * v for x, v in zip(g, model.trainable_variables, strict=True)],
+    "shifted": lambda model, g: [x + 0.01 for x in g],
+    "one is zero": lambda model, g: [g[0], tf.zeros_like(g[1]), *tf.clip_by_global_norm(g[2:], 0.1)[0]],
+    "one is constant": lambda model, g: [g[0], tf.fill(g[1].shape, tf.constant(0.01, "float64")), *g[2:]],
+}
+UNCHANGED = {
+    "not a number": lambda model, g: [tf.where(tf.math.is_nan(x), tf.zeros_like(x), x) for x in g],
+    "cast and back": lambda model, g: [tf.cast(tf.cast(x, "complex128"), "float64") for x in g],
+    "as they are": lambda model, g: g,
+}
+EVERYTHING = TRANSFORMED | UNCHANGED
+
+
+def _build(name: str, scaled: bool) -> keras.Model:
+    def step(model, data):
+        gradients = EVERYTHING[name](model, gradients_of(model, data, scaled))
+        model.optimizer.apply(gradients, model.trainable_variables)
+
+    return stepping(step)()
+
+
+@cache
+def _expected(name: str) -> dict[str, np.ndarray]:
+    model = _build(name, scaled=False)
+    model.fit(DATA.x, DATA.y, **QUIET)
+    return named(model.weights)
+
+
+@pytest.mark.parametrize("index, name", list(enumerate(EVERYTHING)))
+def test_the_whole_batchs_gradients_are_transformed(index: int, name: str):
+    """Builders, ways of scaling and of keeping memory are spread over the transformations."""
+    scaled, builder = index % 2 == 0, ("AllReduce", "PS", "PSLoadBalancing")[index % 3]
+    model = _build(name, scaled)
+    with distributed(model, strategy=BUILDERS[builder](), share_memory=index % 4 == 3) as front:
+        front.fit(DATA.x, DATA.y, **QUIET)
+    assert_same(_expected(name), named(model.weights))
+
+
+@pytest.mark.parametrize("name", ["decayed", "one is constant"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_whether_the_loss_was_scaled_or_not(name: str, scaled: bool):
+    """What is added to a gradient counts once, not once for every replica."""
+    model = _build(name, scaled)
+    with distributed(model, replicas=3) as front:
+        front.fit(DATA.x, DATA.y, **QUIET)
+    assert_same(_expected(name), named(model.weights))
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_the_transformations_matter(name: str):
+    """Else equality would say nothing."""
+    plain = _expected("as they are")
+    assert max(relative_error(plain[path], value) for path, value in _expected(name).items()) > 1e-3
+
+
+class Looks(keras.Model):
+    """A table and a dense layer; the table's rows are clipped."""
+
+    def __init__(self) -> None:
+        super().__init__(name="looks")
+        self.table = keras.layers.Embedding(5, 2, name="table")
+        self.out = keras.layers.Dense(1, name="out")
+
+    def call(self, ids):
+        return self.out(tf.reduce_mean(self.table(ids), axis=1))
+
+    def train_step(self, data):
+        rows, *others = gradients_of(self, data)
+        assert isinstance(rows, tf.IndexedSlices)
+        self.optimizer.apply([tf.clip_by_norm(rows, 0.02), *others], self.trainable_variables)
+        return {"rows": tf.reduce_sum(rows.values)}
+
+
+@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
+def test_rows_are_clipped_as_one_device_clips_them(builder: str):
+    """By the norm of all rows of the whole batch."""
+    random = np.random.default_rng(12)
+    ids, y = random.integers(0, 5, (9, 3)).astype("int32"), random.normal(size=(9, 1))
+    models = []
+    for _ in range(2):
+        models.append(seeded(Looks))
+        models[-1].compile(keras.optimizers.SGD(0.5, name="sgd"), jit_compile=False)
+        models[-1](ids)
+    plain, model = models
+    start = named(model.weights)
+    plain.fit(ids, y, batch_size=4, verbose=0, shuffle=False)
+    with distributed(model, strategy=BUILDERS[builder]()) as front:
+        front.fit(ids, y, batch_size=4, verbose=0, shuffle=False)
+    assert_same(named(plain.weights), named(model.weights))
+    assert 1e-3 < np.abs(named(model.weights)["looks/table/embeddings"] - start["looks/table/embeddings"]).max() < 0.03
+
+
+DATA_DEPENDENT = {
+    "times the loss": lambda g, x: [t * tf.reduce_mean(tf.square(x)) for t in g],
+    "over the largest input": lambda g, x: [t / tf.reduce_max(tf.abs(x)) for t in g],
+    "kept if the inputs are large": lambda g, x: [tf.where(tf.reduce_max(x) > 1.0, t, tf.zeros_like(t)) for t in g],
+}
+
+
+@pytest.mark.parametrize("name", DATA_DEPENDENT)
+def test_what_depends_on_a_replicas_own_data_is_refused(name: str):
+    def step(model, data):
+        gradients = DATA_DEPENDENT[name](gradients_of(model, data), data[0])
+        model.optimizer.apply(gradients, model.trainable_variables)
+
+    model, untouched = (stepping(step)() for _ in range(2))
+    with distributed(model) as front, pytest.raises(CaptureError, match=r"reads the step's input 'input_0'"):
+        front.fit(DATA.x, DATA.y, **QUIET)
+    assert same_weights(model, untouched)
+
+
+MIXED = {
+    "squared": lambda g: [g[0] * g[0], *g[1:]],
+    "two of one shape": lambda g: [g[0], tf.sign(g[1]) * tf.transpose(tf.sign(g[2]))[0], *g[2:]],
+    "the kernel's column": lambda g: [g[0], tf.sign(g[1]) + tf.reduce_max(g[0], axis=0), *g[2:]],
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_gradients_that_go_into_each_other(name: str):
+    """What one gradient's transformation reads of another is the whole batch's, too."""
+
+    def step(model, data):
+        model.optimizer.apply(MIXED[name](gradients_of(model, data)), model.trainable_variables)
+
+    plain, model = (stepping(step)() for _ in range(2))
+    plain.fit(DATA.x, DATA.y, **QUIET)
+    with distributed(model) as front:
+        front.fit(DATA.x, DATA.y, **QUIET)
+    assert_same(named(plain.weights), named(model.weights))
+
+
+def test_a_gradient_of_unclear_origin_is_refused_by_name():
+    """Two raw gradients of the same shape go into one: which of them the variable's is, nobody can tell."""
+
+    def step(model, data):
+        first, second = gradients_of(model, data), gradients_of(model, (2.0 * data[0], data[1]))
+        mixed = [tf.sign(one) * tf.abs(other) for one, other in zip(first, second, strict=True)]
+        model.optimizer.apply(mixed, model.trainable_variables)
+
+    model, untouched = (stepping(step)() for _ in range(2))
+    with distributed(model) as front, pytest.raises(CaptureError) as failure:
+        front.fit(DATA.x, DATA.y, **QUIET)
+    assert "the gradient of 'first/kernel' is transformed by" in str(failure.value)
+    assert "clipnorm, clipvalue, global_clipnorm" in str(failure.value)
+    assert same_weights(model, untouched)
