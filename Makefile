@@ -4,11 +4,11 @@
 # Both need Python 3.11 to 3.13 with pip, and make, and put everything else into .venv here. Knobs, with their defaults:
 #   PYTHON=          interpreter for a new .venv (the first of python3, python3.13, python3.12, python3.11 that fits)
 #   VENV=.venv       where to install
-#   JOBS=0           test processes (0: one, in this process, so that TensorFlow is imported once)
+#   JOBS=2           test processes (0: all in one, so that TensorFlow is imported once)
 #   PYTEST_ARGS=     more words for pytest, say PYTEST_ARGS="-k plan -x"
 
 VENV ?= .venv
-JOBS ?= 0
+JOBS ?= 2
 PYTEST_ARGS ?=
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
