@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from autodist_core.errors import AutodistError, NotYetError, ResourceSpecError, SessionError
 from autodist_core.resource_spec import ResourceSpec
+from autodist_keras.fused import kernels_of
+from autodist_keras.tracing import optimizers_of
 
 CLAIM = "_autodist_claim"
 
@@ -122,9 +124,12 @@ def claimed(model: Any, owner: Any) -> Iterator[None]:
         vars(model).pop(CLAIM, None)
 
 
-def notes(model: Any, share_memory: bool) -> str:
+def notes(model: Any, fused_updates: bool) -> str:
     """Lines for the plan on what is not, or not quite, as on one device."""
     lines = []
+    kernels = kernels_of(optimizers_of(model)) if fused_updates else ()
+    if kernels:
+        lines.append(f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)")
     layers = list(model._flatten_layers())
     norms = [
         layer.name for layer in layers

@@ -75,12 +75,14 @@ class StepFunction:
     """A Keras step function over all replicas: captured for each kind of batch it meets, then run."""
 
     def __init__(
-        self, model: Any, step: Callable[[Any], Any], concat: bool, open_session: Callable[[GraphItem], State]
+        self, model: Any, step: Callable[[Any], Any], concat: bool, open_session: Callable[[GraphItem], State],
+        fused_updates: bool = False,
     ) -> None:
         self._model = model
         self._step = step
         self._concat = concat
         self._open_session = open_session
+        self._fused_updates = fused_updates
         self._known: dict[tuple[Any, ...], tuple[tuple[tf.TensorSpec, ...], Step, Callable[..., Any]]] = {}
         self.captured: Captured | None = None
         self._mentioned = False
@@ -88,7 +90,7 @@ class StepFunction:
     def capture(self, batch: Batch, specs: Sequence[tf.TensorSpec]) -> Captured:
         """Capture the step for batches like this one."""
         with own_trace():
-            return trace_step(self._model, self._step, batch.structure, specs, self._concat)
+            return trace_step(self._model, self._step, batch.structure, specs, self._concat, self._fused_updates)
 
     def __call__(self, data: Any) -> Any:
         """Run the step on one batch; returns what the step returns, for the whole batch."""

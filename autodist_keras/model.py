@@ -31,8 +31,8 @@ from autodist_keras.tracing import optimizers_of
 from autodist_keras.variables import ModelVariables, is_sparse_layer_variable
 
 _OWN = (
-    "model", "resource_spec", "strategy", "share_memory", "_builder", "_functions", "_state", "_trained",
-    "_compiled_as", "_depth",
+    "model", "resource_spec", "strategy", "share_memory", "fused_updates", "_builder", "_functions", "_state",
+    "_trained", "_compiled_as", "_depth",
 )
 
 
@@ -46,6 +46,9 @@ class DistributedModel:
             parameter servers (sparse ones).
         share_memory: Whether replicas on CPU devices of one process compute on one copy of the weights and update it
             once. `False` gives every replica its own, as on separate devices.
+        fused_updates: Whether an optimizer whose formula TensorFlow has a training kernel for (SGD, Adam, AdamW and
+            others) updates in it: faster, and the same numbers to rounding. None means yes where there are several
+            replicas; a single one then equals plain Keras bit by bit.
 
     >>> import keras, numpy as np
     >>> from autodist_core import ResourceSpec
@@ -59,12 +62,15 @@ class DistributedModel:
     """
 
     def __init__(
-        self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool = True
+        self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool = True,
+        fused_updates: bool | None = None,
     ) -> None:
         self.model = checks.keras_model(model)
         self.resource_spec = resource_spec if isinstance(resource_spec, ResourceSpec) else ResourceSpec(resource_spec)
         self._builder = resolve(strategy)
         self.share_memory = bool(share_memory)
+        several = len(self.resource_spec.replica_devices) > 1
+        self.fused_updates = several if fused_updates is None else bool(fused_updates)
         self._functions: dict[str, StepFunction] = {}
         self._state: State | None = None
         self._trained: CompiledStrategy | None = None
@@ -165,7 +171,7 @@ class DistributedModel:
         (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
         """
         item = self._item_for_planning(data)
-        return table(self._compile_strategy(item), item) + checks.notes(self.model, self.share_memory)
+        return table(self._compile_strategy(item), item) + checks.notes(self.model, self.fused_updates)
 
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
@@ -184,7 +190,7 @@ class DistributedModel:
         if data:
             checks.compiled(self.model)
             batch = read_batch(data)
-            function = StepFunction(self.model, self.model.train_step, False, self._open)
+            function = StepFunction(self.model, self.model.train_step, False, self._open, self.fused_updates)
             return function.capture(batch, function.specs_for(batch)).item
         checks.built(self.model)
         trainable = {id(v): v for v in self.model.trainable_variables}
@@ -241,7 +247,9 @@ class DistributedModel:
                 if mode == "train":
                     checks.optimizer(self.model)
                 step = getattr(self.model, f"{mode}_step")
-                function = self._functions[mode] = StepFunction(self.model, step, mode == "predict", self._open)
+                function = self._functions[mode] = StepFunction(
+                    self.model, step, mode == "predict", self._open, self.fused_updates
+                )
             run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
             object.__setattr__(self.model, f"{mode}_function", run)
 

@@ -20,6 +20,7 @@ from autodist_core.errors import CaptureError
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel.captured import Captured as GraphIndex
 from autodist_keras import batch_norm, losses
+from autodist_keras.fused import fused
 from autodist_keras.hooks import hook
 from autodist_keras.variables import Entry, ModelVariables
 
@@ -37,12 +38,14 @@ class Trace:
     scaled: set[int] = field(default_factory=set)
     inside: int = 0
     refusal: CaptureError | None = None
+    fused_updates: bool = False
     complete: bool = False
     """Whether everything was built before this pass, so that every hook was in place."""
 
     def begin(self, examples: Any, total: Any, complete: bool) -> None:
         """Forget what an earlier pass over the same function left."""
-        self.__init__(tf.compat.v1.get_default_graph(), examples, total, complete=complete)  # type: ignore[misc]
+        graph, fused_updates = tf.compat.v1.get_default_graph(), self.fused_updates
+        self.__init__(graph, examples, total, complete=complete, fused_updates=fused_updates)  # type: ignore[misc]
 
     def share(self, dtype: Any) -> Any:
         """This replica's part of the batch."""
@@ -76,14 +79,15 @@ class Captured:
 
 
 def trace_step(
-    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[tf.TensorSpec], concat: bool
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[tf.TensorSpec], concat: bool,
+    fused_updates: bool = False,
 ) -> Captured:
     """Trace `step(data)` for data of the given specs and capture it as a GraphItem.
 
     `specs` has one entry for each leaf of `data` that is not None; `concat` says that its results have a row per
-    example.
+    example, `fused_updates` that optimizers may update in TensorFlow's training kernels.
     """
-    trace = Trace()
+    trace = Trace(fused_updates=fused_updates)
     outputs: list[Any] = []
     function = _trace(model, step, data, specs, trace, outputs)
     if not trace.complete:
@@ -166,6 +170,8 @@ def _hooks(model: Any, trace: Trace) -> Iterator[None]:
     with ExitStack() as hooks:
         for optimizer in optimizers_of(model):
             hooks.enter_context(_hooked_optimizer(optimizer, trace))
+            if trace.fused_updates:
+                hooks.enter_context(fused(optimizer))
         hooks.enter_context(losses.corrected(model, trace))
         hooks.enter_context(batch_norm.synchronized(model, trace))
         yield

@@ -1,0 +1,116 @@
+"""Updates in TensorFlow's training kernels: which optimizers have one, that it is used, and that numbers stay."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from autodist_core import ResourceSpec
+from autodist_keras import DistributedModel
+from autodist_keras.fused import kernels_of
+from tests.support.compare import assert_same
+from tests.support.models import dense_data, dense_model
+
+SGD, ADAM, RMS, FTRL = (getattr(keras.optimizers, name) for name in ("SGD", "Adam", "RMSprop", "Ftrl"))
+FUSED = {
+    "sgd": (lambda: SGD(0.1), "ResourceApplyGradientDescent"),
+    "decay": (lambda: SGD(0.1, weight_decay=0.01, clipnorm=1.0), "ResourceApplyGradientDescent"),
+    "momentum": (lambda: SGD(0.05, momentum=0.9), "ResourceApplyKerasMomentum"),
+    "nesterov": (lambda: SGD(0.05, momentum=0.9, nesterov=True), "ResourceApplyKerasMomentum"),
+    "adam": (lambda: ADAM(keras.optimizers.schedules.ExponentialDecay(0.02, 2, 0.9)), "ResourceApplyAdam"),
+    "averaged": (lambda: ADAM(0.02, use_ema=True, ema_momentum=0.5), "ResourceApplyAdam"),
+    "amsgrad": (lambda: ADAM(0.02, amsgrad=True, epsilon=0.1), "ResourceApplyAdamWithAmsgrad"),
+    "adamw": (lambda: keras.optimizers.AdamW(0.02, weight_decay=0.05), "ResourceApplyAdam"),
+    "adamax": (lambda: keras.optimizers.Adamax(0.02), "ResourceApplyAdaMax"),
+    "adadelta": (lambda: keras.optimizers.Adadelta(1.0), "ResourceApplyAdadelta"),
+    "rmsprop": (lambda: RMS(0.01, momentum=0.5), "ResourceApplyRMSProp"),
+    "centered": (lambda: RMS(0.01, momentum=0.5, centered=True), "ResourceApplyCenteredRMSProp"),
+    "ftrl": (lambda: FTRL(0.1, -0.6, 0.1, 0.001, 0.01, 0.02, 0.1), "ResourceApplyFtrlV2"),
+    "accumulated": (lambda: ADAM(0.02, gradient_accumulation_steps=2), "ResourceApplyAdam"),
+    "scaled": (lambda: keras.optimizers.LossScaleOptimizer(ADAM(0.02), 8.0, 2), "ResourceApplyAdam"),
+}
+
+
+class OwnUpdate(keras.optimizers.SGD):
+    """Steps twice as far."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, 2 * learning_rate)
+
+
+class OwnWrite(keras.optimizers.SGD):
+    """Writes differently."""
+
+    def assign_sub(self, variable, value):
+        super().assign_sub(variable, value / 2)
+
+
+class OwnName(keras.optimizers.SGD):
+    """Changes nothing of the update."""
+
+
+def train(optimizer, fused: bool, replicas: int = 2) -> tuple[dict[str, np.ndarray], set[str]]:
+    """Weights and slots after five steps, and the kinds of the nodes of the distributed step."""
+    model, data = dense_model(), dense_data(14)
+    model.compile(optimizer, "mse")
+    dm = DistributedModel(model, ResourceSpec.local(cpus=replicas), "AllReduce", fused_updates=fused)
+    with dm:
+        dm.fit(data.x, data.y, batch_size=5, epochs=2, shuffle=False, verbose=0)
+        step = next(iter(dm._functions["train"]._known.values()))[1]
+        ops = {node.op for node in step.graph.graph_def.node} | {
+            node.op for function in step.graph.graph_def.library.function for node in function.node_def
+        }
+    variables = [*model.variables, *model.optimizer.variables]
+    return {f"{index} {variable.path}": variable.numpy() for index, variable in enumerate(variables)}, ops
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.oldest
+def test_a_kernel_changes_nothing_but_the_speed(name: str):
+    make, kernel = FUSED[name]
+    keras.utils.set_random_seed(3)
+    plain, plain_ops = train(make(), fused=False)
+    keras.utils.set_random_seed(3)
+    fused, fused_ops = train(make(), fused=True)
+    assert kernel in fused_ops
+    assert kernel not in plain_ops
+    assert_same({k.partition(" ")[0]: v for k, v in plain.items()}, {k.partition(" ")[0]: v for k, v in fused.items()})
+
+
+@pytest.mark.parametrize("optimizer", [OwnUpdate, OwnWrite, keras.optimizers.Lion, keras.optimizers.Adagrad])
+def test_what_has_no_kernel_keeps_its_own_update(optimizer):
+    assert kernels_of([optimizer(0.1)]) == ()
+
+
+def test_a_subclass_that_leaves_the_update_alone_has_the_kernel_of_its_base():
+    assert kernels_of([OwnName(0.1)]) == ("ResourceApplyGradientDescent",)
+
+
+def test_an_instance_with_an_update_of_its_own_keeps_it():
+    optimizer = keras.optimizers.SGD(0.1)
+    object.__setattr__(optimizer, "update_step", lambda gradient, variable, learning_rate: None)
+    assert kernels_of([optimizer]) == ()
+
+
+def test_rmsprop_without_momentum_has_no_variable_for_the_kernels():
+    assert kernels_of([RMS(0.1)]) == ()
+
+
+@pytest.mark.parametrize(("replicas", "chosen", "expected"), [
+    (1, None, False), (2, None, True), (1, True, True), (2, False, False),
+])  # fmt: skip
+def test_by_default_several_replicas_use_kernels_and_a_single_one_does_not(replicas, chosen, expected):
+    model = dense_model()
+    model.compile("adam", "mse")
+    dm = DistributedModel(model, ResourceSpec.local(cpus=replicas), fused_updates=chosen)
+    assert dm.fused_updates is expected
+    assert ("ResourceApplyAdam" in dm.plan()) is expected
+
+
+def test_the_hooks_are_gone_after_training():
+    model, data = dense_model(), dense_data(6)
+    model.compile("adam", "mse")
+    with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
+        dm.fit(data.x, data.y, epochs=1, verbose=0)
+    assert "update_step" not in vars(model.optimizer)
