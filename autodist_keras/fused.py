@@ -172,7 +172,9 @@ def _rmsprop(optimizer: Any) -> tuple[str, _Update] | None:
 
 def _ftrl(optimizer: Any) -> tuple[str, _Update]:
     def apply(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
-        number = lambda value: _number(value, variable.dtype)  # noqa: E731
+        def number(value: Any) -> Any:
+            return _number(value, variable.dtype)
+
         tf.raw_ops.ResourceApplyFtrlV2(
             var=variable.handle, accum=_slot(optimizer, optimizer._accumulators, variable),
             linear=_slot(optimizer, optimizer._linears, variable), grad=gradient, lr=rate,
@@ -185,7 +187,7 @@ def _ftrl(optimizer: Any) -> tuple[str, _Update]:
     return "ResourceApplyFtrlV2", apply
 
 
-_KERNELS: dict[type, Callable[[Any], tuple[str, _Update] | None]] = {
+_KERNELS: dict[Any, Callable[[Any], tuple[str, _Update] | None]] = {
     keras.optimizers.SGD: _sgd,
     keras.optimizers.Adam: _adam,
     keras.optimizers.Adamax: _adamax,

@@ -11,11 +11,11 @@ from typing import Any
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel.barriers import Barriers
 from autodist_core.kernel.combine import StateCombiner
-from autodist_core.kernel.kernel import Change, Draft, Kernel, run
+from autodist_core.kernel.kernel import Change, Draft, Kernel, copied, run
 from autodist_core.kernel.order import Order
 from autodist_core.kernel.outputs import Outputs
 from autodist_core.kernel.placement import Placement, inference, place
-from autodist_core.kernel.replicator import Replicator, copied
+from autodist_core.kernel.replicator import Replicator
 from autodist_core.kernel.synchronizer import AllReduceSynchronizer, PSSynchronizer
 from autodist_core.kernel.update import Update
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from autodist_core.kernel import editor
 from autodist_core.kernel.captured import Captured
-from autodist_core.kernel.kernel import Draft, Kernel
-from autodist_core.kernel.replicator import copied
+from autodist_core.kernel.kernel import Draft, Kernel, copied
 
 
 def barrier(occurrence: int) -> str:
@@ -30,7 +29,10 @@ class Barriers(Kernel):
         captured = draft.captured
         side = [name for name in _side_effects(captured) if not _follows_update(captured, name)]
         for occurrence in captured.occurrences:
-            gradients = _gradient_nodes(captured, occurrence)
+            gradients = [
+                editor.node_of(name) for gradient in captured.item.gradients if gradient.occurrence == occurrence
+                for name in draft.sources(gradient)
+            ]
             if occurrence == captured.occurrences[0]:
                 _hold_back(draft, gradients, side)
             draft.editor.add("NoOp", barrier(occurrence), _on_all(draft, [*gradients, *side]), draft.busy[0].device)
@@ -38,11 +40,6 @@ class Barriers(Kernel):
 
 def _on_all(draft: Draft, names: Iterable[str]) -> list[str]:
     return [f"^{copied(replica, name)}" for replica in draft.busy for name in names]
-
-
-def _gradient_nodes(captured: Captured, occurrence: int) -> list[str]:
-    found = [name for g in captured.item.gradients if g.occurrence == occurrence for name in (g.values, g.indices)]
-    return [editor.node_of(name) for name in found if name]
 
 
 def _side_effects(captured: Captured) -> list[str]:

@@ -18,6 +18,7 @@ from autodist_core.kernel import editor
 from autodist_core.kernel.captured import Captured, check
 from autodist_core.kernel.editor import Editor
 from autodist_core.kernel.placement import Copy, Owner, Placement, Replica
+from autodist_core.kernel.products import Product, products
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Draft:
     placement: Placement
     active: int
     editor: Editor
+    products: dict[tuple[str, int], Product] = field(default_factory=dict)
     local: dict[tuple[str, int, int], Rows] = field(default_factory=dict)
     reduced: dict[tuple[str, int, str], Rows] = field(default_factory=dict)
     targets: list[str] = field(default_factory=list)
@@ -49,7 +51,8 @@ class Draft:
         check(captured)
         graph = captured.graph
         count = len(placement.replicas) if active is None else active
-        return Draft(captured, placement, count, Editor(graph.library, graph.versions))
+        merged = products(captured) if placement.shares_memory and count > 1 else {}
+        return Draft(captured, placement, count, Editor(graph.library, graph.versions), merged)
 
     @property
     def busy(self) -> tuple[Replica, ...]:
@@ -135,6 +138,13 @@ class Draft:
             "ConcatV2", name, [*values, axis], device, N=len(values), T=dtype, Tidx=tf.int32
         )
 
+    def sources(self, gradient: Gradient) -> tuple[str, ...]:
+        """The captured tensors of which every replica's copies go into the reduced gradient."""
+        product = self.products.get((gradient.variable, gradient.occurrence))
+        if product:
+            return product.left, product.right
+        return (gradient.values, gradient.indices) if gradient.indices else (gradient.values,)
+
     def reduced_for(self, gradient: Gradient, owner: Owner) -> Rows:
         """The reduced gradient on an owner's device; added up there if no synchronizer brought it."""
         key = (gradient.variable, gradient.occurrence, owner.name)
@@ -145,6 +155,9 @@ class Draft:
     def gather(self, gradient: Gradient, owner: Owner) -> Rows:
         """Bring a gradient of all busy replicas to an owner: added up if dense, all rows if sparse."""
         name = f"reduced/{owner.name}/{gradient.occurrence}/{editor.safe(gradient.variable)}"
+        product = self.products.get((gradient.variable, gradient.occurrence))
+        if product:
+            return Rows(self._multiply(name, product, owner))
         parts = [self.local[gradient.variable, gradient.occurrence, replica.index] for replica in self.busy]
         dtype = gradient_type(self.captured, gradient)
         if not gradient.indices:
@@ -154,6 +167,20 @@ class Draft:
             self.join(f"{name}/values", [part.values for part in parts], dtype, owner.device),
             self.join(f"{name}/indices", [part.indices for part in parts], indices, owner.device),
         )
+
+
+    def _multiply(self, name: str, product: Product, owner: Owner) -> str:
+        dtype = tf.as_dtype(product.node.attr["T"].type)
+        factors = [
+            self.join(f"{name}/{side}", [copied(replica, factor) for replica in self.busy], dtype, owner.device)
+            for side, factor in (("left", product.left), ("right", product.right))
+        ]
+        return self.editor.copy(product.node, name, factors, owner.device).name
+
+
+def copied(replica: Replica, name: str) -> str:
+    """A captured tensor's or node's copy on a replica."""
+    return f"{replica.prefix}/{name}"
 
 
 def gradient_type(captured: Captured, gradient: Gradient) -> tf.DType:

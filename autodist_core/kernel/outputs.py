@@ -13,8 +13,7 @@ import tensorflow as tf
 from autodist_core.kernel import editor
 from autodist_core.kernel.captured import Captured, output_type
 from autodist_core.kernel.combine import is_combined, weighted_mean
-from autodist_core.kernel.kernel import Draft, Kernel
-from autodist_core.kernel.replicator import copied
+from autodist_core.kernel.kernel import Draft, Kernel, copied
 
 
 @dataclass(frozen=True)

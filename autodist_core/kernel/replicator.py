@@ -16,7 +16,7 @@ from autodist_core.errors import CaptureError, NotYetError
 from autodist_core.graph_item import Gradient
 from autodist_core.kernel import editor
 from autodist_core.kernel.captured import is_stateful
-from autodist_core.kernel.kernel import Draft, Kernel, Rows, gradient_type
+from autodist_core.kernel.kernel import Draft, Kernel, Rows, copied, gradient_type
 from autodist_core.kernel.placement import Replica
 
 _SEED_STEP = 1_000_003
@@ -37,8 +37,9 @@ class Replicator(Kernel):
             _sum_over_replicas(draft, name)
         for replica in draft.busy:
             for gradient in draft.captured.item.gradients:
-                key = gradient.variable, gradient.occurrence, replica.index
-                draft.local[key] = _weighted(draft, replica, gradient)
+                key = gradient.variable, gradient.occurrence
+                if key not in draft.products:
+                    draft.local[*key, replica.index] = _weighted(draft, replica, gradient)
         _add_tables(draft)
 
 
@@ -50,7 +51,8 @@ def needed(draft: Draft) -> list[str]:
         name for name, touched in captured.touches.items()
         if not captured.is_update(name) and any(touch.writes for touch in touched)
     }
-    roots |= set(captured.markers) | {editor.node_of(name) for name in captured.item.outputs}
+    roots |= {editor.node_of(name) for gradient in captured.item.gradients for name in draft.sources(gradient)}
+    roots |= {editor.node_of(name) for name in captured.item.outputs}
     cone = captured.cone(roots)
     for name in cone:
         if captured.is_update(name) and any(touch.writes for touch in captured.touches.get(name, ())):
@@ -60,11 +62,6 @@ def needed(draft: Draft) -> list[str]:
             )
     outside = set(captured.handle_of) | {editor.node_of(t.handle) for t in captured.item.tables}
     return captured.in_order(cone - outside)
-
-
-def copied(replica: Replica, name: str) -> str:
-    """A captured tensor's or node's copy on a replica."""
-    return f"{replica.prefix}/{name}"
 
 
 def _copy(draft: Draft, replica: Replica, name: str, names: list[str]) -> None:
