@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["Gradient", "GraphItem", "Table", "Tensor", "Variable", "format_bytes"]
 
 # Bytes per element and the short name for printing, by TensorFlow's name of the type; 0 for what has no size.
+UPDATE = "_update"
+"""Attribute of a captured node that belongs to the update: which of the step's updates it is."""
+BRANCH = "_branch"
+"""Attribute of an update's node that runs in one branch of a conditional: the pivots of the branches around it."""
+
 _DTYPES: dict[str, tuple[int, str]] = {
     **{f"float{bits}": (bits // 8, f"f{bits}") for bits in (16, 32, 64)},
     **{f"int{bits}": (max(bits // 8, 1), f"i{bits}") for bits in (2, 4, 8, 16, 32, 64)},

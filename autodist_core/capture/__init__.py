@@ -13,11 +13,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.capture.conditionals import take_apart
 from autodist_core.capture.cut import cut
 from autodist_core.capture.lookups import fuse_lookups
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
 from autodist_core.errors import CaptureError
-from autodist_core.graph_item import GraphItem, Table, Tensor, Variable
+from autodist_core.graph_item import UPDATE, GraphItem, Table, Tensor, Variable
 
 __all__ = ["Marked", "Source", "Traced", "capture"]
 
@@ -35,7 +36,8 @@ def capture(traced: Traced) -> GraphItem:
     graph_def = traced.graph.as_graph_def(add_shapes=False)
     for node in graph_def.node:
         if node.name in marks:
-            node.attr["_update"].i = marks[node.name]
+            node.attr[UPDATE].i = marks[node.name]
+    effects = take_apart(graph_def)
     _bypass_identity_n(graph_def)
     fuse_lookups(graph_def)
     _add_markers(graph_def, moved)
@@ -50,8 +52,8 @@ def capture(traced: Traced) -> GraphItem:
         total=traced.total.op.name,
         cross_replica_sums=tuple(tensor.op.name for tensor in traced.sums),
         targets=tuple(
-            op.name for op in dict.fromkeys(traced.graph.control_outputs)
-            if op.type not in ("ReadVariableOp", "Placeholder")
+            name for op in dict.fromkeys(traced.graph.control_outputs)
+            if op.type not in ("ReadVariableOp", "Placeholder") for name in effects.get(op.name, (op.name,))
         ),
         tables=tables,
         graph_bytes=graph_def.SerializeToString(deterministic=True),
@@ -147,7 +149,7 @@ def _add_markers(graph_def: Any, moved: Mapping[str, Any]) -> None:
     for node in graph_def.node:
         if node.name in moved:
             continue
-        if "_update" in node.attr:
+        if UPDATE in node.attr:
             node.input[:] = [renamed.get(source, source) for source in node.input]
         # Nodes stand in creation order: a marker belongs right behind what it marks.
         ordered += [type(node).FromString(node.SerializeToString()), *behind.get(node.name, ())]

@@ -16,7 +16,7 @@ from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import op_def_registry
 
 from autodist_core.errors import CaptureError
-from autodist_core.graph_item import GraphItem, Variable
+from autodist_core.graph_item import UPDATE, GraphItem, Variable
 from autodist_core.kernel import editor
 
 _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
@@ -55,7 +55,7 @@ class Captured:
         self.variables = {variable.name: variable for variable in item.variables}
         self.handle_of = {variable.handle: variable.name for variable in item.variables if variable.handle}
         self.update_of = {
-            node.name: node.attr[editor.UPDATE].i for node in self.graph.node if editor.UPDATE in node.attr
+            node.name: node.attr[UPDATE].i for node in self.graph.node if UPDATE in node.attr
         }
         self.markers = {}
         for gradient in item.gradients:
@@ -74,8 +74,28 @@ class Captured:
         """Whether a node belongs to the update rather than to compute."""
         return node in self.update_of
 
-    def cone(self, roots: Iterable[str], stop: Callable[[str], bool] = lambda _: False) -> set[str]:
-        """The nodes that feed the roots through data edges, roots included; `stop` nodes are included, not passed."""
+    @cached_property
+    def pivots(self) -> frozenset[str]:
+        """The nodes whose death ends a branch of a conditional."""
+        return frozenset(pivot for node in self.graph.node for pivot in editor.branch_of(node))
+
+    def sources(self, name: str) -> list[str]:
+        """The nodes on which a node depends: those whose values it reads, and its branch's pivots."""
+        node = self.nodes[name]
+        return [*(editor.node_of(source) for source in editor.data_inputs(node)), *editor.branch_of(node)]
+
+    def _values(self, name: str) -> list[str]:
+        """The nodes that go into a node's value, whichever branch is taken."""
+        node = self.nodes[name]
+        inputs = [editor.node_of(source) for source in editor.data_inputs(node)]
+        return inputs[:1] if node.op == "Switch" else inputs
+
+    def cone(
+        self, roots: Iterable[str], stop: Callable[[str], bool] = lambda _: False,
+        sources: Callable[[str], list[str]] | None = None,
+    ) -> set[str]:
+        """The nodes on which the roots depend, roots included; `stop` nodes are included, not passed."""
+        sources = sources or self.sources
         seen: set[str] = set()
         waiting = list(roots)
         while waiting:
@@ -84,7 +104,7 @@ class Captured:
                 continue
             seen.add(name)
             if not stop(name):
-                waiting.extend(editor.node_of(source) for source in editor.data_inputs(self.nodes[name]))
+                waiting.extend(sources(name))
         return seen
 
     def in_order(self, names: Iterable[str]) -> list[str]:
@@ -138,20 +158,14 @@ class Captured:
         """Optimizer variables that belong to one trained variable, and that variable.
 
         A slot's new value depends on the gradient or the value of one variable only. Where it depends on several (a
-        global norm, one conditional around everything), shape and name decide; where they do not either, the variable
-        is in nobody's hands and `entangled` names it.
+        global norm), shape and name decide; where they do not either, every owner keeps a copy.
         """
         return {name: owners[0] for name, owners in self._owners_of_written.items() if len(owners) == 1}
 
     @cached_property
-    def entangled(self) -> dict[str, tuple[str, ...]]:
-        """Optimizer variables whose update depends on several trained variables, and those."""
-        return {name: owners for name, owners in self._owners_of_written.items() if len(owners) > 1}
-
-    @cached_property
     def shared(self) -> frozenset[str]:
-        """State that the update of every variable shares: iterations, learning rate, loss scale."""
-        return frozenset(name for name, owners in self._owners_of_written.items() if not owners)
+        """State that belongs to no single variable: iterations, learning rate, loss scale, a norm of all gradients."""
+        return self.written_by_update - set(self.trained) - set(self.slots)
 
     @cached_property
     def _owners_of_written(self) -> dict[str, tuple[str, ...]]:
@@ -174,7 +188,7 @@ class Captured:
             node for node, touched in self.touches.items()
             if self.is_update(node) and any(touch.variable == name and touch.writes for touch in touched)
         ]
-        cone = self.cone(writers, self.markers.__contains__)
+        cone = self.cone(writers, self.markers.__contains__, self._values)
         found = {self.markers[node].variable for node in cone if node in self.markers}
         for node in cone:
             if self.is_update(node) and node not in writers:

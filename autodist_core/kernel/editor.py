@@ -15,10 +15,10 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 
 from autodist_core.errors import KernelError
+from autodist_core.graph_item import BRANCH, UPDATE
 
 ORDER = "_order"
-UPDATE = "_update"
-_OURS = (ORDER, UPDATE)
+_OURS = (ORDER, UPDATE, BRANCH)
 
 
 def split(name: str) -> tuple[str, int]:
@@ -60,6 +60,11 @@ def safe(name: str) -> str:
 def data_inputs(node: node_def_pb2.NodeDef) -> Iterator[str]:
     """The inputs that carry values, in order."""
     return (name for name in node.input if not is_control(name))
+
+
+def branch_of(node: node_def_pb2.NodeDef) -> tuple[str, ...]:
+    """The pivots of the branches in which a node runs, outermost first; none for a node that always runs."""
+    return tuple(name.decode() for name in node.attr[BRANCH].list.s) if BRANCH in node.attr else ()
 
 
 def attribute(value: Any) -> Any:
@@ -135,7 +140,7 @@ class Editor:
         del copy.input[:]
         copy.input.extend(inputs)
         for key in list(copy.attr):
-            if key in ("_class", UPDATE):
+            if key in ("_class", UPDATE, BRANCH):
                 del copy.attr[key]
         if order is not None:
             copy.attr[ORDER].i = order
@@ -185,6 +190,10 @@ class Editor:
         inputs = self._nodes[node].input
         present = set(inputs)
         inputs.extend(f"^{name}" for name in dict.fromkeys(before) if name != node and f"^{name}" not in present)
+
+    def mark_branch(self, node: str, pivots: Iterable[str]) -> None:
+        """Say in which branches of conditionals a node runs."""
+        self._nodes[node].attr[BRANCH].list.s[:] = [pivot.encode() for pivot in pivots]
 
     def histogram(self) -> dict[str, int]:
         """How many nodes of each op there are."""

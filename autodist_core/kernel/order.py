@@ -3,11 +3,16 @@
 The captured control edges hold for the captured graph only: once compute and update are cut apart, nothing orders a
 read of a mirror before the write of its next value. Every node that touches a variable carries the time at which the
 captured graph touches it; here each read waits for the last write before it, and each write for the reads since.
+
+A node in a branch that is not taken is dead, and so is what waits for it. What stands outside the branch waits for a
+token instead, that is merged from the node and from the branch's alternative.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import tensorflow as tf
 
 from autodist_core.errors import KernelError
 from autodist_core.kernel import editor
@@ -30,19 +35,48 @@ class Order(Kernel):
                 touches.setdefault(touch.variable, []).append((node.attr[editor.ORDER].i, touch.writes, node.name))
         for variable, found in touches.items():
             _order(draft, variable, found)
-        draft.editor.add("NoOp", "step", [f"^{name}" for name in dict.fromkeys(draft.targets)])
+        everything = [alive(draft.editor, name) for name in dict.fromkeys(draft.targets)]
+        draft.editor.add("NoOp", "step", [f"^{name}" for name in everything])
+
+
+def alive(graph: editor.Editor, name: str, reader: str = "") -> str:
+    """A node, or the token for which a node outside its branch waits in its place."""
+    path = editor.branch_of(graph[name])
+    around = editor.branch_of(graph[reader]) if reader else ()
+    if path == around[: len(path)]:
+        return name
+    pivot = path[-1]
+    token = f"alive/{name}"
+    if token not in graph:
+        device, (source, *_) = graph[pivot].device, graph[pivot].input
+        switch, side = editor.split(source)
+        graph.add("Identity", f"{token}/taken", [pivot, f"^{name}"], device, T=tf.bool)
+        graph.add("Merge", token, [editor.tensor(switch, 1 - side), f"{token}/taken"], device, T=tf.bool, N=2)
+        graph.mark_branch(token, path[:-1])
+    return alive(graph, token, reader)
 
 
 def _order(draft: Draft, variable: str, found: list[tuple[int, bool, str]]) -> None:
-    last_write: tuple[int, str] | None = None
+    last: tuple[int, str] | None = None
     reads: list[str] = []
+    before: dict[str, list[str]] = {}
     for time, writes, name in sorted(found):
-        if not writes:
-            if last_write:
-                draft.editor.control(name, last_write[1])
+        if writes and last and last[0] == time:
+            raise KernelError(f"{last[1]} and {name} both write {variable} at one time.")
+        write = [last[1]] if last else []
+        before[name] = [*reads, *write] if writes else write
+        for other in before[name]:
+            _wait(draft.editor, name, other, before)
+        if writes:
+            last, reads = (time, name), []
+        else:
             reads.append(name)
-            continue
-        if last_write and last_write[0] == time:
-            raise KernelError(f"{last_write[1]} and {name} both write {variable} at one time.")
-        draft.editor.control(name, *reads, *([last_write[1]] if last_write else []))
-        last_write, reads = (time, name), []
+
+
+def _wait(graph: editor.Editor, name: str, other: str, before: dict[str, list[str]]) -> None:
+    """Let a node wait for another one; where that may not run, also for what it would have waited for."""
+    found = alive(graph, other, name)
+    graph.control(name, found)
+    if found != other:
+        for earlier in before[other]:
+            _wait(graph, name, earlier, before)

@@ -143,8 +143,7 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool = True
     replicas = replicas_of(strategy.replicas)
     plans = {plan.variable.name: plan for plan in strategy.variables}
     _refuse_what_is_missing(plans)
-    tangled = {name: heads[0] for name, heads in captured.entangled.items()}
-    family = {name: name for name in captured.trained} | captured.slots | tangled
+    family = {name: name for name in captured.trained} | captured.slots
     optimizer_state = frozenset(
         v.name for v in item.variables
         if v.name not in family and (v.name in captured.written_by_update or v.kind == "optimizer")
@@ -165,7 +164,6 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool = True
         label = f"server_{destination.replace(':', '_').replace('[', '').replace(']', '')}"
         owners.append(Owner(label, local_device(destination), frozenset(names)))
         owner_of.update(dict.fromkeys(names, label))
-    _refuse_entangled(captured, owner_of)
     rows = frozenset(
         name for name in captured.trained
         if isinstance(plans[name].synchronizer, PSPlan) and plans[name].variable.is_sparse
@@ -195,16 +193,3 @@ def _refuse_what_is_missing(plans: Mapping[str, VariablePlan]) -> None:
             f"this strategy can be planned but not yet trained: {shown}. "
             "Use AllReduce(), PS(), PSLoadBalancing() or Parallax() with their defaults."
         )
-
-
-def _refuse_entangled(captured: Captured, owner_of: Mapping[str, str]) -> None:
-    for name, heads in captured.entangled.items():
-        owners = {owner_of[head] for head in heads}
-        if len(owners) > 1:
-            raise NotYetError(
-                f"the update of {name!r} depends on variables that the strategy gives to different owners "
-                f"({', '.join(sorted(owners))}): {', '.join(heads[:4])}. "
-                "Give them one synchronizer and one destination."
-            )
-
-

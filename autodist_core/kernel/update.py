@@ -1,11 +1,13 @@
 """Run the captured update once per owner, on reduced gradients, for the variables that the owner holds.
 
-Each owner gets the union of the slices of what it owns, plus its own copy of the state that all updates share. A slice
-is what the owner's writes need, found along data edges; order among variables is rebuilt later from reads and writes.
+A slice is what an owner's writes need, found along data edges; order among variables is rebuilt later from reads and
+writes. Each owner has its own copy of the state that all updates share. What an owner's slice needs of variables that
+others hold, such as its part of a global norm, is computed there and sent.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autodist_core.errors import CaptureError, NotYetError
@@ -22,10 +24,14 @@ class Update(Kernel):
 
     def apply(self, draft: Draft) -> None:
         """Copy each owner's slice; every write of the captured update ends up with some owner."""
-        placed: set[str] = set()
+        slices = _Slices(draft)
         for owner in draft.placement.owners:
-            placed |= _add_owner(draft, owner)
-        left = [name for name in _writes(draft.captured) if name not in placed]
+            for name in _roots(draft, owner):
+                slices.take(owner, name)
+                draft.targets.append(_copied(slices.home(owner, name), name))
+        for owner, name in slices:
+            _copy(draft, owner, name, slices)
+        left = [name for name in _writes(draft.captured) if not slices.has(name)]
         if left:
             raise CaptureError(f"the update writes through {left[0]!r} ({draft.captured.nodes[left[0]].op}), "
                                "which belongs to no variable's owner.")
@@ -38,39 +44,113 @@ def _writes(captured: Captured) -> list[str]:
     ]
 
 
-def _add_owner(draft: Draft, owner: Owner) -> set[str]:
-    captured, placement = draft.captured, draft.placement
-    held = owner.variables | placement.optimizer_state
+def _roots(draft: Draft, owner: Owner) -> list[str]:
+    """The writes of what an owner holds; the first owner does what else the update does (assertions, printing)."""
+    captured = draft.captured
+    held = _held(draft, owner)
     writes = [
         name for name in _writes(captured)
         if any(touch.writes and touch.variable in held for touch in captured.touches[name])
     ]
-    whole = [name for name in captured.item.targets if captured.is_update(name)] if _holds_all(draft, owner) else []
-    cone = captured.cone([*writes, *whole], lambda name: name in captured.markers)
-    names = captured.in_order(cone - set(captured.markers) - set(captured.handle_of))
-    present = set(names)
-    for name in names:
-        _check(draft, owner, name, held)
-        node = captured.nodes[name]
-        inputs = []
-        for source in node.input:
-            renamed = _source(draft, owner, source, present)
-            if renamed is not None:
-                inputs.append(renamed)
-        touched = captured.touches.get(name)
-        device = placement.held(touched[0].variable, owner).device if touched else owner.device
-        copy = draft.editor.copy(node, _copied(owner, name), inputs, device, draft.at(name) if touched else None)
-        if touched and any(touch.writes for touch in touched):
-            copy.input.append(f"^{barrier(captured.update_of[name])}")
-    draft.targets.extend(_copied(owner, name) for name in dict.fromkeys([*writes, *whole]))
-    return set(writes)
+    rest: list[str] = []
+    if owner == draft.placement.owners[0]:
+        written = set(_writes(captured))
+        rest = [name for name in captured.item.targets if captured.is_update(name) and name not in written]
+    return list(dict.fromkeys([*writes, *rest]))
 
 
-def _holds_all(draft: Draft, owner: Owner) -> bool:
-    return set(draft.captured.trained) <= owner.variables
+def _held(draft: Draft, owner: Owner) -> frozenset[str]:
+    return owner.variables | draft.placement.optimizer_state
 
 
-def _check(draft: Draft, owner: Owner, name: str, held: frozenset[str]) -> None:
+class _Slices:
+    """Which owners run which nodes of the update."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._taken: dict[str, dict[str, Owner]] = {}
+        self._groups = self._all_groups()
+
+    def __iter__(self) -> Iterator[tuple[Owner, str]]:
+        for name in self._draft.captured.in_order(self._taken):
+            for owner in self._taken[name].values():
+                yield owner, name
+
+    def has(self, name: str) -> bool:
+        """Whether any owner runs a node."""
+        return name in self._taken
+
+    def runs(self, owner: Owner, name: str) -> bool:
+        """Whether an owner runs a node."""
+        return owner.name in self._taken.get(name, ())
+
+    def take(self, owner: Owner, name: str) -> None:
+        """Let an owner have a node's result: it, or who holds what the node looks at, runs the node."""
+        captured = self._draft.captured
+        waiting = [(owner, name)]
+        while waiting:
+            asking, name = waiting.pop()
+            if name in captured.markers or name in captured.handle_of:
+                continue
+            home = self.home(asking, name)
+            if not self.runs(home, name):
+                self._taken.setdefault(name, {})[home.name] = home
+                waiting.extend((home, source) for source in captured.sources(name))
+
+    def home(self, owner: Owner, name: str) -> Owner:
+        """Who runs a node for an owner."""
+        placement = self._draft.placement
+        for touch in self._draft.captured.touches.get(name, ()):
+            if touch.variable in _held(self._draft, owner):
+                return owner
+            if touch.variable in placement.owner_of:
+                return placement.owner(placement.owner_of[touch.variable])
+        groups = self._groups.get(name, frozenset())
+        if len(groups) == 1 and _group(owner) not in groups:
+            return placement.owner(next(iter(groups)))
+        return owner
+
+    def _all_groups(self) -> dict[str, frozenset[str]]:
+        """For each node, the owners of the variables and gradients that it depends on; replicas count as one."""
+        captured, owner_of = self._draft.captured, self._draft.placement.owner_of
+        found: dict[str, frozenset[str]] = {}
+        for name in captured.index:
+            if name in captured.markers:
+                found[name] = frozenset({owner_of[captured.markers[name].variable]})
+                continue
+            touched = {
+                owner_of[touch.variable] for touch in captured.touches.get(name, ()) if touch.variable in owner_of
+            }
+            inputs = (found.get(source, frozenset()) for source in captured.sources(name))
+            found[name] = frozenset(touched).union(*inputs)
+        return found
+
+
+def _group(owner: Owner) -> str:
+    """The name under which `owner_of` knows an owner: all replicas hold the same variables."""
+    return owner.name if owner.replica is None else "replica0"
+
+
+def _copy(draft: Draft, owner: Owner, name: str, slices: _Slices) -> None:
+    captured, placement = draft.captured, draft.placement
+    _check(draft, owner, name)
+    inputs = [
+        renamed for source in captured.nodes[name].input
+        if (renamed := _source(draft, owner, name, source, slices)) is not None
+    ]
+    touched = captured.touches.get(name)
+    device = placement.held(touched[0].variable, owner).device if touched else owner.device
+    copy = draft.editor.copy(
+        captured.nodes[name], _copied(owner, name), inputs, device, draft.at(name) if touched else None
+    )
+    path = editor.branch_of(captured.nodes[name])
+    if path:
+        draft.editor.mark_branch(copy.name, [_copied(slices.home(owner, pivot), pivot) for pivot in path])
+    if touched and any(touch.writes for touch in touched):
+        copy.input.append(f"^{barrier(captured.update_of[name])}")
+
+
+def _check(draft: Draft, owner: Owner, name: str) -> None:
     captured = draft.captured
     node = captured.nodes[name]
     if node.op.startswith("Placeholder"):
@@ -86,17 +166,15 @@ def _check(draft: Draft, owner: Owner, name: str, held: frozenset[str]) -> None:
             "Use PS() for these variables, or set a seed (keras.utils.set_random_seed) if it is an op's."
         )
     for touch in captured.touches.get(name, ()):
-        trained = touch.variable in draft.placement.owner_of
-        if trained and touch.variable not in held:
-            raise NotYetError(
-                f"the update that {owner.name} runs goes through {name!r} ({node.op}), which also "
-                f"{'writes' if touch.writes else 'reads'} {touch.variable!r} of "
-                f"{draft.placement.owner_of[touch.variable]}. "
+        if touch.variable in draft.placement.owner_of and touch.variable not in _held(draft, owner):
+            raise CaptureError(
+                f"one operation of the update, {name!r} ({node.op}), takes variables of different owners: "
+                f"{', '.join(sorted({t.variable for t in captured.touches[name]}))}. "
                 "Give these variables one synchronizer and one destination."
             )
 
 
-def _source(draft: Draft, owner: Owner, source: str, present: set[str]) -> str | None:
+def _source(draft: Draft, owner: Owner, reader: str, source: str, slices: _Slices) -> str | None:
     captured = draft.captured
     name, output = editor.split(source)
     if name in captured.handle_of:
@@ -110,9 +188,15 @@ def _source(draft: Draft, owner: Owner, source: str, present: set[str]) -> str |
         gradient = captured.markers[name]
         rows = draft.reduced_for(gradient, owner)
         return rows.indices if gradient.indices and editor.node_of(gradient.indices) == name else rows.values
+    home = slices.home(owner, name)
     if output >= 0:
-        return editor.tensor(_copied(owner, name), output)
-    return f"^{_copied(owner, name)}" if name in present and captured.is_update(name) else None
+        return editor.tensor(_copied(home, name), output)
+    if name in captured.pivots:
+        return f"^{_copied(home, name)}"
+    # A captured control edge from a branch would end what stands outside it; order is rebuilt from reads and writes.
+    path, around = (editor.branch_of(captured.nodes[node]) for node in (name, reader))
+    needed = path == around[: len(path)] and home == owner and slices.runs(owner, name)
+    return f"^{_copied(owner, name)}" if needed else None
 
 
 def _copied(owner: Owner, name: str) -> str:

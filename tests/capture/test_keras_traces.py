@@ -74,7 +74,7 @@ def test_who_writes_what(item: GraphItem):
     assert not step.written_by_compute & set(step.trained)
     assert step.shared == {"optimizer/adam/iteration"}
     assert set(step.slots.values()) == set(step.trained)
-    assert len(step.slots) == 2 * len(step.trained) and not step.entangled
+    assert len(step.slots) == 2 * len(step.trained)
 
 
 def test_gradients_are_apart_and_weighted_by_the_scaled_loss(item: GraphItem):

@@ -128,7 +128,7 @@ def test_slots_belong_to_the_variable_whose_gradient_they_are_made_of():
 
     captured = Captured(capture(trace(step, variables | slots | mixed)))
     assert captured.slots == {"slot_w": "w", "slot_b": "b"}
-    assert captured.entangled == {"norm": ("w", "b")}
+    assert captured.shared == {"norm"}
 
 
 def test_identity_n_is_read_past():

@@ -15,7 +15,7 @@ from tests.support.distributed import BUILDERS, distributed
 from tests.support.letters import BY_LETTER, FEATURES, SEED, fit_ones, outcome
 from tests.support.mirrored import outcomes_under_mirrored_strategy
 
-EQUAL = ["A", "A-global", "A-value", "C", "J", "K"]
+EQUAL = ["A", "A-global", "A-value", "B", "C", "E", "F", "J", "K"]
 """Letters whose outcome is one device's; D is by itself."""
 
 
@@ -24,7 +24,7 @@ def mirrored() -> dict[str, dict]:
     return outcomes_under_mirrored_strategy()
 
 
-@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
+@pytest.mark.parametrize("builder", ["AllReduce", "PS", "PSLoadBalancing"])
 @pytest.mark.parametrize("letter", EQUAL)
 def test_outcome_is_one_devices(letter: str, builder: str):
     fronts = []
@@ -50,6 +50,19 @@ def test_mirrored_companion_ends_with_other_values(letter: str, mirrored):
 def test_mirrored_companion_of_moving_averages_has_replica_0s(mirrored):
     assert outcome(BY_LETTER["C"])["moving_mean"] == pytest.approx([0.25, 0.25])
     assert mirrored["C"]["values"]["moving_mean"] == pytest.approx([0.0, 0.0])
+
+
+def test_mirrored_companion_does_not_see_the_second_replicas_overflow(mirrored):
+    expected = outcome(BY_LETTER["B"])
+    assert expected.pop("scale") == 4.0
+    assert all(np.isfinite(value).all() for value in expected.values())
+    assert not all(np.isfinite(value).all() for value in mirrored["B"]["values"].values())
+
+
+@pytest.mark.parametrize("letter", ["E", "F"])
+def test_mirrored_companion_of_conditional_updates_raises(letter: str, mirrored):
+    assert outcome(BY_LETTER[letter])
+    assert mirrored[letter].get("error")
 
 
 def test_mirrored_companion_of_string_inputs_raises(mirrored):

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from autodist_core import ResourceSpec
 from autodist_core.strategy import PS, AllReduce, Parallax, PSLoadBalancing
+from autodist_core.strategy.base import StrategyBuilder
 from autodist_keras import DistributedModel
 from tests.support.compare import Trained
 from tests.support.models import Data, ReferenceModel
+from tests.support.strategies import Alternating
 from tests.support.training import fit, seeded, trained
 
 BUILDERS = {"AllReduce": AllReduce, "PS": PS, "PSLoadBalancing": PSLoadBalancing, "Parallax": Parallax}
+HAND_WRITTEN = {"Alternating": Alternating}
+
+
+def builder_named(name: str) -> StrategyBuilder:
+    """A builder of the package, or a hand-written one."""
+    return (BUILDERS | HAND_WRITTEN)[name]()
 
 
 def distributed(model, *, replicas: int = 2, **arguments) -> DistributedModel:
@@ -32,7 +40,7 @@ def train_distributed(
     A model that wants arguments of its own in `compile` is compiled before it is wrapped, all others after.
     """
     model = seeded(reference.build)
-    arguments, strategy = reference.compile_arguments(optimizer), BUILDERS[builder]()
+    arguments, strategy = reference.compile_arguments(optimizer), builder_named(builder)
     if reference.second_optimizer:
         model.compile(**arguments)
         wrapper = distributed(model, replicas=replicas, share_memory=share_memory, strategy=strategy)

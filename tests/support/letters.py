@@ -1,4 +1,4 @@
-"""Five programs whose outcome replicas must not change, each the same for a plain, a distributed and a mirrored model.
+"""Programs whose outcome replicas must not change, each the same for a plain, a distributed and a mirrored model.
 
 Every letter builds a compiled model, trains it with `fit`, and returns arrays by name.
 """
@@ -65,6 +65,29 @@ def _fit_zeros_then_ones(front, model) -> dict[str, np.ndarray]:
     return {"moving_mean": model.get_layer("norm").moving_mean.numpy()}
 
 
+def _scaled() -> keras.Model:
+    inner = keras.optimizers.SGD(0.1, name="sgd")
+    return _compiled(dense_model(), keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0, name="scaled"))
+
+
+def _fit_one_infinite_row(front, model) -> dict[str, np.ndarray]:
+    """The last row of the second batch belongs to the last replica; the whole step is skipped, the third is taken."""
+    data = dense_data(24)
+    x = np.array(data.x)
+    x[15] = np.inf
+    front.fit(x, data.y, batch_size=8, epochs=1, shuffle=False, verbose=0)
+    return _weights(model) | {"scale": np.array(model.optimizer.dynamic_scale)}
+
+
+def _accumulated() -> keras.Model:
+    return _compiled(dense_model(), keras.optimizers.Adam(0.05, gradient_accumulation_steps=2, name="adam"))
+
+
+def _overwritten() -> keras.Model:
+    optimizer = keras.optimizers.SGD(0.3, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2, name="sgd")
+    return _compiled(dense_model(), optimizer)
+
+
 FEATURES = 64
 
 
@@ -109,8 +132,11 @@ LETTERS = (
     Letter("A", "clipping by the norm of each variable", _clipped(clipnorm=0.1), _fit_even),
     Letter("A-global", "clipping by the norm of all variables", _clipped(global_clipnorm=0.1), _fit_even),
     Letter("A-value", "clipping of each entry", _clipped(clipvalue=0.02), _fit_even),
+    Letter("B", "the overflow check of loss scaling", _scaled, _fit_one_infinite_row),
     Letter("C", "moving averages", _normalized, _fit_zeros_then_ones),
     Letter("D", "dropout masks", _dropped, fit_ones),
+    Letter("E", "gradient accumulation", _accumulated, _fit_uneven),
+    Letter("F", "averages that overwrite the weights", _overwritten, _fit_uneven),
     Letter("J", "string inputs", _worded, _fit_words),
     Letter("K", "an uneven last batch", lambda: _compiled(dense_model(), keras.optimizers.SGD(0.1, name="sgd")),
            _fit_uneven),

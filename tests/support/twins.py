@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from tests.support.compare import TOLERANCE, assert_same, named
-from tests.support.distributed import BUILDERS, distributed
+from tests.support.distributed import builder_named, distributed
 from tests.support.models import BATCH, DENSE, ReferenceModel
 from tests.support.training import SEED, seeded
 
@@ -52,13 +52,14 @@ def run_distributed(
     replicas: int = 2,
     builder: str = "AllReduce",
     share_memory: bool = False,
+    fused_updates: bool | None = None,
     **settings,
 ) -> dict:
     """The program's result on replicas, and the state it left in the user's model."""
     model = seeded(reference.build)
     arguments = {**reference.compile_arguments(optimizer), **settings}
-    with distributed(model, replicas=replicas, share_memory=share_memory) as front:
-        front.compile(**arguments, strategy=BUILDERS[builder]())
+    with distributed(model, replicas=replicas, share_memory=share_memory, fused_updates=fused_updates) as front:
+        front.compile(**arguments, strategy=builder_named(builder))
         keras.utils.set_random_seed(SEED + 1)
         return flat({"result": program(front, model), "state": state(model)})
 

@@ -1,4 +1,4 @@
-"""Updates that mix variables: equal to one device, or refused by name, never silently something else."""
+"""Updates that mix variables, or stand in conditionals around all of them: equal to one device wherever they live."""
 
 from __future__ import annotations
 
@@ -8,10 +8,26 @@ from functools import cache
 import keras
 import pytest
 
-from autodist_core.errors import NotYetError
 from tests.support.compare import assert_same
+from tests.support.distributed import builder_named, distributed
 from tests.support.models import BATCH, ReferenceModel, dense_data
+from tests.support.training import seeded
 from tests.support.twins import run_distributed, run_plain
+
+
+class NormScaled(keras.optimizers.SGD):
+    """Divides by a moving average of the norm of all gradients: state that depends on all variables at once."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.norm = self.add_variable((), name="norm", initializer="ones")
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        total = sum(keras.ops.sum(keras.ops.square(gradient)) for gradient in grads)
+        self.norm.assign(0.5 * self.norm + 0.5 * keras.ops.sqrt(total))
+        grads = [gradient / self.norm for gradient in grads]
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+
 
 OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "global_clipnorm": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.05, name="adam"),
@@ -22,11 +38,14 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "loss scale": lambda: keras.optimizers.LossScaleOptimizer(
         keras.optimizers.Adam(0.01, name="adam"), initial_scale=4.0, dynamic_growth_steps=2, name="scaled"
     ),
+    "loss scale around accumulation": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.Adam(0.01, gradient_accumulation_steps=2, clipnorm=0.05, name="adam"), 4.0, 2, name="scaled"
+    ),
+    "norm of everything": lambda: NormScaled(0.1, momentum=0.5, name="scaled"),
     "average": lambda: keras.optimizers.Adam(
         0.01, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=2, name="adam"
     ),
 }
-EXACT_ON_TWO_SERVERS = ("global_clipnorm",)
 
 
 def _model() -> keras.Model:
@@ -62,21 +81,19 @@ def test_replicas_that_share_their_memory_equal_one_device():
     assert_same(_expected(name), _found(name, share_memory=True))
 
 
+@pytest.mark.parametrize("fused_updates", [True, False])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_two_servers_equal_one_device_or_say_who_is_in_the_way(name: str):
-    try:
-        found = _found(name, builder="PSLoadBalancing")
-    except NotYetError as refusal:
-        assert name not in EXACT_ON_TWO_SERVERS, refusal
-        assert "first/kernel" in str(refusal) or "optimizer/" in str(refusal)
-        assert "server_localhost_CPU_0" in str(refusal) and "server_localhost_CPU_1" in str(refusal)
-        assert "Give the" in str(refusal) and "one synchronizer and one destination" in str(refusal)
-    else:
-        assert_same(_expected(name), found)
+def test_two_servers_equal_one_device(name: str, fused_updates: bool):
+    assert_same(_expected(name), _found(name, builder="PSLoadBalancing", fused_updates=fused_updates))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_all_reduce_beside_servers_equals_one_device(name: str):
+    assert_same(_expected(name), _found(name, builder="Alternating", replicas=3))
 
 
 @pytest.mark.parametrize("name", ["accumulation", "loss scale", "average"])
-def test_one_server_owns_everything_that_is_mixed(name: str):
+def test_one_server_equals_one_device(name: str):
     assert_same(_expected(name), _found(name, builder="PS"))
 
 
@@ -86,3 +103,16 @@ def test_the_expectations_are_not_those_of_a_plain_optimizer():
     for name in ("global_clipnorm", "accumulation, clipped", "average"):
         kernel = "state/weights/small/first/kernel"
         assert abs(_expected(name)[kernel] - adam[kernel]).max() > 1e-5
+
+
+def test_a_global_norm_sends_one_number_a_variable():
+    """No owner is sent the gradients of variables that it does not hold."""
+    reference = _reference(OPTIMIZERS["global_clipnorm"])
+    model = seeded(reference.build)
+    with distributed(model, strategy=builder_named("PSLoadBalancing")) as front:
+        front.compile(**reference.compile_arguments("adam"))
+        _program(front, model)
+        graph = next(iter(front._functions["train"]._known.values()))[1].graph.graph_def
+    reduced = [node.name for node in graph.node if node.name.startswith("reduced/") and node.op == "AddN"]
+    assert len(reduced) == len(model.trainable_variables)
+    assert {name.split("/")[1] for name in reduced} == {"server_localhost_CPU_0", "server_localhost_CPU_1"}
