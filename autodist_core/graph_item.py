@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -99,6 +99,12 @@ class Variable:
     """What it belongs to: model, optimizer, metric or seed."""
     handle: str = ""
     """The placeholder in the graph that stands for it; empty when the item carries no graph."""
+    part_of: str = ""
+    """The variable that it is a shard of."""
+    axis: int = 0
+    """Of a shard: the axis that is split."""
+    offset: int = 0
+    """Of a shard: where it begins along that axis."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
@@ -131,6 +137,13 @@ class Variable:
     def part_name(self, index: int) -> str:
         """The name of a shard of it, such as ``dense/kernel/part_1``."""
         return f"{self.name}/part_{index}"
+
+    def part(self, index: int, axis: int, offset: int, size: int, handle: str) -> Variable:
+        """A shard of it: `size` entries along an axis, from `offset` on."""
+        shape = (*self.shape[:axis], size, *self.shape[axis + 1 :])
+        return replace(
+            self, name=self.part_name(index), shape=shape, handle=handle, part_of=self.name, axis=axis, offset=offset
+        )
 
     def __str__(self) -> str:
         return f"{self.name} : {self.type_text}"

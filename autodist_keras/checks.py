@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -124,9 +124,9 @@ def claimed(model: Any, owner: Any) -> Iterator[None]:
         vars(model).pop(CLAIM, None)
 
 
-def notes(model: Any, fused_updates: bool) -> str:
-    """Lines for the plan on what is not, or not quite, as on one device."""
-    lines = []
+def notes(model: Any, fused_updates: bool, whole: Mapping[str, str]) -> str:
+    """Lines for the plan on what is not, or not quite, as on one device, or as the strategy has it."""
+    lines = [f"{name} stays whole: {why} needs all of it" for name, why in whole.items()]
     kernels = kernels_of(optimizers_of(model)) if fused_updates else ()
     if kernels:
         lines.append(f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)")

@@ -17,7 +17,7 @@ import keras
 from autodist_core.compiler import CompiledStrategy, StrategyCompiler
 from autodist_core.errors import SessionError
 from autodist_core.graph_item import GraphItem
-from autodist_core.kernel import inference, place
+from autodist_core.kernel import inference, kept_whole, place
 from autodist_core.plan import table
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime import DistributedSession
@@ -171,7 +171,9 @@ class DistributedModel:
         (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
         """
         item = self._item_for_planning(data)
-        return table(self._compile_strategy(item), item) + checks.notes(self.model, self.fused_updates)
+        compiled = self._compile_strategy(item)
+        whole = kept_whole(item, compiled) if item.gradients and not self.share_memory else {}
+        return table(compiled, item) + checks.notes(self.model, self.fused_updates, whole)
 
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.

@@ -14,7 +14,7 @@ from autodist_core.kernel.combine import StateCombiner
 from autodist_core.kernel.kernel import Change, Draft, Kernel, copied, run
 from autodist_core.kernel.order import Order
 from autodist_core.kernel.outputs import Outputs
-from autodist_core.kernel.placement import Placement, inference, place
+from autodist_core.kernel.placement import Placement, inference, kept_whole, place
 from autodist_core.kernel.replicator import Replicator
 from autodist_core.kernel.synchronizer import AllReduceSynchronizer, PSSynchronizer
 from autodist_core.kernel.update import Update
@@ -48,7 +48,7 @@ class DistributedGraph:
 
 def build(item: GraphItem, placement: Placement, active: int | None = None) -> DistributedGraph:
     """The graph of one step in which the first `active` replicas have examples."""
-    draft = Draft.of(item, placement, active)
+    draft = Draft.of(placement.partitioner.apply(item), placement, active)
     changes = run(draft, PIPELINE)
     examples = tuple(draft.examples(replica) for replica in draft.busy)
     total = draft.total()
@@ -63,4 +63,6 @@ def build(item: GraphItem, placement: Placement, active: int | None = None) -> D
     )
 
 
-__all__ = ["PIPELINE", "DistributedGraph", "Draft", "Kernel", "Placement", "build", "inference", "place", "run"]
+__all__ = [
+    "PIPELINE", "DistributedGraph", "Draft", "Kernel", "Placement", "build", "inference", "kept_whole", "place", "run",
+]  # fmt: skip

@@ -117,6 +117,33 @@ class Captured:
         return hashlib.sha256(self.item.graph_bytes).hexdigest()[:16]
 
     @cached_property
+    def alive(self) -> set[str]:
+        """The nodes that a step has any use for."""
+        writes = [name for name, touched in self.touches.items() if any(touch.writes for touch in touched)]
+        outputs = [editor.node_of(name) for name in self.item.outputs]
+        return self.cone([*writes, *outputs, *self.item.targets, *self.markers])
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The static shapes of captured tensors, where TensorFlow can tell them."""
+        known = editor.Editor(self.graph.library, self.graph.versions)
+        for node in self.graph.node:
+            if node.name in self.handle_of:
+                variable = self.variables[self.handle_of[node.name]]
+                known.add(
+                    "VarHandleOp", node.name, dtype=tf.as_dtype(variable.dtype), shape=tf.TensorShape(variable.shape)
+                )
+            else:
+                known.merge([node])
+        with tf.Graph().as_default() as graph:
+            tf.graph_util.import_graph_def(known.graph_def(), name="")
+        return {
+            editor.canonical(tensor.name): tuple(tensor.shape.as_list())
+            for operation in graph.get_operations() for tensor in operation.outputs
+            if tensor.shape.is_fully_defined()
+        }
+
+    @cached_property
     def read_by_compute(self) -> frozenset[str]:
         """Variables that compute touches."""
         return frozenset(
@@ -199,10 +226,18 @@ class Captured:
         """Of several trained variables, the one of a slot's shape that its name contains; all where none stands out."""
         if len(owners) < 2:
             return owners
-        shape = self.variables[name].shape
-        named = [o for o in owners if self.variables[o].shape == shape and o.replace("/", "_") in name]
+        shape, (whole, part) = self.variables[name].shape, self._whole_and_part(name)
+        named = [
+            owner for owner in owners if self.variables[owner].shape == shape
+            and self._whole_and_part(owner)[1] == part
+            and self._whole_and_part(owner)[0].replace("/", "_") in whole
+        ]
         longest = max((len(owner) for owner in named), default=0)
         return [owner for owner in named if len(owner) == longest] or owners
+
+    def _whole_and_part(self, name: str) -> tuple[str, str]:
+        whole = self.variables[name].part_of or name
+        return whole, name.removeprefix(whole)
 
     def _in_variable_order(self, names: set[str]) -> list[str]:
         return [variable.name for variable in self.item.variables if variable.name in names]

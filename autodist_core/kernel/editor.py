@@ -38,6 +38,15 @@ def tensor(node: str, output: int = 0) -> str:
     return node if output == 0 else f"{node}:{output}"
 
 
+def canonical(name: str) -> str:
+    """A tensor's name as nodes list their inputs.
+
+    >>> canonical("dense/MatMul:0"), canonical("split:1")
+    ('dense/MatMul', 'split:1')
+    """
+    return tensor(*split(name))
+
+
 def node_of(name: str) -> str:
     """The node that produces a tensor, or that a control input names."""
     return split(name)[0]
@@ -147,6 +156,14 @@ class Editor:
         self._put(copy)
         return copy
 
+    def copy_whole(self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str]) -> node_def_pb2.NodeDef:
+        """Add a copy of a captured node that stays a captured node: of the same update, in the same branch."""
+        copy = self.copy(node, name, inputs, node.device)
+        for key in (UPDATE, BRANCH):
+            if key in node.attr:
+                copy.attr[key].CopyFrom(node.attr[key])
+        return copy
+
     def trace(
         self,
         prefix: str,
@@ -227,8 +244,8 @@ class Editor:
             stuck = [name for name, count in waiting.items() if count]
             raise KernelError(f"the graph has a cycle through {len(stuck)} nodes, among them {', '.join(stuck[:5])}.")
 
-    def graph_def(self) -> graph_pb2.GraphDef:
-        """The finished graph, checked."""
+    def graph_def(self, captured: bool = False) -> graph_pb2.GraphDef:
+        """The finished graph, checked; one to be worked on further stays marked as a captured graph is."""
         self.check()
         graph = graph_pb2.GraphDef()
         if self._library is not None:
@@ -238,7 +255,7 @@ class Editor:
         for node in self:
             copy = graph.node.add()
             copy.CopyFrom(node)
-            for key in _OURS:
+            for key in () if captured else _OURS:
                 if key in copy.attr:
                     del copy.attr[key]
         return graph

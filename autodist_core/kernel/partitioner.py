@@ -1,5 +1,410 @@
-"""Splitting variables along one axis: how a split is written. Training split variables comes later in the flow."""
+"""Split variables: a captured step in which every shard is a variable of its own.
 
+The result is a captured step like any other. The update's part of a split variable is there once for each shard, on
+its slice of the gradient; compute still reads the whole, which is put together again after each update, or, of a table
+that only lookups read, looks its rows up in the shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
+from autodist_core.compiler import Shard, VariablePlan
+from autodist_core.errors import CaptureError
+from autodist_core.graph_item import BRANCH, UPDATE, Gradient, GraphItem, Variable
+from autodist_core.kernel import editor
+from autodist_core.kernel.captured import Captured, output_type
+from autodist_core.kernel.editor import Editor
+from autodist_core.kernel.splitting import MEETING_ELEMENTS, Splitting, cut_axis, reduced_axes, splitting
 from autodist_core.strategy.partition import PartitionerConfig
 
-__all__ = ["PartitionerConfig"]
+__all__ = ["PartitionerConfig", "VariablePartitioner"]
+
+_CHAINED = {"Max": "Maximum", "Min": "Minimum", "All": "LogicalAnd", "Any": "LogicalOr"}
+
+
+@dataclass(frozen=True)
+class VariablePartitioner:
+    """Splits the variables of captured steps as their plans say.
+
+    >>> from autodist_core import GraphItem
+    >>> partitioner = VariablePartitioner.of(GraphItem(()), ())
+    >>> partitioner.apply(GraphItem(())) == GraphItem(()), partitioner.whole
+    (True, {})
+    """
+
+    plans: Mapping[str, VariablePlan] = field(default_factory=dict)
+    """Of the variables that are split."""
+    looked_up: frozenset[str] = frozenset()
+    """Of these, the tables of which replicas have no copy."""
+    whole: Mapping[str, str] = field(default_factory=dict)
+    """Variables that cannot be split after all, and the operation that needs each whole."""
+
+    @staticmethod
+    def of(item: GraphItem, plans: Iterable[VariablePlan]) -> VariablePartitioner:
+        """The partitioner of a train step; a variable whose update needs it whole stays so."""
+        captured = Captured(item)
+        wanted = {plan.variable.name: plan for plan in plans}
+        found = {name: splitting(captured, name, plan.axis or 0) for name, plan in wanted.items()}
+        whole = {name: split.obstacle for name, split in found.items() if split.obstacle} | _mixed(found)
+        kept = {name: plan for name, plan in wanted.items() if name not in whole}
+        looked_up = frozenset(name for name in kept if _is_only_looked_up(captured, name))
+        return VariablePartitioner(kept, looked_up, whole)
+
+    def apply(self, item: GraphItem) -> GraphItem:
+        """The step with its variables split; one that is split already, or reads none of them, stays as it is."""
+        known = {variable.name for variable in item.variables}
+        if any(variable.part_of for variable in item.variables) or not known & set(self.plans):
+            return item
+        return _Rewrite(self, item).run()
+
+
+def _mixed(found: Mapping[str, Splitting]) -> dict[str, str]:
+    """Variables whose shards would meet shards of others in one operation."""
+    users: dict[str, list[str]] = {}
+    for name, split in found.items():
+        for node in split.parts | split.partial:
+            users.setdefault(node, []).append(name)
+    shared = {node: names for node, names in users.items() if len(names) > 1}
+    return {name: f"{node}, which also reads {' and '.join(n for n in names if n != name)}"
+            for node, names in shared.items() for name in names}
+
+
+def _is_only_looked_up(captured: Captured, name: str) -> bool:
+    if not captured.variables[name].is_sparse:
+        return False
+    ops = {
+        captured.nodes[node].op for node, touched in captured.touches.items()
+        if not captured.is_update(node) and any(touch.variable == name for touch in touched)
+    }
+    return ops <= {"ResourceGather"}
+
+
+class _Rewrite:
+    """One captured step, rewritten node by node, in the order in which it was captured."""
+
+    def __init__(self, partitioner: VariablePartitioner, item: GraphItem) -> None:
+        self.item = item
+        self.captured = Captured(item)
+        self.editor = Editor(self.captured.graph.library, self.captured.graph.versions)
+        self.looked_up = partitioner.looked_up
+        self.plans = partitioner.plans
+        trained = [name for name in self.plans if name in self.captured.trained]
+        self.splits = {name: splitting(self.captured, name, self.plans[name].axis or 0) for name in trained}
+        self.head_of = {member: name for name, split in self.splits.items() for member in split.members}
+        self.head_of |= {name: name for name in self.plans}
+        self.split_at = {node: split for split in self.splits.values() for node in split.parts}
+        self.partial_at = {node: split for split in self.splits.values() for node in split.partial}
+
+    def run(self) -> GraphItem:
+        """Rewrite the graph, and the item around it."""
+        last_marker = {
+            max((editor.node_of(name) for name in (gradient.values, gradient.indices) if name),
+                key=self.captured.index.__getitem__): gradient
+            for gradient in self.item.gradients if gradient.variable in self.splits
+        }
+        for name, node in self.captured.nodes.items():
+            if name in self.captured.handle_of:
+                self._handle(node)
+            elif self.captured.is_update(name) and name not in self.captured.alive:
+                continue  # nobody reads it, and what it reads may be there in pieces only
+            elif name in self.captured.markers:
+                self.editor.copy_whole(node, name, node.input)
+                if name in last_marker:
+                    self._slice_gradient(last_marker[name])
+            elif name in self.split_at:
+                for shard in self._shards(self.split_at[name]):
+                    self._copy_part(node, self.split_at[name], shard)
+            elif name in self.partial_at:
+                self._combine(node, self.partial_at[name])
+            elif self._is_lookup(name):
+                self._look_up(node)
+            else:
+                self.editor.copy_whole(node, name, self._without_parts(node))
+        return replace(
+            self.item,
+            variables=tuple(found for variable in self.item.variables for found in self._variables(variable)),
+            gradients=tuple(found for gradient in self.item.gradients for found in self._gradients(gradient)),
+            targets=tuple(found for name in self.item.targets for found in self._targets(name)),
+            graph_bytes=self.editor.graph_def(captured=True).SerializeToString(deterministic=True),
+        )
+
+    # What the item says ------------------------------------------------------------------------------------------
+
+    def _shards(self, split: Splitting) -> tuple[Shard, ...]:
+        return self.plans[split.variable].shards
+
+    def _parts(self, variable: Variable) -> list[Variable]:
+        plan = self.plans[self.head_of[variable.name]]
+        return [
+            variable.part(
+                shard.index, plan.axis or 0, shard.offset, shard.size,
+                f"{variable.handle}/part_{shard.index}" if variable.handle else "",
+            )
+            for shard in plan.shards
+        ]
+
+    def _variables(self, variable: Variable) -> list[Variable]:
+        if variable.name not in self.head_of:
+            return [variable]
+        handle = variable.handle if variable.handle in self.editor else ""
+        return [replace(variable, trainable=False, is_sparse=False, handle=handle), *self._parts(variable)]
+
+    def _gradients(self, gradient: Gradient) -> list[Gradient]:
+        if gradient.variable not in self.splits:
+            return [gradient]
+        return [
+            replace(
+                gradient, variable=self.captured.variables[gradient.variable].part_name(shard.index),
+                values=_part(gradient.values, shard.index),
+                indices=_part(gradient.indices, shard.index) if gradient.indices else "",
+            )
+            for shard in self.plans[gradient.variable].shards
+        ]
+
+    def _targets(self, name: str) -> list[str]:
+        split = self.split_at.get(name)
+        return [_part(name, shard.index) for shard in self._shards(split)] if split else [name]
+
+    # Nodes -------------------------------------------------------------------------------------------------------
+
+    def _handle(self, node: node_def_pb2.NodeDef) -> None:
+        name = self.captured.handle_of[node.name]
+        if name not in self.head_of:
+            self.editor.copy_whole(node, node.name, node.input)
+            return
+        # The whole is there where compute reads it: replicas then have copies, put together from the shards.
+        if name in self.captured.read_by_compute and name not in self.looked_up:
+            self.editor.copy_whole(node, node.name, node.input)
+        for part in self._parts(self.captured.variables[name]):
+            self.editor.copy_whole(node, part.handle, node.input)
+
+    def _without_parts(self, node: node_def_pb2.NodeDef) -> list[str]:
+        """Inputs but for control edges from nodes that are there once for each shard, or not at all."""
+        return [
+            source for source in node.input if not editor.is_control(source) or self._is_there(editor.node_of(source))
+        ]
+
+    def _is_there(self, name: str) -> bool:
+        return name not in self.split_at and (name in self.captured.alive or not self.captured.is_update(name))
+
+    def _copy_part(self, node: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> node_def_pb2.NodeDef:
+        inputs = []
+        for position, source in enumerate(self._without_parts(node)):
+            producer = editor.node_of(source)
+            if editor.is_control(source):
+                inputs.append(source)
+            elif producer in self.captured.handle_of:
+                variable = self.captured.variables[self.captured.handle_of[producer]]
+                inputs.append(self._parts(variable)[shard.index].handle)
+            elif producer in split.parts:
+                inputs.append(_part(source, shard.index))
+            elif node.op == "UnsortedSegmentSum" and position == 2 and self.plans[split.variable].axis == 0:
+                inputs.append(self._constant(f"{_part(node.name, shard.index)}/rows", shard.size, node, np.int32))
+            else:
+                inputs.append(self._cut(source, node, split, shard))
+        copy = self.editor.copy_whole(node, _part(node.name, shard.index), inputs)
+        if node.op == "UnsortedSegmentSum" and self.plans[split.variable].axis == 0:
+            copy.attr["Tnumsegments"].type = tf.int32.as_datatype_enum
+        return copy
+
+    def _cut(self, source: str, reader: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> str:
+        """A shard's piece of a tensor that all shards share."""
+        shape = self.captured.variables[split.variable].shape
+        axis = self.plans[split.variable].axis or 0
+        if reader.op not in MEETING_ELEMENTS:
+            return source
+        position = cut_axis(self.captured, source, shape, axis)
+        if position is None or position < 0:
+            return source
+        found = list(self.captured.shapes[source])
+        begin = [shard.offset if place == position else 0 for place in range(len(found))]
+        found[position] = shard.size
+        producer, output = editor.split(source)
+        name = f"{producer}/{output}_of_{editor.safe(split.variable)}/part_{shard.index}"
+        return self._slice(name, source, begin, found, self.captured.nodes[producer], reader)
+
+    def _slice(
+        self, name: str, source: str, begin: list[int], size: list[int],
+        producer: node_def_pb2.NodeDef, reader: node_def_pb2.NodeDef | None,
+    ) -> str:
+        if name in self.editor:
+            return name
+        marks = {} if reader is None else {UPDATE: reader.attr[UPDATE]}
+        bounds = [
+            self.editor.constant(f"{name}/{label}", np.array(value, np.int32), tf.int32)
+            for label, value in (("begin", begin), ("size", size))
+        ]
+        dtype = self._dtype(source)
+        self.editor.add("Slice", name, [source, *bounds], T=dtype, Index=tf.int32, **marks)
+        if BRANCH in producer.attr:
+            self.editor.mark_branch(name, editor.branch_of(producer))
+        return name
+
+    def _dtype(self, source: str) -> tf.DType:
+        return output_type(self.captured, source)
+
+    def _constant(self, name: str, value: Any, reader: node_def_pb2.NodeDef, dtype: Any) -> str:
+        self.editor.add(
+            "Const", name, dtype=tf.as_dtype(dtype), value=np.array(value, dtype), **{UPDATE: reader.attr[UPDATE]}
+        )
+        path = editor.branch_of(reader)
+        if path:
+            self.editor.mark_branch(name, path)
+            self.editor.control(name, path[-1])
+        return name
+
+    def _combine(self, node: node_def_pb2.NodeDef, split: Splitting) -> None:
+        """A reduction over the axis that is split: the shards' results, combined."""
+        parts = []
+        for shard in self._shards(split):
+            copy = self._copy_part(node, split, shard)
+            if node.op == "Mean":
+                copy.op = "Sum"
+            parts.append(copy.name)
+        add: Callable[..., str] = self._adder(node)
+        if node.op in _CHAINED:
+            total = parts[0]
+            for index, part in enumerate(parts[1:], 1):
+                name = node.name if index == len(parts) - 1 else f"{node.name}/until_{index}"
+                typed = {} if node.op in {"All", "Any"} else {"T": node.attr["T"]}
+                total = add(_CHAINED[node.op], name, [total, part], **typed)
+            return
+        summed = f"{node.name}/sum" if node.op == "Mean" else node.name
+        add("AddN", summed, parts, N=len(parts), T=node.attr["T"])
+        if node.op == "Mean":
+            shape = self.captured.variables[split.variable].shape
+            size = int(np.prod([shape[axis] for axis in reduced_axes(self.captured, node, len(shape))]))
+            dtype = tf.as_dtype(node.attr["T"].type)
+            count = self._constant(f"{node.name}/size", size, node, dtype.as_numpy_dtype)
+            add("RealDiv", node.name, [summed, count], T=node.attr["T"])
+
+    def _adder(self, node: node_def_pb2.NodeDef) -> Callable[..., str]:
+        def add(op: str, name: str, inputs: list[str], **attributes: Any) -> str:
+            self.editor.add(op, name, inputs, **attributes, **{UPDATE: node.attr[UPDATE]})
+            if BRANCH in node.attr:
+                self.editor.mark_branch(name, editor.branch_of(node))
+            return name
+
+        return add
+
+    # Gradients and lookups ---------------------------------------------------------------------------------------
+
+    def _slice_gradient(self, gradient: Gradient) -> None:
+        """A marked piece of a gradient for each shard: a slice of a dense one, the shard's rows of a sparse one."""
+        variable, plan = self.captured.variables[gradient.variable], self.plans[gradient.variable]
+        axis, marker = plan.axis or 0, self.captured.nodes[editor.node_of(gradient.values)]
+        for shard, part in zip(plan.shards, self._parts(variable), strict=True):
+            name = _part(gradient.values, shard.index)
+            if not gradient.indices:
+                begin = [shard.offset if place == axis else 0 for place in range(len(part.shape))]
+                source = self._slice(f"{name}/slice", gradient.values, begin, list(part.shape), marker, None)
+                self.editor.copy_whole(marker, name, [source])
+                continue
+            index_marker = self.captured.nodes[editor.node_of(gradient.indices)]
+            specs = {
+                gradient.values: tf.TensorSpec((None, *variable.shape[1:]), tf.as_dtype(variable.dtype)),
+                gradient.indices: tf.TensorSpec((None,), self._dtype(gradient.indices)),
+            }
+            values, indices = self.editor.trace(f"{name}/rows", _rows_of(shard, axis, part.shape), specs)
+            self.editor.copy_whole(marker, name, [values])
+            self.editor.copy_whole(index_marker, _part(gradient.indices, shard.index), [indices])
+
+    def _is_lookup(self, name: str) -> bool:
+        touched = self.captured.touches.get(name, ())
+        return not self.captured.is_update(name) and any(touch.variable in self.looked_up for touch in touched)
+
+    def _look_up(self, node: node_def_pb2.NodeDef) -> None:
+        """Rows out of the shards that hold them, in the order asked for; or, where a step reads it all, everything."""
+        name = self.captured.touches[node.name][0].variable
+        variable, plan = self.captured.variables[name], self.plans[name]
+        axis, dtype = plan.axis or 0, tf.as_dtype(variable.dtype)
+        handles = [part.handle for part in self._parts(variable)]
+        controls = [source for source in self._without_parts(node) if editor.is_control(source)]
+        if node.op == "ReadVariableOp":
+            reads = [
+                self.editor.copy_whole(node, _part(node.name, index), [handle, *controls]).name
+                for index, handle in enumerate(handles)
+            ]
+            place = self.editor.constant(f"{node.name}/axis", axis, tf.int32)
+            self.editor.add(
+                "ConcatV2", node.name, [*reads, place], N=len(reads), T=dtype, Tidx=tf.int32
+            )
+            return
+        if node.op != "ResourceGather" or node.attr["batch_dims"].i:
+            raise CaptureError(
+                f"{node.name!r} ({node.op}) reads {name!r} otherwise than by looking up rows or reading all of it, and "
+                "the variable is split over servers. Leave it whole, or use AllReduce for it."
+            )
+        ids, id_type = node.input[1], tf.as_dtype(node.attr["Tindices"].type)
+        asked = [ids] * len(handles)
+        places: list[str] = []
+        if axis == 0:
+            shape = self.captured.shapes.get(ids)
+            spec = {ids: tf.TensorSpec(shape, id_type)}
+            found = self.editor.trace(f"{node.name}/asked", _asked_of(plan.shards), spec)
+            asked, places = found[: len(handles)], found[len(handles) :]
+        rows = [
+            self.editor.copy_whole(node, _part(node.name, index), [handle, wanted, *controls]).name
+            for index, (handle, wanted) in enumerate(zip(handles, asked, strict=True))
+        ]
+        specs = dict.fromkeys([*places, *([ids] if axis == 0 else [])], tf.TensorSpec(None, tf.int32))
+        if axis == 0:
+            specs[ids] = tf.TensorSpec(None, id_type)
+        specs |= dict.fromkeys(rows, tf.TensorSpec(None, dtype))
+        joined = self.editor.trace(f"{node.name}/joined", _joined(len(handles), axis, variable.shape), specs)[0]
+        self.editor.add("Identity", node.name, [joined], T=dtype)
+
+
+def _part(name: str, index: int) -> str:
+    """The name of a shard's copy of a tensor or node."""
+    node, output = editor.split(name)
+    return editor.tensor(f"{node}/part_{index}", output)
+
+
+def _rows_of(shard: Shard, axis: int, shape: tuple[int, ...]) -> Callable[..., Any]:
+    def rows(values: Any, indices: Any) -> tuple[Any, Any]:
+        if axis:
+            begin = [shard.offset if place == axis else 0 for place in range(len(shape))]
+            return tf.slice(values, begin, [-1, *shape[1:]]), tf.identity(indices)
+        offset = tf.constant(shard.offset, indices.dtype)
+        here = tf.where(tf.logical_and(indices >= offset, indices < offset + shard.size))[:, 0]
+        return tf.gather(values, here), tf.gather(indices, here) - offset
+
+    return rows
+
+
+def _asked_of(shards: tuple[Shard, ...]) -> Callable[..., Any]:
+    """For each shard the rows asked of it, counted from its first; then, for each, where in the answer they belong.
+
+    What no shard holds is asked of the first or the last one, which refuses it as the whole table would.
+    """
+
+    def asked(ids: Any) -> list[Any]:
+        flat = tf.reshape(ids, [-1])
+        starts = tf.constant([shard.offset for shard in shards], flat.dtype)
+        shard_of = tf.reduce_sum(tf.cast(flat[:, None] >= starts[None, 1:], tf.int32), axis=1)
+        wanted = tf.dynamic_partition(flat, shard_of, len(shards))
+        places = tf.dynamic_partition(tf.range(tf.size(flat)), shard_of, len(shards))
+        return [rows - starts[index] for index, rows in enumerate(wanted)] + places
+
+    return asked
+
+
+def _joined(count: int, axis: int, shape: tuple[int, ...]) -> Callable[..., Any]:
+    def joined(*tensors: Any) -> Any:
+        rows = list(tensors[-count:])
+        if axis:
+            return tf.concat(rows, axis=axis - len(shape))
+        places, ids = tensors[:count], tensors[count]
+        flat = tf.dynamic_stitch(list(places), rows)
+        # Where nothing is asked for, nothing says how wide a row is.
+        return tf.reshape(flat, tf.concat([tf.shape(ids), tf.constant(shape[1:], tf.int32)], axis=0))
+
+    return joined

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 
 from autodist_core.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan
 from autodist_core.errors import NotYetError
-from autodist_core.graph_item import GraphItem
+from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.kernel.captured import Captured
+from autodist_core.kernel.partitioner import VariablePartitioner
 
 MEMORY = "memory"
 
@@ -78,6 +79,11 @@ class Placement:
     owner_of: Mapping[str, str] = field(default_factory=dict)
     optimizer_state: frozenset[str] = frozenset()
     remote_rows: frozenset[str] = frozenset()
+    partitioner: VariablePartitioner = field(default_factory=VariablePartitioner)
+    parts: Mapping[str, tuple[Variable, ...]] = field(default_factory=dict)
+    """The shards of what is split."""
+    assembled: frozenset[str] = frozenset()
+    """Of what is split, that of which every replica has a copy, put together after each update."""
     mirrored: frozenset[str] = frozenset()
     """What replicas look at and follow after each update: the trained variables, and slots that the step reads."""
 
@@ -89,6 +95,11 @@ class Placement:
     def owner(self, name: str) -> Owner:
         """The owner of that name."""
         return next(owner for owner in self.owners if owner.name == name)
+
+    def updater(self, variable: str, replica: Replica) -> Owner:
+        """The owner whose copy of a trained variable a replica follows: itself where all replicas update it."""
+        owner = self.owner(self.owner_of[variable])
+        return owner if owner.replica is None else self.owner(replica.prefix)
 
     def mirror(self, variable: str, replica: Replica) -> Copy:
         """The copy on which a replica computes."""
@@ -107,6 +118,8 @@ class Placement:
     def copies(self, variable: str) -> tuple[Copy, ...]:
         """Every copy, the one that holds the truth between steps first."""
         found: list[Copy] = []
+        if variable in self.parts and variable not in self.assembled:
+            return ()
         if variable in self.owner_of or variable in self.optimizer_state:
             found += [self.held(variable, owner) for owner in self.owners if self._holds(owner, variable)]
         found += [self.mirror(variable, replica) for replica in self.replicas]
@@ -139,17 +152,22 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool = True
 
     Raises a NotYetError that lists everything the strategy asks for and these kernels do not do.
     """
-    captured = Captured(item)
     replicas = replicas_of(strategy.replicas)
-    plans = {plan.variable.name: plan for plan in strategy.variables}
-    _refuse_what_is_missing(plans)
+    _refuse_what_is_missing(strategy)
+    shared = share_memory and len(replicas) > 1 and all(":CPU:" in replica.name for replica in replicas)
+    # In one memory there is one copy and one update of a variable, and nothing to split.
+    partitioner = VariablePartitioner() if shared else VariablePartitioner.of(item, _on_servers(strategy))
+    split = partitioner.apply(item)
+    captured, parts = Captured(split), _parts(split)
+    plans = {plan.variable.name: plan for plan in strategy.variables} | _plans_of_parts(split, partitioner)
     family = {name: name for name in captured.trained} | captured.slots
     optimizer_state = frozenset(
-        v.name for v in item.variables
-        if v.name not in family and (v.name in captured.written_by_update or v.kind == "optimizer")
+        v.name for v in split.variables
+        if v.name not in family and v.name not in parts
+        and (v.name in captured.written_by_update or v.kind == "optimizer")
     )
     mirrored = frozenset(captured.trained) | (captured.read_by_compute & frozenset(family))
-    if share_memory and len(replicas) > 1 and all(":CPU:" in replica.name for replica in replicas):
+    if shared:
         memory = Owner(MEMORY, replicas[0].device, frozenset(family))
         return Placement(replicas, (memory,), plans, dict.fromkeys(family, MEMORY), optimizer_state, mirrored=mirrored)
     reduced = frozenset(name for name, head in family.items() if isinstance(plans[head].synchronizer, AllReducePlan))
@@ -164,32 +182,68 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool = True
         label = f"server_{destination.replace(':', '_').replace('[', '').replace(']', '')}"
         owners.append(Owner(label, local_device(destination), frozenset(names)))
         owner_of.update(dict.fromkeys(names, label))
-    rows = frozenset(
-        name for name in captured.trained
-        if isinstance(plans[name].synchronizer, PSPlan) and plans[name].variable.is_sparse
+    return Placement(
+        replicas, tuple(owners), plans, owner_of, optimizer_state, _remote_rows(captured, plans), partitioner,
+        parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle), mirrored,
     )
-    return Placement(replicas, tuple(owners), plans, owner_of, optimizer_state, rows, mirrored)
 
 
-def _refuse_what_is_missing(plans: Mapping[str, VariablePlan]) -> None:
+def kept_whole(item: GraphItem, strategy: CompiledStrategy) -> Mapping[str, str]:
+    """Variables that the strategy splits and the step needs whole, and the operation that does."""
+    return VariablePartitioner.of(item, _on_servers(strategy)).whole
+
+
+def _on_servers(strategy: CompiledStrategy) -> list[VariablePlan]:
+    """Plans with a shard on a server. Shards that are all reduced travel apart, and are updated as one."""
+    return [
+        plan for plan in strategy.variables
+        if any(isinstance(shard.synchronizer, PSPlan) for shard in plan.shards) and len(plan.shards) > 1
+    ]
+
+
+def _plans_of_parts(split: GraphItem, partitioner: VariablePartitioner) -> dict[str, VariablePlan]:
+    found = {}
+    for variable in split.variables:
+        plan = partitioner.plans.get(variable.part_of)
+        if plan is not None:
+            shard = next(shard for shard in plan.shards if variable.name == plan.variable.part_name(shard.index))
+            found[variable.name] = VariablePlan(variable, shard.synchronizer)
+    return found
+
+
+def _remote_rows(captured: Captured, plans: Mapping[str, VariablePlan]) -> frozenset[str]:
+    """Tables of which replicas have no copy; `local_replication` asks for one."""
+    found = []
+    for name in captured.trained:
+        synchronizer = plans[name].synchronizer
+        if isinstance(synchronizer, PSPlan) and captured.variables[name].is_sparse:
+            found += [] if synchronizer.local_replication else [name]
+    return frozenset(found)
+
+
+def _parts(split: GraphItem) -> dict[str, tuple[Variable, ...]]:
+    found: dict[str, tuple[Variable, ...]] = {}
+    for variable in split.variables:
+        if variable.part_of:
+            found[variable.part_of] = (*found.get(variable.part_of, ()), variable)
+    return found
+
+
+def _refuse_what_is_missing(strategy: CompiledStrategy) -> None:
     missing = []
-    for name, plan in plans.items():
-        parts = [plan.synchronizer, *(shard.synchronizer for shard in plan.shards)]
-        if len(plan.shards) > 1:
-            missing.append(f"{name}: splitting a variable (axis {plan.axis}, {len(plan.shards)} shards)")
-        for part in dict.fromkeys(parts):
+    for plan in strategy.variables:
+        for part in dict.fromkeys([plan.synchronizer, *(shard.synchronizer for shard in plan.shards)]):
             if isinstance(part, AllReducePlan) and part.compressor != "NoneCompressor":
-                missing.append(f"{name}: compressor={part.compressor}")
+                missing.append(f"{plan.variable.name}: compressor={part.compressor}")
             if isinstance(part, PSPlan):
                 if not part.sync:
-                    missing.append(f"{name}: sync=False")
+                    missing.append(f"{plan.variable.name}: sync=False")
                 if part.staleness:
-                    missing.append(f"{name}: staleness={part.staleness}")
-                if part.local_replication:
-                    missing.append(f"{name}: local_replication=True")
+                    missing.append(f"{plan.variable.name}: staleness={part.staleness}")
+    missing = list(dict.fromkeys(missing))
     if missing:
         shown = "; ".join(missing[:6]) + (f"; and {len(missing) - 6} more" if len(missing) > 6 else "")
         raise NotYetError(
             f"this strategy can be planned but not yet trained: {shown}. "
-            "Use AllReduce(), PS(), PSLoadBalancing() or Parallax() with their defaults."
+            "Use synchronous updates without a compressor, as all builders do by default."
         )

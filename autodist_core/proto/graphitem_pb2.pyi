@@ -53,7 +53,7 @@ class GraphItem(_message.Message):
     def __init__(self, graph_def: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., grad_target_pairs: _Optional[_Mapping[str, str]] = ..., info: _Optional[_Union[GraphItem.Info, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ..., concat_outputs: bool = ..., examples: _Optional[str] = ..., total: _Optional[str] = ..., cross_replica_sums: _Optional[_Iterable[str]] = ..., targets: _Optional[_Iterable[str]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ...) -> None: ...
 
 class Variable(_message.Message):
-    __slots__ = ("name", "shape", "dtype", "trainable", "is_sparse", "aggregation", "kind", "handle")
+    __slots__ = ("name", "shape", "dtype", "trainable", "is_sparse", "aggregation", "kind", "handle", "part_of", "axis", "offset")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,9 @@ class Variable(_message.Message):
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
+    PART_OF_FIELD_NUMBER: _ClassVar[int]
+    AXIS_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     dtype: str
@@ -70,7 +73,10 @@ class Variable(_message.Message):
     aggregation: str
     kind: str
     handle: str
-    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., trainable: bool = ..., is_sparse: bool = ..., aggregation: _Optional[str] = ..., kind: _Optional[str] = ..., handle: _Optional[str] = ...) -> None: ...
+    part_of: str
+    axis: int
+    offset: int
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., trainable: bool = ..., is_sparse: bool = ..., aggregation: _Optional[str] = ..., kind: _Optional[str] = ..., handle: _Optional[str] = ..., part_of: _Optional[str] = ..., axis: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Gradient(_message.Message):
     __slots__ = ("variable", "occurrence", "values", "indices", "weighted")

@@ -54,7 +54,7 @@ class DistributedSession:
             if name not in self._loaders:
                 self._loaders[name] = self._make_loader(self._variables[name])
             placeholders, assigns = self._loaders[name]
-            variants = [_for_copy(self._variables[name], copy, value) for copy in self._distinct(name)]
+            variants = [_for_copy(self._variables[name], copy, value) for copy in self._distinct(name)] or [value]
             feeds += placeholders
             arrays += variants
             operations += assigns
@@ -110,9 +110,24 @@ class DistributedSession:
                     source = placeholders[0]
                 with tf.device(copy.device):
                     assigns.append(tf.raw_ops.AssignVariableOp(resource=_handle(variable, copy), value=source))
+            parts = self.placement.parts.get(variable.name, ())
+            if parts and not placeholders:
+                with tf.device("/device:CPU:0"):
+                    placeholders.append(tf.compat.v1.placeholder(dtype, variable.shape))
+            for part in parts:
+                begin = [part.offset if axis == part.axis else 0 for axis in range(len(part.shape))]
+                for copy in self.placement.copies(part.name):
+                    with tf.device(copy.device):
+                        piece = tf.slice(placeholders[0], begin, part.shape)
+                        assigns.append(tf.raw_ops.AssignVariableOp(resource=_handle(part, copy), value=piece))
         return placeholders, assigns
 
     def _make_reader(self, variable: Variable) -> Any:
+        parts = self.placement.parts.get(variable.name, ())
+        if parts:
+            pieces = [self._make_reader(part) for part in parts]
+            with self._graph.as_default(), tf.device("/device:CPU:0"):
+                return tf.concat(pieces, axis=parts[0].axis)
         copy = self.placement.copies(variable.name)[0]
         with self._graph.as_default(), tf.device(copy.device):
             return tf.raw_ops.ReadVariableOp(resource=_handle(variable, copy), dtype=tf.as_dtype(variable.dtype))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from autodist_core import ResourceSpec
-from autodist_core.strategy import PS, AllReduce, Parallax, PSLoadBalancing
+from autodist_core.strategy import PS, AllReduce, Parallax, PartitionedPS, PSLoadBalancing, UnevenPartitionedPS
 from autodist_core.strategy.base import StrategyBuilder
 from autodist_keras import DistributedModel
 from tests.support.compare import Trained
 from tests.support.models import Data, ReferenceModel
-from tests.support.strategies import Alternating
+from tests.support.strategies import Alternating, EveryAxis, Mixed
 from tests.support.training import fit, seeded, trained
 
-BUILDERS = {"AllReduce": AllReduce, "PS": PS, "PSLoadBalancing": PSLoadBalancing, "Parallax": Parallax}
-HAND_WRITTEN = {"Alternating": Alternating}
+BUILDERS = {
+    "AllReduce": AllReduce, "PS": PS, "PSLoadBalancing": PSLoadBalancing, "Parallax": Parallax,
+    "PartitionedPS": PartitionedPS, "UnevenPartitionedPS": UnevenPartitionedPS,
+}  # fmt: skip
+HAND_WRITTEN = {"Alternating": Alternating, "Mixed": Mixed, "EveryAxis": EveryAxis}
 
 
 def builder_named(name: str) -> StrategyBuilder:

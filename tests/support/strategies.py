@@ -6,20 +6,76 @@ from autodist_core.proto import strategy_pb2
 from autodist_core.strategy.base import Strategy, StrategyBuilder
 
 
-class Alternating(StrategyBuilder):
-    """In turns: a server on the first CPU, all-reduce, a server on the last CPU."""
+class HandWritten(StrategyBuilder):
+    """Decides for one variable after the other."""
 
     def build(self, graph_item, resource_spec):
         """One node for each variable."""
         strategy = Strategy()
         strategy.graph_config.replicas.extend(name for name, _ in resource_spec.replica_devices)
         servers = [name for name, _ in resource_spec.cpu_devices]
-        for index, name in enumerate(graph_item.trainable_var_op_to_var):
+        for index, (name, variable) in enumerate(graph_item.trainable_var_op_to_var.items()):
             node = strategy_pb2.Strategy.Node(var_name=name)
-            if index % 3 == 1:
-                node.AllReduceSynchronizer.group = 0
-            else:
-                node.PSSynchronizer.reduction_destinations.append(servers[0 if index % 3 == 0 else -1])
-                node.PSSynchronizer.sync = True
+            self.decide(index, node, variable, servers)
             strategy.node_config.append(node)
         return strategy
+
+    def decide(self, index, node, variable, servers):
+        """Fill in a node."""
+        raise NotImplementedError
+
+
+def serve(node, *servers):
+    """The variable, or the shard, is on a server; several are for the shards in turn."""
+    node.PSSynchronizer.reduction_destinations.extend(servers)
+    node.PSSynchronizer.sync = True
+
+
+class Alternating(HandWritten):
+    """In turns: a server on the first CPU, all-reduce, a server on the last CPU."""
+
+    def decide(self, index, node, variable, servers):
+        """By the variable's index."""
+        if index % 3 == 1:
+            node.AllReduceSynchronizer.group = 0
+        else:
+            serve(node, servers[0 if index % 3 == 0 else -1])
+
+
+class Mixed(HandWritten):
+    """In turns: split along its last axis over all servers, half a server's and half everyone's, on a server, reduced.
+
+    The last axis of most variables here does not divide, so that shards are of several sizes.
+    """
+
+    def decide(self, index, node, variable, servers):
+        """By the variable's index, as far as its shape allows."""
+        shape = variable.shape
+        if index % 4 == 0 and shape and shape[-1] > 1:
+            counts = [1] * (len(shape) - 1) + [min(3, shape[-1])]
+            node.partitioner = ",".join(map(str, counts))
+            serve(node, *servers[: max(counts)])
+        elif index % 4 == 1 and shape and shape[0] > 1:
+            node.partitioner = ",".join(map(str, [2] + [1] * (len(shape) - 1)))
+            serve(node.part_config.add(), servers[-1])
+            node.part_config.add().AllReduceSynchronizer.group = 0
+        elif index % 4 == 3:
+            node.AllReduceSynchronizer.group = 0
+        else:
+            serve(node, servers[0])
+
+
+class EveryAxis(HandWritten):
+    """Every variable in two shards along one axis, the first that is long enough counting from `first`."""
+
+    def __init__(self, first: int = 0, shards: int = 2):
+        self.first, self.shards = first, shards
+
+    def decide(self, index, node, variable, servers):
+        """Along the chosen axis, or whole."""
+        rank = len(variable.shape)
+        axes = [(self.first + place) % rank for place in range(rank)] if rank else []
+        axis = next((axis for axis in axes if variable.shape[axis] >= self.shards), None)
+        if axis is not None:
+            node.partitioner = ",".join(str(self.shards if place == axis else 1) for place in range(rank))
+        serve(node, *servers[: 1 if axis is None else self.shards])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import tensorflow as tf
+
 from autodist_core.kernel import editor
 from autodist_core.kernel.kernel import Draft, Kernel
 from autodist_core.kernel.placement import Owner
@@ -27,6 +29,10 @@ class PSSynchronizer(Kernel):
                 for variable in sorted(owner.variables & draft.placement.mirrored):
                     for occurrence in draft.captured.updates_of(variable):
                         _pull(draft, owner, variable, occurrence)
+        for variable in sorted(draft.placement.assembled & set(draft.captured.variables)):
+            parts = tuple(part.name for part in draft.placement.parts[variable])
+            for occurrence in sorted({found for part in parts for found in draft.captured.updates_of(part)}):
+                _assemble(draft, variable, parts, occurrence)
 
 
 def _pull(draft: Draft, owner: Owner, variable: str, occurrence: int) -> None:
@@ -41,3 +47,22 @@ def _pull(draft: Draft, owner: Owner, variable: str, occurrence: int) -> None:
     value = draft.read(name, variable, held, order)
     for mirror in mirrors:
         draft.write(f"{name}/{editor.safe(mirror.name)}", variable, mirror, value, order)
+
+
+def _assemble(draft: Draft, variable: str, parts: tuple[str, ...], occurrence: int) -> None:
+    """The shards' new values, read once each, are one variable again on every replica."""
+    order = 2 * draft.captured.last_of_update(occurrence) + 1
+    dtype, axis = draft.spec(variable).dtype, draft.captured.variables[parts[0]].axis
+    for replica in draft.placement.replicas:
+        values = []
+        for part in parts:
+            owner = draft.placement.updater(part, replica)
+            held = draft.placement.held(part, owner)
+            name = f"pull/{occurrence}/{editor.safe(held.name)}"
+            values.append(name if name in draft.editor else draft.read(name, part, held, order))
+        name = f"pull/{occurrence}/{editor.safe(variable)}/{replica.prefix}"
+        place = draft.editor.constant(f"{name}/axis", axis, tf.int32, replica.device)
+        whole = draft.editor.add(
+            "ConcatV2", f"{name}/whole", [*values, place], replica.device, N=len(values), T=dtype, Tidx=tf.int32
+        )
+        draft.write(name, variable, draft.placement.mirror(variable, replica), whole, order)

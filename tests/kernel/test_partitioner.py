@@ -1,0 +1,213 @@
+"""Split variables: what is split, what stays whole and why, and that every number is one device's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core import GraphItem
+from autodist_core.errors import StrategyError
+from autodist_core.kernel import build
+from autodist_core.kernel.partitioner import PartitionerConfig, VariablePartitioner
+from autodist_core.strategy import AllReduce, PartitionedPS, UnevenPartitionedPS
+from tests.capture.plain import RATE, table_variables
+from tests.kernel.graphs import dense_item, machine, nodes_of, placed, table_item, train
+from tests.support.compare import assert_equally_trained, assert_same
+from tests.support.distributed import distributed, train_distributed
+from tests.support.models import BATCH, BY_NAME, DENSE, ReferenceModel, dense_data
+from tests.support.strategies import EveryAxis, Mixed
+from tests.support.training import plain, seeded
+from tests.support.twins import run_distributed, run_plain
+
+# What the rewritten step says
+
+
+def test_a_shard_is_a_variable_of_its_own():
+    item, placement = dense_item(), placed(dense_item(), PartitionedPS())
+    split = placement.partitioner.apply(item)
+    assert [str(v) for v in split.variables] == [
+        "w : f64[3,2]", "w/part_0 : f64[1,2]", "w/part_1 : f64[1,2]", "w/part_2 : f64[1,2]",
+        "b : f64[2]", "b/part_0 : f64[1]", "b/part_1 : f64[1]",
+    ]  # fmt: skip
+    assert [(v.part_of, v.axis, v.offset) for v in split.variables if v.part_of == "w"] == [
+        ("w", 0, 0), ("w", 0, 1), ("w", 0, 2),
+    ]
+    assert [g.variable for g in split.gradients] == ["w/part_0", "w/part_1", "w/part_2", "b/part_0", "b/part_1"]
+    assert GraphItem.deserialize(split.serialize()) == split
+    assert placement.partitioner.apply(split) is split
+
+
+def test_shards_go_to_their_servers_in_turn():
+    placement = placed(dense_item(), PartitionedPS())
+    owners = {owner.name: sorted(owner.variables) for owner in placement.owners if owner.replica is None}
+    for name in ("w", "b"):
+        shards = placement.partitioner.plans[name].shards
+        planned = {f"{name}/part_{shard.index}": shard.synchronizer.destinations[0] for shard in shards}
+        assert name == "b" or len(set(planned.values())) == 2
+        for part, destination in planned.items():
+            assert part in owners[f"server_{destination.replace(':', '_')}"]
+    assert sum(map(len, owners.values())) == 5
+
+
+def test_only_slices_of_a_gradient_travel():
+    item = dense_item()
+    graph = build(item, placed(item, PartitionedPS())).graph_def
+    for node in nodes_of(graph, "AddN").values():
+        if node.name.startswith("reduced/"):
+            assert all("/part_" in source for source in node.input), node
+
+
+def test_nothing_is_split_in_one_memory_and_for_one_server():
+    shared = placed(dense_item(), PartitionedPS(), share_memory=True)
+    assert not shared.partitioner.plans
+    alone = placed(dense_item(), PartitionedPS(), machine(cpus=1))
+    assert not alone.partitioner.plans
+
+
+@pytest.mark.parametrize("wrong", ["", "1,1", "0,2", "2,2", "a", "1;2", "-2"])
+def test_a_config_has_one_active_axis(wrong: str):
+    with pytest.raises(StrategyError):
+        PartitionerConfig(partition_str=wrong)
+
+
+# Values go in and come out whole
+
+
+@pytest.mark.parametrize("builder", [PartitionedPS(), UnevenPartitionedPS(), EveryAxis(1), Mixed()], ids=str)
+def test_a_step_on_shards_is_the_step_on_the_whole(builder):
+    rng = np.random.default_rng(8)
+    values = {"w": rng.normal(size=(3, 2)), "b": rng.normal(size=2)}
+    batches = [rng.normal(size=(size, 3)) for size in (5, 4, 1)]
+    item = dense_item(times=2)
+    expected = train(item, placed(item, AllReduce(), machine(cpus=1)), values, batches)
+    assert_same(expected, train(item, placed(item, builder, machine(cpus=3)), values, batches))
+
+
+# Tables
+
+
+def _rows(placement, batches) -> dict[str, np.ndarray]:
+    values = {name: variable.numpy() for name, variable in table_variables().items()}
+    return train(table_item(), placement, values, batches)
+
+
+@pytest.mark.parametrize("builder", [PartitionedPS(), EveryAxis(0, shards=3), EveryAxis(1), Mixed()], ids=str)
+@pytest.mark.parametrize("ids", [[[0, 5], [3, 3]], [[2, 2, 2, 2], [1, 4]], [[5, 0], [5, 5], [0, 0, 1, 3, 4, 5]]])
+def test_rows_of_a_split_table_equal_one_devices(builder, ids: list):
+    batches = [np.array(batch, np.int32).reshape(-1, 2) for batch in ids]
+    expected = _rows(placed(table_item(), AllReduce(), machine(cpus=1)), batches)
+    assert_same(expected, _rows(placed(table_item(), builder, machine(cpus=3)), batches))
+
+
+def test_no_replica_has_a_copy_of_a_split_table_and_only_rows_are_read():
+    item = table_item()
+    placement = placed(item, PartitionedPS())
+    assert placement.partitioner.looked_up == {"table"}
+    assert placement.copies("table") == ()
+    graph = build(item, placement).graph_def
+    handles = {name for name in nodes_of(graph, "VarHandleOp") if "table" in name}
+    assert handles == {
+        f"variable/table/part_{index}.server_localhost_CPU_{place}" for index, place in
+        [(p.index, int(p.synchronizer.destinations[0][-1])) for p in placement.partitioner.plans["table"].shards]
+    }
+    readers = {node.op for node in graph.node if handles & {source.split(":")[0] for source in node.input}}
+    assert readers == {"ResourceGather", "ResourceScatterSub"}
+
+
+@pytest.mark.parametrize("wrong", [-1, 6, 100])
+@pytest.mark.parametrize("builder", [AllReduce(), PartitionedPS()], ids=str)
+def test_a_row_that_no_shard_has_is_refused_as_by_a_whole_table(builder, wrong: int):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
+        _rows(placed(table_item(), builder), [np.array([[0, wrong], [1, 2]], np.int32)])
+
+
+def test_a_prediction_reads_a_split_table():
+    def program(front, model):
+        data = BY_NAME["embedding"].data()
+        front.fit(data.x, data.y, batch_size=BATCH, shuffle=False, verbose=0)
+        return [front.predict(data.x, batch_size=5, verbose=0), front.evaluate(data.x, data.y, verbose=0)]
+
+    reference = BY_NAME["embedding"]
+    assert_same(run_plain(program, reference), run_distributed(program, reference, builder="PartitionedPS"))
+
+
+# What an update needs
+
+
+class Centered(keras.optimizers.SGD):
+    """Subtracts from each gradient its mean along the first axis."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        mean = keras.ops.mean(gradient, axis=0, keepdims=True)
+        super().update_step(gradient - mean, variable, learning_rate)
+
+
+OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
+    "clipnorm": lambda: keras.optimizers.Adam(0.01, clipnorm=0.02, name="clipped"),
+    "global_clipnorm": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.05, name="clipped"),
+    "accumulation": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2, name="accumulated"),
+    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.1, momentum=0.9, name="sgd"), initial_scale=4.0, dynamic_growth_steps=2, name="scaled"
+    ),
+    "average": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.7, ema_overwrite_frequency=3, name="s"),
+    "decay": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, name="adamw"),
+    "lamb": lambda: keras.optimizers.Lamb(0.01, name="lamb"),
+    "adafactor": lambda: keras.optimizers.Adafactor(0.02, name="adafactor"),
+    "muon": lambda: keras.optimizers.Muon(0.01, name="muon"),
+    "centered": lambda: Centered(0.1, name="centered"),
+}
+WHOLE = {"muon": ("Sum (", "Transpose ("), "adafactor": ("Mean (",)}
+
+
+def _reference(name: str) -> ReferenceModel:
+    return ReferenceModel(
+        DENSE.name, DENSE.build, dense_data, lambda: {"loss": "mse", "optimizer": OPTIMIZERS[name]()}
+    )
+
+
+def _program(front, model) -> dict:
+    data = dense_data(3 * BATCH - 3)
+    return front.fit(data.x, data.y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
+
+
+@pytest.mark.parametrize("builder", ["PartitionedPS", "Mixed"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_shards_equal_one_device_whatever_stands_around_the_update(name: str, builder: str):
+    assert_same(run_plain(_program, _reference(name)), run_distributed(_program, _reference(name), builder=builder))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_stays_whole_says_which_operation_needs_it(name: str):
+    reference = _reference(name)
+    model = seeded(reference.build)
+    with distributed(model, strategy=PartitionedPS()) as front:
+        front.compile(**reference.compile_arguments("adam"))
+        _program(front, model)
+        placement = front._state.session.placement
+        plan = front.plan()
+    kernels = {variable.path.partition("/")[2] for variable in model.trainable_variables if len(variable.shape) == 2}
+    whole = placement.partitioner.whole
+    splittable = {v.path.partition("/")[2] for v in model.trainable_variables if max(v.shape) > 1}
+    assert set(placement.partitioner.plans) | set(whole) == splittable
+    assert bool(whole) == (name in WHOLE)
+    for variable, why in whole.items():
+        assert variable in kernels and why.startswith(WHOLE[name])
+        assert f"{variable} stays whole: {why} needs all of it" in plan
+
+
+@pytest.mark.parametrize("model, optimizer", [("lstm", "adam"), ("convolution", "adagrad"), ("embedding", "rmsprop")])
+@pytest.mark.parametrize("builder", ["Mixed", "EveryAxis"])
+def test_hand_written_splits_equal_one_device(model: str, optimizer: str, builder: str):
+    reference = BY_NAME[model]
+    found = train_distributed(reference, optimizer, builder=builder, replicas=3)
+    assert_equally_trained(plain(reference, optimizer, 3), found)
+
+
+def test_the_partitioner_of_nothing_changes_nothing():
+    item = dense_item()
+    assert VariablePartitioner().apply(item) is item
+    assert RATE > 0
