@@ -41,6 +41,8 @@ class Draft:
     targets: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     initializers: list[str] = field(default_factory=list)
+    collectives: int = 0
+    """How many there are on each replica: all number them alike."""
 
     @staticmethod
     def of(item: GraphItem, placement: Placement, active: int | None = None) -> Draft:

@@ -37,7 +37,7 @@ def test_each_kernel_by_itself_where_replicas_reduce():
         "MatMul": 4, "ReadVariableOp": 4, "VarHandleOp": 4
     }  # fmt: skip
     assert not any("Assign" in op for op in replicated)
-    assert _added(draft, ALL_REDUCE) == {"CollectiveReduceV2": 2, "ConcatV2": 2, "Const": 18, "Reshape": 8, "SplitV": 2}
+    assert _added(draft, ALL_REDUCE) == {"CollectiveReduceV2": 2, "ConcatV2": 2, "Const": 20, "Reshape": 8, "SplitV": 2}
     assert _added(draft, SERVERS) == {}
     assert _added(draft, BARRIERS) == {"NoOp": 1}
     assert _added(draft, UPDATE) == {"AssignSubVariableOp": 4, "Const": 4, "Mul": 4}
