@@ -17,6 +17,7 @@ from autodist_core.graph_item import Gradient, GraphItem
 from autodist_core.kernel import editor
 from autodist_core.kernel.captured import Captured, check
 from autodist_core.kernel.editor import Editor
+from autodist_core.kernel.kept import Kept, Remembered
 from autodist_core.kernel.placement import Copy, Owner, Placement, Replica
 
 
@@ -43,6 +44,8 @@ class Draft:
     initializers: list[str] = field(default_factory=list)
     collectives: int = 0
     """How many there are on each replica: all number them alike."""
+    kept: list[Kept] = field(default_factory=list)
+    remembered: list[Remembered] = field(default_factory=list)
 
     @staticmethod
     def of(item: GraphItem, placement: Placement, active: int | None = None) -> Draft:

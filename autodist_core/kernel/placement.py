@@ -21,6 +21,7 @@ from autodist_core.compiler import AllReducePlan, CompiledStrategy, PSPlan, Vari
 from autodist_core.errors import NotYetError
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel.captured import Captured
+from autodist_core.kernel.sharing import shares_memory
 
 MEMORY = "memory"
 
@@ -134,8 +135,8 @@ def inference(names: tuple[str, ...]) -> Placement:
     return Placement(replicas, owners)
 
 
-def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool = True) -> Placement:
-    """Decide where the variables of a captured training step live.
+def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None = None) -> Placement:
+    """Decide where the variables of a captured training step live; `share_memory=None` leaves it to the strategy.
 
     Raises a NotYetError that lists everything the strategy asks for and these kernels do not do.
     """
@@ -150,7 +151,7 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool = True
         if v.name not in family and (v.name in captured.written_by_update or v.kind == "optimizer")
     )
     mirrored = frozenset(captured.trained) | (captured.read_by_compute & frozenset(family))
-    if share_memory and len(replicas) > 1 and all(":CPU:" in replica.name for replica in replicas):
+    if shares_memory(strategy, share_memory):
         memory = Owner(MEMORY, replicas[0].device, frozenset(family))
         return Placement(replicas, (memory,), plans, dict.fromkeys(family, MEMORY), optimizer_state, mirrored=mirrored)
     reduced = frozenset(name for name, head in family.items() if isinstance(plans[head].synchronizer, AllReducePlan))
@@ -180,8 +181,6 @@ def _refuse_what_is_missing(plans: Mapping[str, VariablePlan]) -> None:
         if len(plan.shards) > 1:
             missing.append(f"{name}: splitting a variable (axis {plan.axis}, {len(plan.shards)} shards)")
         for part in dict.fromkeys(parts):
-            if isinstance(part, AllReducePlan) and part.compressor != "NoneCompressor":
-                missing.append(f"{name}: compressor={part.compressor}")
             if isinstance(part, PSPlan):
                 if not part.sync:
                     missing.append(f"{name}: sync=False")

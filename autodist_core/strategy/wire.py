@@ -35,8 +35,8 @@ class Wire:
 def wire(plan: AllReducePlan, shape: tuple[int, ...], dtype: str) -> Wire:
     """How a dense gradient of this shape and type travels.
 
-    Integers, complex numbers and what has 16 bits already travel as they are; so does, with PowerSGDCompressor, what
-    its factors would not make smaller.
+    Integers, complex numbers, what has 16 bits already and what is empty travel as they are; so does, with
+    PowerSGDCompressor, what its factors would not make smaller.
 
     >>> wire(AllReducePlan(compressor="HorovodCompressor"), (7, 9), "float64")
     Wire(form='half', dtype='float16', shapes=((7, 9),), feedback=False)
@@ -45,7 +45,7 @@ def wire(plan: AllReducePlan, shape: tuple[int, ...], dtype: str) -> Wire:
     >>> wire(AllReducePlan(compressor="PowerSGDCompressor", power_sgd_rank=4), (7, 9), "float32")
     Wire(form='plain', dtype='float32', shapes=((7, 9),), feedback=False)
     """
-    if dtype in _COMPRESSIBLE:
+    if dtype in _COMPRESSIBLE and 0 not in shape:
         if plan.compressor in HALF_PRECISION:
             return Wire(HALF, plan.wire_dtype, (shape,), plan.compressor.endswith("EF"))
         if plan.compressor == "PowerSGDCompressor" and len(shape) > 1:

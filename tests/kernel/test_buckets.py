@@ -16,40 +16,18 @@ from autodist_core.kernel import build
 from autodist_core.kernel.synchronizer.buckets import Lane, Load, fill
 from autodist_core.strategy import AllReduce, Parallax
 from tests.capture.plain import descend, gradients_of, trace
-from tests.kernel.graphs import ancestors, constant, machine, nodes_of, placed, train
-
-SHAPES = {"first": (3, 5), "second": (5, 4), "third": (4, 2)}
-
-
-def _variables(**dtypes: str) -> dict[str, tf.Variable]:
-    """Three matrices, a scalar and a vector without entries, of float64 unless told otherwise."""
-    random = np.random.default_rng(8)
-    shapes = SHAPES | {"scale": (), "nothing": (0,)}
-    return {
-        name: tf.Variable(tf.constant(random.normal(size=shape) * 0.5 + 0.1, dtypes.get(name, "float64")), name=name)
-        for name, shape in shapes.items()
-    }
-
-
-def _loss(variables: dict[str, tf.Variable], x: tf.Tensor) -> tf.Tensor:
-    for name in SHAPES:
-        x = tf.tanh(x @ tf.cast(variables[name], x.dtype))
-    y = x * tf.cast(variables["scale"], x.dtype) + tf.reduce_sum(tf.cast(variables["nothing"], x.dtype))
-    return tf.reduce_mean(tf.square(y - 0.3))
-
-
-def item_of(variables: dict[str, tf.Variable], times: int = 1) -> GraphItem:
-    """A step of the three layers that applies its gradients so many times."""
-
-    def step(tracer, x):
-        losses = []
-        for _ in range(times):
-            loss, gradients = gradients_of(variables, x, _loss)
-            tracer.apply(gradients, descend(variables))
-            losses.append(loss)
-        return losses
-
-    return capture(trace(step, variables))
+from tests.kernel.graphs import (
+    SHAPES,
+    ancestors,
+    constant,
+    layered_item,
+    layered_variables,
+    machine,
+    nodes_of,
+    placed,
+    summed,
+    train,
+)
 
 
 def _sums(item: GraphItem, builder, cpus: int = 2, gpus: int = 0, active: int | None = None) -> tuple:
@@ -60,11 +38,7 @@ def _sums(item: GraphItem, builder, cpus: int = 2, gpus: int = 0, active: int | 
 
 
 def _sizes(graph, sums) -> list[int]:
-    """How many elements each collective sums, from the graph's own shapes."""
-    imported = tf.Graph()
-    with imported.as_default():
-        tf.graph_util.import_graph_def(graph, name="")
-    return [imported.get_operation_by_name(node.name).inputs[0].shape.num_elements() for node in sums]
+    return [tensor.shape.num_elements() for tensor in summed(graph, sums)]
 
 
 LANE = Lane(0, 0, "ring", tf.float32, 40)
@@ -104,7 +78,7 @@ def test_an_element_larger_than_the_limit_travels_alone():
 
 
 def test_the_last_layer_travels_first_and_waits_for_no_other():
-    graph, sums = _sums(item_of(_variables()), AllReduce(bucket_bytes=8 * 20))
+    graph, sums = _sums(layered_item(layered_variables()), AllReduce(bucket_bytes=8 * 20))
     before = [ancestors(graph.node, node.name) for node in sums]
     carried = [
         [name for name in (*SHAPES, "scale") if any(node.startswith(f"sent/0/{name}/") for node in nodes)]
@@ -117,13 +91,13 @@ def test_the_last_layer_travels_first_and_waits_for_no_other():
 
 
 def test_groups_decide_who_may_travel_together():
-    graph, sums = _sums(item_of(_variables()), AllReduce(chunk_size=2))
+    graph, sums = _sums(layered_item(layered_variables()), AllReduce(chunk_size=2))
     assert sorted(_sizes(graph, sums)) == [4 * 2 + 1, 3 * 5 + 5 * 4], "and what is empty does not travel"
 
 
 @pytest.mark.parametrize("spec, hint", [("NCCL", "nccl"), ("RING", "ring"), ("AUTO", "auto")])
 def test_every_bucket_asks_for_the_collective_of_the_strategy(spec: str, hint: str):
-    item = item_of(_variables(second="float32"))
+    item = layered_item(layered_variables(second="float32"))
     for gpus, expected in ((2, hint), (0, "ring" if spec == "NCCL" else hint)):
         _, sums = _sums(item, AllReduce(all_reduce_spec=spec, bucket_bytes=64), gpus=gpus)
         assert {node.attr["communication_hint"].s.decode() for node in sums} == {expected}
@@ -133,7 +107,7 @@ def test_every_bucket_asks_for_the_collective_of_the_strategy(spec: str, hint: s
 
 @pytest.mark.parametrize("active", [1, 2, 3])
 def test_replicas_agree_on_every_bucket_and_its_key(active: int):
-    item = item_of(_variables(second="float32"), times=2)
+    item = layered_item(layered_variables(second="float32"), times=2)
     graph = build(item, placed(item, AllReduce(bucket_bytes=24, chunk_size=2), machine(3)), active).graph_def
     keys: dict[str, dict[str, int]] = {}
     for name, node in nodes_of(graph, "CollectiveReduceV2").items():
@@ -163,8 +137,8 @@ BUCKETS = [1, 8, 20, 24, 100, 160, 1 << 30]
 @pytest.mark.parametrize("cpus, sizes", [(2, (5,)), (3, (7, 2)), (3, (1,))])
 @pytest.mark.parametrize("bucket", BUCKETS)
 def test_no_size_of_buckets_changes_a_number(bucket: int, cpus: int, sizes: tuple[int, ...]):
-    item = item_of(_variables())
-    values = {name: variable.numpy() for name, variable in _variables().items()}
+    item = layered_item(layered_variables())
+    values = {name: variable.numpy() for name, variable in layered_variables().items()}
     random = np.random.default_rng(3)
     batches = [random.normal(size=(size, 3)) for size in sizes]
     builder = AllReduce(bucket_bytes=bucket)
@@ -180,7 +154,8 @@ def test_no_size_of_buckets_changes_a_number(bucket: int, cpus: int, sizes: tupl
 @pytest.mark.parametrize("builder", [AllReduce, Parallax])
 def test_types_of_one_group_are_cut_each_by_its_own_size(bucket: int, builder):
     dtypes = {"first": "float32", "third": "float16", "scale": "float32"}
-    item, values = item_of(_variables(**dtypes)), {n: v.numpy() for n, v in _variables(**dtypes).items()}
+    item = layered_item(layered_variables(**dtypes))
+    values = {name: variable.numpy() for name, variable in layered_variables(**dtypes).items()}
     batches = [np.random.default_rng(4).normal(size=(6, 3))]
     alone = train(item, placed(item, builder(), machine(1)), values, batches)
     found = train(item, placed(item, builder(bucket_bytes=bucket), machine(2)), values, batches)

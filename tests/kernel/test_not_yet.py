@@ -30,9 +30,6 @@ def _refusal(item, builder, **options) -> str:
 @pytest.mark.parametrize(
     "builder, expected",
     [
-        (AllReduce(compressor="HorovodCompressor"), "w: compressor=HorovodCompressor; b: compressor=HorovodCompressor"),
-        (AllReduce(compressor="HorovodCompressorEF"),
-         "w: compressor=HorovodCompressorEF; b: compressor=HorovodCompressorEF"),
         (PS(sync=False), "w: sync=False; b: sync=False"),
         (PS(staleness=2), "w: staleness=2; b: staleness=2"),
         (PSLoadBalancing(local_proxy_variable=True), "w: local_replication=True; b: local_replication=True"),
