@@ -122,7 +122,7 @@ def claimed(model: Any, owner: Any) -> Iterator[None]:
         vars(model).pop(CLAIM, None)
 
 
-def notes(model: Any, share_memory: bool) -> str:
+def notes(model: Any) -> str:
     """Lines for the plan on what is not, or not quite, as on one device."""
     lines = []
     layers = list(model._flatten_layers())

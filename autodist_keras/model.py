@@ -45,7 +45,8 @@ class DistributedModel:
         strategy: A strategy builder, its name, a finished `Strategy`, or None for all-reduce (dense variables) and
             parameter servers (sparse ones).
         share_memory: Whether replicas on CPU devices of one process compute on one copy of the weights and update it
-            once. `False` gives every replica its own, as on separate devices.
+            once. `False` gives every replica its own, as on separate devices; None does so only where the strategy
+            needs it, for a compressor, staleness or asynchronous updates.
 
     >>> import keras, numpy as np
     >>> from autodist_core import ResourceSpec
@@ -59,12 +60,12 @@ class DistributedModel:
     """
 
     def __init__(
-        self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool = True
+        self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None
     ) -> None:
         self.model = checks.keras_model(model)
         self.resource_spec = resource_spec if isinstance(resource_spec, ResourceSpec) else ResourceSpec(resource_spec)
         self._builder = resolve(strategy)
-        self.share_memory = bool(share_memory)
+        self.share_memory = share_memory
         self._functions: dict[str, StepFunction] = {}
         self._state: State | None = None
         self._trained: CompiledStrategy | None = None
@@ -165,7 +166,7 @@ class DistributedModel:
         (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
         """
         item = self._item_for_planning(data)
-        return table(self._compile_strategy(item), item) + checks.notes(self.model, self.share_memory)
+        return table(self._compile_strategy(item), item) + checks.notes(self.model)
 
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
