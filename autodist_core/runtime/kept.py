@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ class KeptVariables:
     def add(self, variables: Iterable[Kept]) -> None:
         """Make variables, unless they are there; they start from what was loaded, else from their own start."""
         new = [kept for kept in variables if kept.name not in self._known]
+        _check(new, self._given)
         with self._graph.as_default():
             for kept in new:
                 dtype = tf.as_dtype(kept.dtype)
@@ -50,22 +51,31 @@ class KeptVariables:
     def read(self) -> dict[str, np.ndarray]:
         """The value of each, by name; what was loaded and has no variable yet is as it was loaded."""
         values = self._session.run({name: held.value for name, held in self._known.items()})
-        return self._given | values
+        return self._given | {name: np.array(value) for name, value in values.items()}
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
         """Set all of them: to these values, and to their start where there is none."""
+        known = [held.kept for held in self._known.values()]
+        _check(known, values)
         self._given = dict(values)
-        self._set([held.kept for held in self._known.values()])
+        self._set(known)
 
-    def _set(self, variables: Iterable[Kept]) -> None:
-        feeds, assigns = {}, []
-        for kept in variables:
-            given = self._given.pop(kept.name, None)
-            value = kept.initial() if given is None else np.asarray(given)
-            if value.shape != kept.shape:
-                raise SessionError(f"{kept}: loaded with an array of shape {value.shape}; it is another model's.")
-            held = self._known[kept.name]
-            feeds[held.source] = value
-            assigns.append(held.assign)
-        if assigns:
-            self._session.run(assigns, feeds)
+    def _set(self, variables: Sequence[Kept]) -> None:
+        if variables:
+            held = [self._known[kept.name] for kept in variables]
+            values = [self._given.pop(kept.name, None) for kept in variables]
+            feeds = {
+                one.source: one.kept.initial() if value is None else value
+                for one, value in zip(held, values, strict=True)
+            }
+            self._session.run([one.assign for one in held], feeds)
+
+
+def _check(variables: Sequence[Kept], values: Mapping[str, np.ndarray]) -> None:
+    for kept in variables:
+        value = values.get(kept.name)
+        if value is not None and (value.shape, value.dtype.name) != (kept.shape, kept.dtype):
+            raise SessionError(
+                f"{kept} cannot be set to {value.dtype.name}{list(value.shape)}: the compressor state that was loaded "
+                "is another model's."
+            )
