@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autodist_core import ResourceSpec
-from autodist_core.strategy import PS, AllReduce, Parallax, PSLoadBalancing
+from autodist_core.strategy import PS, AllReduce, Parallax, PSLoadBalancing, StrategyBuilder
 from autodist_keras import DistributedModel
 from tests.support.compare import Trained
 from tests.support.models import Data, ReferenceModel
@@ -21,7 +21,7 @@ def train_distributed(
     reference: ReferenceModel,
     optimizer: str,
     *,
-    builder: str = "AllReduce",
+    builder: str | StrategyBuilder = "AllReduce",
     replicas: int = 2,
     share_memory: bool = False,
     data: Data | None = None,
@@ -32,7 +32,7 @@ def train_distributed(
     A model that wants arguments of its own in `compile` is compiled before it is wrapped, all others after.
     """
     model = seeded(reference.build)
-    arguments, strategy = reference.compile_arguments(optimizer), BUILDERS[builder]()
+    arguments, strategy = reference.compile_arguments(optimizer), BUILDERS.get(builder, lambda: builder)()
     if reference.second_optimizer:
         model.compile(**arguments)
         wrapper = distributed(model, replicas=replicas, share_memory=share_memory, strategy=strategy)
