@@ -287,13 +287,15 @@ class DistributedModel:
         checks.local_spec(self.resource_spec)
         checks.batched(self.model, len(self.resource_spec.replica_devices))
         if item.gradients and self._trained is None:
+            # A strategy that is refused here leaves everything as it was, so that the next call refuses it too.
+            trained = self._compile_strategy(item)
+            placement = place(item, trained, self.share_memory)
             if self._state is not None:
                 self._state.pull_all()
                 self._state.release()
                 self._state.session.close()
                 self._functions = {"train": self._functions["train"]}
-            self._trained = self._compile_strategy(item)
-            self._state = State(DistributedSession(place(item, self._trained, self.share_memory)))
+            self._trained, self._state = trained, State(DistributedSession(placement))
             before, self._compressors = self._compressors, None
             self.set_compressor_state(before)
         if self._state is None:
