@@ -122,9 +122,11 @@ def claimed(model: Any, owner: Any) -> Iterator[None]:
         vars(model).pop(CLAIM, None)
 
 
-def notes(model: Any) -> str:
-    """Lines for the plan on what is not, or not quite, as on one device."""
+def notes(model: Any, shares: bool) -> str:
+    """Lines for the plan on what is not, or not quite, as on one device, and on what need not travel."""
     lines = []
+    if shares:
+        lines.append("the replicas share one copy of the weights (share_memory): nothing travels between them")
     layers = list(model._flatten_layers())
     norms = [
         layer.name for layer in layers

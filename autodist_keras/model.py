@@ -19,6 +19,7 @@ from autodist_core.compiler import CompiledStrategy, StrategyCompiler
 from autodist_core.errors import SessionError
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel import inference, place
+from autodist_core.kernel.sharing import shares_memory
 from autodist_core.plan import table
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime import DistributedSession
@@ -178,7 +179,8 @@ class DistributedModel:
         (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
         """
         item = self._item_for_planning(data)
-        return table(self._compile_strategy(item), item) + checks.notes(self.model)
+        strategy = self._compile_strategy(item)
+        return table(strategy, item) + checks.notes(self.model, shares_memory(strategy, self.share_memory))
 
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.

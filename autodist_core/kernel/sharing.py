@@ -14,8 +14,9 @@ from autodist_core.errors import StrategyError
 
 def shares_memory(strategy: CompiledStrategy, asked: bool | None) -> bool:
     """What is done for `share_memory=asked`; None leaves it to the strategy, which True may contradict."""
-    possible = len(strategy.replicas) > 1 and all(":CPU:" in replica for replica in strategy.replicas)
-    if asked is False or not possible:
+    kinds = {tuple(replica.rsplit(":", 2)[:2]) for replica in strategy.replicas}
+    one_process = len(kinds) == 1 and {kind for _, kind in kinds} == {"CPU"}
+    if asked is False or len(strategy.replicas) == 1 or not one_process:
         return False
     apart = [(plan.variable.name, reason) for plan in strategy.variables for reason in _reasons(plan)]
     if asked and apart:

@@ -15,9 +15,9 @@ from autodist_core.errors import SessionError, StrategyError
 from autodist_core.strategy import AllReduce, Parallax
 from autodist_keras.compressor_state import MEMBER
 from tests.support.compare import assert_same, named
-from tests.support.distributed import distributed
-from tests.support.models import BATCH, dense_data
-from tests.support.training import seeded
+from tests.support.distributed import distributed, train_distributed
+from tests.support.models import BATCH, MODELS, TWICE, ReferenceModel, dense_data
+from tests.support.training import plain, seeded
 
 CAST = AllReduce(compressor="HorovodCompressor")
 FEEDBACK = AllReduce(compressor="HorovodCompressorEF")
@@ -264,6 +264,31 @@ def test_verifying_restores_the_residuals_and_names_what_is_not_exact():
         table = front.verify(x[:BATCH], y[:BATCH])
         assert table.splitlines()[-1] == "  note: not exact: HorovodCompressorEF is lossy"
         assert_same(before, front.compressor_state().values, tolerance=0.0)
+
+
+@pytest.mark.parametrize("reference", MODELS + TWICE, ids=str)
+def test_feedback_trains_every_reference_model_to_four_digits(reference: ReferenceModel):
+    builder = Parallax(compressor="HorovodCompressorEF", bucket_bytes=100)
+    expected = plain(reference, "adam", 3).history
+    found = train_distributed(reference, "adam", builder=builder, replicas=3, share_memory=None).history
+    assert found.keys() == expected.keys()
+    losses = [name for name in expected if "loss" in name or name == "squares"]
+    assert losses
+    for name in losses:
+        assert 0.0 < np.abs(found[name] - expected[name]).max() <= 1e-4 * np.abs(expected[name]).max(), name
+
+
+def test_the_plan_says_what_travels():
+    x, y = _data()
+    with distributed(_compiled(), share_memory=None, strategy=AllReduce()) as front:
+        assert front.plan(x, y).splitlines()[-1] == (
+            "  note: the replicas share one copy of the weights (share_memory): nothing travels between them"
+        )
+    with distributed(_compiled(), share_memory=None, strategy=CAST) as front:
+        assert front.plan(x, y).splitlines()[-2:] == [
+            "  total: 4 variables, 248 B; 124 B travel between devices per step",
+            "  note: not exact: HorovodCompressor is lossy",
+        ]
 
 
 def test_sharing_memory_contradicts_a_compressor():

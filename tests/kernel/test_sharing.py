@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autodist_core import ResourceSpec
 from autodist_core.errors import StrategyError
 from autodist_core.kernel.sharing import shares_memory
 from autodist_core.strategy import PS, AllReduce, Parallax
@@ -37,8 +38,14 @@ def test_what_needs_a_copy_for_each_replica_does_not_share(builder, name: str, r
     )
 
 
-@pytest.mark.parametrize("spec", [machine(cpus=1), machine(gpus=2)])
+TWO_NODES = ResourceSpec({
+    "nodes": [{"address": "10.0.0.1", "chief": True, "cpus": [0, 1]}, {"address": "10.0.0.2", "cpus": [0]}],
+    "ssh": {"username": "ubuntu"},
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", [machine(cpus=1), machine(gpus=2), TWO_NODES], ids=["one", "gpus", "nodes"])
 @pytest.mark.parametrize("builder", [AllReduce(), AllReduce(compressor="HorovodCompressor")], ids=str)
-def test_nothing_is_shared_by_one_replica_or_by_gpus_whatever_is_asked(builder, spec):
+def test_nothing_is_shared_by_one_replica_by_gpus_or_by_machines_whatever_is_asked(builder, spec):
     strategy = compiled(dense_item(), builder, spec)
     assert not any(shares_memory(strategy, asked) for asked in (None, True, False))

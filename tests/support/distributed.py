@@ -23,7 +23,7 @@ def train_distributed(
     *,
     builder: str | StrategyBuilder = "AllReduce",
     replicas: int = 2,
-    share_memory: bool = False,
+    share_memory: bool | None = False,
     data: Data | None = None,
     **overrides,
 ) -> Trained:
