@@ -11,10 +11,9 @@ from math import prod
 
 from autodist_core.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan
 from autodist_core.graph_item import GraphItem, format_bytes
+from autodist_core.strategy.wire import wire
 
 __all__ = ["bytes_per_step", "table"]
-
-_HALF_PRECISION = ("HorovodCompressor", "HorovodCompressorEF")
 
 
 def table(compiled: CompiledStrategy, graph_item: GraphItem | None = None) -> str:
@@ -83,17 +82,5 @@ def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1) 
             elsewhere = sum(replica != synchronizer.destinations[0] for replica in replicas)
             total += 2 * elsewhere * prod(shape) * plan.variable.item_size
         else:
-            total += 2 * (len(replicas) - 1) * _wire_bytes(shape, plan.variable.item_size, synchronizer)
+            total += 2 * (len(replicas) - 1) * wire(synchronizer, shape, plan.variable.dtype).bytes
     return total * times
-
-
-def _wire_bytes(shape: tuple[int, ...], item_size: int, synchronizer: AllReducePlan) -> int:
-    """The bytes of one gradient after compression."""
-    elements = prod(shape)
-    if synchronizer.compressor in _HALF_PRECISION:
-        return elements * min(item_size, 2)
-    if synchronizer.compressor == "PowerSGDCompressor" and len(shape) > 1:
-        # Two thin matrices, where that is less.
-        factors = synchronizer.power_sgd_rank * (shape[0] + prod(shape[1:]))
-        return min(elements, factors) * item_size
-    return elements * item_size

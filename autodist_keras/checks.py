@@ -124,9 +124,11 @@ def claimed(model: Any, owner: Any) -> Iterator[None]:
         vars(model).pop(CLAIM, None)
 
 
-def notes(model: Any, fused_updates: bool, whole: Mapping[str, str]) -> str:
-    """Lines for the plan on what is not, or not quite, as on one device, or as the strategy has it."""
+def notes(model: Any, fused_updates: bool, shares: bool, whole: Mapping[str, str]) -> str:
+    """Lines for the plan on what is not as on one device or as the strategy has it, and on what need not travel."""
     lines = [f"{name} stays whole: {why} needs all of it" for name, why in whole.items()]
+    if shares:
+        lines.append("the replicas share one copy of the weights (share_memory): nothing travels between them")
     kernels = kernels_of(optimizers_of(model)) if fused_updates else ()
     if kernels:
         lines.append(f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)")

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from os import PathLike
 from typing import Any
 
 import keras
@@ -18,12 +19,14 @@ from autodist_core.compiler import CompiledStrategy, StrategyCompiler
 from autodist_core.errors import SessionError
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel import inference, kept_whole, place
+from autodist_core.kernel.sharing import shares_memory
 from autodist_core.plan import table
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime import DistributedSession
 from autodist_core.strategy import resolve
 from autodist_core.strategy.base import StrategyBuilder
 from autodist_keras import checks
+from autodist_keras.compressor_state import CompressorState
 from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
 from autodist_keras.hooks import hook
 from autodist_keras.state import State
@@ -32,7 +35,7 @@ from autodist_keras.variables import ModelVariables, is_sparse_layer_variable
 
 _OWN = (
     "model", "resource_spec", "strategy", "share_memory", "fused_updates", "_builder", "_functions", "_state",
-    "_trained", "_compiled_as", "_depth",
+    "_trained", "_compiled_as", "_depth", "_compressors",
 )
 
 
@@ -45,7 +48,8 @@ class DistributedModel:
         strategy: A strategy builder, its name, a finished `Strategy`, or None for all-reduce (dense variables) and
             parameter servers (sparse ones).
         share_memory: Whether replicas on CPU devices of one process compute on one copy of the weights and update it
-            once. `False` gives every replica its own, as on separate devices.
+            once. `False` gives every replica its own, as on separate devices; None does so only where the strategy
+            needs it, for a compressor, staleness or asynchronous updates.
         fused_updates: Whether an optimizer whose formula TensorFlow has a training kernel for (SGD, Adam, AdamW and
             others) updates in it: faster, and the same numbers to rounding. None means yes where there are several
             replicas; a single one then equals plain Keras bit by bit.
@@ -62,13 +66,13 @@ class DistributedModel:
     """
 
     def __init__(
-        self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool = True,
+        self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
         fused_updates: bool | None = None,
     ) -> None:
         self.model = checks.keras_model(model)
         self.resource_spec = resource_spec if isinstance(resource_spec, ResourceSpec) else ResourceSpec(resource_spec)
         self._builder = resolve(strategy)
-        self.share_memory = bool(share_memory)
+        self.share_memory = share_memory
         several = len(self.resource_spec.replica_devices) > 1
         self.fused_updates = several if fused_updates is None else bool(fused_updates)
         self._functions: dict[str, StepFunction] = {}
@@ -76,6 +80,7 @@ class DistributedModel:
         self._trained: CompiledStrategy | None = None
         self._compiled_as: checks.Identity | None = None
         self._depth = 0
+        self._compressors: CompressorState | None = None
 
     # Keras's surface ---------------------------------------------------------------------------------------------
 
@@ -117,8 +122,17 @@ class DistributedModel:
             return self.model.predict_on_batch(*args, **kwargs)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Keras's `save`: the file is that of the plain model."""
+        """Keras's `save`: the file is that of the plain model, and holds the compressors' state besides."""
         self.model.save(*args, **kwargs)
+        state = self.compressor_state()
+        if state is not None:
+            state.write(args[0] if args else kwargs["filepath"])
+
+    def load_compressor_state(self, path: str | PathLike[str]) -> None:
+        """Go on with what the compressors of a strategy had kept when `save` wrote this file."""
+        if self._depth:
+            raise SessionError("this DistributedModel is training: load the compressors' state afterwards.")
+        self.set_compressor_state(CompressorState.read(path))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped model."""
@@ -171,19 +185,26 @@ class DistributedModel:
         (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
         """
         item = self._item_for_planning(data)
-        compiled = self._compile_strategy(item)
-        whole = kept_whole(item, compiled) if item.gradients and not self.share_memory else {}
-        return table(compiled, item) + checks.notes(self.model, self.fused_updates, whole)
+        strategy = self._compile_strategy(item)
+        shares = shares_memory(strategy, self.share_memory)
+        whole = kept_whole(item, strategy) if item.gradients and not shares else {}
+        return table(strategy, item) + checks.notes(self.model, self.fused_updates, shares, whole)
 
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
 
         The model's state is as before afterwards. Returns a table; raises a ValueError if a model with float64
-        variables differs by more than rounding.
+        variables differs by more than rounding, unless the plan says that the strategy is not exact.
         """
         from autodist_keras.verify import verify
 
         return verify(self, x, y, steps)
+
+    @property
+    def inexact(self) -> tuple[str, ...]:
+        """The plan's notes on why the strategy of the training that is under way gives other numbers."""
+        notes = self._trained.notes if self._trained is not None else ()
+        return tuple(note for note in notes if note.startswith("not exact"))
 
     def _item_for_planning(self, data: tuple[Any, ...]) -> GraphItem:
         train = self._functions.get("train")
@@ -206,6 +227,22 @@ class DistributedModel:
 
     def _compile_strategy(self, item: GraphItem) -> CompiledStrategy:
         return StrategyCompiler(item, self.resource_spec).compile(self.strategy.build(item, self.resource_spec))
+
+    # What compressors keep ---------------------------------------------------------------------------------------
+
+    def compressor_state(self) -> CompressorState | None:
+        """What the compressors kept after the last step; None where nothing was compressed."""
+        if self._state is not None and self._trained is not None:
+            values = self._state.session.read_kept()
+            return CompressorState(self._trained.id, values) if values else None
+        return self._compressors
+
+    def set_compressor_state(self, state: CompressorState | None) -> None:
+        """Let the compressors go on from this state, or start anew."""
+        if self._state is not None and self._trained is not None:
+            self._state.session.load_kept(state.for_strategy(self._trained.id) if state is not None else {})
+        else:
+            self._compressors = state
 
     # Running -----------------------------------------------------------------------------------------------------
 
@@ -262,13 +299,17 @@ class DistributedModel:
         checks.local_spec(self.resource_spec)
         checks.batched(self.model, len(self.resource_spec.replica_devices))
         if item.gradients and self._trained is None:
+            # A strategy that is refused here leaves everything as it was, so that the next call refuses it too.
+            trained = self._compile_strategy(item)
+            placement = place(item, trained, self.share_memory)
             if self._state is not None:
                 self._state.pull_all()
                 self._state.release()
                 self._state.session.close()
                 self._functions = {"train": self._functions["train"]}
-            self._trained = self._compile_strategy(item)
-            self._state = State(DistributedSession(place(item, self._trained, self.share_memory)))
+            self._trained, self._state = trained, State(DistributedSession(placement))
+            before, self._compressors = self._compressors, None
+            self.set_compressor_state(before)
         if self._state is None:
             self._state = State(DistributedSession(inference(checks.replicas(self.resource_spec))))
         return self._state
@@ -278,6 +319,7 @@ class DistributedModel:
         if self._depth:
             raise SessionError("this DistributedModel is training: compile, close or change its strategy afterwards.")
         if self._state is not None:
+            self._compressors = self.compressor_state()
             self._state.release()
             self._state.session.close()
         self._functions, self._state, self._trained, self._compiled_as = {}, None, None, None

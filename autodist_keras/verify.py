@@ -21,7 +21,7 @@ def verify(distributed: Any, x: Any, y: Any, steps: int) -> str:
     model = distributed.model
     _build(model, x)
     entries = _entries(model)
-    start = _values(entries)
+    start, compressors = _values(entries), distributed.compressor_state()
     try:
         for _ in range(steps):
             model.train_on_batch(x, y)
@@ -32,7 +32,8 @@ def verify(distributed: Any, x: Any, y: Any, steps: int) -> str:
         together = _values(entries)
     finally:
         _restore(entries, start)
-    return _table(entries, alone, together, steps)
+        distributed.set_compressor_state(compressors)
+    return _table(entries, alone, together, steps, distributed.inexact)
 
 
 def _build(model: Any, x: Any) -> None:
@@ -59,7 +60,8 @@ def _restore(entries: tuple[Entry, ...], values: dict[str, np.ndarray]) -> None:
 
 
 def _table(
-    entries: tuple[Entry, ...], alone: dict[str, np.ndarray], together: dict[str, np.ndarray], steps: int
+    entries: tuple[Entry, ...], alone: dict[str, np.ndarray], together: dict[str, np.ndarray], steps: int,
+    inexact: tuple[str, ...],
 ) -> str:
     lines, wrong = [f"{steps} steps on one device and over all replicas; max|a-b| / max|a|:"], []
     width = max(len(entry.spec.name) for entry in entries)
@@ -73,6 +75,8 @@ def _table(
         lines.append(f"  {name:{width}}  {difference:.1e}")
         if not difference <= TOLERANCE[dtype]:
             wrong.append(f"{name} ({difference:.1e}, {dtype} allows {TOLERANCE[dtype]:.0e})")
+    if inexact:
+        return "\n".join([*lines, *(f"  note: {note}" for note in inexact)])
     if wrong:
         raise ValueError(
             "training over replicas differs from one device in " + "; ".join(wrong) + ". Dropout and batch statistics "

@@ -11,16 +11,19 @@ from typing import Any
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel.barriers import Barriers
 from autodist_core.kernel.combine import StateCombiner
+from autodist_core.kernel.kept import Kept
 from autodist_core.kernel.kernel import Change, Draft, Kernel, copied, run
 from autodist_core.kernel.order import Order
 from autodist_core.kernel.outputs import Outputs
 from autodist_core.kernel.placement import Placement, inference, kept_whole, place
 from autodist_core.kernel.replicator import Replicator
+from autodist_core.kernel.residuals import Residuals
 from autodist_core.kernel.synchronizer import AllReduceSynchronizer, PSSynchronizer
 from autodist_core.kernel.update import Update
 
 PIPELINE: tuple[Kernel, ...] = (
-    Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Update(), StateCombiner(), Outputs(), Order()
+    Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Residuals(), Update(), StateCombiner(),
+    Outputs(), Order(),
 )
 
 
@@ -41,6 +44,8 @@ class DistributedGraph:
     step: str
     initializers: tuple[str, ...]
     changes: tuple[Change, ...]
+    kept: tuple[Kept, ...] = ()
+    """Variables that are not the captured step's, and belong to the training's state all the same."""
 
     def __str__(self) -> str:
         return "\n".join(str(change) for change in self.changes)
@@ -60,6 +65,7 @@ def build(item: GraphItem, placement: Placement, active: int | None = None) -> D
         tuple(tuple(copied(replica, item.inputs[index].name) for index in used) for replica in draft.busy),
         used,
         examples, total, tuple(draft.outputs), "step", tuple(draft.initializers), changes,
+        tuple(draft.kept),
     )
 
 

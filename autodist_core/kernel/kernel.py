@@ -17,6 +17,7 @@ from autodist_core.graph_item import Gradient, GraphItem
 from autodist_core.kernel import editor
 from autodist_core.kernel.captured import Captured, check
 from autodist_core.kernel.editor import Editor
+from autodist_core.kernel.kept import Kept, Remembered
 from autodist_core.kernel.placement import Copy, Owner, Placement, Replica
 from autodist_core.kernel.products import Product, products
 
@@ -43,6 +44,10 @@ class Draft:
     targets: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     initializers: list[str] = field(default_factory=list)
+    collectives: int = 0
+    """How many there are on each replica: all number them alike."""
+    kept: list[Kept] = field(default_factory=list)
+    remembered: list[Remembered] = field(default_factory=list)
 
     @staticmethod
     def of(item: GraphItem, placement: Placement, active: int | None = None) -> Draft:
@@ -129,13 +134,13 @@ class Draft:
             return values[0]
         return self.editor.add("AddN", name, values, device, N=len(values), T=dtype)
 
-    def join(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:
-        """Tensors one behind the other along their first axis."""
+    def join(self, name: str, values: Sequence[str], dtype: tf.DType, device: str, axis: int = 0) -> str:
+        """Tensors one behind the other along an axis, the first if none is given."""
         if len(values) == 1:
             return values[0]
-        axis = self.editor.constant(f"{name}/axis", 0, tf.int32, device)
+        place = self.editor.constant(f"{name}/axis", axis, tf.int32, device)
         return self.editor.add(
-            "ConcatV2", name, [*values, axis], device, N=len(values), T=dtype, Tidx=tf.int32
+            "ConcatV2", name, [*values, place], device, N=len(values), T=dtype, Tidx=tf.int32
         )
 
     def sources(self, gradient: Gradient) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from autodist_core.graph_item import BRANCH, UPDATE, Gradient, GraphItem, Variab
 from autodist_core.kernel import editor
 from autodist_core.kernel.captured import Captured, output_type
 from autodist_core.kernel.editor import Editor
+from autodist_core.kernel.shard_lookups import Ids, look_up
 from autodist_core.kernel.splitting import MEETING_ELEMENTS, Splitting, cut_axis, reduced_axes, splitting
 from autodist_core.strategy.partition import PartitionerConfig
 
@@ -342,24 +343,13 @@ class _Rewrite:
                 f"{node.name!r} ({node.op}) reads {name!r} otherwise than by looking up rows or reading all of it, and "
                 "the variable is split over servers. Leave it whole, or use AllReduce for it."
             )
-        ids, id_type = node.input[1], tf.as_dtype(node.attr["Tindices"].type)
-        asked = [ids] * len(handles)
-        places: list[str] = []
-        if axis == 0:
-            shape = self.captured.shapes.get(ids)
-            spec = {ids: tf.TensorSpec(shape, id_type)}
-            found = self.editor.trace(f"{node.name}/asked", _asked_of(plan.shards), spec)
-            asked, places = found[: len(handles)], found[len(handles) :]
-        rows = [
-            self.editor.copy_whole(node, _part(node.name, index), [handle, wanted, *controls]).name
-            for index, (handle, wanted) in enumerate(zip(handles, asked, strict=True))
-        ]
-        specs = dict.fromkeys([*places, *([ids] if axis == 0 else [])], tf.TensorSpec(None, tf.int32))
-        if axis == 0:
-            specs[ids] = tf.TensorSpec(None, id_type)
-        specs |= dict.fromkeys(rows, tf.TensorSpec(None, dtype))
-        joined = self.editor.trace(f"{node.name}/joined", _joined(len(handles), axis, variable.shape), specs)[0]
-        self.editor.add("Identity", node.name, [joined], T=dtype)
+        ids = Ids(node.input[1], tf.as_dtype(node.attr["Tindices"].type), self.captured.shapes.get(node.input[1]))
+        look_up(
+            self.editor, ids, plan, variable.shape, node.name, dtype,
+            lambda index, wanted: self.editor.copy_whole(
+                node, _part(node.name, index), [handles[index], wanted, *controls]
+            ).name,
+        )
 
 
 def _part(name: str, index: int) -> str:
@@ -378,33 +368,3 @@ def _rows_of(shard: Shard, axis: int, shape: tuple[int, ...]) -> Callable[..., A
         return tf.gather(values, here), tf.gather(indices, here) - offset
 
     return rows
-
-
-def _asked_of(shards: tuple[Shard, ...]) -> Callable[..., Any]:
-    """For each shard the rows asked of it, counted from its first; then, for each, where in the answer they belong.
-
-    What no shard holds is asked of the first or the last one, which refuses it as the whole table would.
-    """
-
-    def asked(ids: Any) -> list[Any]:
-        flat = tf.reshape(ids, [-1])
-        starts = tf.constant([shard.offset for shard in shards], flat.dtype)
-        shard_of = tf.reduce_sum(tf.cast(flat[:, None] >= starts[None, 1:], tf.int32), axis=1)
-        wanted = tf.dynamic_partition(flat, shard_of, len(shards))
-        places = tf.dynamic_partition(tf.range(tf.size(flat)), shard_of, len(shards))
-        return [rows - starts[index] for index, rows in enumerate(wanted)] + places
-
-    return asked
-
-
-def _joined(count: int, axis: int, shape: tuple[int, ...]) -> Callable[..., Any]:
-    def joined(*tensors: Any) -> Any:
-        rows = list(tensors[-count:])
-        if axis:
-            return tf.concat(rows, axis=axis - len(shape))
-        places, ids = tensors[:count], tensors[count]
-        flat = tf.dynamic_stitch(list(places), rows)
-        # Where nothing is asked for, nothing says how wide a row is.
-        return tf.reshape(flat, tf.concat([tf.shape(ids), tf.constant(shape[1:], tf.int32)], axis=0))
-
-    return joined

@@ -22,6 +22,7 @@ from autodist_core.errors import NotYetError
 from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.kernel.captured import Captured
 from autodist_core.kernel.partitioner import VariablePartitioner
+from autodist_core.kernel.sharing import shares_memory
 
 MEMORY = "memory"
 
@@ -147,19 +148,21 @@ def inference(names: tuple[str, ...]) -> Placement:
     return Placement(replicas, owners)
 
 
-def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool = True) -> Placement:
-    """Decide where the variables of a captured training step live.
+def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None = None) -> Placement:
+    """Decide where the variables of a captured training step live; `share_memory=None` leaves it to the strategy.
 
     Raises a NotYetError that lists everything the strategy asks for and these kernels do not do.
     """
     replicas = replicas_of(strategy.replicas)
     _refuse_what_is_missing(strategy)
-    shared = share_memory and len(replicas) > 1 and all(":CPU:" in replica.name for replica in replicas)
+    shared = shares_memory(strategy, share_memory)
     # In one memory there is one copy and one update of a variable, and nothing to split.
     partitioner = VariablePartitioner() if shared else VariablePartitioner.of(item, _on_servers(strategy))
     split = partitioner.apply(item)
     captured, parts = Captured(split), _parts(split)
-    plans = {plan.variable.name: plan for plan in strategy.variables} | _plans_of_parts(split, partitioner)
+    plans = {plan.variable.name: plan for plan in strategy.variables}
+    plans |= {name: VariablePlan(plans[name].variable, plans[name].synchronizer) for name in partitioner.whole}
+    plans |= _plans_of_parts(split, partitioner)
     family = {name: name for name in captured.trained} | captured.slots
     optimizer_state = frozenset(
         v.name for v in split.variables
@@ -233,8 +236,6 @@ def _refuse_what_is_missing(strategy: CompiledStrategy) -> None:
     missing = []
     for plan in strategy.variables:
         for part in dict.fromkeys([plan.synchronizer, *(shard.synchronizer for shard in plan.shards)]):
-            if isinstance(part, AllReducePlan) and part.compressor != "NoneCompressor":
-                missing.append(f"{plan.variable.name}: compressor={part.compressor}")
             if isinstance(part, PSPlan):
                 if not part.sync:
                     missing.append(f"{plan.variable.name}: sync=False")
@@ -245,5 +246,5 @@ def _refuse_what_is_missing(strategy: CompiledStrategy) -> None:
         shown = "; ".join(missing[:6]) + (f"; and {len(missing) - 6} more" if len(missing) > 6 else "")
         raise NotYetError(
             f"this strategy can be planned but not yet trained: {shown}. "
-            "Use synchronous updates without a compressor, as all builders do by default."
+            "Use synchronous updates, as all builders do by default."
         )

@@ -23,7 +23,7 @@ class PSSynchronizer(_message.Message):
     def __init__(self, reduction_destination: _Optional[str] = ..., local_replication: bool = ..., sync: bool = ..., staleness: _Optional[int] = ..., reduction_destinations: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AllReduceSynchronizer(_message.Message):
-    __slots__ = ("spec", "compressor", "group", "chunk_size", "power_sgd_rank")
+    __slots__ = ("spec", "compressor", "group", "chunk_size", "power_sgd_rank", "bucket_bytes", "wire_dtype")
     class Spec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         AUTO: _ClassVar[AllReduceSynchronizer.Spec]
@@ -42,14 +42,24 @@ class AllReduceSynchronizer(_message.Message):
     HorovodCompressor: AllReduceSynchronizer.Compressor
     HorovodCompressorEF: AllReduceSynchronizer.Compressor
     PowerSGDCompressor: AllReduceSynchronizer.Compressor
+    class WireDtype(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        float16: _ClassVar[AllReduceSynchronizer.WireDtype]
+        bfloat16: _ClassVar[AllReduceSynchronizer.WireDtype]
+    float16: AllReduceSynchronizer.WireDtype
+    bfloat16: AllReduceSynchronizer.WireDtype
     SPEC_FIELD_NUMBER: _ClassVar[int]
     COMPRESSOR_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CHUNK_SIZE_FIELD_NUMBER: _ClassVar[int]
     POWER_SGD_RANK_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     spec: AllReduceSynchronizer.Spec
     compressor: AllReduceSynchronizer.Compressor
     group: int
     chunk_size: int
     power_sgd_rank: int
-    def __init__(self, spec: _Optional[_Union[AllReduceSynchronizer.Spec, str]] = ..., compressor: _Optional[_Union[AllReduceSynchronizer.Compressor, str]] = ..., group: _Optional[int] = ..., chunk_size: _Optional[int] = ..., power_sgd_rank: _Optional[int] = ...) -> None: ...
+    bucket_bytes: int
+    wire_dtype: AllReduceSynchronizer.WireDtype
+    def __init__(self, spec: _Optional[_Union[AllReduceSynchronizer.Spec, str]] = ..., compressor: _Optional[_Union[AllReduceSynchronizer.Compressor, str]] = ..., group: _Optional[int] = ..., chunk_size: _Optional[int] = ..., power_sgd_rank: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., wire_dtype: _Optional[_Union[AllReduceSynchronizer.WireDtype, str]] = ...) -> None: ...

@@ -14,6 +14,7 @@ from autodist_core.errors import SessionError
 from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.kernel import DistributedGraph, Placement, build
 from autodist_core.kernel.placement import Copy
+from autodist_core.runtime.kept import KeptVariables
 
 _GOLDEN = 0x9E3779B9
 
@@ -25,6 +26,7 @@ class DistributedSession:
         self.placement = placement
         self._graph = tf.Graph()
         self._session = tf.compat.v1.Session(graph=self._graph, config=_config(placement))
+        self._kept = KeptVariables(self._graph, self._session)
         self._variables: dict[str, Variable] = {}
         self._loaders: dict[str, tuple[list[Any], list[Any]]] = {}
         self._readers: dict[str, Any] = {}
@@ -77,6 +79,16 @@ class DistributedSession:
         if key not in self._calls:
             self._calls[key] = self._session.make_callable([self._readers[name] for name in names])
         return dict(zip(names, self._calls[key](), strict=True))
+
+    def read_kept(self) -> dict[str, np.ndarray]:
+        """What kernels keep between steps, such as the residuals of compressors, by name."""
+        self._require_open()
+        return self._kept.read()
+
+    def load_kept(self, values: Mapping[str, np.ndarray]) -> None:
+        """Set what kernels keep; what is not among the values starts anew."""
+        self._require_open()
+        self._kept.load(values)
 
     def close(self) -> None:
         """Free the state; the session cannot be used afterwards."""
@@ -137,6 +149,7 @@ class DistributedSession:
         self._require_open()
         with self._graph.as_default():
             tf.graph_util.import_graph_def(graph.graph_def, name=prefix)
+        self._kept.add(graph.kept)
         initializers = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]
         if initializers:
             self._session.run(initializers)

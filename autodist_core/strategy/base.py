@@ -162,6 +162,8 @@ def _synchronizer_text(node: strategy_pb2.Strategy.Node, places: tuple[str, ...]
             reduce.group if reduce.HasField("group") else None,
             reduce.chunk_size,
             reduce.power_sgd_rank,
+            reduce.bucket_bytes,
+            synchronizers.WIRE_DTYPES.get(reduce.wire_dtype, str(reduce.wire_dtype)),
         )
     return "no synchronizer"
 

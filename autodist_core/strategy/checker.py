@@ -11,7 +11,7 @@ from autodist_core.proto import strategy_pb2, synchronizers_pb2
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
 from autodist_core.strategy.base import Strategy
 from autodist_core.strategy.partition import PartitionerConfig
-from autodist_core.strategy.synchronizers import COMPRESSORS, SPECS, destinations
+from autodist_core.strategy.synchronizers import COMPRESSORS, HALF_PRECISION, SPECS, WIRE_DTYPES, destinations
 
 __all__ = ["variable_name", "violations"]
 
@@ -199,6 +199,15 @@ class _Checker:
             yield f"{whose}: power_sgd_rank is {reduce.power_sgd_rank}. It is 1 or more; 0 stands for 2."
         elif reduce.power_sgd_rank and COMPRESSORS.get(reduce.compressor) != "PowerSGDCompressor":
             yield f"{whose}: power_sgd_rank is {reduce.power_sgd_rank} without PowerSGDCompressor. Set both or none."
+        if reduce.bucket_bytes < 0:
+            yield f"{whose}: bucket_bytes is {reduce.bucket_bytes}. It is a number of bytes; 0 stands for 4 MiB."
+        if reduce.wire_dtype not in WIRE_DTYPES:
+            yield f"{whose}: unknown wire dtype {reduce.wire_dtype}. Known: {_numbered(WIRE_DTYPES)}."
+        elif reduce.wire_dtype and COMPRESSORS.get(reduce.compressor) not in HALF_PRECISION:
+            yield (
+                f"{whose}: wire_dtype is {WIRE_DTYPES[reduce.wire_dtype]} without a compressor of half precision. "
+                f"Set one of {', '.join(HALF_PRECISION)}, or leave it out."
+            )
 
 
 def _shards(node: Node) -> int:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autodist_core.errors import StrategyError, did_you_mean
 from autodist_core.proto import strategy_pb2, synchronizers_pb2
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy.base import Strategy
-from autodist_core.strategy.synchronizers import COMPRESSORS, SPECS
+from autodist_core.strategy.synchronizers import (
+    BUCKET_BYTES,
+    COMPRESSORS,
+    HALF_PRECISION,
+    POWER_SGD_RANK,
+    SPECS,
+    WIRE_DTYPES,
+)
 
 __all__ = ["AllReduceOptions", "LoadBalancer", "PSOptions", "begin", "check_integer", "reduction_devices"]
 
@@ -91,12 +98,29 @@ class AllReduceOptions:
     """AUTO, NCCL or RING; a hint where a device does not have it."""
     compressor: str = "NoneCompressor"
     """How gradients are made smaller before they travel."""
+    bucket_bytes: int = field(default=BUCKET_BYTES, kw_only=True)
+    """How much travels in one collective: smaller gradients are merged, larger ones cut."""
+    wire_dtype: str = field(default="float16", kw_only=True)
+    """What the compressors of half precision send: float16 or bfloat16."""
+    power_sgd_rank: int = field(default=POWER_SGD_RANK, kw_only=True)
+    """The number of columns of PowerSGDCompressor's two matrices."""
 
     def check_all_reduce(self, whose: str) -> None:
         """Refuses options that cannot be carried out, in the name of the builder ``whose``."""
         check_integer(whose, "chunk_size", self.chunk_size, 1)
         _check_choice(whose, "all_reduce_spec", self.all_reduce_spec, SPECS.values())
         _check_choice(whose, "compressor", self.compressor, COMPRESSORS.values())
+        check_integer(whose, "bucket_bytes", self.bucket_bytes, 1)
+        _check_choice(whose, "wire_dtype", self.wire_dtype, WIRE_DTYPES.values())
+        check_integer(whose, "power_sgd_rank", self.power_sgd_rank, 1)
+        for key, default, needed in (
+            ("wire_dtype", "float16", HALF_PRECISION), ("power_sgd_rank", POWER_SGD_RANK, ("PowerSGDCompressor",)),
+        ):
+            if getattr(self, key) != default and self.compressor not in needed:
+                raise StrategyError(
+                    f"{whose}({key}={getattr(self, key)!r}, compressor={self.compressor!r}): {key} is for "
+                    f"compressor={' or '.join(map(repr, needed))}; set it, or leave {key} out."
+                )
 
     def write_all_reduce(self, node: strategy_pb2.Strategy.Node, index: int) -> None:
         """Makes every replica hold ``node``, which is number ``index`` of what is reduced."""
@@ -105,6 +129,10 @@ class AllReduceOptions:
                 spec=self.all_reduce_spec,
                 compressor=self.compressor,
                 group=index // self.chunk_size,
+                # What is the default stays unsaid, so that the message is that of whoever does not know the field.
+                bucket_bytes=0 if self.bucket_bytes == BUCKET_BYTES else self.bucket_bytes,
+                wire_dtype=self.wire_dtype,
+                power_sgd_rank=0 if self.power_sgd_rank == POWER_SGD_RANK else self.power_sgd_rank,
             )
         )
 

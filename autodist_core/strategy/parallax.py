@@ -8,6 +8,7 @@ from autodist_core.graph_item import GraphItem
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy.base import Strategy, StrategyBuilder
 from autodist_core.strategy.options import AllReduceOptions, LoadBalancer, PSOptions, begin, reduction_devices
+from autodist_core.strategy.synchronizers import BUCKET_BYTES, POWER_SGD_RANK
 
 __all__ = ["Default", "Parallax"]
 
@@ -22,6 +23,9 @@ class Parallax(StrategyBuilder):
     staleness: int = 0
     all_reduce_spec: str = field(default="NCCL", kw_only=True)
     compressor: str = field(default="NoneCompressor", kw_only=True)
+    bucket_bytes: int = field(default=BUCKET_BYTES, kw_only=True)
+    wire_dtype: str = field(default="float16", kw_only=True)
+    power_sgd_rank: int = field(default=POWER_SGD_RANK, kw_only=True)
 
     def __post_init__(self) -> None:
         self._all_reduce.check_all_reduce("Parallax")
@@ -29,7 +33,10 @@ class Parallax(StrategyBuilder):
 
     @property
     def _all_reduce(self) -> AllReduceOptions:
-        return AllReduceOptions(self.chunk_size, self.all_reduce_spec, self.compressor)
+        return AllReduceOptions(
+            self.chunk_size, self.all_reduce_spec, self.compressor, bucket_bytes=self.bucket_bytes,
+            wire_dtype=self.wire_dtype, power_sgd_rank=self.power_sgd_rank,
+        )
 
     @property
     def _ps(self) -> PSOptions:

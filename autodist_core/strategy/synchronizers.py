@@ -10,7 +10,10 @@ from autodist_core.strategy.partition import PartitionerConfig
 
 __all__ = [
     "COMPRESSORS",
+    "BUCKET_BYTES",
+    "HALF_PRECISION",
     "SPECS",
+    "WIRE_DTYPES",
     "AllReducePlan",
     "PSPlan",
     "Synchronizer",
@@ -28,7 +31,16 @@ COMPRESSORS: Mapping[int, str] = {
     number: name for name, number in synchronizers_pb2.AllReduceSynchronizer.Compressor.items()
 }
 """The compressors, by number."""
-_DEFAULT_RANK = 2
+WIRE_DTYPES: Mapping[int, str] = {
+    number: name for name, number in synchronizers_pb2.AllReduceSynchronizer.WireDtype.items()
+}
+"""The types of half precision that may travel, by number."""
+HALF_PRECISION = ("HorovodCompressor", "HorovodCompressorEF")
+"""The compressors that send another type."""
+BUCKET_BYTES = 4 << 20
+"""How much travels in one collective unless a strategy says otherwise."""
+POWER_SGD_RANK = 2
+"""The rank of PowerSGDCompressor's matrices unless a strategy says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +75,16 @@ class AllReducePlan:
     """As the strategy says it; 0 where it gives groups instead. ``group`` is what counts."""
     power_sgd_rank: int = 0
     """The rank of PowerSGDCompressor's matrices; 0 for the other compressors."""
+    bucket_bytes: int = BUCKET_BYTES
+    """How much travels in one collective."""
+    wire_dtype: str = "float16"
+    """What travels in place of wider floats, where the compressor is one of half precision."""
 
     def __str__(self) -> str:
-        return all_reduce_text(self.spec, self.compressor, group=self.group, rank=self.power_sgd_rank)
+        return all_reduce_text(
+            self.spec, self.compressor, group=self.group, rank=self.power_sgd_rank, bucket=self.bucket_bytes,
+            wire=self.wire_dtype,
+        )
 
 
 Synchronizer = PSPlan | AllReducePlan
@@ -91,8 +110,11 @@ def lower_all_reduce(message: synchronizers_pb2.AllReduceSynchronizer, index: in
     """
     derived = index // message.chunk_size if message.chunk_size and not message.HasField("group") else message.group
     compressor = COMPRESSORS[message.compressor]
-    rank = (message.power_sgd_rank or _DEFAULT_RANK) if compressor == "PowerSGDCompressor" else 0
-    return AllReducePlan(SPECS[message.spec], compressor, derived, message.chunk_size, rank)
+    rank = (message.power_sgd_rank or POWER_SGD_RANK) if compressor == "PowerSGDCompressor" else 0
+    return AllReducePlan(
+        SPECS[message.spec], compressor, derived, message.chunk_size, rank, message.bucket_bytes or BUCKET_BYTES,
+        WIRE_DTYPES[message.wire_dtype],
+    )
 
 
 def ps_text(places: tuple[str, ...], local_replication: bool, sync: bool, staleness: int) -> str:
@@ -104,12 +126,17 @@ def ps_text(places: tuple[str, ...], local_replication: bool, sync: bool, stalen
     return f"ps({', '.join(parts)})"
 
 
-def all_reduce_text(spec: str, compressor: str, group: int | None = None, chunk_size: int = 0, rank: int = 0) -> str:
+def all_reduce_text(
+    spec: str, compressor: str, group: int | None = None, chunk_size: int = 0, rank: int = 0, bucket: int = 0,
+    wire: str = "float16",
+) -> str:
     """``all_reduce(...)`` with the group or what gives it, and with what differs from the builders' defaults."""
     parts = [f"chunk_size={chunk_size}" if group is None and chunk_size else f"group={group or 0}"]
     parts += [f"spec={spec}"] if spec != "NCCL" else []
     parts += [f"compressor={compressor}"] if compressor != "NoneCompressor" else []
     parts += [f"rank={rank}"] if rank else []
+    parts += [f"wire_dtype={wire}"] if wire != "float16" else []
+    parts += [f"bucket_bytes={bucket}"] if bucket not in (0, BUCKET_BYTES) else []
     return f"all_reduce({', '.join(parts)})"
 
 

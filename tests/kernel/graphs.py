@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,20 @@ import tensorflow as tf
 
 from autodist_core import GraphItem, ResourceSpec
 from autodist_core.capture import capture
-from autodist_core.compiler import StrategyCompiler
+from autodist_core.compiler import CompiledStrategy, StrategyCompiler
 from autodist_core.kernel import Draft, Placement, place
 from autodist_core.kernel.editor import node_of
 from autodist_core.runtime import DistributedSession
-from tests.capture.plain import TABLE_SPECS, dense_step, dense_variables, table_step, table_variables, trace
+from tests.capture.plain import (
+    TABLE_SPECS,
+    dense_step,
+    dense_variables,
+    descend,
+    gradients_of,
+    table_step,
+    table_variables,
+    trace,
+)
 
 
 def dense_item(times: int = 1, **dtypes: Any) -> GraphItem:
@@ -28,15 +38,55 @@ def table_item() -> GraphItem:
     return capture(trace(table_step(variables), variables, TABLE_SPECS))
 
 
+SHAPES = {"first": (3, 5), "second": (5, 4), "third": (4, 2)}
+
+
+def layered_variables(**dtypes: str) -> dict[str, tf.Variable]:
+    """Three matrices, a scalar and a vector without entries, of float64 unless told otherwise."""
+    random = np.random.default_rng(8)
+    shapes = SHAPES | {"scale": (), "nothing": (0,)}
+    return {
+        name: tf.Variable(tf.constant(random.normal(size=shape) * 0.5 + 0.1, dtypes.get(name, "float64")), name=name)
+        for name, shape in shapes.items()
+    }
+
+
+def _layered_loss(variables: dict[str, tf.Variable], x: tf.Tensor) -> tf.Tensor:
+    for name in SHAPES:
+        x = tf.tanh(x @ tf.cast(variables[name], x.dtype))
+    y = x * tf.cast(variables["scale"], x.dtype) + tf.reduce_sum(tf.cast(variables["nothing"], x.dtype))
+    return tf.reduce_mean(tf.square(y - 0.3))
+
+
+def layered_item(variables: dict[str, tf.Variable], times: int = 1) -> GraphItem:
+    """A step of the three layers that applies its gradients so many times."""
+
+    def step(tracer, x):
+        losses = []
+        for _ in range(times):
+            loss, gradients = gradients_of(variables, x, _layered_loss)
+            tracer.apply(gradients, descend(variables))
+            losses.append(loss)
+        return losses
+
+    return capture(trace(step, variables))
+
+
 def machine(cpus: int = 2, gpus: int = 0) -> ResourceSpec:
     """This machine with so many devices, which need not be there: building a graph takes none."""
     return ResourceSpec({"nodes": [{"address": "localhost", "cpus": cpus, "gpus": list(range(gpus))}]})
 
 
-def placed(item: GraphItem, builder: Any, spec: ResourceSpec | None = None, share_memory: bool = False) -> Placement:
+def compiled(item: GraphItem, builder: Any, spec: ResourceSpec) -> CompiledStrategy:
+    """A builder's strategy for the step, checked."""
+    return StrategyCompiler(item, spec).compile(builder.build(item, spec))
+
+
+def placed(
+    item: GraphItem, builder: Any, spec: ResourceSpec | None = None, share_memory: bool | None = False
+) -> Placement:
     """Where a builder's strategy puts the step."""
-    spec = spec or machine()
-    return place(item, StrategyCompiler(item, spec).compile(builder.build(item, spec)), share_memory)
+    return place(item, compiled(item, builder, spec or machine()), share_memory)
 
 
 def draft_of(item: GraphItem, builder: Any, spec: ResourceSpec | None = None, active: int | None = None) -> Draft:
@@ -47,6 +97,14 @@ def draft_of(item: GraphItem, builder: Any, spec: ResourceSpec | None = None, ac
 def nodes_of(graph_def: Any, op: str) -> dict[str, Any]:
     """The nodes of an op, by name."""
     return {node.name: node for node in graph_def.node if node.op == op}
+
+
+def summed(graph_def: Any, nodes: Sequence[Any]) -> list[tf.Tensor]:
+    """What enters these collectives, with the shapes that TensorFlow infers."""
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.graph_util.import_graph_def(graph_def, name="")
+    return [graph.get_operation_by_name(node.name).inputs[0] for node in nodes]
 
 
 def constant(graph_def: Any, name: str) -> np.ndarray:

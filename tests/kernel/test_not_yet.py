@@ -17,7 +17,7 @@ from autodist_core.strategy import (
 )
 from tests.kernel.graphs import dense_item, machine, placed, table_item
 
-REMEDY = "Use synchronous updates without a compressor, as all builders do by default."
+REMEDY = "Use synchronous updates, as all builders do by default."
 
 
 def _refusal(item, builder, **options) -> str:
@@ -30,9 +30,6 @@ def _refusal(item, builder, **options) -> str:
 @pytest.mark.parametrize(
     "builder, expected",
     [
-        (AllReduce(compressor="HorovodCompressor"), "w: compressor=HorovodCompressor; b: compressor=HorovodCompressor"),
-        (AllReduce(compressor="HorovodCompressorEF"),
-         "w: compressor=HorovodCompressorEF; b: compressor=HorovodCompressorEF"),
         (PS(sync=False), "w: sync=False; b: sync=False"),
         (PS(staleness=2), "w: staleness=2; b: staleness=2"),
         (PartitionedPS(staleness=1), "w: staleness=1; b: staleness=1"),

@@ -100,6 +100,32 @@ def test_options_reach_the_plan():
     assert compiled(PS(sync=False), item, spec).variables[0].text == "ps(localhost:CPU:0, sync=False)"
 
 
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({}, "all_reduce(group=0)"),
+        ({"bucket_bytes": 4 << 20}, "all_reduce(group=0)"),
+        ({"bucket_bytes": 1000}, "all_reduce(group=0, bucket_bytes=1000)"),
+        ({"compressor": "HorovodCompressor"}, "all_reduce(group=0, compressor=HorovodCompressor)"),
+        ({"compressor": "HorovodCompressorEF", "wire_dtype": "bfloat16"},
+         "all_reduce(group=0, compressor=HorovodCompressorEF, wire_dtype=bfloat16)"),
+        ({"compressor": "PowerSGDCompressor"}, "all_reduce(group=0, compressor=PowerSGDCompressor, rank=2)"),
+        ({"compressor": "PowerSGDCompressor", "power_sgd_rank": 5, "bucket_bytes": 1},
+         "all_reduce(group=0, compressor=PowerSGDCompressor, rank=5, bucket_bytes=1)"),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("builder", [AllReduce, Parallax, PartitionedAR, RandomAxisPartitionAR])
+def test_options_of_the_wire_reach_the_plan_and_the_id(builder, options: dict, text: str):
+    item, spec = GraphItem((Variable("w", (1, 5), "float32"),)), ResourceSpec.local(cpus=2)
+    built = builder(**options).build(item, spec)
+    plan = StrategyCompiler(item, spec).compile(built).variables[0]
+    assert str(plan.pieces[0][1]) == text
+    changed = options not in ({}, {"bucket_bytes": 4 << 20})
+    assert (built.id != builder().build(item, spec).id) == changed
+    assert (built.serialize() != builder().build(item, spec).serialize()) == changed
+
+
 def test_wrong_arguments_have_their_messages():
     wrong = [
         lambda: PS(staleness=3, sync=False),
@@ -113,6 +139,10 @@ def test_wrong_arguments_have_their_messages():
         lambda: Parallax(chunk_size="128"),
         lambda: AllReduce(all_reduce_spec="RNIG"),
         lambda: AllReduce(compressor="HorovodCompresor"),
+        lambda: AllReduce(bucket_bytes=0),
+        lambda: AllReduce(wire_dtype="bfloat16"),
+        lambda: Parallax(compressor="HorovodCompressor", wire_dtype="float8"),
+        lambda: PartitionedAR(power_sgd_rank=3, compressor="HorovodCompressorEF"),
         lambda: RandomAxisPartitionAR(seed="a"),
         lambda: resolve("PartitonedPS"),
         lambda: resolve("all_reduce"),

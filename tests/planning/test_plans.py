@@ -2,7 +2,7 @@
 
 import pytest
 
-from autodist_core import ResourceSpec, StrategyCompiler
+from autodist_core import GraphItem, ResourceSpec, StrategyCompiler, Variable
 from autodist_core.plan import bytes_per_step, table
 from autodist_core.strategy import PS, AllReduce, PartitionedPS
 from tests.planning import cases, goldens
@@ -52,4 +52,17 @@ def test_bytes_per_step():
     # One of the three replicas is on the device that holds the variable.
     assert travel(PS()) == 2 * 2 * size == travel(PartitionedPS())
     assert travel(AllReduce(compressor="HorovodCompressor")) == travel(AllReduce()) / 2
+    assert travel(AllReduce(compressor="HorovodCompressorEF", wire_dtype="bfloat16")) == travel(AllReduce()) / 2
     assert travel(AllReduce(compressor="PowerSGDCompressor")) == 2 * 2 * 4 * 2 * (5408 + 2048)
+    assert travel(AllReduce(bucket_bytes=100)) == travel(AllReduce())
+
+
+def test_what_is_small_already_is_not_compressed_in_the_plan():
+    shape = (30, 40)
+    plain = {name: 1200 * size for name, size in (("int32", 4), ("complex64", 8), ("half", 2), ("bfloat16", 2))}
+    for name, size in plain.items():
+        for compressor in ("HorovodCompressor", "HorovodCompressorEF", "PowerSGDCompressor"):
+            item, spec = GraphItem((Variable("v", shape, name),)), ResourceSpec.local(cpus=2)
+            built = AllReduce(compressor=compressor).build(item, spec)
+            compiled = StrategyCompiler(item, spec).compile(built)
+            assert bytes_per_step(compiled.variables[0], compiled.replicas) == 2 * size, (name, compressor)

@@ -155,6 +155,9 @@ WRONG = {
     "an unknown spec": lambda: w(Reduce(spec=9)),
     "a rank without PowerSGD": lambda: w(Reduce(power_sgd_rank=2)),
     "a negative rank": lambda: w(Reduce(compressor="PowerSGDCompressor", power_sgd_rank=-2)),
+    "a negative size of buckets": lambda: w(Reduce(bucket_bytes=-1)),
+    "an unknown wire dtype": lambda: w(Reduce(compressor="HorovodCompressor", wire_dtype=7)),
+    "a wire dtype without half precision": lambda: w(Reduce(compressor="PowerSGDCompressor", wire_dtype="bfloat16")),
     "a malformed partitioner": lambda: w(on(CPU0), partitioner="two"),
     "a partitioner that splits nothing": lambda: w(on(CPU0), partitioner="1,1"),
     "a partitioner with a zero": lambda: w(on(CPU0), partitioner="2,0"),
@@ -265,12 +268,16 @@ SYNCHRONIZERS = st.one_of(
         st.integers(-1, 3),
     ),
     st.builds(
-        lambda group, chunk, compressor: {
-            "AllReduceSynchronizer": Reduce(group=group, chunk_size=chunk, compressor=compressor)
+        lambda group, chunk, compressor, bucket, wire: {
+            "AllReduceSynchronizer": Reduce(
+                group=group, chunk_size=chunk, compressor=compressor, bucket_bytes=bucket, wire_dtype=wire
+            )
         },
         st.none() | st.integers(-1, 5),
         st.integers(-1, 3),
         st.sampled_from([0, 1, 2, 3, 20]),
+        st.sampled_from([0, 0, 1, 1 << 40, -1]),
+        st.sampled_from([0, 1, 2]),
     ),
     st.just({}),
 )

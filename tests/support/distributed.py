@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from autodist_core import ResourceSpec
-from autodist_core.strategy import PS, AllReduce, Parallax, PartitionedPS, PSLoadBalancing, UnevenPartitionedPS
-from autodist_core.strategy.base import StrategyBuilder
+from autodist_core.strategy import (
+    PS,
+    AllReduce,
+    Parallax,
+    PartitionedAR,
+    PartitionedPS,
+    PSLoadBalancing,
+    RandomAxisPartitionAR,
+    StrategyBuilder,
+    UnevenPartitionedPS,
+)
 from autodist_keras import DistributedModel
 from tests.support.compare import Trained
 from tests.support.models import Data, ReferenceModel
@@ -13,7 +22,8 @@ from tests.support.training import fit, seeded, trained
 
 BUILDERS = {
     "AllReduce": AllReduce, "PS": PS, "PSLoadBalancing": PSLoadBalancing, "Parallax": Parallax,
-    "PartitionedPS": PartitionedPS, "UnevenPartitionedPS": UnevenPartitionedPS,
+    "PartitionedPS": PartitionedPS, "UnevenPartitionedPS": UnevenPartitionedPS, "PartitionedAR": PartitionedAR,
+    "RandomAxisPartitionAR": RandomAxisPartitionAR,
 }  # fmt: skip
 HAND_WRITTEN = {"Alternating": Alternating, "Mixed": Mixed, "EveryAxis": EveryAxis}
 
@@ -32,9 +42,9 @@ def train_distributed(
     reference: ReferenceModel,
     optimizer: str,
     *,
-    builder: str = "AllReduce",
+    builder: str | StrategyBuilder = "AllReduce",
     replicas: int = 2,
-    share_memory: bool = False,
+    share_memory: bool | None = False,
     data: Data | None = None,
     **overrides,
 ) -> Trained:
@@ -43,7 +53,8 @@ def train_distributed(
     A model that wants arguments of its own in `compile` is compiled before it is wrapped, all others after.
     """
     model = seeded(reference.build)
-    arguments, strategy = reference.compile_arguments(optimizer), builder_named(builder)
+    arguments = reference.compile_arguments(optimizer)
+    strategy = builder_named(builder) if isinstance(builder, str) else builder
     if reference.second_optimizer:
         model.compile(**arguments)
         wrapper = distributed(model, replicas=replicas, share_memory=share_memory, strategy=strategy)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import tensorflow as tf
-
 from autodist_core.kernel import editor
 from autodist_core.kernel.kernel import Draft, Kernel
 from autodist_core.kernel.placement import Owner
@@ -61,8 +59,5 @@ def _assemble(draft: Draft, variable: str, parts: tuple[str, ...], occurrence: i
             name = f"pull/{occurrence}/{editor.safe(held.name)}"
             values.append(name if name in draft.editor else draft.read(name, part, held, order))
         name = f"pull/{occurrence}/{editor.safe(variable)}/{replica.prefix}"
-        place = draft.editor.constant(f"{name}/axis", axis, tf.int32, replica.device)
-        whole = draft.editor.add(
-            "ConcatV2", f"{name}/whole", [*values, place], replica.device, N=len(values), T=dtype, Tidx=tf.int32
-        )
+        whole = draft.join(f"{name}/whole", values, dtype, replica.device, axis)
         draft.write(name, variable, draft.placement.mirror(variable, replica), whole, order)

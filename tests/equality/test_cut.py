@@ -1,0 +1,20 @@
+"""However gradients are merged and cut on their way, every weight, slot and metric equals one device."""
+
+from __future__ import annotations
+
+import pytest
+
+from autodist_core.strategy import AllReduce, Parallax
+from tests.support.compare import assert_equally_trained
+from tests.support.distributed import train_distributed
+from tests.support.models import MODELS, TWICE, ReferenceModel
+from tests.support.training import plain
+
+CUTS = (AllReduce(bucket_bytes=8), AllReduce(chunk_size=3, bucket_bytes=100), Parallax(bucket_bytes=56))
+
+
+@pytest.mark.parametrize("index, reference", list(enumerate(MODELS + TWICE)), ids=str)
+def test_small_buckets_equal_one_device(index: int, reference: ReferenceModel):
+    replicas = 2 + index % 2
+    found = train_distributed(reference, "adam", builder=CUTS[index % 3], replicas=replicas)
+    assert_equally_trained(plain(reference, "adam", replicas), found)

@@ -1,0 +1,168 @@
+"""Buckets: how gradients are merged and cut, in which order they travel, and that cutting changes no number."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autodist_core import GraphItem
+from autodist_core.capture import capture
+from autodist_core.kernel import build
+from autodist_core.kernel.synchronizer.buckets import Lane, Load, fill
+from autodist_core.strategy import AllReduce, Parallax
+from tests.capture.plain import descend, gradients_of, trace
+from tests.kernel.graphs import (
+    SHAPES,
+    ancestors,
+    constant,
+    layered_item,
+    layered_variables,
+    machine,
+    nodes_of,
+    placed,
+    summed,
+    train,
+)
+
+
+def _sums(item: GraphItem, builder, cpus: int = 2, gpus: int = 0, active: int | None = None) -> tuple:
+    """The graph, and the collectives of replica 0, in the order in which they are numbered."""
+    graph = build(item, placed(item, builder, machine(cpus, gpus)), active).graph_def
+    found = [node for node in nodes_of(graph, "CollectiveReduceV2").values() if "replica0" in node.name]
+    return graph, sorted(found, key=lambda node: int(constant(graph, node.input[3])))
+
+
+def _sizes(graph, sums) -> list[int]:
+    return [tensor.shape.num_elements() for tensor in summed(graph, sums)]
+
+
+LANE = Lane(0, 0, "ring", tf.float32, 40)
+LOADS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 5)), max_size=12)
+
+
+@given(LOADS, st.integers(1, 90))
+def test_every_element_is_in_one_bucket_and_buckets_are_full_and_in_order(loads: list, limit: int):
+    lane = Lane(0, 0, "ring", tf.float32, limit)
+    made = [Load(lane, f"load{index}", ready, (size,), ()) for index, (size, ready) in enumerate(loads)]
+    buckets = fill(made)
+    most = max(limit // 4, 1)
+    sizes = [sum(piece.size for piece in bucket) for bucket in buckets]
+    assert all(0 < size <= most for size in sizes)
+    for before, after in pairwise(buckets):
+        assert sum(piece.size for piece in before) + after[0].size > most, "it had room"
+        assert before[-1].load.ready <= after[0].load.ready
+    for load in made:
+        pieces = [piece for bucket in buckets for piece in bucket if piece.load == load]
+        starts = [piece.start for piece in pieces]
+        assert starts == list(range(0, load.size, most))
+        assert sum(piece.size for piece in pieces) == load.size
+
+
+def test_small_tensors_are_merged_and_large_ones_cut():
+    loads = [Load(LANE, str(index), index, (size,), ()) for index, size in enumerate((3, 4, 5, 23, 6, 2))]
+    found = [[(piece.load.label, piece.start, piece.size) for piece in bucket] for bucket in fill(loads)]
+    assert found == [
+        [("0", 0, 3), ("1", 0, 4)], [("2", 0, 5)], [("3", 0, 10)], [("3", 10, 10)], [("3", 20, 3), ("4", 0, 6)],
+        [("5", 0, 2)],
+    ]  # fmt: skip
+
+
+def test_an_element_larger_than_the_limit_travels_alone():
+    lane = Lane(0, 0, "ring", tf.float64, 3)
+    assert [[piece.size for piece in bucket] for bucket in fill([Load(lane, "a", 0, (3,), ())])] == [[1], [1], [1]]
+
+
+def test_the_last_layer_travels_first_and_waits_for_no_other():
+    graph, sums = _sums(layered_item(layered_variables()), AllReduce(bucket_bytes=8 * 20))
+    before = [ancestors(graph.node, node.name) for node in sums]
+    carried = [
+        [name for name in (*SHAPES, "scale") if any(node.startswith(f"sent/0/{name}/") for node in nodes)]
+        for nodes in before
+    ]
+    # The scale comes last in the network, and the third matrix is small enough to go with it.
+    assert carried == [["third", "scale"], ["second"], ["first"]]
+    backward = [{node for node in nodes if "MatMul" in node and "gradient" in node.lower()} for nodes in before]
+    assert len(backward[0]) < len(backward[1]) < len(backward[2])
+
+
+def test_groups_decide_who_may_travel_together():
+    graph, sums = _sums(layered_item(layered_variables()), AllReduce(chunk_size=2))
+    assert sorted(_sizes(graph, sums)) == [4 * 2 + 1, 3 * 5 + 5 * 4], "and what is empty does not travel"
+
+
+@pytest.mark.parametrize("spec, hint", [("NCCL", "nccl"), ("RING", "ring"), ("AUTO", "auto")])
+def test_every_bucket_asks_for_the_collective_of_the_strategy(spec: str, hint: str):
+    item = layered_item(layered_variables(second="float32"))
+    for gpus, expected in ((2, hint), (0, "ring" if spec == "NCCL" else hint)):
+        _, sums = _sums(item, AllReduce(all_reduce_spec=spec, bucket_bytes=64), gpus=gpus)
+        assert {node.attr["communication_hint"].s.decode() for node in sums} == {expected}
+        assert {node.device for node in sums} == {"/device:GPU:0" if gpus else "/device:CPU:0"}
+        assert len(sums) == 2 + 2 + 1 + 1, "15 and 8 + 1 float64, 20 float32, eight float64 or 16 float32 at a time"
+
+
+@pytest.mark.parametrize("active", [1, 2, 3])
+def test_replicas_agree_on_every_bucket_and_its_key(active: int):
+    item = layered_item(layered_variables(second="float32"), times=2)
+    graph = build(item, placed(item, AllReduce(bucket_bytes=24, chunk_size=2), machine(3)), active).graph_def
+    keys: dict[str, dict[str, int]] = {}
+    for name, node in nodes_of(graph, "CollectiveReduceV2").items():
+        bucket, replica, _ = name.rsplit("/", 2)
+        keys.setdefault(bucket, {})[replica] = int(constant(graph, node.input[3]))
+    assert all(set(found) == {"replica0", "replica1", "replica2"} for found in keys.values())
+    assert all(len(set(found.values())) == 1 for found in keys.values())
+    assert len({found["replica0"] for found in keys.values()}) == len(keys) > 2 * 10
+
+
+def test_a_replica_without_examples_sends_zeros_that_take_no_room_in_the_graph():
+    variables = {"w": tf.Variable(np.ones((3, 50_000)))}
+
+    def step(tracer, x):
+        loss, gradients = gradients_of(variables, x, lambda variables, x: tf.reduce_mean(x @ variables["w"]))
+        tracer.apply(gradients, descend(variables))
+        return [loss]
+
+    item = capture(trace(step, variables))
+    graph = build(item, placed(item, AllReduce(), machine(3)), 1).graph_def
+    assert graph.ByteSize() < 100_000
+
+
+BUCKETS = [1, 8, 20, 24, 100, 160, 1 << 30]
+
+
+@pytest.mark.parametrize("cpus, sizes", [(2, (5,)), (3, (7, 2)), (3, (1,))])
+@pytest.mark.parametrize("bucket", BUCKETS)
+def test_no_size_of_buckets_changes_a_number(bucket: int, cpus: int, sizes: tuple[int, ...]):
+    item = layered_item(layered_variables())
+    values = {name: variable.numpy() for name, variable in layered_variables().items()}
+    random = np.random.default_rng(3)
+    batches = [random.normal(size=(size, 3)) for size in sizes]
+    builder = AllReduce(bucket_bytes=bucket)
+    alone = train(item, placed(item, builder, machine(1)), values, batches)
+    found = train(item, placed(item, builder, machine(cpus)), values, batches)
+    for name in (*SHAPES, "scale", "outputs"):
+        assert np.max(np.abs(found[name] - alone[name])) <= 1e-12 * np.max(np.abs(alone[name])), name
+        assert name == "outputs" or not np.array_equal(found[name], values[name])
+    assert found["nothing"].shape == (0,)
+
+
+@pytest.mark.parametrize("bucket", [4, 36, 1 << 20])
+@pytest.mark.parametrize("builder", [AllReduce, Parallax])
+def test_types_of_one_group_are_cut_each_by_its_own_size(bucket: int, builder):
+    dtypes = {"first": "float32", "third": "float16", "scale": "float32"}
+    item = layered_item(layered_variables(**dtypes))
+    values = {name: variable.numpy() for name, variable in layered_variables(**dtypes).items()}
+    batches = [np.random.default_rng(4).normal(size=(6, 3))]
+    alone = train(item, placed(item, builder(), machine(1)), values, batches)
+    found = train(item, placed(item, builder(bucket_bytes=bucket), machine(2)), values, batches)
+    for name, error in (("first", 1e-6), ("second", 1e-12), ("third", 2e-3), ("scale", 1e-6)):
+        assert found[name].dtype == alone[name].dtype
+        assert np.max(np.abs(found[name] - alone[name])) <= error * np.max(np.abs(alone[name])), name
+    graph, sums = _sums(item, builder(bucket_bytes=bucket))
+    widths = [tf.as_dtype(node.attr["T"].type).size for node in sums]
+    assert {2, 4, 8} == set(widths)
+    assert all(size * width <= max(bucket, 8) for size, width in zip(_sizes(graph, sums), widths, strict=True))
