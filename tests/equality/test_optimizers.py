@@ -1,0 +1,69 @@
+"""Every optimizer that Keras ships, reduced everywhere, on a server, and in shards of both kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import keras
+import pytest
+
+from tests.support.compare import assert_same
+from tests.support.models import BATCH, DENSE, ReferenceModel, dense_data
+from tests.support.twins import run_distributed, run_plain
+
+KO = keras.optimizers
+
+
+def _several() -> keras.optimizers.Optimizer:
+    momentum, adam = KO.SGD(0.05, momentum=0.9, name="inner_sgd"), KO.Adam(0.01, name="inner_adam")
+    return KO.MultiOptimizer(lambda variable: adam if "kernel" in variable.path else momentum, name="several")
+
+
+OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
+    "SGD": lambda: KO.SGD(0.1, name="o"),
+    "RMSprop": lambda: KO.RMSprop(0.01, centered=True, name="o"),
+    "Adam": lambda: KO.Adam(0.01, amsgrad=True, name="o"),
+    "AdamW": lambda: KO.AdamW(0.01, weight_decay=0.1, name="o"),
+    "Adadelta": lambda: KO.Adadelta(0.5, name="o"),
+    "Adagrad": lambda: KO.Adagrad(0.1, name="o"),
+    "Adamax": lambda: KO.Adamax(0.01, name="o"),
+    "Adafactor": lambda: KO.Adafactor(0.02, name="o"),
+    "Nadam": lambda: KO.Nadam(0.01, name="o"),
+    "Ftrl": lambda: KO.Ftrl(0.1, l1_regularization_strength=0.01, name="o"),
+    "Lion": lambda: KO.Lion(0.003, name="o"),
+    "Lamb": lambda: KO.Lamb(0.01, name="o"),
+    "Muon": lambda: KO.Muon(0.01, name="o"),
+    "ScheduleFreeAdamW": lambda: KO.ScheduleFreeAdamW(0.01, warmup_steps=2, name="o"),
+    "LossScaleOptimizer": lambda: KO.LossScaleOptimizer(KO.Adam(0.01, name="inner"), 4.0, 2, name="o"),
+    "MultiOptimizer": _several,
+}
+ABSTRACT = {"Optimizer", "OptimizerMap"}
+
+
+def _reference(name: str) -> ReferenceModel:
+    return ReferenceModel(DENSE.name, DENSE.build, dense_data, lambda: {"loss": "mse", "optimizer": OPTIMIZERS[name]()})
+
+
+def _program(front, model) -> dict:
+    data = dense_data(3 * BATCH - 3)
+    return front.fit(data.x, data.y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
+
+
+@cache
+def _expected(name: str) -> dict:
+    return run_plain(_program, _reference(name))
+
+
+@pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS", "PartitionedAR"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_equals_itself_on_one_device(name: str, builder: str):
+    assert_same(_expected(name), run_distributed(_program, _reference(name), builder=builder))
+
+
+def test_no_optimizer_is_left_out():
+    shipped = {
+        name for name, value in vars(keras.optimizers).items()
+        if isinstance(value, type) and issubclass(value, keras.optimizers.Optimizer)
+    }
+    assert shipped - ABSTRACT == set(OPTIMIZERS)
