@@ -354,3 +354,18 @@ def test_what_is_kept_is_written_by_a_kernel_of_its_own_behind_the_barrier():
         "compressor/error/w@replica0 : float64[3,2]", "compressor/error/w@replica1 : float64[3,2]",
         "compressor/error/b@replica0 : float64[2]", "compressor/error/b@replica1 : float64[2]",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("builder", [FEEDBACK, power(1, bucket_bytes=64)], ids=str)
+def test_what_a_gpu_replica_computes_and_keeps_is_on_its_gpu(builder: AllReduce):
+    item = layered_item(layered_variables(first="float32", second="float32"))
+    graph = build(item, placed(item, builder, machine(gpus=2)), 1)
+    assert {kept.device for kept in graph.kept} == {"/device:GPU:0", "/device:GPU:1"}
+    for node in graph.graph_def.node:
+        for index in (0, 1):
+            if f"replica{index}" in node.name and node.op in ("Cast", "MatMul", "Qr", "Fill", "SelectV2", "Slice"):
+                assert node.device == f"/device:GPU:{index}" or node.name.startswith("feed/"), node.name
+    ops = {node.op for node in graph.graph_def.node}
+    assert {"Fill", "SelectV2", "ReadVariableOp", "AssignVariableOp"} <= ops
+    hints = {n.attr["communication_hint"].s for n in nodes_of(graph.graph_def, "CollectiveReduceV2").values()}
+    assert hints == {b"nccl"}
