@@ -46,7 +46,7 @@ class CompressorState:
             _log.warning("%s holds no compressor state; save to a .keras file to keep it.", path)
             return
         buffer = BytesIO()
-        np.savez(buffer, allow_pickle=False, **{_STRATEGY: np.array(self.strategy)}, **self.values)
+        np.savez(buffer, **{_STRATEGY: np.array(self.strategy)}, **self.values)
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr(MEMBER, buffer.getvalue())
 
