@@ -10,10 +10,13 @@ import tensorflow as tf
 
 from autodist_core import GraphItem
 from autodist_core.capture import capture
-from autodist_core.kernel import build
+from autodist_core.compiler import AllReducePlan
+from autodist_core.kernel import PIPELINE, build
+from autodist_core.kernel.synchronizer import AllReduceSynchronizer
 from autodist_core.plan import bytes_per_step
 from autodist_core.runtime import DistributedSession
 from autodist_core.strategy import AllReduce
+from autodist_core.strategy.wire import FACTORS, Wire, wire
 from tests.capture.plain import RATE, descend, gradients_of, trace
 from tests.kernel.graphs import (
     SHAPES,
@@ -206,6 +209,38 @@ def test_full_rank_travels_as_it_is_and_is_exact(rank: int):
     found = train(item, placed(item, power(rank)), values, batches)
     for name in (*SHAPES, "scale", "outputs"):
         np.testing.assert_array_equal(found[name], exact[name])
+
+
+def _factors_of_full_rank(plan: AllReducePlan, shape: tuple[int, ...], dtype: str) -> Wire:
+    """As nobody would send them: more numbers than the matrix has."""
+    if len(shape) != 2:
+        return wire(plan, shape, dtype)
+    rank = min(shape)
+    return Wire(FACTORS, dtype, ((shape[0], rank), (shape[1], rank)), feedback=True)
+
+
+@pytest.mark.parametrize("cpus, active", [(2, 2), (3, 3), (3, 1)])
+def test_factors_of_full_rank_are_exact_and_owe_nothing(cpus: int, active: int):
+    item, values = layered_item(layered_variables()), {n: v.numpy() for n, v in layered_variables().items()}
+    placement = placed(item, power(1), machine(cpus))
+    kernels = [AllReduceSynchronizer(_factors_of_full_rank) if isinstance(kernel, AllReduceSynchronizer) else kernel
+               for kernel in PIPELINE]  # fmt: skip
+    batches = np.random.default_rng(23).normal(size=(4, active, 3))
+    exact = train(item, placed(item, EXACT, machine(cpus)), values, list(batches))
+    session = DistributedSession(placement)
+    session.add(item)
+    session.load(values)
+    step = session.import_graph(build(item, placement, active, kernels), "full")
+    for batch in batches:
+        step(*np.split(batch, active), *[1.0] * active, float(active))
+    found, left = session.read(session.known), session.read_kept()
+    session.close()
+    for name in (*SHAPES, "scale"):
+        assert np.max(np.abs(found[name] - exact[name])) <= 1e-12 * np.max(np.abs(exact[name])), name
+    for name in SHAPES:
+        # Of one replica's part something may lie outside the sum's columns; it is made up for by the others'.
+        owed = [left[f"compressor/error/{name}@replica{index}"] for index in range(cpus)]
+        assert np.abs(np.sum(owed, axis=0)).max() <= 1e-14
 
 
 def _sent(item: GraphItem, builder: AllReduce, cpus: int = 2, active: int | None = None) -> list[tf.Tensor]:

@@ -6,6 +6,7 @@ replica without examples contributes zeros, or no rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -15,7 +16,7 @@ from autodist_core.kernel.kernel import Draft, Kernel, Rows, gradient_type
 from autodist_core.kernel.placement import Owner
 from autodist_core.kernel.synchronizer.buckets import Lane, Load, reduce
 from autodist_core.kernel.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors
-from autodist_core.strategy.wire import wire
+from autodist_core.strategy.wire import Wire, wire
 
 _HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}
 
@@ -23,6 +24,9 @@ _HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}
 @dataclass(frozen=True)
 class AllReduceSynchronizer(Kernel):
     """Collectives over all replicas, in the order in which the backward pass has the gradients."""
+
+    travels: Callable[[AllReducePlan, tuple[int, ...], str], Wire] = wire
+    """What is sent of a gradient of a shape and type."""
 
     def apply(self, draft: Draft) -> None:
         """Reduce every gradient whose variable is updated on all replicas."""
@@ -37,7 +41,7 @@ class AllReduceSynchronizer(Kernel):
                 continue
             shape = draft.captured.variables[gradient.variable].shape
             dtype = gradient_type(draft.captured, gradient).name
-            parcel = Parcel(draft, gradient, wire(_plan(draft, gradient.variable), shape, dtype))
+            parcel = Parcel(draft, gradient, self.travels(_plan(draft, gradient.variable), shape, dtype))
             running[parcel] = COMPRESSORS[parcel.wire.form](parcel)
         sent = {parcel: next(rounds) for parcel, rounds in running.items()}
         turn = 0
