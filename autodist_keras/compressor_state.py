@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from os import PathLike
+from typing import Any, cast
 
 import numpy as np
 
@@ -45,8 +46,8 @@ class CompressorState:
         if not zipfile.is_zipfile(path):
             _log.warning("%s holds no compressor state; save to a .keras file to keep it.", path)
             return
-        buffer = BytesIO()
-        np.savez(buffer, allow_pickle=False, **{_STRATEGY: np.array(self.strategy)}, **self.values)
+        buffer, arrays = BytesIO(), {_STRATEGY: np.array(self.strategy), **self.values}
+        np.savez(buffer, **cast(Any, arrays))
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr(MEMBER, buffer.getvalue())
 

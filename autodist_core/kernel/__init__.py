@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,10 +52,12 @@ class DistributedGraph:
         return "\n".join(str(change) for change in self.changes)
 
 
-def build(item: GraphItem, placement: Placement, active: int | None = None) -> DistributedGraph:
+def build(
+    item: GraphItem, placement: Placement, active: int | None = None, kernels: Sequence[Kernel] = PIPELINE
+) -> DistributedGraph:
     """The graph of one step in which the first `active` replicas have examples."""
     draft = Draft.of(placement.partitioner.apply(item), placement, active)
-    changes = run(draft, PIPELINE)
+    changes = run(draft, kernels)
     examples = tuple(draft.examples(replica) for replica in draft.busy)
     total = draft.total()
     used = tuple(

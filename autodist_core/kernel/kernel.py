@@ -47,7 +47,9 @@ class Draft:
     collectives: int = 0
     """How many there are on each replica: all number them alike."""
     kept: list[Kept] = field(default_factory=list)
+    """The variables that kernels added."""
     remembered: list[Remembered] = field(default_factory=list)
+    """Their new values, to be written together with the update."""
 
     @staticmethod
     def of(item: GraphItem, placement: Placement, active: int | None = None) -> Draft:

@@ -60,6 +60,12 @@ class KeptVariables:
         self._given = dict(values)
         self._set(known)
 
+    def drop(self) -> None:
+        """Let go of the session."""
+        self._graph = self._session = None
+        self._known.clear()
+        self._given.clear()
+
     def _set(self, variables: Sequence[Kept]) -> None:
         if variables:
             held = [self._known[kept.name] for kept in variables]

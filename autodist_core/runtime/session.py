@@ -96,6 +96,7 @@ class DistributedSession:
             self._session.close()
         self._session = None
         self._graph = None
+        self._kept.drop()
         self._calls.clear()
 
     def _require_open(self) -> None:
@@ -147,9 +148,9 @@ class DistributedSession:
     def import_graph(self, graph: DistributedGraph, prefix: str) -> Callable[..., Any]:
         """Make a distributed graph part of the session; returns a callable over all its feeds."""
         self._require_open()
+        self._kept.add(graph.kept)
         with self._graph.as_default():
             tf.graph_util.import_graph_def(graph.graph_def, name=prefix)
-        self._kept.add(graph.kept)
         initializers = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]
         if initializers:
             self._session.run(initializers)

@@ -10,10 +10,13 @@ import tensorflow as tf
 
 from autodist_core import GraphItem
 from autodist_core.capture import capture
-from autodist_core.kernel import build
+from autodist_core.compiler import AllReducePlan
+from autodist_core.kernel import PIPELINE, build
+from autodist_core.kernel.synchronizer import AllReduceSynchronizer
 from autodist_core.plan import bytes_per_step
 from autodist_core.runtime import DistributedSession
 from autodist_core.strategy import AllReduce
+from autodist_core.strategy.wire import FACTORS, Wire, wire
 from tests.capture.plain import RATE, descend, gradients_of, trace
 from tests.kernel.graphs import (
     SHAPES,
@@ -208,6 +211,38 @@ def test_full_rank_travels_as_it_is_and_is_exact(rank: int):
         np.testing.assert_array_equal(found[name], exact[name])
 
 
+def _factors_of_full_rank(plan: AllReducePlan, shape: tuple[int, ...], dtype: str) -> Wire:
+    """As nobody would send them: more numbers than the matrix has."""
+    if len(shape) != 2:
+        return wire(plan, shape, dtype)
+    rank = min(shape)
+    return Wire(FACTORS, dtype, ((shape[0], rank), (shape[1], rank)), feedback=True)
+
+
+@pytest.mark.parametrize("cpus, active", [(2, 2), (3, 3), (3, 1)])
+def test_factors_of_full_rank_are_exact_and_owe_nothing(cpus: int, active: int):
+    item, values = layered_item(layered_variables()), {n: v.numpy() for n, v in layered_variables().items()}
+    placement = placed(item, power(1), machine(cpus))
+    kernels = [AllReduceSynchronizer(_factors_of_full_rank) if isinstance(kernel, AllReduceSynchronizer) else kernel
+               for kernel in PIPELINE]  # fmt: skip
+    batches = np.random.default_rng(23).normal(size=(4, active, 3))
+    exact = train(item, placed(item, EXACT, machine(cpus)), values, list(batches))
+    session = DistributedSession(placement)
+    session.add(item)
+    session.load(values)
+    step = session.import_graph(build(item, placement, active, kernels), "full")
+    for batch in batches:
+        step(*np.split(batch, active), *[1.0] * active, float(active))
+    found, left = session.read(session.known), session.read_kept()
+    session.close()
+    for name in (*SHAPES, "scale"):
+        assert np.max(np.abs(found[name] - exact[name])) <= 1e-12 * np.max(np.abs(exact[name])), name
+    for name in SHAPES:
+        # Of one replica's part something may lie outside the sum's columns; it is made up for by the others'.
+        owed = [left[f"compressor/error/{name}@replica{index}"] for index in range(cpus)]
+        assert np.abs(np.sum(owed, axis=0)).max() <= 1e-14
+
+
 def _sent(item: GraphItem, builder: AllReduce, cpus: int = 2, active: int | None = None) -> list[tf.Tensor]:
     """What replica 0 puts into collectives."""
     graph = build(item, placed(item, builder, machine(cpus)), active).graph_def
@@ -354,3 +389,18 @@ def test_what_is_kept_is_written_by_a_kernel_of_its_own_behind_the_barrier():
         "compressor/error/w@replica0 : float64[3,2]", "compressor/error/w@replica1 : float64[3,2]",
         "compressor/error/b@replica0 : float64[2]", "compressor/error/b@replica1 : float64[2]",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("builder", [FEEDBACK, power(1, bucket_bytes=64)], ids=str)
+def test_what_a_gpu_replica_computes_and_keeps_is_on_its_gpu(builder: AllReduce):
+    item = layered_item(layered_variables(first="float32", second="float32"))
+    graph = build(item, placed(item, builder, machine(gpus=2)), 1)
+    assert {kept.device for kept in graph.kept} == {"/device:GPU:0", "/device:GPU:1"}
+    for node in graph.graph_def.node:
+        for index in (0, 1):
+            if f"replica{index}" in node.name and node.op in ("Cast", "MatMul", "Qr", "Fill", "SelectV2", "Slice"):
+                assert node.device == f"/device:GPU:{index}" or node.name.startswith("feed/"), node.name
+    ops = {node.op for node in graph.graph_def.node}
+    assert {"Fill", "SelectV2", "ReadVariableOp", "AssignVariableOp"} <= ops
+    hints = {n.attr["communication_hint"].s for n in nodes_of(graph.graph_def, "CollectiveReduceV2").values()}
+    assert hints == {b"nccl"}

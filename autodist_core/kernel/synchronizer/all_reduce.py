@@ -16,7 +16,8 @@ from autodist_core.kernel import editor
 from autodist_core.kernel.kernel import Draft, Kernel, Rows
 from autodist_core.kernel.placement import Owner
 from autodist_core.kernel.synchronizer.buckets import Lane, Load, reduce
-from autodist_core.kernel.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors
+from autodist_core.kernel.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors, Travels
+from autodist_core.strategy.wire import wire
 
 _HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}
 
@@ -24,6 +25,9 @@ _HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}
 @dataclass(frozen=True)
 class AllReduceSynchronizer(Kernel):
     """Collectives over all replicas, in the order in which the backward pass has the gradients."""
+
+    travels: Travels = wire
+    """What is sent of a gradient of a shape and type."""
 
     def apply(self, draft: Draft) -> None:
         """Reduce every gradient whose variable is updated on all replicas."""
@@ -36,7 +40,7 @@ class AllReduceSynchronizer(Kernel):
                 for owner in owners:
                     draft.reduced_for(gradient, owner)
                 continue
-            for parcel in _parcels(draft, gradient):
+            for parcel in _parcels(draft, gradient, self.travels):
                 running[parcel] = COMPRESSORS[parcel.wire.form](parcel)
         sent = {parcel: next(rounds) for parcel, rounds in running.items()}
         turn = 0
@@ -47,13 +51,13 @@ class AllReduceSynchronizer(Kernel):
         _put_together(draft, owners, sums)
 
 
-def _parcels(draft: Draft, gradient: Gradient) -> list[Parcel]:
+def _parcels(draft: Draft, gradient: Gradient, travels: Travels) -> list[Parcel]:
     """A gradient as it travels: whole, or, of a variable in shards that are all reduced, one shard after the other."""
     plan = draft.placement.plans[gradient.variable]
     if not plan.shards:
-        return [Parcel(draft, gradient, _reduced(plan.synchronizer))]
+        return [Parcel(draft, gradient, _reduced(plan.synchronizer), travels)]
     return [
-        Parcel(draft, gradient, _reduced(shard.synchronizer), plan.axis or 0, shard) for shard in plan.shards
+        Parcel(draft, gradient, _reduced(shard.synchronizer), travels, plan.axis or 0, shard) for shard in plan.shards
     ]
 
 

@@ -23,6 +23,8 @@ from autodist_core.strategy.wire import Wire
 
 Tensors = tuple[str, ...]
 """Names of tensors, one on each replica."""
+Travels = Callable[[AllReducePlan, tuple[int, ...], str], Wire]
+"""What decides what is sent of a gradient of a shape and type."""
 Rounds = Generator[Tensors, Tensors, Tensors]
 
 
@@ -33,6 +35,7 @@ class Parcel:
     draft: Draft
     gradient: Gradient
     plan: AllReducePlan
+    travels: Travels
     axis: int = 0
     shard: Shard | None = None
 
@@ -47,7 +50,7 @@ class Parcel:
     @cached_property
     def wire(self) -> Wire:
         """How it travels."""
-        return wire.wire(self.plan, self.shape, self.dtype.name)
+        return self.travels(self.plan, self.shape, self.dtype.name)
 
     @property
     def label(self) -> str:
