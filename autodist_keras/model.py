@@ -27,7 +27,7 @@ from autodist_keras import checks
 from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
 from autodist_keras.hooks import hook
 from autodist_keras.state import State
-from autodist_keras.tracing import optimizers_of
+from autodist_keras.tracing import Captured, optimizers_of
 from autodist_keras.variables import ModelVariables, is_sparse_layer_variable
 
 _OWN = (
@@ -170,22 +170,27 @@ class DistributedModel:
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
 
-        The model's state is as before afterwards. Returns a table; raises a ValueError if a model with float64
-        variables differs by more than rounding.
+        Takes the arrays of one batch, which every step trains on, or a dataset, of which each step takes a batch. The
+        model's state is as before afterwards. Returns a table; raises a ValueError if variables differ by more than
+        rounding.
         """
         from autodist_keras.verify import verify
 
         return verify(self, x, y, steps)
+
+    def _captured_for(self, data: Any) -> Captured:
+        """The training step, captured for a batch as `train_step` gets it; nothing runs."""
+        checks.compiled(self.model)
+        batch = read_batch(data)
+        function = StepFunction(self.model, self.model.train_step, False, self._open)
+        return function.capture(batch, function.specs_for(batch))
 
     def _item_for_planning(self, data: tuple[Any, ...]) -> GraphItem:
         train = self._functions.get("train")
         if train is not None and train.captured is not None:
             return train.captured.item
         if data:
-            checks.compiled(self.model)
-            batch = read_batch(data)
-            function = StepFunction(self.model, self.model.train_step, False, self._open)
-            return function.capture(batch, function.specs_for(batch)).item
+            return self._captured_for(data).item
         checks.built(self.model)
         trainable = {id(v): v for v in self.model.trainable_variables}
         return GraphItem(tuple(
