@@ -245,6 +245,7 @@ class DistributedModel:
             if function is None:
                 if mode == "train":
                     checks.optimizer(self.model)
+                    checks.say_without_effect(self.model)
                 step = getattr(self.model, f"{mode}_step")
                 function = self._functions[mode] = StepFunction(self.model, step, mode == "predict", self._open)
             run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
