@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,8 @@ from autodist_core.errors import AutodistError, NotYetError, ResourceSpecError, 
 from autodist_core.resource_spec import ResourceSpec
 from autodist_keras.fused import kernels_of
 from autodist_keras.tracing import optimizers_of
+
+_log = logging.getLogger("autodist")
 
 CLAIM = "_autodist_claim"
 
@@ -145,11 +148,23 @@ def notes(model: Any, fused_updates: bool, shares: bool, whole: Mapping[str, str
     drops = [layer.name for layer in layers if _draws(layer)]
     if drops:
         lines.append(f"each replica draws its own random numbers in {_some(drops)}; replica 0 those of one device")
+    return "".join(f"\n  note: {line}" for line in lines + _without_effect(model))
+
+
+def say_without_effect(model: Any) -> None:
+    """Log what was asked for in `compile` and is not done."""
+    lines = _without_effect(model)
+    if lines:
+        _log.warning("%s.", "; ".join(lines))
+
+
+def _without_effect(model: Any) -> list[str]:
+    lines = []
     if model.compiled and model.jit_compile:
         lines.append("jit_compile=True: the distributed step runs without XLA")
     if model.compiled and model.run_eagerly:
         lines.append("run_eagerly=True: the distributed step is a graph all the same; debug on the plain model")
-    return "".join(f"\n  note: {line}" for line in lines)
+    return lines
 
 
 def _draws(layer: Any) -> bool:

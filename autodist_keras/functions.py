@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import keras
@@ -140,14 +141,50 @@ def _dynamic(spec: tf.TensorSpec, seen: tf.TensorSpec) -> tf.TensorSpec:
     return tf.TensorSpec(axes, spec.dtype)
 
 
+@dataclass(frozen=True)
+class Feed:
+    """An iterator that Keras hands over, and what takes its next batch."""
+
+    iterator: Any
+    fetch: Callable[[], Any]
+
+
+def _feed(iterator: Any) -> Feed:
+    """The feed of an iterator; one of tf.data is asked in a graph, as Keras asks it.
+
+    Asked eagerly, TensorFlow turns the shapes of the data's specs into its own with calls to Python. There Ctrl-C is
+    noticed, and what is left of a shape half read ends the process.
+    """
+    if not isinstance(iterator, tf.data.Iterator):
+        return Feed(iterator, partial(next, iterator))
+    return Feed(iterator, partial(_get_next(tf.type_spec_from_value(iterator)), *_tensors(iterator)))
+
+
+@lru_cache(maxsize=16)
+def _get_next(spec: Any) -> Callable[..., Any]:
+    """A graph that takes a batch from iterators of one type, given an iterator's tensors: the cheapest way to ask."""
+    function = tf.function(
+        lambda *tensors: tf.nest.pack_sequence_as(spec, tensors, expand_composites=True).get_next(), autograph=False
+    )
+    return function.get_concrete_function(*_tensors(spec))
+
+
+def _tensors(iterator: Any) -> list[Any]:
+    return tf.nest.flatten(iterator, expand_composites=True)
+
+
 def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
     """The shape in which Keras calls train and test functions: an iterator, `steps_per_execution` batches a call."""
+    feed = Feed(None, lambda: None)
 
     def run(iterator: Any) -> Any:
+        nonlocal feed
+        if feed.iterator is not iterator:
+            feed = _feed(iterator)
         outputs, ran = None, False
         for _ in range(model.steps_per_execution):
             try:
-                data = next(iterator)
+                data = feed.fetch()
             except (StopIteration, tf.errors.OutOfRangeError):
                 if ran:
                     return outputs

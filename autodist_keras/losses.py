@@ -11,7 +11,7 @@ The factor is exactly 1 with one replica. The loss that is logged is the same nu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -25,15 +25,16 @@ _SUMS = ("sum", "none", None)
 
 @contextmanager
 def corrected(model: Any, trace: Any) -> Iterator[None]:
-    """Correct the compiled losses, means of losses and per-example `add_loss` terms of a model."""
+    """Correct the compiled losses, means of batch values and per-example `add_loss` terms of a model."""
     compile_loss = getattr(model, "_compile_loss", None)
     with ExitStack() as hooks:
         if compile_loss is not None and compile_loss.built:
             flat = [entry._replace(loss=_Corrected(entry.loss, trace)) for entry in compile_loss._flat_losses]
             hooks.enter_context(hook(compile_loss, "_flat_losses", flat))
-        for metric in model.metrics:
-            if type(metric).update_state is keras.metrics.Mean.update_state:
-                hooks.enter_context(hook(metric, "update_state", _of_scalars(metric, trace)))
+        for metric in _single(model.metrics):
+            hooked = _UPDATES.get(type(metric).update_state)
+            if hooked is not None:
+                hooks.enter_context(hook(metric, "update_state", hooked(metric, trace)))
         aggregate = model._aggregate_additional_loss
         hooks.enter_context(
             hook(model, "_aggregate_additional_loss", lambda loss: aggregate(_per_example(loss, trace)))
@@ -121,20 +122,53 @@ def _per_example(loss: Any, trace: Any) -> Any:
     return loss
 
 
-def _of_scalars(metric: Any, trace: Any) -> Any:
-    """A mean of numbers of which each stands for a whole batch: a replica adds its part of one.
+def _single(metrics: Iterable[Any]) -> Iterator[Any]:
+    """Every metric; the compiled ones stand inside one that holds them."""
+    for metric in metrics:
+        yield metric
+        yield from _single(getattr(metric, "metrics", ()))
 
-    So it is with `tracker.update_state(loss)` in a custom step, and with Keras's own trackers of single outputs. A
-    weight that is a tensor (the number of examples) is the replica's own already.
+
+def _of_scalars(metric: Any, trace: Any) -> Any:
+    """A mean of numbers of which each stands for a whole batch.
+
+    So it is with `tracker.update_state(loss)` in a custom step, and with Keras's own trackers of single outputs.
     """
     update_state = metric.update_state
 
     def hooked(values: Any, sample_weight: Any = None) -> Any:
-        if _is_float_scalar(values) and not tf.is_tensor(sample_weight):
-            sample_weight = trace.share(tf.float64) * (1.0 if sample_weight is None else sample_weight)
-        return update_state(values, sample_weight=sample_weight)
+        return update_state(values, sample_weight=_weight(values, sample_weight, trace))
 
     return hooked
+
+
+def _of_function(metric: Any, trace: Any) -> Any:
+    """A mean of what a function makes of a batch: one number where predictions have no last axis, say, and `mae`."""
+    update_state = metric.update_state
+
+    def hooked(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        values = metric._fn(y_true, y_pred, **metric._fn_kwargs)
+        with hook(metric, "_fn", lambda *_, **__: values):
+            return update_state(y_true, y_pred, sample_weight=_weight(values, sample_weight, trace))
+
+    return hooked
+
+
+_UPDATES = {
+    keras.metrics.Mean.update_state: _of_scalars,
+    keras.metrics.MeanMetricWrapper.update_state: _of_function,
+}
+"""How a metric's update is hooked, by the update that its class has; metrics with an update of their own are left."""
+
+
+def _weight(values: Any, sample_weight: Any, trace: Any) -> Any:
+    """The weight of values in a mean: where they are one number for a whole batch, a replica adds its part of one.
+
+    A weight that is a tensor (the number of examples) is the replica's own already.
+    """
+    if not _is_float_scalar(values) or tf.is_tensor(sample_weight):
+        return sample_weight
+    return trace.share(tf.float64) * (1.0 if sample_weight is None else sample_weight)
 
 
 def _is_float_scalar(value: Any) -> bool:

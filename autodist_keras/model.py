@@ -30,7 +30,7 @@ from autodist_keras.compressor_state import CompressorState
 from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
 from autodist_keras.hooks import hook
 from autodist_keras.state import State
-from autodist_keras.tracing import optimizers_of
+from autodist_keras.tracing import Captured, optimizers_of
 from autodist_keras.variables import ModelVariables, is_sparse_layer_variable
 
 _OWN = (
@@ -193,8 +193,9 @@ class DistributedModel:
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
 
-        The model's state is as before afterwards. Returns a table; raises a ValueError if a model with float64
-        variables differs by more than rounding, unless the plan says that the strategy is not exact.
+        Takes the arrays of one batch, which every step trains on, or a dataset, of which each step takes a batch. The
+        model's state is as before afterwards. Returns a table; raises a ValueError if variables differ by more than
+        rounding, unless the plan says that the strategy is not exact.
         """
         from autodist_keras.verify import verify
 
@@ -206,15 +207,19 @@ class DistributedModel:
         notes = self._trained.notes if self._trained is not None else ()
         return tuple(note for note in notes if note.startswith("not exact"))
 
+    def _captured_for(self, data: Any) -> Captured:
+        """The training step, captured for a batch as `train_step` gets it; nothing runs."""
+        checks.compiled(self.model)
+        batch = read_batch(data)
+        function = StepFunction(self.model, self.model.train_step, False, self._open, self.fused_updates)
+        return function.capture(batch, function.specs_for(batch))
+
     def _item_for_planning(self, data: tuple[Any, ...]) -> GraphItem:
         train = self._functions.get("train")
         if train is not None and train.captured is not None:
             return train.captured.item
         if data:
-            checks.compiled(self.model)
-            batch = read_batch(data)
-            function = StepFunction(self.model, self.model.train_step, False, self._open, self.fused_updates)
-            return function.capture(batch, function.specs_for(batch)).item
+            return self._captured_for(data).item
         checks.built(self.model)
         trainable = {id(v): v for v in self.model.trainable_variables}
         return GraphItem(tuple(
@@ -285,6 +290,7 @@ class DistributedModel:
             if function is None:
                 if mode == "train":
                     checks.optimizer(self.model)
+                    checks.say_without_effect(self.model)
                 step = getattr(self.model, f"{mode}_step")
                 function = self._functions[mode] = StepFunction(
                     self.model, step, mode == "predict", self._open, self.fused_updates

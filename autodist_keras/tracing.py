@@ -29,23 +29,18 @@ from autodist_keras.variables import Entry, ModelVariables
 class Trace:
     """What the hooks see while one graph is traced."""
 
-    graph: Any = None
-    examples: Any = None
-    total: Any = None
+    graph: Any
+    examples: Any
+    total: Any
+    complete: bool
+    """Whether everything was built before, so that every hook was in place."""
+    result: Any = None
     gradients: list[tuple[Any, Marked]] = field(default_factory=list)
     updates: dict[int, tuple[int, int]] = field(default_factory=dict)
     sums: list[Any] = field(default_factory=list)
     scaled: set[int] = field(default_factory=set)
     inside: int = 0
     refusal: CaptureError | None = None
-    fused_updates: bool = False
-    complete: bool = False
-    """Whether everything was built before this pass, so that every hook was in place."""
-
-    def begin(self, examples: Any, total: Any, complete: bool) -> None:
-        """Forget what an earlier pass over the same function left."""
-        graph, fused_updates = tf.compat.v1.get_default_graph(), self.fused_updates
-        self.__init__(graph, examples, total, complete=complete, fused_updates=fused_updates)  # type: ignore[misc]
 
     def share(self, dtype: Any) -> Any:
         """This replica's part of the batch."""
@@ -87,15 +82,13 @@ def trace_step(
     `specs` has one entry for each leaf of `data` that is not None; `concat` says that its results have a row per
     example, `fused_updates` that optimizers may update in TensorFlow's training kernels.
     """
-    trace = Trace(fused_updates=fused_updates)
-    outputs: list[Any] = []
-    function = _trace(model, step, data, specs, trace, outputs)
+    function, trace = _trace(model, step, data, specs, fused_updates)
     if not trace.complete:
         # What was built while tracing was built by Keras's own rules, and without hooks.
-        function = _trace(model, step, data, specs, trace, outputs)
+        function, trace = _trace(model, step, data, specs, fused_updates)
     graph = function.graph
     variables = ModelVariables(model, optimizers_of(model), graph.variables)
-    flat = keras.tree.flatten(outputs[-1])
+    flat = keras.tree.flatten(trace.result)
     tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
     traced = Traced(
         graph=graph,
@@ -106,7 +99,7 @@ def trace_step(
         gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
         updates=trace.updates, sums=trace.sums, concat_outputs=concat,
     )
-    structure, plain = outputs[-1], list(flat)
+    structure, plain = trace.result, list(flat)
 
     def rebuild(values: Sequence[Any]) -> Any:
         leaves = list(plain)
@@ -140,37 +133,42 @@ def _require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) 
 
 
 def _trace(
-    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], trace: Trace, outputs: list[Any]
-) -> Any:
-    """One concrete function of the step. TensorFlow traces twice where variables are created: hooks are set inside."""
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], fused_updates: bool
+) -> tuple[Any, Trace]:
+    """One concrete function of the step, and what its hooks saw.
+
+    TensorFlow traces twice where variables are created: hooks are set inside, anew for each pass, and the last counts.
+    """
     present = [leaf is not None for leaf in keras.tree.flatten(data)]
+    passes: list[Trace] = []
 
     def function(*arguments: Any) -> list[Any]:
         *tensors, examples, total = arguments
-        trace.begin(examples, total, _is_built(model))
+        trace = Trace(tf.compat.v1.get_default_graph(), examples, total, _is_built(model))
+        passes.append(trace)
         remaining = iter(tensors)
         leaves = [next(remaining) if here else None for here in present]
-        with _hooks(model, trace):
-            result = keras.tree.map_structure(_as_tensor, step(keras.tree.pack_sequence_as(data, leaves)))
-        outputs.append(result)
-        return [leaf for leaf in keras.tree.flatten(result) if tf.is_tensor(leaf)]
+        with _hooks(model, trace, fused_updates):
+            trace.result = keras.tree.map_structure(_as_tensor, step(keras.tree.pack_sequence_as(data, leaves)))
+        return [leaf for leaf in keras.tree.flatten(trace.result) if tf.is_tensor(leaf)]
 
     named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(specs)]
     signature = [*named, tf.TensorSpec((), tf.float64, "examples"), tf.TensorSpec((), tf.float64, "total")]
     try:
-        return tf.function(function, autograph=False).get_concrete_function(*signature)
+        return tf.function(function, autograph=False).get_concrete_function(*signature), passes[-1]
     except Exception:
-        if trace.refusal is not None:
-            raise trace.refusal from None
+        for trace in passes[-1:]:
+            if trace.refusal is not None:
+                raise trace.refusal from None
         raise
 
 
 @contextmanager
-def _hooks(model: Any, trace: Trace) -> Iterator[None]:
+def _hooks(model: Any, trace: Trace, fused_updates: bool) -> Iterator[None]:
     with ExitStack() as hooks:
         for optimizer in optimizers_of(model):
             hooks.enter_context(_hooked_optimizer(optimizer, trace))
-            if trace.fused_updates:
+            if fused_updates:
                 hooks.enter_context(fused(optimizer))
         hooks.enter_context(losses.corrected(model, trace))
         hooks.enter_context(batch_norm.synchronized(model, trace))

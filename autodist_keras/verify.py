@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from autodist_keras.tracing import optimizers_of
 from autodist_keras.variables import Entry, ModelVariables
@@ -19,30 +20,77 @@ def verify(distributed: Any, x: Any, y: Any, steps: int) -> str:
     Raises a ValueError naming the variables that differ by more than rounding explains.
     """
     model = distributed.model
-    _build(model, x)
+    data = _same_each_time(x, y, steps)
+    first = next(iter(data)) if isinstance(data, tf.data.Dataset) else data[0]
+    _require_targets(model, first)
+    # Creates what is still missing of model and optimizers, so that both ways start from one complete state.
+    distributed._captured_for(first)
     entries = _entries(model)
     start, compressors = _values(entries), distributed.compressor_state()
     try:
-        for _ in range(steps):
-            model.train_on_batch(x, y)
+        model.fit(data, shuffle=False, verbose=0)
         alone = _values(entries)
         _restore(entries, start)
-        for _ in range(steps):
-            distributed.train_on_batch(x, y)
+        distributed.fit(data, shuffle=False, verbose=0)
         together = _values(entries)
     finally:
         _restore(entries, start)
         distributed.set_compressor_state(compressors)
-    return _table(entries, alone, together, steps, distributed.inexact)
+    return _table(entries, alone, together, min(steps, len(data)), distributed.inexact)
 
 
-def _build(model: Any, x: Any) -> None:
-    """Create what is still missing of model and optimizers, so that both ways start from one complete state."""
-    if not model.built:
-        model(keras.tree.map_structure(lambda array: array[:1], x))
-    for optimizer in optimizers_of(model):
-        if not optimizer.built:
-            optimizer.build(model.trainable_variables)
+class _Kept(keras.utils.PyDataset):
+    """Batches that are the same whenever they are asked for."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        super().__init__()
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._batches[index]
+
+
+def _same_each_time(x: Any, y: Any, steps: Any) -> Any:
+    """The data of `steps` steps, in the form of which `fit` hands the same structure to a training step."""
+    if not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"verify(steps={steps!r}): expected a whole number of steps, at least 1.")
+    if isinstance(x, tf.data.Dataset | keras.utils.PyDataset):
+        if y is not None:
+            raise ValueError(f"verify(x, y): targets come with the batches of a {type(x).__name__}; leave y out.")
+        batches = list(x.take(steps)) if isinstance(x, tf.data.Dataset) else _taken(x, steps)
+        if not batches:
+            raise ValueError(f"verify(x): the {type(x).__name__} has no batches; at least 1 is needed.")
+        if not isinstance(x, tf.data.Dataset):
+            return _Kept(batches)
+        kept = tf.data.Dataset.from_generator(lambda: batches, output_signature=x.element_spec)
+        return kept.apply(tf.data.experimental.assert_cardinality(len(batches)))
+    if not all(hasattr(leaf, "shape") for leaf in keras.tree.flatten((x, y)) if leaf is not None):
+        raise TypeError(
+            "verify(x, y): expected the arrays of one batch, a tf.data.Dataset or a keras.utils.PyDataset. "
+            f"Received: x of type {type(x).__name__}, y of type {type(y).__name__}."
+        )
+    return tf.data.Dataset.from_tensors(keras.utils.pack_x_y_sample_weight(x, y)).repeat(steps)
+
+
+def _taken(data: Any, steps: int) -> list[Any]:
+    count = data.num_batches
+    return [data[index] for index in range(steps if count is None else min(steps, count))]
+
+
+def _require_targets(model: Any, batch: Any) -> None:
+    own = keras.Model.train_step is type(model).train_step and keras.Model.compute_loss is type(model).compute_loss
+    if own and model.compiled and model._compile_loss is not None and _targets(batch) is None:
+        raise ValueError(
+            f"verify: model {model.name!r} is compiled with a loss, which needs targets. "
+            "Pass them, verify(x, y), or a dataset whose batches have them."
+        )
+
+
+def _targets(batch: Any) -> Any:
+    return keras.utils.unpack_x_y_sample_weight(batch)[1]
 
 
 def _entries(model: Any) -> tuple[Entry, ...]:

@@ -31,7 +31,8 @@ HEADER = "# mypy: ignore-errors\n"
 
 def generator() -> Path:
     """The folder that holds the pinned generator, installed there if need be."""
-    folder = SOURCES.parent / "build" / GENERATOR
+    # Wheels differ between versions of Python, and one clone may see several.
+    folder = SOURCES.parent / "build" / f"{GENERATOR}-{sys.implementation.cache_tag}"
     # Written last: an installation that was cut short is done again.
     complete = folder / "complete"
     if not complete.exists():

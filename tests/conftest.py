@@ -1,7 +1,8 @@
-"""What every test shares: quiet TensorFlow, and a Keras that no earlier test has touched."""
+"""What every test shares: quiet TensorFlow, an untouched Keras, and float64 where numbers count."""
 
 import os
 import sys
+from pathlib import Path
 
 # Both are read when TensorFlow and Keras are imported: once in this process, and after this file.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -9,11 +10,31 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import pytest
 
+NUMERIC = {"capture", "equality", "front", "kernel"}
+"""The folders in which everything is computed in float64."""
+
+OF_KERAS = "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+"""Keras's callbacks and its saving turn variables into arrays in a way that NumPy 2 warns of."""
+
+
+def is_numeric(path: Path) -> bool:
+    """Whether a test's file lies in one of them; doctests and what lies in `tests` itself do not."""
+    return path.parent.name in NUMERIC and path.parents[1] == Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    """Warnings are errors, except for the one that is Keras's own."""
+    for item in items:
+        if is_numeric(item.path):
+            item.add_marker(pytest.mark.filterwarnings(OF_KERAS))
+
 
 @pytest.fixture(autouse=True)
-def fresh_keras():
+def fresh_keras(request):
     """Give each test Keras's defaults and the same seeds, whatever ran before; imports nothing by itself."""
     reset_keras()
+    if is_numeric(request.path):
+        request.getfixturevalue("float64")
     yield
     reset_keras()
 

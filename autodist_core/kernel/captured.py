@@ -255,8 +255,8 @@ class Captured:
 def check(captured: Captured) -> None:
     """Raise a CaptureError that lists everything in a captured step that cannot be distributed."""
     problems = [
-        f"trainable variable {name!r} is written outside an optimizer; let optimizer.apply do it, "
-        "or make it non-trainable"
+        f"trainable variable {name!r} is written outside an optimizer; let optimizer.apply do it, or make it "
+        "non-trainable (where a layer's call writes it, as SpectralNormalization's does: freeze or replace that layer)"
         for name in sorted(captured.written_by_compute & set(captured.trained))
     ]
     problems += [

@@ -171,3 +171,18 @@ def test_a_single_replica_is_mentioned(caplog, capsys):
 
     text = _said(caplog, capsys, action)
     assert re.search(r"(?i)(single|one|only 1|1) replica\b", text)
+
+
+@pytest.mark.parametrize("asked, line", [
+    ({"jit_compile": True}, "jit_compile=True: the distributed step runs without XLA."),
+    ({"run_eagerly": True},
+     "run_eagerly=True: the distributed step is a graph all the same; debug on the plain model."),
+    ({}, None),
+], ids=["xla", "eagerly", "neither"])  # fmt: skip
+def test_what_is_asked_for_in_vain_is_said_at_the_first_fit(caplog, asked: dict, line: str | None):
+    data = dense_data()
+    with distributed(seeded(DENSE.build)) as front:
+        front.compile(**DENSE.compile_arguments("sgd") | asked)
+        for _ in range(2):
+            front.fit(data.x, data.y, verbose=0)
+    assert [record.getMessage() for record in caplog.records if record.name == "autodist"] == [line] * bool(line)

@@ -177,3 +177,34 @@ def test_the_state_of_random_layers_is_replica_0s():
         front.compile(**DENSE.compile_arguments("sgd"))
         _fit(front, model)
     assert_same(seeds(plain), seeds(model), tolerance=0.0)
+
+
+# A step that applies twice and fails in between
+
+
+class FailsHalfway(OwnStep):
+    """Applies twice; the second gradient does not exist for an example that is far out."""
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        x, y = data
+        with tf.GradientTape() as tape:
+            ratio = self(x, training=True) / tf.cast(x[:, :1] < 50.0, x.dtype)
+            loss = tf.reduce_mean(tf.square(tf.debugging.check_numerics(ratio, "too far out") - y))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return logs
+
+
+@pytest.mark.parametrize("share_memory", [True, False])
+def test_the_first_update_of_a_step_that_fails_halfway_stays(share_memory: bool):
+    data, weights = dense_data(14), []
+    data.x[10] = 60.0  # in the second batch
+    for replicas in (None, 2):
+        model = seeded(lambda: FailsHalfway(name="halfway"))
+        model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
+        front = distributed(model, replicas=replicas, share_memory=share_memory) if replicas else model
+        with pytest.raises(tf.errors.InvalidArgumentError, match="too far out"):
+            front.fit(data.x, data.y, **QUIET)
+        weights.append(named(model.weights))
+    assert_same(*weights)
+    assert int(model.optimizer.iterations) == 3

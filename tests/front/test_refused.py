@@ -8,11 +8,12 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import TOLERANCE, assert_same, named, relative_error
-from tests.support.distributed import BUILDERS, distributed
+from autodist_core.errors import CaptureError
+from tests.support.compare import TOLERANCE, assert_equally_trained, assert_same, named, relative_error
+from tests.support.distributed import BUILDERS, distributed, train_distributed
 from tests.support.models import DENSE, ReferenceModel, dense_data
 from tests.support.steps import OwnStep
-from tests.support.training import seeded
+from tests.support.training import seeded, train_plain
 from tests.support.twins import QUIET, flat, run_plain, state
 
 
@@ -159,3 +160,29 @@ def test_python_in_the_step_runs_on_this_machine():
         actual = flat({"result": program(front, model), "state": state(model)})
     expected = run_plain(program, reference)
     assert max(relative_error(value, actual[name]) for name, value in expected.items()) <= TOLERANCE
+
+
+def _spectral(frozen: bool) -> keras.Model:
+    """Every call divides the wrapped layer's kernel by its norm, in place."""
+    wrapped = keras.layers.Dense(4, name="wrapped")
+    wrapped.trainable = not frozen
+    layers = [keras.layers.SpectralNormalization(wrapped, name="spectral"), keras.layers.Dense(1, name="out")]
+    return keras.Sequential([keras.Input((5,), name="x"), *layers], name="spectral_model")
+
+
+def test_a_layer_that_writes_its_kernel_is_refused_with_what_can_be_done():
+    data, model = dense_data(), seeded(lambda: _spectral(frozen=False))
+    with distributed(model) as front:
+        front.compile("sgd", "mse", jit_compile=False)
+        with pytest.raises(CaptureError) as caught:
+            front.fit(data.x, data.y, **QUIET)
+    assert str(caught.value) == (
+        "this training step cannot be distributed: trainable variable 'spectral/wrapped/kernel' is written outside an "
+        "optimizer; let optimizer.apply do it, or make it non-trainable (where a layer's call writes it, as "
+        "SpectralNormalization's does: freeze or replace that layer)."
+    )
+
+
+def test_a_frozen_layer_that_writes_its_kernel_trains_like_one_device():
+    reference = ReferenceModel("spectral", lambda: _spectral(frozen=True), dense_data, lambda: {"loss": "mse"})
+    assert_equally_trained(train_plain(reference, "adam"), train_distributed(reference, "adam", replicas=3))

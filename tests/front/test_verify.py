@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support.compare import assert_same, named
 from tests.support.distributed import distributed
-from tests.support.models import DENSE, dense_data
+from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.steps import OwnStep
 from tests.support.training import seeded
 
 
@@ -37,3 +42,95 @@ def test_what_differs_is_named():
     noisy.compile(**DENSE.compile_arguments("sgd"))
     with distributed(noisy) as front, pytest.raises(ValueError, match=r"differs from one device in dense/first/kernel"):
         front.verify(data.x, data.y)
+
+
+def _pydataset(data):
+    class Shuffled(keras.utils.PyDataset):
+        """Gives other rows each time it is asked."""
+
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            rows = np.random.default_rng(len(seen)).permutation(len(data.x))[: 4 + index]
+            seen.append(index)
+            return data.x[rows], data.y[rows]
+
+    seen = []
+    return Shuffled(), seen
+
+
+def test_a_dataset_gives_each_step_a_batch_and_both_ways_the_same():
+    model, data = _compiled(), dense_data()
+    shuffled = tf.data.Dataset.from_tensor_slices((data.x, data.y)).shuffle(22).batch(5)
+    before = named(model.weights)
+    with distributed(model, replicas=3) as front:
+        assert front.verify(shuffled, steps=3).startswith("3 steps")
+        assert front.verify(shuffled, steps=9).startswith("5 steps")
+        batches, seen = _pydataset(data)
+        assert front.verify(batches, steps=2).startswith("2 steps")
+        assert seen == [0, 1]
+    assert_same(before, named(model.weights), tolerance=0.0)
+
+
+class Looks(OwnStep):
+    """Unpacks what it is given, and notes its form."""
+
+    seen: ClassVar[list] = []
+
+    def train_step(self, data):
+        self.seen.append(keras.tree.map_structure(lambda leaf: "leaf", data))
+        x, y = data if isinstance(data, tuple) else (data, 0.0)
+        return super().train_step((x, y))
+
+
+@pytest.mark.parametrize("arguments", [1, 2])
+def test_a_custom_step_gets_what_fit_gives_it(arguments: int):
+    given = dense_data()
+    data = (given.x, given.y)[:arguments]
+    model = seeded(Looks)
+    model.compile("adam", jit_compile=False)
+    Looks.seen.clear()
+    with distributed(model) as front:
+        table = front.verify(*data)
+        assert "optimizer/" in table
+        front.fit(*data, epochs=1, verbose=0)
+    assert set(map(str, Looks.seen)) == {str("leaf" if arguments == 1 else ("leaf", "leaf"))}
+
+
+def test_an_optimizer_of_a_part_of_the_model_is_built_for_that_part_only():
+    reference = BY_NAME["adversarial"]
+    data, model = reference.data(), seeded(reference.build)
+    model.compile(**reference.compile_arguments("adam"))
+    with distributed(model) as front:
+        front.verify(data.x, data.y)
+    assert 0 < len(model.critic_optimizer._trainable_variables) < len(model.trainable_variables)
+
+
+REFUSED = {
+    "steps=0": (lambda verify, data: verify(data.x, data.y, steps=0), ValueError,
+                "verify(steps=0): expected a whole number of steps, at least 1."),
+    "steps=1.5": (lambda verify, data: verify(data.x, data.y, steps=1.5), ValueError,
+                  "verify(steps=1.5): expected a whole number of steps, at least 1."),
+    "dataset and targets": (lambda verify, data: verify(_pydataset(data)[0], data.y), ValueError,
+                            "verify(x, y): targets come with the batches of a Shuffled; leave y out."),
+    "no batches": (lambda verify, data: verify(tf.data.Dataset.from_tensors((data.x, data.y)).take(0)), ValueError,
+                   "verify(x): the _TakeDataset has no batches; at least 1 is needed."),
+    "no targets": (lambda verify, data: verify(data.x), ValueError,
+                   "verify: model 'dense' is compiled with a loss, which needs targets. "
+                   "Pass them, verify(x, y), or a dataset whose batches have them."),
+    "generator": (lambda verify, data: verify(iter([(data.x, data.y)])), TypeError,
+                  "verify(x, y): expected the arrays of one batch, a tf.data.Dataset or a keras.utils.PyDataset. "
+                  "Received: x of type list_iterator, y of type NoneType."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_compared_is_refused(case: str):
+    call, kind, message = REFUSED[case]
+    model = _compiled()
+    before = named(model.weights)
+    with distributed(model) as front, pytest.raises(kind) as caught:
+        call(front.verify, dense_data())
+    assert str(caught.value) == message
+    assert_same(before, named(model.weights), tolerance=0.0)

@@ -88,3 +88,12 @@ def test_a_stale_module_is_named(generator, monkeypatch, capsys):
     ]
     assert run()[0] == 0 and run("--check")[0] == 0
     assert not (generator.TARGET / "left_over_pb2.py").exists()
+
+
+def test_each_version_of_python_has_a_generator_of_its_own(generator, monkeypatch, tmp_path):
+    """One clone may be used with several; the wheels of another one do not load."""
+    monkeypatch.setattr(generator, "SOURCES", tmp_path / "proto")
+    folder = tmp_path / "build" / f"{generator.GENERATOR}-{sys.implementation.cache_tag}"
+    folder.mkdir(parents=True)
+    (folder / "complete").touch()
+    assert generator.generator() == folder

@@ -1,0 +1,40 @@
+"""Ctrl-C ends a training, and neither the process nor the model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_keras import functions
+from tests.support.distributed import distributed
+from tests.support.models import dense_data, dense_model
+from tests.support.training import seeded
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_interrupted_again_and_again():
+    command = [sys.executable, "-m", "tests.support.interrupted", "10"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout.split()[-1]) >= 20, run.stdout
+
+
+def test_batches_of_a_dataset_are_taken_in_one_graph_whatever_their_sizes():
+    """An operation that runs eagerly with shapes among its attributes is where Ctrl-C may end the process."""
+    given = dense_data()
+    rows = np.arange(9)[None, :] < np.arange(1, 10)[:, None]  # batches of 1 to 9 examples
+    data = tf.data.Dataset.from_generator(
+        lambda: ((given.x[:9][row], given.y[:9][row]) for row in rows),
+        output_signature=(tf.TensorSpec((None, 5), tf.float64), tf.TensorSpec((None, 1), tf.float64)),
+    ).apply(tf.data.experimental.assert_cardinality(len(rows)))
+    before = functions._get_next.cache_info()
+    with distributed(seeded(dense_model)) as front:
+        front.compile("sgd", "mse", jit_compile=False)
+        front.fit(data, epochs=3, shuffle=False, verbose=0)
+    after = functions._get_next.cache_info()
+    assert (after.misses - before.misses, after.hits - before.hits) == (1, 2)

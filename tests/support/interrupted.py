@@ -1,0 +1,65 @@
+"""A program whose `fit` is ended by Ctrl-C again and again: `python -m tests.support.interrupted 8` goes on for 8 s.
+
+Each interrupt falls somewhere into a running step. The last line that is printed counts them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.support.distributed import distributed
+from tests.support.models import dense_data, dense_model
+
+
+class Interrupts(keras.callbacks.Callback):
+    """Ctrl-C for this process, once in each training and some steps after it began."""
+
+    def __init__(self):
+        super().__init__()
+        self.random = random.Random(5)
+        self.training = threading.Event()
+        threading.Thread(target=self.interrupt, daemon=True).start()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if batch == 1:
+            self.training.set()
+
+    def interrupt(self):
+        while self.training.wait():
+            self.training.clear()
+            time.sleep(0.02 * self.random.random())
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def main(seconds: float) -> None:
+    """Train, be interrupted, train again from there; then see that the model is whole."""
+    given, model = dense_data(), dense_model()
+    # Batches of more sizes than one, so that the size is left open in the data's specs.
+    data = tf.data.Dataset.from_tensor_slices((given.x, given.y)).batch(7).repeat()
+    count, end, interrupts = 0, time.monotonic() + seconds, Interrupts()
+    with distributed(model) as front:
+        front.compile("adam", "mse", jit_compile=False)
+        while time.monotonic() < end:
+            try:
+                front.fit(data, steps_per_epoch=1_000_000, shuffle=False, verbose=0, callbacks=[interrupts])
+            except KeyboardInterrupt:
+                count += 1
+        before = int(model.optimizer.iterations)
+        front.fit(data, steps_per_epoch=3, shuffle=False, verbose=0)
+        assert int(model.optimizer.iterations) == before + 3
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
+    np.testing.assert_allclose(front.predict(given.x, verbose=0), np.asarray(model(given.x)), rtol=1e-4, atol=1e-6)
+    print(count)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))
