@@ -9,6 +9,10 @@ from autodist_core.strategy.base import Strategy, StrategyBuilder
 class HandWritten(StrategyBuilder):
     """Decides for one variable after the other."""
 
+    def __repr__(self):
+        options = ", ".join(f"{name}={value}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({options})"
+
     def build(self, graph_item, resource_spec):
         """One node for each variable."""
         strategy = Strategy()
