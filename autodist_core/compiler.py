@@ -179,16 +179,40 @@ def _uneven_note(dimension: int, config: PartitionerConfig) -> str:
     return f"{why}: split in {config.num_shards} uneven shards"
 
 
+@dataclass(frozen=True)
+class Apart:
+    """How many steps replicas may be ahead of the slowest; None for any number."""
+
+    staleness: int | None
+
+
+def drifting(strategy: CompiledStrategy) -> Apart | None:
+    """How far the replicas may drift apart; None where some variable keeps them in step."""
+    return _apart(strategy.replicas, strategy.variables)
+
+
+def _apart(replicas: tuple[str, ...], plans: tuple[VariablePlan, ...]) -> Apart | None:
+    used = [synchronizer for plan in plans for _, synchronizer in plan.pieces]
+    loose = [each for each in used if isinstance(each, PSPlan) and (not each.sync or each.staleness)]
+    if len(replicas) < 2 or not loose or len(loose) < len(used):
+        return None
+    return Apart(min((each.staleness for each in loose if each.sync), default=None))
+
+
 def _notes(replicas: tuple[str, ...], plans: tuple[VariablePlan, ...]) -> Iterator[str]:
     if len(replicas) == 1:
         yield "single replica: it computes the whole batch, and nothing is combined"
     used = [synchronizer for plan in plans for _, synchronizer in plan.pieces]
-    servers = [each for each in used if isinstance(each, PSPlan)]
-    if any(not each.sync for each in servers):
+    asked = [each for each in used if isinstance(each, PSPlan) and (not each.sync or each.staleness)]
+    apart = _apart(replicas, plans)
+    if apart and apart.staleness is None:
         yield "not exact: asynchronous updates (sync=False) use gradients of older weights"
-    stale = max((each.staleness for each in servers), default=0)
-    if stale:
-        yield f"not exact: staleness={stale} lets a replica compute on weights up to {stale} steps old"
+    elif apart:
+        steps = apart.staleness
+        yield f"not exact: staleness={steps} lets a replica compute on weights up to {steps} steps old"
+    elif asked and len(replicas) > 1:
+        others = next(plan.variable.name for plan in plans for _, each in plan.pieces if each not in asked)
+        yield f"staleness and sync=False have no effect: {others} keeps the replicas in step"
     lossy = {
         each.compressor: None
         for each in used

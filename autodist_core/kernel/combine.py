@@ -53,7 +53,7 @@ def _combine(draft: Draft, variable: Variable) -> None:
             f"{label}/sum", lambda *parts: (_sum(parts), tf.zeros_like(parts[0])), specs, device
         )
         draft.write(f"{label}/write_{replicas[0].prefix}", name, mirrors[0], total, draft.end + 1)
-        for replica, mirror in list(zip(replicas, mirrors, strict=True))[1 : draft.active]:
+        for replica, mirror in list(zip(replicas, mirrors, strict=True))[1 : len(draft.active)]:
             draft.write(f"{label}/clear_{replica.prefix}", name, mirror, nothing, draft.end + 1)
         return
     combined = values[0]

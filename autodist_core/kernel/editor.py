@@ -93,6 +93,8 @@ def attribute(value: Any) -> Any:
         message.shape.CopyFrom(value.as_proto())
     elif isinstance(value, attr_value_pb2.AttrValue):
         message.CopyFrom(value)
+    elif isinstance(value, list) and all(isinstance(each, tf.DType) for each in value):
+        message.list.type.extend(each.as_datatype_enum for each in value)
     else:
         message.tensor.CopyFrom(tf.make_tensor_proto(value))
     return message

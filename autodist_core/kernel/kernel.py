@@ -32,11 +32,11 @@ class Rows:
 
 @dataclass
 class Draft:
-    """A distributed step under construction; `active` replicas have examples, the others take an idle step."""
+    """A distributed step under construction; the `active` replicas have examples, the others take an idle step."""
 
     captured: Captured
     placement: Placement
-    active: int
+    active: tuple[int, ...]
     editor: Editor
     products: dict[tuple[str, int], Product] = field(default_factory=dict)
     local: dict[tuple[str, int, int], Rows] = field(default_factory=dict)
@@ -52,19 +52,20 @@ class Draft:
     """Their new values, to be written together with the update."""
 
     @staticmethod
-    def of(item: GraphItem, placement: Placement, active: int | None = None) -> Draft:
+    def of(item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None) -> Draft:
         """An empty draft of a captured step."""
         captured = Captured(item)
         check(captured)
         graph = captured.graph
         count = len(placement.replicas) if active is None else active
-        merged = products(captured) if placement.shares_memory and count > 1 else {}
-        return Draft(captured, placement, count, Editor(graph.library, graph.versions), merged)
+        indices = tuple(range(count)) if isinstance(count, int) else tuple(count)
+        merged = products(captured) if placement.shares_memory and len(indices) > 1 else {}
+        return Draft(captured, placement, indices, Editor(graph.library, graph.versions), merged)
 
     @property
     def busy(self) -> tuple[Replica, ...]:
         """The replicas that have examples."""
-        return self.placement.replicas[: self.active]
+        return tuple(self.placement.replicas[index] for index in self.active)
 
     def at(self, name: str) -> int:
         """The time at which a captured node touches variables; odd times lie between captured nodes."""

@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autodist_core.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan
-from autodist_core.errors import NotYetError
+from autodist_core.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan, drifting
 from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.kernel.captured import Captured
 from autodist_core.kernel.partitioner import VariablePartitioner
@@ -71,6 +70,14 @@ def local_device(name: str) -> str:
 
 
 @dataclass(frozen=True)
+class Loose:
+    """Replicas that do not wait for each other, and how many steps one may be ahead of the slowest."""
+
+    bound: int | None
+    """None where there is no bound: updates are asynchronous."""
+
+
+@dataclass(frozen=True)
 class Placement:
     """Copies and owners of every variable, for one strategy on the devices of one machine."""
 
@@ -85,6 +92,7 @@ class Placement:
     """The shards of what is split."""
     assembled: frozenset[str] = frozenset()
     """Of what is split, that of which every replica has a copy, put together after each update."""
+    loose: Loose | None = None
     mirrored: frozenset[str] = frozenset()
     """What replicas look at and follow after each update: the trained variables, and slots that the step reads."""
 
@@ -149,12 +157,8 @@ def inference(names: tuple[str, ...]) -> Placement:
 
 
 def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None = None) -> Placement:
-    """Decide where the variables of a captured training step live; `share_memory=None` leaves it to the strategy.
-
-    Raises a NotYetError that lists everything the strategy asks for and these kernels do not do.
-    """
+    """Decide where the variables of a captured training step live; `share_memory=None` leaves it to the strategy."""
     replicas = replicas_of(strategy.replicas)
-    _refuse_what_is_missing(strategy)
     shared = shares_memory(strategy, share_memory)
     # In one memory there is one copy and one update of a variable, and nothing to split.
     partitioner = VariablePartitioner() if shared else VariablePartitioner.of(item, _on_servers(strategy))
@@ -187,7 +191,8 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None
         owner_of.update(dict.fromkeys(names, label))
     return Placement(
         replicas, tuple(owners), plans, owner_of, optimizer_state, _remote_rows(captured, plans), partitioner,
-        parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle), mirrored,
+        parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle), _loose(captured, strategy),
+        mirrored,
     )
 
 
@@ -232,19 +237,8 @@ def _parts(split: GraphItem) -> dict[str, tuple[Variable, ...]]:
     return found
 
 
-def _refuse_what_is_missing(strategy: CompiledStrategy) -> None:
-    missing = []
-    for plan in strategy.variables:
-        for part in dict.fromkeys([plan.synchronizer, *(shard.synchronizer for shard in plan.shards)]):
-            if isinstance(part, PSPlan):
-                if not part.sync:
-                    missing.append(f"{plan.variable.name}: sync=False")
-                if part.staleness:
-                    missing.append(f"{plan.variable.name}: staleness={part.staleness}")
-    missing = list(dict.fromkeys(missing))
-    if missing:
-        shown = "; ".join(missing[:6]) + (f"; and {len(missing) - 6} more" if len(missing) > 6 else "")
-        raise NotYetError(
-            f"this strategy can be planned but not yet trained: {shown}. "
-            "Use synchronous updates, as all builders do by default."
-        )
+def _loose(captured: Captured, strategy: CompiledStrategy) -> Loose | None:
+    """How far replicas may drift apart, where nothing in the step or the strategy keeps them together."""
+    apart = drifting(strategy)
+    # A step that updates several times computes its second half on what the first one gave.
+    return Loose(apart.staleness) if apart and len(captured.occurrences) == 1 else None

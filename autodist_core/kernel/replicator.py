@@ -145,7 +145,7 @@ def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:
     """A replica's gradient, times n_r / N unless the loss was scaled by it already."""
     values = copied(replica, gradient.values.removesuffix(":0"))
     indices = copied(replica, gradient.indices.removesuffix(":0")) if gradient.indices else ""
-    if gradient.weighted or len(draft.busy) == 1:
+    if gradient.weighted or (len(draft.busy) == 1 and draft.placement.loose is None):
         return Rows(values, indices)
     dtype = gradient_type(draft.captured, gradient)
     name = f"weighted/{replica.prefix}/{gradient.occurrence}/{editor.safe(gradient.variable)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,9 @@ from autodist_core.errors import SessionError
 from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.kernel import DistributedGraph, Placement, build
 from autodist_core.kernel.placement import Copy
+from autodist_core.runtime.batches import Batches, slices
 from autodist_core.runtime.kept import KeptVariables
+from autodist_core.runtime.loose import LooseStep
 
 _GOLDEN = 0x9E3779B9
 
@@ -32,23 +33,36 @@ class DistributedSession:
         self._readers: dict[str, Any] = {}
         self._calls: dict[tuple[str, ...], Callable[..., Any]] = {}
         self._functions = 0
+        self._loose: list[LooseStep] = []
 
     @property
     def known(self) -> tuple[str, ...]:
         """The variables that the steps of this session touch."""
         return tuple(self._variables)
 
-    def add(self, item: GraphItem) -> Step:
+    def add(self, item: GraphItem) -> AnyStep:
         """A step of this session; its graph is built when it first runs."""
         for variable in item.variables:
             if variable.handle:
                 self._variables.setdefault(variable.name, variable)
         self._functions += 1
-        return Step(self, item, f"function{self._functions}")
+        name = f"function{self._functions}"
+        if not item.gradients or self.placement.loose is None:
+            return Step(self, item, name)
+        self._loose.append(LooseStep(self, item, name))
+        return self._loose[-1]
+
+    def settle(self) -> None:
+        """Wait until no replica is at work, and make what they wrote on the side one state."""
+        for step in self._loose:
+            step.settle()
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
         """Write variables, every copy of each."""
         self._require_open()
+        if not values:
+            return
+        self.settle()
         feeds: list[Any] = []
         arrays: list[np.ndarray] = []
         operations: list[Any] = []
@@ -72,6 +86,7 @@ class DistributedSession:
         names = tuple(names)
         if not names:
             return {}
+        self.settle()
         for name in names:
             if name not in self._readers:
                 self._readers[name] = self._make_reader(self._variables[name])
@@ -92,6 +107,8 @@ class DistributedSession:
 
     def close(self) -> None:
         """Free the state; the session cannot be used afterwards."""
+        for step in self._loose:
+            step.close()
         if self._session is not None:
             self._session.close()
         self._session = None
@@ -177,14 +194,13 @@ class Step:
         self._session = session
         self._prefix = prefix
         self._callables: dict[int, tuple[Callable[..., Any], tuple[int, ...]]] = {}
-        self._batched = tuple(
-            index for index, tensor in enumerate(item.inputs) if tensor.shape is None or len(tensor.shape) > 0
-        )
+        self._batches = Batches(item)
         self.item = item
         self.graph: DistributedGraph | None = None
 
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples; returns the step's outputs for the whole batch."""
+        self._session.settle()
         count = len(self._session.placement.replicas)
         active = max(1, min(total, count))
         if active not in self._callables:
@@ -193,10 +209,7 @@ class Step:
         if active == 1:
             return call(*(arrays[index] for index in inputs), float(total), float(total))
         bounds = slices(total, count)[:active]
-        feeds = [
-            arrays[index][start:stop] if index in self._batched else arrays[index]
-            for start, stop in bounds for index in inputs
-        ]
+        feeds = [array for start, stop in bounds for array in self._batches.part(arrays, inputs, start, stop)]
         return call(*feeds, *(float(stop - start) for start, stop in bounds), float(total))
 
     def _build(self, active: int) -> tuple[Callable[..., Any], tuple[int, ...]]:
@@ -205,15 +218,7 @@ class Step:
         return self._session.import_graph(graph, f"{self._prefix}_{active}"), graph.inputs
 
 
-def slices(total: int, parts: int) -> list[tuple[int, int]]:
-    """Where `numpy.array_split` cuts `total` rows into `parts`.
-
-    >>> slices(7, 3)
-    [(0, 3), (3, 5), (5, 7)]
-    """
-    size, extra = divmod(total, parts)
-    bounds = [index * size + min(index, extra) for index in range(parts + 1)]
-    return list(pairwise(bounds))
+AnyStep = Step | LooseStep
 
 
 def _is_own(variable: Variable, copy: Copy) -> bool:

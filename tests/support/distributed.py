@@ -28,9 +28,9 @@ BUILDERS = {
 HAND_WRITTEN = {"Alternating": Alternating, "Mixed": Mixed, "EveryAxis": EveryAxis}
 
 
-def builder_named(name: str) -> StrategyBuilder:
-    """A builder of the package, or a hand-written one."""
-    return (BUILDERS | HAND_WRITTEN)[name]()
+def builder_named(name: str | StrategyBuilder) -> StrategyBuilder:
+    """A builder of the package, or a hand-written one; a builder itself is as good."""
+    return (BUILDERS | HAND_WRITTEN)[name]() if isinstance(name, str) else name
 
 
 def distributed(model, *, replicas: int = 2, **arguments) -> DistributedModel:
@@ -54,7 +54,7 @@ def train_distributed(
     """
     model = seeded(reference.build)
     arguments = reference.compile_arguments(optimizer)
-    strategy = builder_named(builder) if isinstance(builder, str) else builder
+    strategy = builder_named(builder)
     if reference.second_optimizer:
         model.compile(**arguments)
         wrapper = distributed(model, replicas=replicas, share_memory=share_memory, strategy=strategy)

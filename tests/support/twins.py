@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from autodist_core.strategy import StrategyBuilder
 from tests.support.compare import TOLERANCE, assert_same, named
 from tests.support.distributed import builder_named, distributed
 from tests.support.models import BATCH, DENSE, ReferenceModel
@@ -50,7 +51,7 @@ def run_distributed(
     optimizer: str = "adam",
     *,
     replicas: int = 2,
-    builder: str = "AllReduce",
+    builder: str | StrategyBuilder = "AllReduce",
     share_memory: bool = False,
     fused_updates: bool | None = None,
     **settings,

@@ -78,7 +78,7 @@ class Parcel:
         """Each replica's own gradient; zeros where it has no examples."""
         draft = self.draft
         return tuple(
-            self._own(replica.index) if replica.index < draft.active else self._nothing(replica.index)
+            self._own(replica.index) if replica.index in draft.active else self._nothing(replica.index)
             for replica in draft.placement.replicas
         )
 

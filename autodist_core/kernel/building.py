@@ -1,0 +1,70 @@
+"""From a captured step and a placement to the graph of all replicas: the kernels, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autodist_core.graph_item import GraphItem
+from autodist_core.kernel.barriers import Barriers
+from autodist_core.kernel.combine import StateCombiner
+from autodist_core.kernel.kept import Kept
+from autodist_core.kernel.kernel import Change, Draft, Kernel, copied, run
+from autodist_core.kernel.order import Order
+from autodist_core.kernel.outputs import Outputs
+from autodist_core.kernel.placement import Placement
+from autodist_core.kernel.replicator import Replicator
+from autodist_core.kernel.residuals import Residuals
+from autodist_core.kernel.synchronizer import AllReduceSynchronizer, PSSynchronizer
+from autodist_core.kernel.update import Update
+
+PIPELINE: tuple[Kernel, ...] = (
+    Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Residuals(), Update(), StateCombiner(),
+    Outputs(), Order(),
+)
+
+
+@dataclass(frozen=True)
+class DistributedGraph:
+    """One step for all replicas: what to feed, what to fetch, what to run.
+
+    `feeds` names, for each replica, the placeholders of those captured inputs that are read at all, `inputs` says which
+    these are.
+    """
+
+    graph_def: Any
+    feeds: tuple[tuple[str, ...], ...]
+    inputs: tuple[int, ...]
+    examples: tuple[str, ...]
+    total: str
+    outputs: tuple[str, ...]
+    step: str
+    initializers: tuple[str, ...]
+    changes: tuple[Change, ...]
+    kept: tuple[Kept, ...] = ()
+    """Variables that are not the captured step's, and belong to the training's state all the same."""
+
+    def __str__(self) -> str:
+        return "\n".join(str(change) for change in self.changes)
+
+
+def build(
+    item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None,
+    kernels: Sequence[Kernel] = PIPELINE,
+) -> DistributedGraph:
+    """The graph of one step in which the first `active` replicas, or those with these indices, have examples."""
+    draft = Draft.of(placement.partitioner.apply(item), placement, active)
+    changes = run(draft, kernels)
+    examples = tuple(draft.examples(replica) for replica in draft.busy)
+    total = draft.total()
+    used = tuple(
+        index for index, tensor in enumerate(item.inputs) if copied(draft.busy[0], tensor.name) in draft.editor
+    )
+    return DistributedGraph(
+        draft.editor.graph_def(),
+        tuple(tuple(copied(replica, item.inputs[index].name) for index in used) for replica in draft.busy),
+        used,
+        examples, total, tuple(draft.outputs), "step", tuple(draft.initializers), changes,
+        tuple(draft.kept),
+    )

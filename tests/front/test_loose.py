@@ -1,0 +1,177 @@
+"""Replicas that do not wait for each other: how far apart they get, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.strategy import PS, Parallax, PartitionedPS, PSLoadBalancing
+from tests.support.compare import assert_same
+from tests.support.distributed import distributed
+from tests.support.models import BY_NAME, DENSE
+from tests.support.training import seeded
+from tests.support.twins import run_distributed, run_plain
+
+WIDTH = 3
+
+
+class Slow(keras.layers.Layer):
+    """Takes a while for rows whose first entry is above 1."""
+
+    def call(self, x):
+        def wait(rows):
+            time.sleep(0.03 if rows[0, 0] > 1.0 else 0.0)
+            return rows
+
+        found = tf.py_function(wait, [x], x.dtype)
+        found.set_shape(x.shape)
+        return found + 0.0 * x
+
+
+def _linear(optimizer="sgd", slow: bool = False) -> keras.Model:
+    """Its loss is linear in the weights, so that gradients do not depend on how old these are."""
+    layers = [keras.Input((WIDTH,), name="x"), *([Slow()] if slow else []),
+              keras.layers.Dense(2, use_bias=False, name="out")]  # fmt: skip
+    model = keras.Sequential(layers, name="linear")
+    model.compile(optimizer, lambda y_true, y_pred: keras.ops.mean(y_true * y_pred, axis=-1), jit_compile=False)
+    return model
+
+
+def _data(batches: int, examples: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(4)
+    return rng.uniform(size=(batches * examples, WIDTH)), rng.normal(size=(batches * examples, 2))
+
+
+def _fit(front, x, y, **options):
+    return front.fit(x, y, **{"batch_size": 6, "shuffle": False, "verbose": 0, **options})
+
+
+def _step(front):
+    return next(iter(front._functions["train"]._known.values()))[1]
+
+
+@pytest.mark.parametrize("bound", [1, 3])
+def test_the_bound_is_reached_and_never_passed(bound: int, float64):
+    x, y = _data(20, 6)
+    x[4::6] += 2.0  # in every batch, the rows of the last replica begin with a slow one
+    model = _linear(slow=True)
+    with distributed(model, replicas=3, strategy=PS(staleness=bound)) as front:
+        _fit(front, x, y)
+        assert _step(front).lead == bound
+        assert int(model.optimizer.iterations.numpy()) == 20
+
+
+@pytest.mark.parametrize("builder", [PS(staleness=2), PSLoadBalancing(staleness=1), PartitionedPS(staleness=3)])
+def test_an_update_is_made_of_one_batch_whatever_weights_it_was_computed_on(builder, float64):
+    x, y = _data(7, 6)
+    x, y = x[:-2], y[:-2]
+    expected = _linear(keras.optimizers.Adam(0.1, name="adam"))
+    start = expected.get_weights()
+    _fit(expected, x, y, epochs=2)
+    model = _linear(keras.optimizers.Adam(0.1, name="adam"))
+    model.set_weights(start)
+    with distributed(model, replicas=3, strategy=builder) as front:
+        _fit(front, x, y, epochs=2)
+    assert_same(
+        {str(index): v.numpy() for index, v in enumerate([*expected.weights, *expected.optimizer.variables])},
+        {str(index): v.numpy() for index, v in enumerate([*model.weights, *model.optimizer.variables])},
+    )
+
+
+@pytest.mark.parametrize("builder", [PS(sync=False), PSLoadBalancing(sync=False), PartitionedPS(sync=False)], ids=str)
+def test_asynchronous_updates_are_each_replicas_own_and_none_is_lost(builder, float64):
+    """As if every slice had been a batch; the order does not matter where gradients do not depend on weights."""
+    x, y = _data(50, 6)
+    expected = _linear()
+    start = expected.get_weights()
+    _fit(expected, x, y, batch_size=2)
+    model = _linear()
+    model.set_weights(start)
+    with distributed(model, replicas=3, strategy=builder) as front:
+        _fit(front, x, y)
+    assert int(model.optimizer.iterations.numpy()) == 150
+    assert_same({"kernel": expected.get_weights()[0]}, {"kernel": model.get_weights()[0]})
+
+
+@pytest.mark.parametrize("builder", [PS(staleness=2), PS(sync=False)], ids=str)
+def test_metrics_are_of_all_examples_and_training_converges(builder):
+    reference = BY_NAME["embedding"]
+    model, data = seeded(reference.build), reference.data()
+    with distributed(model, replicas=3, strategy=builder) as front:
+        front.compile(**reference.compile_arguments("adam"))
+        first = _fit(front, data.x, data.y, epochs=1).history["loss"][0]
+        history = _fit(front, data.x, data.y, epochs=8, validation_data=(data.x, data.y)).history
+        again = front.evaluate(data.x, data.y, verbose=0, return_dict=True)
+    assert history["loss"][-1] < 0.5 * first
+    assert history["val_loss"][-1] == pytest.approx(again["loss"])
+
+
+def test_a_metric_counts_every_example_once(float64):
+    x, y = _data(9, 6)
+    model = _linear(keras.optimizers.SGD(0.0))
+    expected = model.evaluate(x, y, verbose=0)
+    with distributed(model, replicas=3, strategy=PS(staleness=2)) as front:
+        assert _fit(front, x, y).history["loss"] == pytest.approx([expected], rel=1e-12)
+
+
+@pytest.mark.parametrize("builder", [PS(staleness=1), PS(sync=False)], ids=str)
+def test_a_failing_replica_ends_the_fit_and_the_next_one_works(builder):
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.Flatten()])
+    model.compile("sgd", "mse")
+    x, y = np.tile([[1, 2]], (60, 1)), np.zeros((60, 4))
+    wrong = np.array(x)
+    wrong[29] = 7  # in the fifth batch, for the last replica
+    with distributed(model, replicas=3, strategy=builder) as front:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
+            _fit(front, wrong, y)
+        assert 4 * (1 if builder.sync else 3) <= int(model.optimizer.iterations.numpy()) + 12
+        before = int(model.optimizer.iterations.numpy())
+        _fit(front, x, y)
+        assert int(model.optimizer.iterations.numpy()) == before + (10 if builder.sync else 30)
+        assert all(np.isfinite(weight).all() for weight in model.get_weights())
+
+
+def test_an_interrupt_ends_the_fit_at_once_and_leaves_the_model_usable():
+    x, y = _data(400, 6)
+    x[4::6] += 2.0
+    model = _linear(slow=True)
+    with distributed(model, replicas=3, strategy=PS(staleness=2)) as front:
+        _fit(front, x[:12], y[:12])
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        begun = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            _fit(front, x, y)
+        assert time.monotonic() - begun < 5.0
+        before = int(model.optimizer.iterations.numpy())
+        assert 2 < before < 402
+        _fit(front, x[:12], y[:12])
+        assert int(model.optimizer.iterations.numpy()) == before + 2
+
+
+def test_one_replica_has_nobody_to_wait_for(float64):
+    def program(front, model):
+        data = DENSE.data()
+        return _fit(front, data.x, data.y, epochs=2).history
+
+    assert_same(run_plain(program), run_distributed(program, builder=PS(staleness=2), replicas=1))
+
+
+def test_what_keeps_replicas_in_step_is_in_the_plan_and_exact(float64):
+    reference = BY_NAME["embedding"]
+
+    def program(front, model):
+        data = reference.data()
+        return _fit(front, data.x, data.y).history
+
+    assert_same(run_plain(program, reference), run_distributed(program, reference, builder=Parallax(staleness=2)))
+    model = seeded(reference.build)
+    with distributed(model, strategy=Parallax(staleness=2)) as front:
+        front.compile(**reference.compile_arguments("adam"))
+        assert "staleness and sync=False have no effect: hidden/kernel keeps the replicas in step" in front.plan()
