@@ -284,14 +284,13 @@ def test_feedback_trains_every_reference_model_to_four_digits(reference: Referen
 def test_the_plan_says_what_travels():
     x, y = _data()
     with distributed(_compiled(), share_memory=None, strategy=AllReduce()) as front:
-        assert front.plan(x, y).splitlines()[-1] == (
-            "  note: the replicas share one copy of the weights (share_memory): nothing travels between them"
-        )
+        note = "  note: the replicas share one copy of the weights (share_memory): nothing travels between them"
+        assert note in front.plan(x, y).splitlines()
     with distributed(_compiled(), share_memory=None, strategy=CAST) as front:
-        assert front.plan(x, y).splitlines()[-2:] == [
-            "  total: 4 variables, 248 B; 124 B travel between devices per step",
-            "  note: not exact: HorovodCompressor is lossy",
-        ]
+        lines = front.plan(x, y).splitlines()
+        assert note not in lines
+        assert "  total: 4 variables, 248 B; 124 B travel between devices per step" in lines
+        assert "  note: not exact: HorovodCompressor is lossy" in lines
 
 
 def test_sharing_memory_contradicts_a_compressor():

@@ -9,7 +9,7 @@ import keras
 import pytest
 
 from autodist_core import ResourceSpec
-from autodist_core.strategy import AllReduce, PartitionedPS
+from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, named
 from tests.support.distributed import distributed
@@ -62,14 +62,6 @@ def test_a_strategy_that_nobody_knows_suggests_the_nearest():
 def test_a_strategy_of_a_wrong_type():
     with pytest.raises((TypeError, ValueError), match=r"(?i)strategy"):
         DistributedModel(_compiled(), ResourceSpec.local(cpus=2), strategy=42).plan()
-
-
-def test_what_is_not_yet_there_is_no_silent_whole_variable():
-    data, model = dense_data(), _compiled()
-    before = named(model.weights)
-    with pytest.raises(NotImplementedError, match=r"(?i)partition|not yet"):
-        distributed(model, strategy=PartitionedPS()).fit(data.x, data.y, **QUIET)
-    assert_same(before, named(model.weights), tolerance=0.0)
 
 
 def test_a_second_wrapper_around_the_same_model_takes_turns():
