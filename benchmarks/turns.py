@@ -17,6 +17,16 @@ from workloads import WORKLOADS
 
 PLAIN, ONE, TWO, MIRRORED = "plain", "one", "two", "mirrored"
 CONTENDERS = (PLAIN, ONE, TWO, MIRRORED)
+UNFUSED, REDUCED, SERVED = "unfused", "reduced", "served"
+MORE = (UNFUSED, REDUCED, SERVED)
+_OPTIONS: dict[str, dict[str, Any]] = {
+    ONE: {},
+    TWO: {},
+    UNFUSED: {"fused_updates": False},
+    REDUCED: {"strategy": "AllReduce", "share_memory": False},
+    SERVED: {"strategy": "PSLoadBalancing", "share_memory": False},
+}
+"""What a DistributedModel is told; all but one are of two replicas."""
 _SECONDS = 5 * 60
 _WARM_UP = 2  # epochs
 
@@ -96,7 +106,8 @@ def _train(connection: Connection, contender: str, name: str, steps: int, rounds
     from autodist_core import ResourceSpec
     from autodist_keras import DistributedModel
 
-    with DistributedModel(model, ResourceSpec.local(cpus=1 if contender == ONE else 2)) as distributed:
+    spec = ResourceSpec.local(cpus=1 if contender == ONE else 2)
+    with DistributedModel(model, spec, **_OPTIONS[contender]) as distributed:
         distributed.fit(workload.dataset(), **options)
 
 

@@ -9,7 +9,7 @@ import keras
 import pytest
 
 from tests.support.compare import assert_same
-from tests.support.models import BATCH, DENSE, ReferenceModel, dense_data
+from tests.support.models import BATCH, ReferenceModel, dense_data
 from tests.support.twins import run_distributed, run_plain
 
 KO = keras.optimizers
@@ -41,8 +41,13 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
 ABSTRACT = {"Optimizer", "OptimizerMap"}
 
 
+def _model() -> keras.Model:
+    first, out = keras.layers.Dense(4, activation="tanh", name="first"), keras.layers.Dense(2, name="out")
+    return keras.Sequential([keras.Input((5,), name="x"), first, out], name="small")
+
+
 def _reference(name: str) -> ReferenceModel:
-    return ReferenceModel(DENSE.name, DENSE.build, dense_data, lambda: {"loss": "mse", "optimizer": OPTIMIZERS[name]()})
+    return ReferenceModel("small", _model, dense_data, lambda: {"loss": "mse", "optimizer": OPTIMIZERS[name]()})
 
 
 def _program(front, model) -> dict:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.support.compare import TOLERANCE, Trained, assert_equally_trained, assert_finite, relative_error, worst_error
-from tests.support.cover import pairs_of, pairwise
 from tests.support.models import BY_NAME as MODELS_BY_NAME
 from tests.support.models import DENSE, MODELS, TWICE, ReferenceModel
 from tests.support.optimizers import OPTIMIZERS
@@ -88,12 +87,3 @@ def test_a_diverged_training_is_no_expectation():
     broken = Trained({"w": np.array([np.nan])}, {}, {})
     with pytest.raises(AssertionError, match="weights w is not finite"):
         assert_equally_trained(broken, broken)
-
-
-def test_the_cover_brings_every_two_values_together():
-    axes = {"a": range(4), "b": (2, 3), "c": range(6), "d": range(8)}
-    cover = pairwise(axes)
-    covered = set().union(*(pairs_of(combination) for combination in cover))
-    sizes = [len(values) for values in axes.values()]
-    assert len(covered) == (sum(sizes) ** 2 - sum(size**2 for size in sizes)) // 2
-    assert len(cover) < 8 * 6 + 12

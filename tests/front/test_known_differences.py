@@ -24,7 +24,7 @@ def mirrored() -> dict[str, dict]:
     return outcomes_under_mirrored_strategy()
 
 
-@pytest.mark.parametrize("builder", ["AllReduce", "PS", "PSLoadBalancing"])
+@pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing"])
 @pytest.mark.parametrize("letter", EQUAL)
 def test_outcome_is_one_devices(letter: str, builder: str):
     fronts = []

@@ -1,0 +1,78 @@
+"""Variables and updates of unusual kinds: exact like all others, or refused by name."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.strategy import PartitionedPS
+from tests.support.compare import assert_same
+from tests.support.distributed import distributed
+from tests.support.models import BATCH, DENSE, ReferenceModel, dense_data
+from tests.support.training import seeded
+from tests.support.twins import run_distributed, run_plain
+
+
+class Odd(keras.layers.Layer):
+    """A number, a variable without elements, one without a gradient, an integer and a truth value."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+        self.empty = self.add_weight(shape=(0, 3), initializer="zeros", name="empty")
+        self.unused = self.add_weight(shape=(2, 2), initializer="ones", name="unused")
+        self.fixed = self.add_weight(shape=(shape[-1],), initializer="ones", trainable=False, name="fixed")
+        self.power = self.add_weight(shape=(), dtype="int32", initializer="ones", trainable=False, name="power")
+        self.on = self.add_weight(shape=(), dtype="bool", initializer=lambda *_, **__: True, trainable=False, name="on")
+
+    def call(self, x):
+        power = keras.ops.cast(self.power, x.dtype)
+        return keras.ops.where(self.on, x * self.scale * self.fixed * power, x) + keras.ops.sum(self.empty)
+
+
+def _odd() -> keras.Model:
+    inputs, twice = keras.Input((5,), name="x"), keras.layers.Dense(5, activation="tanh", name="twice")
+    hidden = twice(Odd(name="odd")(twice(inputs)))
+    return keras.Model(inputs, keras.layers.Dense(1, name="out")(hidden), name="odd_model")
+
+
+ODD = ReferenceModel("odd_model", _odd, dense_data, lambda: {"loss": "mse"})
+
+
+def _program(front, model) -> dict:
+    data = dense_data(3 * BATCH - 3)
+    return front.fit(data.x, data.y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
+@pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing", "PartitionedPS", "PartitionedAR", "Mixed"])
+def test_every_kind_of_variable(builder: str):
+    assert_same(run_plain(_program, ODD, "adamw"), run_distributed(_program, ODD, "adamw", builder=builder, replicas=3))
+
+
+class Rounded(keras.optimizers.SGD):
+    """Its update calls Python, of which nobody can say what it does."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        rounded = tf.py_function(lambda value: np.round(value, 3), [gradient], gradient.dtype)
+        rounded.set_shape(gradient.shape)
+        super().update_step(rounded, variable, learning_rate)
+
+
+ROUNDED = ReferenceModel(
+    DENSE.name, DENSE.build, dense_data, lambda: {"loss": "mse", "optimizer": Rounded(0.1, name="rounded")}
+)
+
+
+@pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS"])
+def test_an_unknown_operation_in_the_update_sees_the_reduced_gradient(builder: str):
+    assert_same(run_plain(_program, ROUNDED), run_distributed(_program, ROUNDED, builder=builder))
+
+
+def test_an_unknown_operation_in_the_update_keeps_its_variable_whole():
+    model = seeded(ROUNDED.build)
+    with distributed(model, strategy=PartitionedPS()) as front:
+        front.compile(**ROUNDED.compile_arguments("adam"))
+        _program(front, model)
+        assert "first/kernel stays whole: EagerPyFunc (" in front.plan()
