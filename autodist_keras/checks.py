@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from autodist_core.compiler import AllReducePlan, CompiledStrategy
 from autodist_core.errors import AutodistError, NotYetError, ResourceSpecError, SessionError
 from autodist_core.resource_spec import ResourceSpec
 from autodist_keras.fused import kernels_of
@@ -127,11 +128,21 @@ def claimed(model: Any, owner: Any) -> Iterator[None]:
         vars(model).pop(CLAIM, None)
 
 
-def notes(model: Any, fused_updates: bool, shares: bool, whole: Mapping[str, str]) -> str:
+def notes(
+    model: Any, fused_updates: bool, shares: bool, whole: Mapping[str, str], strategy: CompiledStrategy
+) -> str:
     """Lines for the plan on what is not as on one device or as the strategy has it, and on what need not travel."""
     lines = [f"{name} stays whole: {why} needs all of it" for name, why in whole.items()]
     if shares:
         lines.append("the replicas share one copy of the weights (share_memory): nothing travels between them")
+    rows = [
+        plan.variable.name for plan in strategy.variables
+        if plan.variable.is_sparse and isinstance(plan.synchronizer, AllReducePlan)
+    ]
+    if rows and not shares:
+        lines.append(
+            f"of {_some(rows)} only rows travel, as they would to a server; every replica updates its own copy"
+        )
     kernels = kernels_of(optimizers_of(model)) if fused_updates else ()
     if kernels:
         lines.append(f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)")

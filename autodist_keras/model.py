@@ -188,7 +188,7 @@ class DistributedModel:
         strategy = self._compile_strategy(item)
         shares = shares_memory(strategy, self.share_memory)
         whole = kept_whole(item, strategy) if item.gradients and not shares else {}
-        return table(strategy, item) + checks.notes(self.model, self.fused_updates, shares, whole)
+        return table(strategy, item) + checks.notes(self.model, self.fused_updates, shares, whole, strategy)
 
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.

@@ -12,7 +12,7 @@ from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
 from tests.support.compare import named
 from tests.support.distributed import distributed
-from tests.support.models import DENSE, dense_data
+from tests.support.models import BY_NAME, DENSE, dense_data
 from tests.support.training import seeded
 from tests.support.twins import QUIET
 
@@ -72,3 +72,12 @@ def test_a_plan_from_a_batch_of_a_custom_step():
     model.compile("sgd", "mse", jit_compile=False)
     with distributed(model) as front:
         assert "all_reduce" in front.plan(data.x, data.y)
+
+
+def test_the_plan_says_that_all_reduced_tables_travel_as_rows():
+    reference = BY_NAME["embedding"]
+    with distributed(seeded(reference.build), strategy="AllReduce") as front:
+        front.compile(**reference.compile_arguments("adam"))
+        assert "only rows travel, as they would to a server; every replica updates its own copy" in front.plan()
+        front.strategy = PS()
+        assert "only rows travel" not in front.plan()
