@@ -129,10 +129,12 @@ def claimed(model: Any, owner: Any) -> Iterator[None]:
 
 
 def notes(
-    model: Any, fused_updates: bool, shares: bool, whole: Mapping[str, str], strategy: CompiledStrategy
+    model: Any, fused_updates: bool, shares: bool, whole: Mapping[str, str], strategy: CompiledStrategy, held: str
 ) -> str:
     """Lines for the plan on what is not as on one device or as the strategy has it, and on what need not travel."""
     lines = [f"{name} stays whole: {why} needs all of it" for name, why in whole.items()]
+    if held:
+        lines.append(f"exact after all: {held}, so the replicas keep in step")
     if shares:
         lines.append("the replicas share one copy of the weights (share_memory): nothing travels between them")
     rows = [

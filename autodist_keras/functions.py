@@ -33,7 +33,8 @@ class Batch:
     @property
     def signature(self) -> tuple[Any, ...]:
         """What two batches have in common that one captured step can take."""
-        present = tuple(leaf is not None for leaf in keras.tree.flatten(self.structure))
+        # The keys and kinds of containers too: two structures may flatten to leaves of the same types in another order.
+        present = repr(keras.tree.map_structure(lambda leaf: leaf is not None, self.structure))
         return present, tuple(spec.dtype for spec in self.specs), tuple(spec.shape.rank for spec in self.specs)
 
 

@@ -18,7 +18,7 @@ import keras
 from autodist_core.compiler import CompiledStrategy, StrategyCompiler
 from autodist_core.errors import SessionError
 from autodist_core.graph_item import GraphItem
-from autodist_core.kernel import inference, kept_whole, place
+from autodist_core.kernel import held_in_step, inference, kept_whole, place
 from autodist_core.kernel.sharing import shares_memory
 from autodist_core.plan import table
 from autodist_core.resource_spec import ResourceSpec
@@ -188,7 +188,8 @@ class DistributedModel:
         strategy = self._compile_strategy(item)
         shares = shares_memory(strategy, self.share_memory)
         whole = kept_whole(item, strategy) if item.gradients and not shares else {}
-        return table(strategy, item) + checks.notes(self.model, self.fused_updates, shares, whole, strategy)
+        held = held_in_step(item, strategy) if item.gradients else ""
+        return table(strategy, item) + checks.notes(self.model, self.fused_updates, shares, whole, strategy, held)
 
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
@@ -276,12 +277,20 @@ class DistributedModel:
             self._depth -= 1
             try:
                 if self._state is not None:
-                    self._state.pull_all()
+                    self._pull()
             finally:
                 if self._state is not None:
                     self._state.release()
                 for name, function in before.items():
                     object.__setattr__(self.model, name, function)
+
+    def _pull(self) -> None:
+        """Bring the state back to the model, also where replicas that ran ahead have failed meanwhile."""
+        assert self._state is not None
+        try:
+            self._state.session.settle()
+        finally:
+            self._state.pull_all()
 
     def _maker(self, mode: str) -> Callable[..., None]:
         def make(force: bool = False) -> None:

@@ -191,7 +191,7 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None
         owner_of.update(dict.fromkeys(names, label))
     return Placement(
         replicas, tuple(owners), plans, owner_of, optimizer_state, _remote_rows(captured, plans), partitioner,
-        parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle), _loose(captured, strategy),
+        parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle), _loose(item, strategy),
         mirrored,
     )
 
@@ -237,8 +237,18 @@ def _parts(split: GraphItem) -> dict[str, tuple[Variable, ...]]:
     return found
 
 
-def _loose(captured: Captured, strategy: CompiledStrategy) -> Loose | None:
+def held_in_step(item: GraphItem, strategy: CompiledStrategy) -> str:
+    """Why replicas that the strategy lets drift apart cannot in this step; empty where nothing keeps them."""
+    if drifting(strategy) is None:
+        return ""
+    if len({gradient.occurrence for gradient in item.gradients}) > 1:
+        return "the step updates several times, each time on what the last one gave"
+    if item.cross_replica_sums:
+        return "the step adds something up over all replicas (masked or weighted losses, synchronized statistics)"
+    return ""
+
+
+def _loose(item: GraphItem, strategy: CompiledStrategy) -> Loose | None:
     """How far replicas may drift apart, where nothing in the step or the strategy keeps them together."""
     apart = drifting(strategy)
-    # A step that updates several times computes its second half on what the first one gave.
-    return Loose(apart.staleness) if apart and len(captured.occurrences) == 1 else None
+    return Loose(apart.staleness) if apart and not held_in_step(item, strategy) else None

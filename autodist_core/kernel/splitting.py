@@ -113,6 +113,8 @@ class _Search:
             return self._keep(node.name, False) if scalars and not in_rows else why
         if node.op in _SCATTERS | {"ResourceGather"}:
             return self._keep(node.name, node.op == "ResourceGather") if in_rows else why
+        if not touched and not in_rows and self.captured.shapes.get(node.name) != self.shape:
+            return f"{why} makes another shape of it"
         for source in others:
             if self.cut(source) is None or (in_rows and self.captured.shapes.get(source) != ()):
                 return f"{why} reads {source}"

@@ -65,12 +65,13 @@ class LooseStep:
 
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Hand out one batch; returns what the first replica made of the last batch that it finished."""
+        self._session.settle(but=self)
         count = len(self._threads)
         active = max(1, min(total, count))
-        self._prepare(active)
-        batch, self._next, self._unsettled = self._next, self._next + 1, True
         bounds = slices(total, count)[:active] if active > 1 else [(0, total)]
         try:
+            self._begin(active)
+            batch, self._next, self._unsettled = self._next, self._next + 1, True
             with self._progress.moved:
                 self._progress.expected[batch] = active
             for replica, (start, stop) in enumerate(bounds):
@@ -92,11 +93,15 @@ class LooseStep:
         if not self._unsettled:
             return
         try:
-            self._wait_for(0)
-        except BaseException as failure:
+            self._clear_up()
+        except Exception as failure:
             self._stop(failure)
+            self._finish()
             raise
-        self._unsettled = False
+        self._finish()
+
+    def _finish(self) -> None:
+        self._unsettled, self._last = False, []
         for replica in range(len(self._threads)):
             self._call("follow", replica)(1.0, 1.0)
         self._call("combine")(*[1.0] * len(self._threads), float(len(self._threads)))
@@ -108,6 +113,17 @@ class LooseStep:
             thread.shutdown(wait=True)
 
     # Building ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, active: int) -> None:
+        if self._progress.failure is not None:
+            self._clear_up()
+        self._prepare(active)
+
+    def _clear_up(self) -> None:
+        """Wait for all that runs; what failed is raised, and what an interrupt left behind is put in order."""
+        self._wait_for(0)
+        if self._progress.failure is not None:
+            self._stop(self._progress.failure)
 
     def _prepare(self, active: int) -> None:
         """Build in the calling thread whatever a batch with so many busy replicas will run: graphs grow in one."""
@@ -180,8 +196,9 @@ class LooseStep:
             progress.version += 1
 
     def _update(self, *replicas: int) -> None:
-        self._call("update", *replicas)(*[1.0] * len(replicas), float(len(replicas)))
+        # It takes the gradients out of the queues before anything of it can fail.
         self._progress.queued.subtract(replicas)
+        self._call("update", *replicas)(*[1.0] * len(replicas), float(len(replicas)))
 
     def _wait_for(self, most: int) -> None:
         """Wait until no more than so many slices are under way; a replica's failure is raised here."""
@@ -201,7 +218,8 @@ class LooseStep:
         for _, future in self._running:
             future.exception()
         self._running.clear()
-        for replica, count in progress.queued.items():
-            for _ in range(count):
+        for replica in list(progress.queued):
+            while progress.queued[replica] > 0:
+                progress.queued[replica] -= 1
                 self._call("discard", replica)(1.0, 1.0)
         self._progress = Progress(version=self._next, lead=progress.lead)

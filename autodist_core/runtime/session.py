@@ -52,10 +52,11 @@ class DistributedSession:
         self._loose.append(LooseStep(self, item, name))
         return self._loose[-1]
 
-    def settle(self) -> None:
-        """Wait until no replica is at work, and make what they wrote on the side one state."""
+    def settle(self, but: LooseStep | None = None) -> None:
+        """Wait until no replica is at work, except on one step, and make what they wrote on the side one state."""
         for step in self._loose:
-            step.settle()
+            if step is not but:
+                step.settle()
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
         """Write variables, every copy of each."""

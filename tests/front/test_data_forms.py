@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.distributed import distributed
 from tests.support.models import BY_NAME, DENSE, Data, ReferenceModel, dense_data
 from tests.support.training import seeded
 from tests.support.twins import QUIET, assert_same_outcome
@@ -162,3 +163,19 @@ def test_data_with_another_last_axis_is_kerass_own_error():
 
     outcome = assert_same_outcome(program)
     assert all(value for name, value in outcome.items() if "unchanged" in name)
+
+
+def test_inputs_as_a_list_and_as_a_dict_are_different_batches():
+    """A dict flattens in the order of its keys, which need not be that of the inputs."""
+    inputs = [keras.Input((3,), name="z"), keras.Input((3,), name="a")]
+    hidden = keras.layers.Subtract()([inputs[0], keras.ops.multiply(inputs[1], 3.0)])
+    model = keras.Model(inputs, keras.layers.Dense(1, name="out")(hidden))
+    model.compile("sgd", "mse", jit_compile=False)
+    rng = np.random.default_rng(3)
+    first, second, y = rng.normal(size=(7, 3)), rng.normal(size=(7, 3)), rng.normal(size=(7, 1))
+    forms = [first, second], {"z": first, "a": second}, {"a": second, "z": first}
+    expected = model.predict(forms[0], verbose=0)
+    with distributed(model) as front:
+        for form in forms:
+            np.testing.assert_allclose(front.predict(form, verbose=0), expected, rtol=1e-12)
+        assert len({front.evaluate(form, y, verbose=0) for form in forms}) == 1

@@ -175,3 +175,85 @@ def test_what_keeps_replicas_in_step_is_in_the_plan_and_exact(float64):
     with distributed(model, strategy=Parallax(staleness=2)) as front:
         front.compile(**reference.compile_arguments("adam"))
         assert "staleness and sync=False have no effect: hidden/kernel keeps the replicas in step" in front.plan()
+
+
+def test_a_step_that_adds_up_over_replicas_keeps_them_in_step(float64):
+    """Each replica's part of a mean over weights is not known to one replica alone."""
+    reference = BY_NAME["dense"]
+
+    def program(front, model):
+        data = reference.data()
+        weights = np.linspace(0.1, 2.0, len(data.x))
+        return _fit(front, data.x, data.y, sample_weight=weights).history
+
+    settings = {"loss": keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")}
+    expected = run_plain(program, reference, **settings)
+    assert_same(expected, run_distributed(program, reference, builder=PS(staleness=2), **settings))
+    model, data = seeded(reference.build), reference.data()
+    with distributed(model, strategy=PS(staleness=2)) as front:
+        front.compile(**reference.compile_arguments("adam") | settings)
+        note = "exact after all: the step adds something up over all replicas"
+        assert note in front.plan(data.x, data.y, np.ones(len(data.x)))
+        assert note not in front.plan(data.x, data.y)
+
+
+class Capped(keras.constraints.Constraint):
+    """Refuses weights above a limit, after the update has begun."""
+
+    def __call__(self, weight):
+        tf.debugging.assert_less(tf.reduce_max(weight), tf.constant(5.0, weight.dtype))
+        return weight + 0.0
+
+
+@pytest.mark.parametrize("builder", [PS(staleness=2), PS(sync=False)], ids=str)
+def test_an_update_that_fails_ends_the_fit_and_the_next_one_works(builder):
+    layers = [keras.Input((WIDTH,)), keras.layers.Dense(1, use_bias=False, kernel_constraint=Capped())]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=False)
+    x, y = np.ones((60, WIDTH)), np.zeros((60, 1))
+    y[30:] = 1e6
+    with distributed(model, replicas=3, strategy=builder) as front:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="assertion failed"):
+            _fit(front, x, y)
+        model.set_weights([np.zeros((WIDTH, 1))])
+        before = int(model.optimizer.iterations.numpy())
+        _fit(front, 0.01 * x[:12], y[:12])
+        assert int(model.optimizer.iterations.numpy()) == before + (2 if builder.sync else 6)
+
+
+def test_what_was_trained_before_a_failing_batch_is_kept():
+    layers = [keras.Input((1,), dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.Flatten()]
+    model = keras.Sequential(layers)
+    model.compile("sgd", "mse")
+    x, y = np.ones((19, 1)), np.ones((19, 2))
+    x[17] = 7  # in the third batch; the fourth has a single row, for which another graph is built
+    with distributed(model, replicas=3, strategy=PS(staleness=2)) as front:
+        before = model.get_weights()[0].copy()
+        with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
+            _fit(front, x, y)
+        assert int(model.optimizer.iterations.numpy()) == 2
+        assert (model.get_weights()[0][1] != before[1]).all()
+
+
+def test_a_single_batch_returns_its_own_loss(float64):
+    model = _linear(keras.optimizers.SGD(0.0))
+    x, y = _data(1, 6)
+    with distributed(model, replicas=1) as front:
+        expected = [front.train_on_batch(scale * x[:2], y[:2]) for scale in (1.0, 4.0)]
+    with distributed(model, replicas=3, strategy=PS(staleness=2)) as front:
+        found = [front.train_on_batch(scale * x, y) for scale in (1.0, 4.0)]
+    assert found == pytest.approx(expected, rel=1e-12), "of the first replica's slice"
+
+
+def test_batches_of_two_kinds_in_turns_wait_for_each_other(float64):
+    x, y = _data(8, 6)
+    expected = _linear(keras.optimizers.Adam(0.1, name="adam"))
+    model = _linear(keras.optimizers.Adam(0.1, name="adam"))
+    model.set_weights(expected.get_weights())
+    with distributed(model, replicas=3, strategy=PS(staleness=2)) as front:
+        for number in range(8):
+            rows = slice(6 * number, 6 * number + 6)
+            weights = np.ones(6) if number % 2 else None
+            expected.train_on_batch(x[rows], y[rows], sample_weight=weights)
+            front.train_on_batch(x[rows], y[rows], sample_weight=weights)
+    assert_same({"kernel": expected.get_weights()[0]}, {"kernel": model.get_weights()[0]})

@@ -207,6 +207,22 @@ def test_hand_written_splits_equal_one_device(model: str, optimizer: str, builde
     assert_equally_trained(plain(reference, optimizer, 3), found)
 
 
+class Spread(keras.constraints.Constraint):
+    """Makes a matrix of a vector on its way to the next value."""
+
+    def __call__(self, weight):
+        return keras.ops.sum(weight * keras.ops.reshape(keras.ops.arange(2, dtype=weight.dtype), (2, 1)), axis=0)
+
+
+def test_an_update_that_leaves_the_variables_shape_keeps_it_whole():
+    def build() -> keras.Model:
+        out = keras.layers.Dense(5, bias_constraint=Spread(), name="out")
+        return keras.Sequential([keras.Input((5,), name="x"), out], name="spread")
+
+    reference = ReferenceModel("spread", build, dense_data, lambda: {"loss": "mse"})
+    assert_same(run_plain(_program, reference), run_distributed(_program, reference, builder="PartitionedPS"))
+
+
 def test_the_partitioner_of_nothing_changes_nothing():
     item = dense_item()
     assert VariablePartitioner().apply(item) is item
