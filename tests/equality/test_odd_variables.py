@@ -76,3 +76,29 @@ def test_an_unknown_operation_in_the_update_keeps_its_variable_whole():
         front.compile(**ROUNDED.compile_arguments("adam"))
         _program(front, model)
         assert "first/kernel stays whole: EagerPyFunc (" in front.plan()
+
+
+class Overwritten(keras.layers.Layer):
+    """Scales its inputs by a variable that takes its gradient for a value."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones", name="scale")
+        self.scale.overwrite_with_gradient = True
+
+    def call(self, x):
+        return x * self.scale
+
+
+def _overwritten() -> keras.Model:
+    layers = [keras.Input((5,), name="x"), Overwritten(name="scaled"), keras.layers.Dense(2, name="out")]
+    return keras.Sequential(layers, name="overwritten")
+
+
+@pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS"])
+def test_a_variable_that_is_overwritten_gets_the_whole_batchs_gradient(builder: str):
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, name="sgd"), 4.0, 2, name="scaled")
+    reference = ReferenceModel(
+        "overwritten", _overwritten, dense_data,
+        lambda: {"loss": "mse", "optimizer": type(optimizer).from_config(optimizer.get_config())},
+    )
+    assert_same(run_plain(_program, reference), run_distributed(_program, reference, builder=builder, replicas=3))
