@@ -150,12 +150,9 @@ class Captured:
             touch.variable for node, found in self.touches.items() if not self.is_update(node) for touch in found
         )
 
-    def updates_of(self, variable: str) -> tuple[int, ...]:
-        """The occurrences that write a variable."""
-        return tuple(sorted({
-            self.update_of[node] for node, found in self.touches.items()
-            if self.is_update(node) and any(touch.variable == variable and touch.writes for touch in found)
-        }))
+    def written_in(self, occurrence: int) -> frozenset[str]:
+        """The variables that one of the step's updates writes."""
+        return self._written(lambda node: self.update_of.get(node) == occurrence)
 
     @cached_property
     def written_by_update(self) -> frozenset[str]:

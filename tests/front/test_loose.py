@@ -131,8 +131,9 @@ def test_a_failing_replica_ends_the_fit_and_the_next_one_works(builder):
     with distributed(model, replicas=3, strategy=builder) as front:
         with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
             _fit(front, wrong, y)
-        assert 4 * (1 if builder.sync else 3) <= int(model.optimizer.iterations.numpy()) + 12
         before = int(model.optimizer.iterations.numpy())
+        # The last replica began its fifth batch; with the bound of 1, three updates were done by then.
+        assert 3 <= before <= 4 if builder.sync else 4 <= before <= 29
         _fit(front, x, y)
         assert int(model.optimizer.iterations.numpy()) == before + (10 if builder.sync else 30)
         assert all(np.isfinite(weight).all() for weight in model.get_weights())

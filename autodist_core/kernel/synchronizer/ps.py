@@ -30,7 +30,7 @@ class PSSynchronizer(Kernel):
         for occurrence in draft.captured.occurrences if self.mirrors else ():
             # Right after the update, and before what follows it.
             order = 2 * draft.captured.last_of_update(occurrence) + 1
-            changed = {name for name in draft.captured.variables if occurrence in draft.captured.updates_of(name)}
+            changed = draft.captured.written_in(occurrence)
             follow(draft, draft.placement.replicas, f"pull/{occurrence}", order, changed)
 
 
