@@ -107,14 +107,16 @@ class Draft:
         """The placeholder that is fed the number of examples of the whole batch."""
         name = "feed/total"
         if name not in self.editor:
-            self.editor.add("Placeholder", name, device="/device:CPU:0", dtype=tf.float64, shape=tf.TensorShape([]))
+            self.editor.add(
+                "Placeholder", name, device=self.placement.tasks.chief, dtype=tf.float64, shape=tf.TensorShape([])
+            )
         return name
 
     def examples(self, replica: Replica) -> str:
         """The placeholder that is fed a replica's number of examples."""
         name = f"feed/{replica.prefix}/examples"
         if name not in self.editor:
-            self.editor.add("Placeholder", name, device="/device:CPU:0", dtype=tf.float64, shape=tf.TensorShape([]))
+            self.editor.add("Placeholder", name, device=replica.host, dtype=tf.float64, shape=tf.TensorShape([]))
         return name
 
     def share(self, replica: Replica, dtype: tf.DType) -> str:
@@ -122,13 +124,13 @@ class Draft:
         name = f"feed/{replica.prefix}/share"
         if name not in self.editor:
             self.editor.add(
-                "RealDiv", name, [self.examples(replica), self.total()], "/device:CPU:0", T=tf.float64
+                "RealDiv", name, [self.examples(replica), self.total()], replica.host, T=tf.float64
             )
         if dtype == tf.float64:
             return name
         cast = f"{name}_{dtype.name}"
         if cast not in self.editor:
-            self.editor.add("Cast", cast, [name], "/device:CPU:0", SrcT=tf.float64, DstT=dtype)
+            self.editor.add("Cast", cast, [name], replica.host, SrcT=tf.float64, DstT=dtype)
         return cast
 
     def add_up(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:

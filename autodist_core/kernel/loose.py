@@ -40,7 +40,7 @@ class Send(Kernel):
             parts = [name for row in rows for name in (row.values, row.indices) if name]
             inputs = [_queue(draft, replica), *parts, *(f"^{barrier(o)}" for o in draft.captured.occurrences)]
             draft.targets.append(draft.editor.add(
-                "QueueEnqueueV2", f"send/{replica.prefix}", inputs, "/device:CPU:0", Tcomponents=types, timeout_ms=-1
+                "QueueEnqueueV2", f"send/{replica.prefix}", inputs, replica.host, Tcomponents=types, timeout_ms=-1
             ))
 
 
@@ -53,7 +53,7 @@ class Receive(Kernel):
         arrived = []
         for replica in draft.busy:
             name = draft.editor.add(
-                "QueueDequeueV2", f"receive/{replica.prefix}", [_queue(draft, replica)], "/device:CPU:0",
+                "QueueDequeueV2", f"receive/{replica.prefix}", [_queue(draft, replica)], replica.host,
                 component_types=_types(draft), timeout_ms=-1,
             )
             arrived.append(f"^{name}")
@@ -64,7 +64,7 @@ class Receive(Kernel):
                 position += len(names)
                 draft.local[gradient.variable, gradient.occurrence, replica.index] = Rows(*names)
         for occurrence in draft.captured.occurrences:
-            draft.editor.add("NoOp", barrier(occurrence), arrived, "/device:CPU:0")
+            draft.editor.add("NoOp", barrier(occurrence), arrived, draft.busy[0].host)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _queue(draft: Draft, replica: Replica) -> str:
     name = f"queue/{replica.prefix}"
     if name not in draft.editor:
         draft.editor.add(
-            "FIFOQueueV2", name, device="/device:CPU:0", component_types=_types(draft), capacity=-1,
+            "FIFOQueueV2", name, device=replica.host, component_types=_types(draft), capacity=-1,
             shared_name=f"gradients/{draft.captured.digest}@{replica.prefix}",
         )
     return name

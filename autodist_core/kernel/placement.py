@@ -22,6 +22,7 @@ from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.kernel.captured import Captured
 from autodist_core.kernel.partitioner import VariablePartitioner
 from autodist_core.kernel.sharing import shares_memory
+from autodist_core.kernel.tasks import Tasks, host_of
 
 MEMORY = "memory"
 
@@ -38,6 +39,11 @@ class Replica:
     def prefix(self) -> str:
         """What the names of its nodes begin with."""
         return f"replica{self.index}"
+
+    @property
+    def host(self) -> str:
+        """The CPU next to its device."""
+        return host_of(self.device)
 
 
 @dataclass(frozen=True)
@@ -59,16 +65,6 @@ class Copy:
     replica: int | None = None
 
 
-def local_device(name: str) -> str:
-    """The TensorFlow device, within this process, of a device of the spec.
-
-    >>> local_device("10.0.0.1:GPU:1")
-    '/device:GPU:1'
-    """
-    _, kind, index = name.rsplit(":", 2)
-    return f"/device:{kind}:{index}"
-
-
 @dataclass(frozen=True)
 class Loose:
     """Replicas that do not wait for each other, and how many steps one may be ahead of the slowest."""
@@ -79,7 +75,7 @@ class Loose:
 
 @dataclass(frozen=True)
 class Placement:
-    """Copies and owners of every variable, for one strategy on the devices of one machine."""
+    """Copies and owners of every variable, for one strategy."""
 
     replicas: tuple[Replica, ...]
     owners: tuple[Owner, ...]
@@ -95,6 +91,7 @@ class Placement:
     loose: Loose | None = None
     mirrored: frozenset[str] = frozenset()
     """What replicas look at and follow after each update: the trained variables, and slots that the step reads."""
+    tasks: Tasks = field(default_factory=Tasks)
 
     @property
     def shares_memory(self) -> bool:
@@ -144,21 +141,24 @@ class Placement:
         return "\n".join(lines)
 
 
-def replicas_of(names: tuple[str, ...]) -> tuple[Replica, ...]:
-    """The replicas of a strategy, on the devices of this process."""
-    return tuple(Replica(index, name, local_device(name)) for index, name in enumerate(names))
+def _replicas(names: tuple[str, ...], tasks: Tasks) -> tuple[Replica, ...]:
+    return tuple(Replica(index, name, tasks.device(name)) for index, name in enumerate(names))
 
 
-def inference(names: tuple[str, ...]) -> Placement:
+def inference(names: tuple[str, ...], tasks: Tasks | None = None) -> Placement:
     """A placement for functions that train nothing: every replica has its own copy of everything."""
-    replicas = replicas_of(names)
+    tasks = tasks or Tasks()
+    replicas = _replicas(names, tasks)
     owners = tuple(Owner(replica.prefix, replica.device, replica=replica.index) for replica in replicas)
-    return Placement(replicas, owners)
+    return Placement(replicas, owners, tasks=tasks)
 
 
-def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None = None) -> Placement:
+def place(
+    item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None = None, tasks: Tasks | None = None
+) -> Placement:
     """Decide where the variables of a captured training step live; `share_memory=None` leaves it to the strategy."""
-    replicas = replicas_of(strategy.replicas)
+    tasks = tasks or Tasks()
+    replicas = _replicas(strategy.replicas, tasks)
     shared = shares_memory(strategy, share_memory)
     # In one memory there is one copy and one update of a variable, and nothing to split.
     partitioner = VariablePartitioner() if shared else VariablePartitioner.of(item, _on_servers(strategy))
@@ -176,7 +176,9 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None
     mirrored = frozenset(captured.trained) | (captured.read_by_compute & frozenset(family))
     if shared:
         memory = Owner(MEMORY, replicas[0].device, frozenset(family))
-        return Placement(replicas, (memory,), plans, dict.fromkeys(family, MEMORY), optimizer_state, mirrored=mirrored)
+        return Placement(
+            replicas, (memory,), plans, dict.fromkeys(family, MEMORY), optimizer_state, mirrored=mirrored, tasks=tasks
+        )
     reduced = frozenset(name for name, head in family.items() if isinstance(plans[head].synchronizer, AllReducePlan))
     owners = [Owner(r.prefix, r.device, reduced, r.index) for r in replicas]
     owner_of = dict.fromkeys(reduced, replicas[0].prefix)
@@ -187,12 +189,12 @@ def place(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None
             served.setdefault(synchronizer.destinations[0], []).append(name)
     for destination, names in served.items():
         label = f"server_{destination.replace(':', '_').replace('[', '').replace(']', '')}"
-        owners.append(Owner(label, local_device(destination), frozenset(names)))
+        owners.append(Owner(label, tasks.device(destination), frozenset(names)))
         owner_of.update(dict.fromkeys(names, label))
     return Placement(
         replicas, tuple(owners), plans, owner_of, optimizer_state, _remote_rows(captured, plans), partitioner,
         parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle), _loose(item, strategy),
-        mirrored,
+        mirrored, tasks,
     )
 
 

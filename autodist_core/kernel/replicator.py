@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.errors import CaptureError, NotYetError
-from autodist_core.graph_item import Gradient
+from autodist_core.graph_item import Gradient, Table
 from autodist_core.kernel import editor
 from autodist_core.kernel.captured import is_stateful
 from autodist_core.kernel.kernel import Draft, Kernel, Rows, copied, gradient_type
@@ -69,7 +69,7 @@ def _copy(draft: Draft, replica: Replica, name: str, names: list[str]) -> None:
     node = captured.nodes[name]
     if name in (captured.item.examples, captured.item.total):
         source = draft.examples(replica) if name == captured.item.examples else draft.total()
-        draft.editor.add("Identity", copied(replica, name), [source], "/device:CPU:0", T=tf.float64)
+        draft.editor.add("Identity", copied(replica, name), [source], replica.host, T=tf.float64)
         return
     inputs = [
         renamed for source in node.input if (renamed := _source(draft, replica, source)) is not None
@@ -108,7 +108,7 @@ def _source(draft: Draft, replica: Replica, source: str) -> str | None:
         variable = captured.handle_of[name]
         return draft.handle(variable, draft.placement.mirror(variable, replica))
     if name in _table_handles(draft):
-        return None if output < 0 else f"table/{name}"
+        return None if output < 0 else _table(draft, replica.host, name)
     target = copied(replica, name)
     if output >= 0:
         return editor.tensor(target, output)
@@ -124,7 +124,7 @@ def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
     if touched:
         return draft.placement.mirror(touched[0].variable, replica).device
     if any(editor.node_of(source) in _table_handles(draft) for source in editor.data_inputs(node)):
-        return "/device:CPU:0"
+        return replica.host
     if node.op in _LOOKUPS:
         rows = captured.touches.get(editor.node_of(node.input[0]), ())
         if rows and rows[0].variable in draft.placement.remote_rows:
@@ -157,19 +157,28 @@ def _table_handles(draft: Draft) -> dict[str, str]:
     return {table.handle: table.keys for table in draft.captured.item.tables}
 
 
+def _table(draft: Draft, host: str, handle: str) -> str:
+    """The table on one machine: each has its own, all alike."""
+    hosts = list(dict.fromkeys(replica.host for replica in draft.placement.replicas))
+    return f"table/{hosts.index(host)}/{handle}"
+
+
 def _add_tables(draft: Draft) -> None:
-    captured = draft.captured
-    for table in captured.item.tables:
-        keys, values = captured.nodes[table.keys], captured.nodes[table.values]
-        types = {"key_dtype": keys.attr["dtype"].type, "value_dtype": values.attr["dtype"].type}
-        types = {key: tf.as_dtype(value) for key, value in types.items()}
-        handle = draft.editor.add(
-            "HashTableV2", f"table/{table.handle}", device="/device:CPU:0", shared_name=f"table/{table.handle}", **types
-        )
-        for node in (keys, values):
-            draft.editor.copy(node, f"table/{node.name}", [], "/device:CPU:0")
-        draft.initializers.append(draft.editor.add(
-            "InitializeTableV2", f"table/{table.handle}/initialize",
-            [handle, f"table/{keys.name}", f"table/{values.name}"], "/device:CPU:0",
-            Tkey=types["key_dtype"], Tval=types["value_dtype"],
-        ))
+    for host in dict.fromkeys(replica.host for replica in draft.busy):
+        for table in draft.captured.item.tables:
+            _add_table(draft, table, host)
+
+
+def _add_table(draft: Draft, table: Table, host: str) -> None:
+    nodes = draft.captured.nodes
+    keys, values = nodes[table.keys], nodes[table.values]
+    types = {"key_dtype": keys.attr["dtype"].type, "value_dtype": values.attr["dtype"].type}
+    types = {key: tf.as_dtype(value) for key, value in types.items()}
+    name = _table(draft, host, table.handle)
+    draft.editor.add("HashTableV2", name, device=host, shared_name=name, **types)
+    for side, node in (("keys", keys), ("values", values)):
+        draft.editor.copy(node, f"{name}/{side}", [], host)
+    draft.initializers.append(draft.editor.add(
+        "InitializeTableV2", f"{name}/initialize", [name, f"{name}/keys", f"{name}/values"], host,
+        Tkey=types["key_dtype"], Tval=types["value_dtype"],
+    ))

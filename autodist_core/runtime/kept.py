@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from autodist_core.errors import SessionError
 from autodist_core.kernel.kept import Kept
+from autodist_core.kernel.tasks import host_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class KeptVariables:
         with self._graph.as_default():
             for kept in new:
                 dtype = tf.as_dtype(kept.dtype)
-                with tf.device("/device:CPU:0"):
+                with tf.device(host_of(kept.device)):
                     source = tf.compat.v1.placeholder(dtype, kept.shape)
                 with tf.device(kept.device):
                     handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=kept.shape, shared_name=kept.name)

@@ -134,7 +134,7 @@ class DistributedSession:
         with self._graph.as_default():
             for copy in self.placement.copies(variable.name):
                 if not placeholders or _is_own(variable, copy):
-                    with tf.device("/device:CPU:0"):
+                    with tf.device(self.placement.tasks.chief):
                         placeholders.append(tf.compat.v1.placeholder(dtype, variable.shape))
                     source = placeholders[-1]
                 else:
@@ -143,7 +143,7 @@ class DistributedSession:
                     assigns.append(tf.raw_ops.AssignVariableOp(resource=_handle(variable, copy), value=source))
             parts = self.placement.parts.get(variable.name, ())
             if parts and not placeholders:
-                with tf.device("/device:CPU:0"):
+                with tf.device(self.placement.tasks.chief):
                     placeholders.append(tf.compat.v1.placeholder(dtype, variable.shape))
             for part in parts:
                 begin = [part.offset if axis == part.axis else 0 for axis in range(len(part.shape))]
@@ -157,7 +157,7 @@ class DistributedSession:
         parts = self.placement.parts.get(variable.name, ())
         if parts:
             pieces = [self._make_reader(part) for part in parts]
-            with self._graph.as_default(), tf.device("/device:CPU:0"):
+            with self._graph.as_default(), tf.device(self.placement.tasks.chief):
                 return tf.concat(pieces, axis=parts[0].axis)
         copy = self.placement.copies(variable.name)[0]
         with self._graph.as_default(), tf.device(copy.device):

@@ -151,7 +151,7 @@ def _collective(draft: Draft, replica: Replica, name: str, flat: str, lane: Lane
         "group_size": len(draft.placement.replicas), "group_key": 1, "instance_key": _instance_key(draft, number),
     }  # fmt: skip
     inputs = [
-        draft.editor.constant(f"{name}/{key}", value, tf.int32, "/device:CPU:0") for key, value in scalars.items()
+        draft.editor.constant(f"{name}/{key}", value, tf.int32, replica.host) for key, value in scalars.items()
     ]
     return draft.editor.add(
         "CollectiveReduceV2", name, [flat, *inputs], replica.device, T=lane.dtype, merge_op="Add", final_op="Id",

@@ -1,0 +1,42 @@
+"""Which TensorFlow device a device of the spec is: one of this process, or one of a task of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autodist_core.resource_spec import DeviceSpec
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks of a cluster, one for each node and the chief's first; without any, all devices are this process's.
+
+    >>> Tasks().device("10.0.0.1:GPU:1")
+    '/device:GPU:1'
+    >>> Tasks("run", ("10.0.0.1", "10.0.0.2")).device("10.0.0.2:CPU:0")
+    '/job:run/replica:0/task:1/device:CPU:0'
+    """
+
+    job: str = ""
+    addresses: tuple[str, ...] = ()
+
+    def device(self, name: str) -> str:
+        """The TensorFlow device of a device of the spec."""
+        found = DeviceSpec.parse(name)
+        if not self.job:
+            return f"/device:{found.kind}:{found.index}"
+        return f"/job:{self.job}/replica:0/task:{self.addresses.index(found.address)}/device:{found.kind}:{found.index}"
+
+    @property
+    def chief(self) -> str:
+        """The CPU where what is fed arrives."""
+        return f"/job:{self.job}/replica:0/task:0/device:CPU:0" if self.job else "/device:CPU:0"
+
+
+def host_of(device: str) -> str:
+    """The CPU next to a device.
+
+    >>> host_of("/job:run/replica:0/task:1/device:GPU:3")
+    '/job:run/replica:0/task:1/device:CPU:0'
+    """
+    return f"{device[: device.rindex('/device:')]}/device:CPU:0"
