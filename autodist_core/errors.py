@@ -8,7 +8,9 @@ The tree (beside each stands the built-in class that it also is, so that ``excep
     ├── CaptureError        ValueError            the train step cannot be captured, or its description is inconsistent
     ├── NotYetError         NotImplementedError   valid, but this version does not run it
     ├── KernelError         RuntimeError          a kernel left the graph in a state that its check refuses
+    ├── LaunchError         ConnectionError       a node cannot take part: not reached, not logged in to, not fit
     └── SessionError        RuntimeError          training was stopped by something outside the graph
+        └── NodeLostError   ConnectionError       a node was lost in the middle of a run
 
 A message says whose fault it is, what was received, what is allowed, and what to do next.
 """
@@ -22,6 +24,8 @@ __all__ = [
     "AutodistError",
     "CaptureError",
     "KernelError",
+    "LaunchError",
+    "NodeLostError",
     "NotYetError",
     "ResourceSpecError",
     "SessionError",
@@ -71,8 +75,36 @@ class KernelError(AutodistError, RuntimeError):
     """A kernel's own check refuses what the kernel produced."""
 
 
+class LaunchError(AutodistError, ConnectionError):
+    """Nodes cannot take part; `host` is the address of the one whose fault it is, empty if there are several.
+
+    >>> LaunchError("10.0.0.3: nothing listens on port 22.", host="10.0.0.3").host
+    '10.0.0.3'
+    """
+
+    def __init__(self, message: str, host: str = "") -> None:
+        self.host = host
+        super().__init__(message)
+
+
 class SessionError(AutodistError, RuntimeError):
     """Training was stopped by something outside the graph: a host, a deadline, a file."""
+
+
+class NodeLostError(SessionError, ConnectionError):
+    """A node was lost in the middle of a run; `host` is its address.
+
+    >>> print(NodeLostError("10.0.0.3", "its agent ended (killed by signal 9)").during("training step 12"))
+    10.0.0.3 was lost during training step 12: its agent ended (killed by signal 9)
+    """
+
+    def __init__(self, host: str, why: str, doing: str = "") -> None:
+        self.host, self.why, self.doing = host, why, doing
+        super().__init__(f"{host} was lost{f' during {doing}' if doing else ''}: {why}")
+
+    def during(self, doing: str) -> NodeLostError:
+        """The same, with what was being done."""
+        return NodeLostError(self.host, self.why, doing)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

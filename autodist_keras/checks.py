@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core.compiler import AllReducePlan, CompiledStrategy
-from autodist_core.errors import AutodistError, NotYetError, ResourceSpecError, SessionError
+from autodist_core.errors import AutodistError, ResourceSpecError, SessionError
 from autodist_core.resource_spec import ResourceSpec
 from autodist_keras.fused import kernels_of
 from autodist_keras.tracing import optimizers_of
@@ -39,12 +39,6 @@ def keras_model(model: Any) -> Any:
 
 def local_spec(spec: ResourceSpec) -> ResourceSpec:
     """The spec, if this machine has all its devices."""
-    nodes = list(spec.nodes)
-    if len(nodes) > 1:
-        raise NotYetError(
-            f"{len(nodes)} nodes can be planned but not yet trained on; keep one node in the spec: "
-            f"{', '.join(str(getattr(node, 'address', node)) for node in nodes)}."
-        )
     present = len(tf.config.list_physical_devices("GPU"))
     missing = [name for name, _ in spec.gpu_devices if int(name.rsplit(":", 1)[1]) >= present]
     if missing:

@@ -15,11 +15,13 @@ from typing import Any
 
 import keras
 
+from autodist_core.cluster import Cluster
 from autodist_core.compiler import CompiledStrategy, StrategyCompiler
 from autodist_core.errors import SessionError
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel import held_in_step, inference, kept_whole, place
 from autodist_core.kernel.sharing import shares_memory
+from autodist_core.kernel.tasks import Tasks
 from autodist_core.plan import table
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime import DistributedSession
@@ -35,7 +37,7 @@ from autodist_keras.variables import ModelVariables, is_sparse_layer_variable
 
 _OWN = (
     "model", "resource_spec", "strategy", "share_memory", "fused_updates", "_builder", "_functions", "_state",
-    "_trained", "_compiled_as", "_depth", "_compressors",
+    "_trained", "_compiled_as", "_depth", "_compressors", "_cluster", "lost_after",
 )
 
 
@@ -53,6 +55,7 @@ class DistributedModel:
         fused_updates: Whether an optimizer whose formula TensorFlow has a training kernel for (SGD, Adam, AdamW and
             others) updates in it: faster, and the same numbers to rounding. None means yes where there are several
             replicas; a single one then equals plain Keras bit by bit.
+        lost_after: Seconds of silence after which another machine counts as lost. One whose agent ends is lost at once.
 
     >>> import keras, numpy as np
     >>> from autodist_core import ResourceSpec
@@ -67,7 +70,7 @@ class DistributedModel:
 
     def __init__(
         self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
-        fused_updates: bool | None = None,
+        fused_updates: bool | None = None, lost_after: float = 60.0,
     ) -> None:
         self.model = checks.keras_model(model)
         self.resource_spec = resource_spec if isinstance(resource_spec, ResourceSpec) else ResourceSpec(resource_spec)
@@ -75,12 +78,14 @@ class DistributedModel:
         self.share_memory = share_memory
         several = len(self.resource_spec.replica_devices) > 1
         self.fused_updates = several if fused_updates is None else bool(fused_updates)
+        self.lost_after = lost_after
         self._functions: dict[str, StepFunction] = {}
         self._state: State | None = None
         self._trained: CompiledStrategy | None = None
         self._compiled_as: checks.Identity | None = None
         self._depth = 0
         self._compressors: CompressorState | None = None
+        self._cluster: Cluster | None = None
 
     # Keras's surface ---------------------------------------------------------------------------------------------
 
@@ -175,6 +180,9 @@ class DistributedModel:
     def close(self) -> None:
         """Free the devices. The model keeps its state, and a later `fit` starts anew from it."""
         self._forget()
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
 
     # Planning ----------------------------------------------------------------------------------------------------
 
@@ -311,23 +319,35 @@ class DistributedModel:
 
     def _open(self, item: GraphItem) -> State:
         """The state in which a captured step runs: the training's where there is one."""
-        checks.local_spec(self.resource_spec)
+        self._connect()
         checks.batched(self.model, len(self.resource_spec.replica_devices))
         if item.gradients and self._trained is None:
             # A strategy that is refused here leaves everything as it was, so that the next call refuses it too.
             trained = self._compile_strategy(item)
-            placement = place(item, trained, self.share_memory)
+            placement = place(item, trained, self.share_memory, self._tasks)
             if self._state is not None:
                 self._state.pull_all()
                 self._state.release()
                 self._state.session.close()
                 self._functions = {"train": self._functions["train"]}
-            self._trained, self._state = trained, State(DistributedSession(placement))
+            self._trained, self._state = trained, State(DistributedSession(placement, self._cluster))
             before, self._compressors = self._compressors, None
             self.set_compressor_state(before)
         if self._state is None:
-            self._state = State(DistributedSession(inference(checks.replicas(self.resource_spec))))
+            placement = inference(checks.replicas(self.resource_spec), self._tasks)
+            self._state = State(DistributedSession(placement, self._cluster))
         return self._state
+
+    def _connect(self) -> None:
+        """Have agents on all nodes, where there are several."""
+        if len(self.resource_spec.nodes) == 1:
+            checks.local_spec(self.resource_spec)
+        elif self._cluster is None:
+            self._cluster = Cluster.start(self.resource_spec, self.lost_after)
+
+    @property
+    def _tasks(self) -> Tasks:
+        return Tasks(self._cluster.job, self._cluster.addresses) if self._cluster else Tasks()
 
     def _forget(self) -> None:
         """Drop every captured step and the session."""

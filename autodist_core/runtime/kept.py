@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,9 @@ class _Held:
 class KeptVariables:
     """Kept variables of one session; graphs for fewer busy replicas share those of the others."""
 
-    def __init__(self, graph: Any, session: Any) -> None:
+    def __init__(self, graph: Any, run: Callable[..., Any]) -> None:
         self._graph = graph
-        self._session = session
+        self._run = run
         self._known: dict[str, _Held] = {}
         self._given: dict[str, np.ndarray] = {}
 
@@ -51,7 +51,7 @@ class KeptVariables:
 
     def read(self) -> dict[str, np.ndarray]:
         """The value of each, by name; what was loaded and has no variable yet is as it was loaded."""
-        values = self._session.run({name: held.value for name, held in self._known.items()})
+        values = self._run({name: held.value for name, held in self._known.items()})
         return self._given | {name: np.array(value) for name, value in values.items()}
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
@@ -63,7 +63,7 @@ class KeptVariables:
 
     def drop(self) -> None:
         """Let go of the session."""
-        self._graph = self._session = None
+        self._graph = None
         self._known.clear()
         self._given.clear()
 
@@ -75,7 +75,7 @@ class KeptVariables:
                 one.source: one.kept.initial() if value is None else value
                 for one, value in zip(held, values, strict=True)
             }
-            self._session.run([one.assign for one in held], feeds)
+            self._run([one.assign for one in held], feeds)
 
 
 def _check(variables: Sequence[Kept], values: Mapping[str, np.ndarray]) -> None:

@@ -1,7 +1,8 @@
-"""A local session that holds the state of all replicas and runs distributed steps on it."""
+"""A session that holds the state of all replicas and runs distributed steps on it, here or over a cluster."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,11 +10,13 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
-from autodist_core.errors import SessionError
+from autodist_core.cluster import Cluster
+from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.kernel import DistributedGraph, Placement, build
 from autodist_core.kernel.placement import Copy
 from autodist_core.runtime.batches import Batches, slices
+from autodist_core.runtime.calls import Calls
 from autodist_core.runtime.kept import KeptVariables
 from autodist_core.runtime.loose import LooseStep
 
@@ -23,11 +26,13 @@ _GOLDEN = 0x9E3779B9
 class DistributedSession:
     """The state of every replica and owner, and the steps that change it."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, cluster: Cluster | None = None) -> None:
         self.placement = placement
         self._graph = tf.Graph()
-        self._session = tf.compat.v1.Session(graph=self._graph, config=_config(placement))
-        self._kept = KeptVariables(self._graph, self._session)
+        self._calls_of_cluster = Calls(cluster.lost) if cluster else None
+        target = cluster.target if cluster else ""
+        self._session = tf.compat.v1.Session(target, self._graph, _config(placement))
+        self._kept = KeptVariables(self._graph, self._run)
         self._variables: dict[str, Variable] = {}
         self._loaders: dict[str, tuple[list[Any], list[Any]]] = {}
         self._readers: dict[str, Any] = {}
@@ -79,7 +84,7 @@ class DistributedSession:
             key = ("load", *values)
             if key not in self._calls:
                 self._calls[key] = self._session.make_callable(operations, feed_list=feeds)
-            self._calls[key](*arrays)
+            self.call("the loading of variables", self._calls[key], *arrays)
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """The current value of variables."""
@@ -94,7 +99,7 @@ class DistributedSession:
         key = ("read", *names)
         if key not in self._calls:
             self._calls[key] = self._session.make_callable([self._readers[name] for name in names])
-        return dict(zip(names, self._calls[key](), strict=True))
+        return dict(zip(names, self.call("the reading of variables", self._calls[key]), strict=True))
 
     def read_kept(self) -> dict[str, np.ndarray]:
         """What kernels keep between steps, such as the residuals of compressors, by name."""
@@ -110,12 +115,25 @@ class DistributedSession:
         """Free the state; the session cannot be used afterwards."""
         for step in self._loose:
             step.close()
-        if self._session is not None:
+        if self._session is not None and self._calls_of_cluster is None:
             self._session.close()
+        elif self._session is not None and self._calls_of_cluster is not None:
+            with contextlib.suppress(NodeLostError):  # with the servers, all that it held is gone
+                self.call("the end of the session", self._session.close)
+            self._calls_of_cluster.close()
         self._session = None
         self._graph = None
         self._kept.drop()
         self._calls.clear()
+
+    def call(self, doing: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call into TensorFlow; over a cluster so that the wait for it ends when a node is lost."""
+        if self._calls_of_cluster is None:
+            return call(*arguments)
+        return self._calls_of_cluster(doing, call, *arguments)
+
+    def _run(self, *arguments: Any) -> Any:
+        return self.call("the setting of kept variables", self._session.run, *arguments)
 
     def _require_open(self) -> None:
         if self._session is None:
@@ -163,7 +181,9 @@ class DistributedSession:
         with self._graph.as_default(), tf.device(copy.device):
             return tf.raw_ops.ReadVariableOp(resource=_handle(variable, copy), dtype=tf.as_dtype(variable.dtype))
 
-    def import_graph(self, graph: DistributedGraph, prefix: str) -> Callable[..., Any]:
+    def import_graph(
+        self, graph: DistributedGraph, prefix: str, doing: Callable[[], str] = lambda: "a step"
+    ) -> Callable[..., Any]:
         """Make a distributed graph part of the session; returns a callable over all its feeds."""
         self._require_open()
         self._kept.add(graph.kept)
@@ -171,7 +191,7 @@ class DistributedSession:
             tf.graph_util.import_graph_def(graph.graph_def, name=prefix)
         initializers = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]
         if initializers:
-            self._session.run(initializers)
+            self._run(initializers)
         # Made from options, a callable goes straight to the runtime; `make_callable` walks its feeds in Python.
         feeds = [name for replica in graph.feeds for name in replica] + [*graph.examples, graph.total]
         tensors = [self._tensor(prefix, name) for name in feeds]
@@ -180,9 +200,11 @@ class DistributedSession:
             fetch=[self._tensor(prefix, name).name for name in graph.outputs],
             target=[f"{prefix}/{graph.step}"],
         )
-        call = self._session._make_callable_from_options(options)
+        call = self.call("the setting up of a step", self._session._make_callable_from_options, options)
         types = [tensor.dtype.as_numpy_dtype for tensor in tensors]
-        return lambda *arrays: call(*map(np.asarray, arrays, types))
+        if self._calls_of_cluster is None:
+            return lambda *arrays: call(*map(np.asarray, arrays, types))
+        return lambda *arrays: self.call(doing(), call, *map(np.asarray, arrays, types))
 
     def _tensor(self, prefix: str, name: str) -> Any:
         return self._graph.get_tensor_by_name(f"{prefix}/{name}" if ":" in name else f"{prefix}/{name}:0")
@@ -196,12 +218,14 @@ class Step:
         self._prefix = prefix
         self._callables: dict[int, tuple[Callable[..., Any], tuple[int, ...]]] = {}
         self._batches = Batches(item)
+        self._steps = 0
         self.item = item
         self.graph: DistributedGraph | None = None
 
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples; returns the step's outputs for the whole batch."""
         self._session.settle()
+        self._steps += 1
         count = len(self._session.placement.replicas)
         active = max(1, min(total, count))
         if active not in self._callables:
@@ -216,7 +240,10 @@ class Step:
     def _build(self, active: int) -> tuple[Callable[..., Any], tuple[int, ...]]:
         graph = build(self.item, self._session.placement, active)
         self.graph = self.graph or graph
-        return self._session.import_graph(graph, f"{self._prefix}_{active}"), graph.inputs
+        return self._session.import_graph(graph, f"{self._prefix}_{active}", self._doing), graph.inputs
+
+    def _doing(self) -> str:
+        return f"{'training' if self.item.gradients else 'inference'} step {self._steps}"
 
 
 AnyStep = Step | LooseStep
@@ -245,11 +272,23 @@ def _handle(variable: Variable, copy: Copy) -> Any:
 
 
 def _config(placement: Placement) -> Any:
+    config = _cluster_config(placement) if placement.tasks.job else _local_config(placement)
+    _follow_optimizer_options(config.graph_options.rewrite_options)
+    return config
+
+
+def _cluster_config(placement: Placement) -> Any:
+    # The servers outlive a session: what it holds is its own, and freed when it is closed.
+    config = tf.compat.v1.ConfigProto(allow_soft_placement=True, isolate_session_state=True)
+    config.experimental.collective_group_leader = f"/job:{placement.tasks.job}/replica:0/task:0"
+    return config
+
+
+def _local_config(placement: Placement) -> Any:
     devices = [replica.device for replica in placement.replicas] + [owner.device for owner in placement.owners]
     cpus = max([int(device.rsplit(":", 1)[1]) for device in devices if ":CPU:" in device], default=0) + 1
     config = tf.compat.v1.ConfigProto(device_count={"CPU": cpus}, allow_soft_placement=True)
     config.gpu_options.allow_growth = True
-    _follow_optimizer_options(config.graph_options.rewrite_options)
     return config
 
 

@@ -1,0 +1,80 @@
+"""A running cluster: where its master is, and word of the first node that is lost."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from autodist_core.cluster.handle import AgentHandle
+from autodist_core.cluster.launch import end, launch, serve
+from autodist_core.errors import NodeLostError
+from autodist_core.resource_spec import ResourceSpec
+
+LOST_AFTER_SECONDS = 60.0
+_GLANCE, _BEAT = 0.25, 2.0
+
+
+class Cluster:
+    """Servers on all nodes of a spec, from `start` to `close`."""
+
+    def __init__(self, agents: Sequence[AgentHandle], job: str, tasks: Sequence[str], lost_after: float) -> None:
+        self.job = job
+        """A name that no other run has: TensorFlow servers refuse graphs for devices of another job."""
+        self.target = f"grpc://{tasks[0]}"
+        self.addresses = tuple(agent.node.address for agent in agents)
+        self.lost: Future[NodeLostError] = Future()
+        """Is set to the error when a node is lost, or cancelled when the cluster is closed."""
+        self._agents = tuple(agents)
+        self._lost_after = lost_after
+        self._closing = threading.Event()
+        self._watch = threading.Thread(target=self._keep_watch, daemon=True, name="autodist-watch")
+        self._watch.start()
+
+    @classmethod
+    def start(cls, spec: ResourceSpec, lost_after: float = LOST_AFTER_SECONDS) -> Cluster:
+        """Start agents and servers on all nodes; raises a LaunchError that lists whatever keeps one from it."""
+        launched = launch(spec)
+        job = f"autodist_{secrets.token_hex(8)}"
+        try:
+            serve(launched, job)
+        except BaseException:
+            launched.close()
+            raise
+        return cls(launched.agents, job, launched.tasks, lost_after)
+
+    def close(self) -> None:
+        """End all agents; those of lost nodes as far as they can be reached."""
+        self._closing.set()
+        self.lost.cancel()
+        self._watch.join()
+        end(self._agents, 1.0 if self.lost.done() and not self.lost.cancelled() else 5.0)
+
+    def _keep_watch(self) -> None:
+        last_beat = before = time.monotonic()
+        while not self._closing.wait(_GLANCE):
+            now = time.monotonic()
+            if now - before > _BEAT + 10 * _GLANCE:
+                # This process itself stood still (a laptop's lid, a debugger): nobody else is to blame for it.
+                for agent in self._agents:
+                    agent.last_heard = max(agent.last_heard, now - self._lost_after / 2)
+            before = now
+            if now - last_beat > _BEAT:
+                last_beat = now
+                for agent in self._agents:
+                    agent.beat()
+            for agent in self._agents:
+                why = self._trouble(agent, now)
+                if why:
+                    self.lost.set_result(NodeLostError(agent.node.address, why))
+                    return
+
+    def _trouble(self, agent: AgentHandle, now: float) -> str:
+        if agent.ended:
+            return agent.epitaph()
+        silence = now - agent.last_heard
+        if silence > self._lost_after:
+            return f"nothing was heard of it for {silence:.0f} s (it hangs, or the network is down){agent.last_words()}"
+        return ""

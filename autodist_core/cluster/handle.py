@@ -1,0 +1,200 @@
+"""One agent as the chief sees it: orders and answers, signs of life, and the last lines of its log."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from typing import IO, Any, Protocol
+
+from autodist_core.cluster.messages import Message, Sender, received
+from autodist_core.errors import LaunchError
+from autodist_core.resource_spec import Node
+
+LOG_LINES = 20
+
+
+class Process(Protocol):
+    """A running program and its pipes, here or over ssh."""
+
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs."""
+
+    def wait(self, timeout: float) -> int | None:
+        """The exit status, or None if it still runs after that time."""
+
+    def kill(self, pid: int, started: int) -> None:
+        """End it at once: the process of that id that started at that tick."""
+
+    def close(self) -> None:
+        """Let go of the pipes, and of the connection if there is one."""
+
+
+class ChildProcess:
+    """A program on this machine, as a child of this process."""
+
+    def __init__(self, command: list[str], env: Mapping[str, str]) -> None:
+        # A group of its own: Ctrl-C in the terminal is for the user's program, which ends its agents in order.
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **env},
+            start_new_session=True,
+        )
+        assert self._child.stdin and self._child.stdout and self._child.stderr
+        self.stdin, self.stdout, self.stderr = self._child.stdin, self._child.stdout, self._child.stderr
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs."""
+        return self._child.poll()
+
+    def wait(self, timeout: float) -> int | None:
+        """The exit status, or None if it still runs after that time."""
+        try:
+            return self._child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self, pid: int, started: int) -> None:
+        """End it at once."""
+        self._child.kill()
+
+    def close(self) -> None:
+        """Let go of the pipes."""
+        for stream in (self.stdin, self.stdout, self.stderr):
+            with contextlib.suppress(OSError):
+                stream.close()
+
+
+def child_agent(env: Mapping[str, str]) -> ChildProcess:
+    """The chief's own agent."""
+    return ChildProcess([sys.executable, "-m", "autodist_core.cluster.agent"], env)
+
+
+class AgentHandle:
+    """The chief's end of one agent."""
+
+    def __init__(self, node: Node, process: Process) -> None:
+        self.node = node
+        self.process = process
+        self.last_heard = time.monotonic()
+        self.description: Message = {}
+        self.log: deque[str] = deque(maxlen=LOG_LINES)
+        self._sender = Sender(process.stdin)
+        self._numbers = itertools.count()
+        self._waiting: dict[int, Future[Message]] = {}
+        self._logger = logging.getLogger(f"autodist.{node.address.replace('.', '_')}")
+        self._ended = threading.Event()
+        self._readers = [
+            threading.Thread(target=target, daemon=True, name=f"autodist-{what}-{node.address}")
+            for what, target in (("answers", self._read_answers), ("log", self._read_log))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is gone, as far as its pipes tell."""
+        return self._ended.is_set()
+
+    def ask(self, do: str, seconds: float, /, **arguments: Any) -> Message:
+        """Let it do something, and wait so long for the answer."""
+        number, answer = next(self._numbers), Future[Message]()
+        self._waiting[number] = answer
+        try:
+            self._sender.send({"do": do, "id": number, "with": arguments})
+            if self.ended:
+                raise LaunchError(self.epitaph(), host=self.node.address)
+            found = answer.result(seconds)
+        except NotInTime:
+            raise LaunchError(
+                f"its agent did not answer '{do}' within {seconds:g} s{self.last_words()}", host=self.node.address
+            ) from None
+        except (OSError, ValueError) as error:
+            if isinstance(error, LaunchError):
+                raise
+            self._ended.wait(2)
+            raise LaunchError(self.epitaph(), host=self.node.address) from None
+        finally:
+            self._waiting.pop(number, None)
+        if "error" in found:
+            raise LaunchError(f"its agent could not do '{do}': {found['error']}", host=self.node.address)
+        return dict(found["result"])
+
+    def beat(self) -> None:
+        """Tell it that the chief is there."""
+        with contextlib.suppress(OSError, ValueError):  # the watch sees the end of its answers
+            self._sender.send({"do": "beat"})
+
+    def epitaph(self) -> str:
+        """That it ended, how, and its last words."""
+        status = self.process.wait(1)
+        how = {None: "its connection is gone", 255: "its connection or its agent ended (status 255)"}.get(
+            status, f"its agent ended ({_status(status)})"
+        )
+        return how + self.last_words()
+
+    def last_words(self) -> str:
+        """The end of its log, if it said anything."""
+        lines = "".join(f"\n    {line}" for line in list(self.log)[-8:])
+        return f"; the last lines of its log:{lines}" if lines else ""
+
+    def ask_to_end(self) -> None:
+        """Ask it to end; see `finish`."""
+        with contextlib.suppress(OSError, ValueError):
+            self._sender.send({"do": "end"})
+
+    def finish(self, seconds: float) -> None:
+        """Wait until it has ended; what has not in that time is killed, by the id it gave."""
+        if self.process.wait(seconds) is None and "pid" in self.description:
+            self.process.kill(int(self.description["pid"]), int(self.description["started"]))
+        self.process.close()
+        for reader in self._readers:
+            reader.join(2)
+
+    def _read_answers(self) -> None:
+        try:
+            for message in received(self.process.stdout):
+                self.last_heard = time.monotonic()
+                answer = self._waiting.get(message.get("answer", -1))
+                if answer is not None:
+                    answer.set_result(message)
+        except (OSError, ValueError) as error:
+            self.log.append(f"(its answers end: {error})")
+        self._ended.set()
+        for answer in list(self._waiting.values()):
+            if not answer.done():
+                answer.set_exception(OSError("the agent is gone"))
+
+    def _read_log(self) -> None:
+        try:
+            for line in self.process.stderr:
+                text = line.decode(errors="replace").rstrip()
+                self.log.append(text)
+                self._logger.info("%s: %s", self.node.address, text)
+        except (OSError, ValueError):
+            pass
+
+
+def _status(status: int | None) -> str:
+    """How a process ended, in words.
+
+    >>> _status(-9), _status(137), _status(1)
+    ('killed by signal 9', 'killed by signal 9', 'exit status 1')
+    """
+    if status is not None and (status < 0 or 128 < status < 160):
+        return f"killed by signal {-status if status < 0 else status - 128}"
+    return f"exit status {status}"

@@ -1,0 +1,33 @@
+"""A TensorFlow server on one node, which admits the nodes of its cluster only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.cluster.admission import admit_only
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server; it cannot be stopped, only its process ended."""
+
+    server: Any
+    strangers: int
+    """How many had connected whom the cluster does not know, in the moment before the filter was there."""
+
+
+def start(job: str, task: int, tasks: list[str], cpus: int, admitted: list[str]) -> Server:
+    """Start the server of one task of the cluster `tasks` ("host:port" each), with so many CPU devices."""
+    config = tf.compat.v1.ConfigProto(device_count={"CPU": cpus}, allow_soft_placement=True)
+    config.gpu_options.allow_growth = True
+    # Without a leader, and the same one in the session's config, collectives across tasks wait for ever.
+    config.experimental.collective_group_leader = f"/job:{job}/replica:0/task:0"
+    server = tf.distribute.Server(
+        tf.train.ClusterSpec({job: tasks}), job_name=job, task_index=task, config=config, start=False
+    )
+    strangers = admit_only(int(tasks[task].rpartition(":")[2]), admitted)
+    server.start()
+    return Server(server, strangers)
