@@ -56,6 +56,7 @@ class Listener:
                 connection.settimeout(_PATIENCE)
                 _handshake(connection, self._secret, b"listener", b"caller")
                 self._visitors[str(plain_address(peer))] = None
+                connection.sendall(b"!")
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 while chunk := connection.recv(_CHUNK):
                     if chunk.endswith(b"?"):
@@ -124,6 +125,7 @@ def _connect(secret: str, peer: tuple[str, int], seconds: float) -> socket.socke
     connection = socket.create_connection(peer, timeout=seconds)
     try:
         _handshake(connection, secret.encode(), b"caller", b"listener")
+        _exactly(connection, 1)  # the visit is noted
     except BaseException:
         connection.close()
         raise

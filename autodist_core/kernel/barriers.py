@@ -35,11 +35,18 @@ class Barriers(Kernel):
             ]
             if occurrence == captured.occurrences[0]:
                 _hold_back(draft, gradients, side)
-            draft.editor.add("NoOp", barrier(occurrence), _on_all(draft, [*gradients, *side]), draft.busy[0].device)
+            _add(draft, barrier(occurrence), [*gradients, *side])
 
 
-def _on_all(draft: Draft, names: Iterable[str]) -> list[str]:
-    return [f"^{copied(replica, name)}" for replica in draft.busy for name in names]
+def _add(draft: Draft, name: str, waits_for: Iterable[str]) -> str:
+    """A node that waits for these on every replica: there first, so that one word crosses from machine to machine."""
+    there = [
+        draft.editor.add(
+            "NoOp", f"{name}/{replica.prefix}", [f"^{copied(replica, other)}" for other in waits_for], replica.host
+        )
+        for replica in draft.busy
+    ]
+    return draft.editor.add("NoOp", name, [f"^{other}" for other in there], draft.busy[0].host)
 
 
 def _side_effects(captured: Captured) -> list[str]:
@@ -62,7 +69,7 @@ def _hold_back(draft: Draft, gradients: list[str], side: list[str]) -> None:
     needed = _needed(draft, vital)
     held = [name for name in writes if not any(copied(replica, name) in needed for replica in draft.busy)]
     if held:
-        waits = draft.editor.add("NoOp", "barrier/state", _on_all(draft, vital), draft.busy[0].device)
+        waits = _add(draft, "barrier/state", vital)
         for replica in draft.busy:
             for name in held:
                 draft.editor.control(copied(replica, name), waits)

@@ -39,7 +39,7 @@ class DistributedGraph:
     examples: tuple[str, ...]
     total: str
     outputs: tuple[str, ...]
-    step: str
+    steps: tuple[str, ...]
     initializers: tuple[str, ...]
     changes: tuple[Change, ...]
     kept: tuple[Kept, ...] = ()
@@ -65,6 +65,6 @@ def build(
         draft.editor.graph_def(),
         tuple(tuple(copied(replica, item.inputs[index].name) for index in used) for replica in draft.busy),
         used,
-        examples, total, tuple(draft.outputs), "step", tuple(draft.initializers), changes,
+        examples, total, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
         tuple(draft.kept),
     )

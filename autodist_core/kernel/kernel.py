@@ -43,6 +43,8 @@ class Draft:
     reduced: dict[tuple[str, int, str], Rows] = field(default_factory=dict)
     targets: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
+    """The nodes to run so that everything in `targets` is done."""
     initializers: list[str] = field(default_factory=list)
     collectives: int = 0
     """How many there are on each replica: all number them alike."""

@@ -18,11 +18,12 @@ from autodist_core.errors import KernelError
 from autodist_core.kernel import editor
 from autodist_core.kernel.captured import accesses
 from autodist_core.kernel.kernel import Draft, Kernel
+from autodist_core.kernel.tasks import host_of
 
 
 @dataclass(frozen=True)
 class Order(Kernel):
-    """Control edges for every variable, and one node that stands for the whole step."""
+    """Control edges for every variable, and the nodes that stand for the whole step."""
 
     def apply(self, draft: Draft) -> None:
         """Add the edges."""
@@ -35,8 +36,13 @@ class Order(Kernel):
                 touches.setdefault(touch.variable, []).append((node.attr[editor.ORDER].i, touch.writes, node.name))
         for variable, found in touches.items():
             _order(draft, variable, found)
-        everything = [alive(draft.editor, name) for name in dict.fromkeys(draft.targets)]
-        draft.editor.add("NoOp", "step", [f"^{name}" for name in everything])
+        # On each machine one node that stands for what the step does there, so that not every write is reported.
+        done: dict[str, list[str]] = {}
+        for name in dict.fromkeys(alive(draft.editor, name) for name in draft.targets):
+            done.setdefault(host_of(draft.editor[name].device), []).append(f"^{name}")
+        draft.steps += [
+            draft.editor.add("NoOp", f"step/{index}", names, host) for index, (host, names) in enumerate(done.items())
+        ]
 
 
 def alive(graph: editor.Editor, name: str, reader: str = "") -> str:

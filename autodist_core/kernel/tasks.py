@@ -39,4 +39,4 @@ def host_of(device: str) -> str:
     >>> host_of("/job:run/replica:0/task:1/device:GPU:3")
     '/job:run/replica:0/task:1/device:CPU:0'
     """
-    return f"{device[: device.rindex('/device:')]}/device:CPU:0"
+    return f"{device.rpartition('/device:')[0]}/device:CPU:0"

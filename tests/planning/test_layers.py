@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 # The stages of autodist_core, in the order of the flow. `compiler` and `plan` are one stage in two files.
 STAGES = (
-    "errors", "proto", "resource_spec", "graph_item", "strategy", "compiler", "plan", "cluster", "capture", "kernel",
+    "errors", "proto", "resource_spec", "graph_item", "strategy", "compiler", "plan", "capture", "kernel", "cluster",
     "runtime",
 )  # fmt: skip
 PLANNING = STAGES[: STAGES.index("capture")]
