@@ -10,6 +10,8 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import pytest
 
+from tests.network.fixtures import make_network, network, network_is_possible  # noqa: F401
+
 NUMERIC = {"capture", "equality", "front", "kernel"}
 """The folders in which everything is computed in float64."""
 

@@ -1,0 +1,252 @@
+"""The test network does what the tests that stand on it take for granted."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autodist_core import ResourceSpec
+from tests.network.fixtures import skip_or_fail
+from tests.network.namespaces import NetworkError, children
+
+REACH = """
+import socket, sys
+for address in sys.argv[1:]:
+    with socket.create_connection((address, 22), timeout=5) as connection:
+        print(connection.recv(7).decode())
+"""
+COUNT = """
+import socket, sys, time
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as connection:
+    start, count = time.perf_counter(), 0
+    while data := connection.recv(1 << 20):
+        count += len(data)
+print(count * 8e-6 / (time.perf_counter() - start))
+"""
+
+
+@contextlib.contextmanager
+def listener(address):
+    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as server:
+        server.settimeout(10)
+        yield server, server.getsockname()[1]
+
+
+def ssh(network, host, address, *words, port=22):
+    options = ("BatchMode=yes", f"UserKnownHostsFile={network.known_hosts}", "ConnectTimeout=5")
+    settings = [word for option in options for word in ("-o", option)]
+    argv = ["ssh", "-F", "none", "-p", port, "-i", network.key_file, *settings, f"{network.user}@{address}", *words]
+    return host.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_every_host_reaches_every_other_in_both_families(network):
+    for host in network.hosts:
+        others = [
+            address
+            for other in network.hosts[1:]
+            if other is not host
+            for address in (other.address, other.address6, other.name)
+            # Only hosts in namespaces have names: this process's /etc/hosts is the machine's own.
+            if host.index or address != other.name
+        ]
+        assert host.output(sys.executable, "-c", REACH, *others).split() == ["SSH-2.0"] * len(others)
+    chief = network.hosts[0]
+    for address in (chief.address, chief.address6):
+        with listener(address) as (server, port):
+            network.hosts[1].output("bash", "-c", f"exec 3<>/dev/tcp/{address}/{port}")
+            connection, peer = server.accept()
+            connection.close()
+            assert peer[0] in (network.hosts[1].address, network.hosts[1].address6)
+
+
+def test_each_host_has_a_name_processes_ports_and_files_of_its_own(network):
+    one, two = network.hosts[1:]
+    assert one.output("hostname") == "host1\n"
+    assert one.listening() == [22]
+    assert one.processes() == []
+    sleeper = one.run(["sleep", "1000"])
+    while not one.processes():
+        time.sleep(0.01)
+    [(pid, words)] = one.processes()
+    assert words == "sleep 1000" and two.processes() == []
+    sleeper.terminate()
+    assert sleeper.wait() == -signal.SIGTERM
+    assert not Path(f"/proc/{pid}").exists()
+    for place in ("/tmp", "/dev/shm", "/run", str(Path("~root").expanduser())):
+        one.file(f"{place}/mark").write_text("one")
+        assert one.output("cat", f"{place}/mark") == "one"
+        assert not two.file(f"{place}/mark").exists() and not Path(f"{place}/mark").exists()
+        one.file(f"{place}/mark").unlink()
+
+
+def test_a_disk_can_be_full(make_network):
+    host = make_network(2, disk="4m").hosts[1]
+    with pytest.raises(NetworkError, match="No space left on device"):
+        host.output("dd", "if=/dev/zero", "of=/tmp/big", "bs=1M", "count=8")
+
+
+def test_the_ssh_command_logs_in_and_finds_the_interpreter_and_the_package(network):
+    spec = network.spec()["ssh"]
+    code = "import sys, autodist_core; print(sys.executable, autodist_core.__file__)"
+    environment = " ".join(f"{key}={value}" for key, value in spec["shared_envs"].items())
+    for address in (network.hosts[1].address, network.hosts[2].address6):
+        words = f"{spec['python_venv']} && env {environment} python -c '{code}'"
+        process = ssh(network, network.hosts[0], address, words)
+        printed, _ = process.communicate(timeout=30)
+        assert process.returncode == 0, printed
+        executable, package = printed.split()
+        assert Path(executable).samefile(sys.executable) and Path(package).is_relative_to(Path(__file__).parents[2])
+
+
+def test_another_port_and_other_host_keys(network):
+    host = network.hosts[1]
+    old = network.known_hosts.read_text()
+    host.stop_sshd()
+    assert host.listening() == []
+    host.start_sshd(port=2222)
+    assert ssh(network, network.hosts[0], host.address, "true").wait(10) == 255
+    assert ssh(network, network.hosts[0], host.address, "true", port=2222).wait(10) == 0
+    host.stop_sshd()
+    host.start_sshd()
+    host.new_host_key()
+    process = ssh(network, network.hosts[0], host.address, "true")
+    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in process.communicate(timeout=10)[0]
+    network.learn()
+    assert network.known_hosts.read_text() != old
+    assert ssh(network, network.hosts[0], host.address, "true").wait(10) == 0
+
+
+def megabits(network, host, count):
+    """The rate at which ``host`` receives ``count`` bytes from this process."""
+    with listener(network.hosts[0].address) as (server, port):
+        receiver = host.run([sys.executable, "-c", COUNT, network.hosts[0].address, port], stdout=subprocess.PIPE)
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(bytes(count))
+        return float(receiver.communicate(timeout=30)[0])
+
+
+def test_a_shaped_cable_carries_its_rate_and_no_more(network):
+    chief, host = network.hosts[:2]
+    assert megabits(network, host, 50_000_000) > 400
+    for shaped in (chief, host):
+        shaped.shape("80mbit")
+        assert 60 < megabits(network, host, 5_000_000) < 84
+        shaped.unshape()
+    assert megabits(network, host, 50_000_000) > 400
+
+
+def test_a_partition_is_silent_and_heals(network):
+    host = network.hosts[1]
+    with listener(network.hosts[0].address) as (server, port):
+        host.run(["bash", "-c", f"exec 3<>/dev/tcp/{network.hosts[0].address}/{port}; cat <&3 >&3"])
+        connection, _ = server.accept()
+        with connection:
+            connection.settimeout(0.3)
+            connection.sendall(b"before")
+            assert connection.recv(10) == b"before"
+            host.cut()
+            connection.sendall(b"within")
+            with pytest.raises(TimeoutError):
+                connection.recv(10)
+            host.mend()
+            connection.settimeout(10)
+            assert connection.recv(10) == b"within"
+
+
+def test_a_host_without_power_says_no_goodbye_and_comes_back_with_its_keys(network):
+    host = network.hosts[2]
+    with listener(network.hosts[0].address) as (server, port):
+        host.run(["bash", "-c", f"exec 3<>/dev/tcp/{network.hosts[0].address}/{port}; sleep 1000"])
+        connection, _ = server.accept()
+        with connection:
+            processes = [pid for pid, _ in host.processes()]
+            assert processes
+            host.power_off()
+            assert not [pid for pid in processes if Path(f"/proc/{pid}").exists()]
+            connection.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+    host.power_on()
+    assert ssh(network, network.hosts[0], host.address, "true").wait(10) == 0
+
+
+def test_two_networks_at_once_have_subnets_of_their_own(network, make_network):
+    other = make_network(2)
+    assert other.number != network.number
+    refused = other.hosts[1].output("bash", "-c", f"exec 3<>/dev/tcp/{other.hosts[0].address}/1 || true")
+    assert refused.endswith("refused\n")
+
+
+def test_the_spec_describes_the_hosts(network):
+    spec = ResourceSpec(network.spec(cpus=[2, 1, 3], port=2222))
+    assert [len(node.cpus) for node in spec.nodes] == [2, 1, 3]
+    assert spec.chief.address == network.hosts[0].address
+    group = spec.ssh_group(spec.nodes[1])
+    assert (group.port, group.username, group.key_file) == (2222, "root", str(network.key_file))
+
+
+def test_a_required_network_fails_instead_of_being_skipped(monkeypatch):
+    monkeypatch.delenv("AUTODIST_REQUIRE_NETWORK", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no root"):
+        skip_or_fail("no root")
+    monkeypatch.setenv("AUTODIST_REQUIRE_NETWORK", "1")
+    with pytest.raises(pytest.fail.Exception, match="no root"):
+        skip_or_fail("no root")
+    skip_or_fail(None)
+
+
+OPEN_AND_WAIT = """
+import sys, time
+from tests.network import lan, namespaces
+network = lan.Network(3, sys.argv[1])
+host = network.hosts[1]
+programs = [host.run(["sleep", "1000"]) for host in network.hosts]
+while not all(host.processes() for host in network.hosts[1:]):
+    time.sleep(0.01)
+print(network.hosts[0].interface, flush=True)
+time.sleep(1000)
+"""
+
+
+def namespaces_of(pid):
+    with contextlib.suppress(OSError):
+        return {os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("net", "pid", "mnt")}
+    return set()
+
+
+def family(pid):
+    """``pid`` and all that descends from it."""
+    return [pid, *(each for child in children(pid) for each in family(child))]
+
+
+def interfaces():
+    return [name for _, name in socket.if_nameindex()]
+
+
+def test_killing_the_owner_leaves_nothing(network_is_possible, tmp_path):
+    argv = [sys.executable, "-c", OPEN_AND_WAIT, tmp_path]
+    owner = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    with owner.stdout:
+        interface = owner.stdout.readline().strip()
+    assert interface in interfaces()
+    processes = family(owner.pid)
+    spaces = set().union(*map(namespaces_of, processes)) - namespaces_of(os.getpid())
+    # The bridge's network, and for each of two hosts its network, its processes and its mounts.
+    assert len(processes) > 10 and len(spaces) == 1 + 2 * 3
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        left = [pid for pid in processes if Path(f"/proc/{pid}").exists()]
+        used = set().union(*(namespaces_of(path.name) for path in Path("/proc").glob("[0-9]*")))
+        if not left and not spaces & used and interface not in interfaces():
+            return
+        time.sleep(0.02)
+    pytest.fail(f"left behind: processes {left}, namespaces {spaces & used}, interfaces {interfaces()}")
