@@ -76,14 +76,15 @@ class KernelError(AutodistError, RuntimeError):
 
 
 class LaunchError(AutodistError, ConnectionError):
-    """Nodes cannot take part; `host` is the address of the one whose fault it is, empty if there are several.
+    """Nodes cannot take part; `hosts` are the addresses of those whose fault it is, `host` that of the only one.
 
-    >>> LaunchError("10.0.0.3: nothing listens on port 22.", host="10.0.0.3").host
-    '10.0.0.3'
+    >>> LaunchError("nothing listens on port 22", host="10.0.0.3").hosts
+    ('10.0.0.3',)
     """
 
-    def __init__(self, message: str, host: str = "") -> None:
-        self.host = host
+    def __init__(self, message: str, host: str = "", hosts: Iterable[str] = ()) -> None:
+        self.hosts = tuple(hosts) or ((host,) if host else ())
+        self.host = self.hosts[0] if len(self.hosts) == 1 else ""
         super().__init__(message)
 
 
@@ -98,13 +99,18 @@ class NodeLostError(SessionError, ConnectionError):
     10.0.0.3 was lost during training step 12: its agent ended (killed by signal 9)
     """
 
-    def __init__(self, host: str, why: str, doing: str = "") -> None:
-        self.host, self.why, self.doing = host, why, doing
-        super().__init__(f"{host} was lost{f' during {doing}' if doing else ''}: {why}")
+    def __init__(self, host: str, why: str, doing: str = "", left: str = "") -> None:
+        self.host, self.why, self.doing, self.left = host, why, doing, left
+        during = f" during {doing}" if doing else ""
+        super().__init__(f"{host} was lost{during}: {why}" + (f"\n{left[:1].upper()}{left[1:]}." if left else ""))
 
     def during(self, doing: str) -> NodeLostError:
         """The same, with what was being done."""
-        return NodeLostError(self.host, self.why, doing)
+        return NodeLostError(self.host, self.why, doing, self.left)
+
+    def leaving(self, left: str) -> NodeLostError:
+        """The same, with what is left of the training."""
+        return NodeLostError(self.host, self.why, self.doing, left)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from autodist_core.graph_item import GraphItem
-from autodist_core.runtime import AnyStep
+from autodist_core.runtime import AnyStep, LastingStep
 from autodist_keras.state import State, own_trace
 from autodist_keras.tracing import Captured, trace_step
 
@@ -85,7 +85,9 @@ class StepFunction:
         self._concat = concat
         self._open_session = open_session
         self._fused_updates = fused_updates
-        self._known: dict[tuple[Any, ...], tuple[tuple[tf.TensorSpec, ...], AnyStep, Callable[..., Any]]] = {}
+        self._known: dict[
+            tuple[Any, ...], tuple[tuple[tf.TensorSpec, ...], AnyStep | LastingStep, Callable[..., Any]]
+        ] = {}
         self.captured: Captured | None = None
         self._mentioned = False
 

@@ -15,16 +15,16 @@ from typing import Any
 
 import keras
 
-from autodist_core.cluster import Cluster
+from autodist_core.cluster import Fleet
 from autodist_core.compiler import CompiledStrategy, StrategyCompiler
 from autodist_core.errors import SessionError
 from autodist_core.graph_item import GraphItem
-from autodist_core.kernel import held_in_step, inference, kept_whole, place
+from autodist_core.kernel import Placement, held_in_step, inference, kept_whole, place
 from autodist_core.kernel.sharing import shares_memory
 from autodist_core.kernel.tasks import Tasks
 from autodist_core.plan import table
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.runtime import DistributedSession
+from autodist_core.runtime import AnySession, DistributedSession, LastingSession
 from autodist_core.strategy import resolve
 from autodist_core.strategy.base import StrategyBuilder
 from autodist_keras import checks
@@ -36,8 +36,8 @@ from autodist_keras.tracing import Captured, optimizers_of
 from autodist_keras.variables import ModelVariables, is_sparse_layer_variable
 
 _OWN = (
-    "model", "resource_spec", "strategy", "share_memory", "fused_updates", "_builder", "_functions", "_state",
-    "_trained", "_compiled_as", "_depth", "_compressors", "_cluster", "lost_after",
+    "model", "strategy", "share_memory", "fused_updates", "_builder", "_functions", "_state",
+    "_trained", "_compiled_as", "_depth", "_compressors", "_fleet",
 )
 
 
@@ -55,7 +55,10 @@ class DistributedModel:
         fused_updates: Whether an optimizer whose formula TensorFlow has a training kernel for (SGD, Adam, AdamW and
             others) updates in it: faster, and the same numbers to rounding. None means yes where there are several
             replicas; a single one then equals plain Keras bit by bit.
-        lost_after: Seconds of silence after which another machine counts as lost. One whose agent ends is lost at once.
+        on_failure: What happens when another machine is lost in the middle of a call: "raise" ends the call with an
+            error and keeps what was trained, "restart" starts all machines again, "shrink" goes on without the lost
+            ones; both go on from the last consistent state, and no example is counted twice.
+        lost_after: Seconds of silence after which another machine counts as lost. One whose agent ends is at once.
 
     >>> import keras, numpy as np
     >>> from autodist_core import ResourceSpec
@@ -70,22 +73,22 @@ class DistributedModel:
 
     def __init__(
         self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
-        fused_updates: bool | None = None, lost_after: float = 60.0,
+        fused_updates: bool | None = None, on_failure: str = "raise",
+        lost_after: float = 60.0,
     ) -> None:
         self.model = checks.keras_model(model)
-        self.resource_spec = resource_spec if isinstance(resource_spec, ResourceSpec) else ResourceSpec(resource_spec)
+        spec = resource_spec if isinstance(resource_spec, ResourceSpec) else ResourceSpec(resource_spec)
+        self._fleet = Fleet(spec, on_failure, lost_after)
         self._builder = resolve(strategy)
         self.share_memory = share_memory
         several = len(self.resource_spec.replica_devices) > 1
         self.fused_updates = several if fused_updates is None else bool(fused_updates)
-        self.lost_after = lost_after
         self._functions: dict[str, StepFunction] = {}
         self._state: State | None = None
         self._trained: CompiledStrategy | None = None
         self._compiled_as: checks.Identity | None = None
         self._depth = 0
         self._compressors: CompressorState | None = None
-        self._cluster: Cluster | None = None
 
     # Keras's surface ---------------------------------------------------------------------------------------------
 
@@ -149,6 +152,11 @@ class DistributedModel:
         return getattr(self.model, name)
 
     @property
+    def resource_spec(self) -> ResourceSpec:
+        """The machines; fewer than were given once lost ones were left out (`on_failure="shrink"`)."""
+        return self._fleet.spec
+
+    @property
     def strategy(self) -> StrategyBuilder:
         """What decides how each variable is synchronized; set it to a builder, a name or a finished strategy."""
         return self._builder
@@ -180,9 +188,7 @@ class DistributedModel:
     def close(self) -> None:
         """Free the devices. The model keeps its state, and a later `fit` starts anew from it."""
         self._forget()
-        cluster, self._cluster = self._cluster, None
-        if cluster is not None:
-            cluster.close()
+        self._fleet.close()
 
     # Planning ----------------------------------------------------------------------------------------------------
 
@@ -267,7 +273,7 @@ class DistributedModel:
             yield
             return
         identity = checks.identity_of_compile(self.model)
-        if identity != self._compiled_as:
+        if identity != self._compiled_as or (self._state is not None and self._state.session.lost):
             self._forget()
             self._compiled_as = identity
         if self._state is not None:
@@ -298,7 +304,7 @@ class DistributedModel:
         try:
             self._state.session.settle()
         finally:
-            self._state.pull_all()
+            self._state.pull_all(again=self._state.session.lost)
 
     def _maker(self, mode: str) -> Callable[..., None]:
         def make(force: bool = False) -> None:
@@ -319,35 +325,41 @@ class DistributedModel:
 
     def _open(self, item: GraphItem) -> State:
         """The state in which a captured step runs: the training's where there is one."""
-        self._connect()
+        if len(self.resource_spec.nodes) > 1 or self._fleet.cluster is not None:
+            self._fleet.start()
+        else:
+            checks.local_spec(self.resource_spec)
         checks.batched(self.model, len(self.resource_spec.replica_devices))
         if item.gradients and self._trained is None:
             # A strategy that is refused here leaves everything as it was, so that the next call refuses it too.
             trained = self._compile_strategy(item)
-            placement = place(item, trained, self.share_memory, self._tasks)
             if self._state is not None:
                 self._state.pull_all()
                 self._state.release()
                 self._state.session.close()
                 self._functions = {"train": self._functions["train"]}
-            self._trained, self._state = trained, State(DistributedSession(placement, self._cluster))
+            self._trained, self._state = trained, State(self._session(lambda: self._placement(item)))
             before, self._compressors = self._compressors, None
             self.set_compressor_state(before)
         if self._state is None:
-            placement = inference(checks.replicas(self.resource_spec), self._tasks)
-            self._state = State(DistributedSession(placement, self._cluster))
+            self._state = State(self._session(lambda: inference(checks.replicas(self.resource_spec), self._tasks)))
         return self._state
 
-    def _connect(self) -> None:
-        """Have agents on all nodes, where there are several."""
-        if len(self.resource_spec.nodes) == 1:
-            checks.local_spec(self.resource_spec)
-        elif self._cluster is None:
-            self._cluster = Cluster.start(self.resource_spec, self.lost_after)
+    def _session(self, placement: Callable[[], Placement]) -> AnySession:
+        """A session here, or one over all nodes, which is made again where they are."""
+        fleet = self._fleet
+        if fleet.cluster is None:
+            return DistributedSession(placement())
+        restart = None if fleet.on_failure == "raise" else fleet.restart
+        return LastingSession(lambda: DistributedSession(placement(), fleet.cluster), restart, fleet.progress)
+
+    def _placement(self, item: GraphItem) -> Placement:
+        return place(item, self._compile_strategy(item), self.share_memory, self._tasks)
 
     @property
     def _tasks(self) -> Tasks:
-        return Tasks(self._cluster.job, self._cluster.addresses) if self._cluster else Tasks()
+        cluster = self._fleet.cluster
+        return Tasks(cluster.job, cluster.addresses) if cluster is not None else Tasks()
 
     def _forget(self) -> None:
         """Drop every captured step and the session."""

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.runtime import DistributedSession
+from autodist_core.runtime import AnySession
 from autodist_keras.variables import Entry
 
 _SMALL = 4096
@@ -79,7 +79,7 @@ def _watched(base: type) -> type:
 class State:
     """Keeps the model's variables and the session's alike, moving only what somebody looked at or changed."""
 
-    def __init__(self, session: DistributedSession) -> None:
+    def __init__(self, session: AnySession) -> None:
         self.session = session
         self._entries: dict[str, Entry] = {}
         self._steps = 0
@@ -153,8 +153,11 @@ class State:
             with tf.init_scope():
                 self._exposed[name] = entry.tf_variable.numpy()
 
-    def pull_all(self) -> None:
-        """Bring everything the session is ahead in back to the model."""
+    def pull_all(self, again: bool = False) -> None:
+        """Bring everything the session is ahead in back to the model; `again` also what was brought before."""
+        if again:
+            self._synced = dict.fromkeys(self._synced, -1)
+            self._exposed.clear()
         self._pull(list(self._entries.values()))
 
     def release(self) -> None:

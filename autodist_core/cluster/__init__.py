@@ -5,5 +5,6 @@ but `server` imports TensorFlow, so that what is wrong with a cluster is found i
 """
 
 from autodist_core.cluster.cluster import Cluster
+from autodist_core.cluster.fleet import Fleet
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "Fleet"]

@@ -234,4 +234,4 @@ def _all(agents: Sequence[AgentHandle], action: Callable[[AgentHandle], T]) -> l
 def _refused(problems: Mapping[str, Sequence[str]], nodes: int) -> LaunchError:
     lines = "".join(f"\n  {host}: {problem}." for host, found in problems.items() for problem in found)
     text = f"{nodes - len(problems)} of {nodes} nodes are ready.{lines}\n'autodist doctor' says more of the same file."
-    return LaunchError(text, host=next(iter(problems)) if len(problems) == 1 else "")
+    return LaunchError(text, hosts=problems)

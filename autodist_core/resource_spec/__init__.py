@@ -6,8 +6,9 @@ The grammar of the file stands in :mod:`autodist_core.resource_spec.grammar`.
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,17 @@ class ResourceSpec:
     def ssh_group(self, node: Node) -> SSHGroup:
         """How to reach ``node``: its group, or one that leaves everything to ssh's own configuration."""
         return self.ssh_groups[node.ssh_config] if node.ssh_config else SSHGroup()
+
+    def without(self, addresses: Collection[str]) -> ResourceSpec:
+        """The same machines but for some.
+
+        >>> nodes = [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]
+        >>> ResourceSpec({"nodes": nodes}).without({"10.0.0.2"})
+        <ResourceSpec of the resource spec: 10.0.0.1>
+        """
+        fewer = copy.copy(self)
+        fewer._nodes = tuple(node for node in self._nodes if node.address not in addresses)
+        return fewer
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ResourceSpec):

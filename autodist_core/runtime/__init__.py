@@ -1,6 +1,9 @@
-"""Run distributed graphs: on one machine in a local session, with no server and no socket."""
+"""Run distributed graphs: on one machine in a local session, with no server and no socket; else over a cluster."""
 
+from autodist_core.runtime.lasting import LastingSession, LastingStep
 from autodist_core.runtime.loose import LooseStep
 from autodist_core.runtime.session import AnyStep, DistributedSession, Step
 
-__all__ = ["AnyStep", "DistributedSession", "LooseStep", "Step"]
+AnySession = DistributedSession | LastingSession
+
+__all__ = ["AnySession", "AnyStep", "DistributedSession", "LastingSession", "LastingStep", "LooseStep", "Step"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +38,11 @@ class DistributedSession:
         self._calls: dict[tuple[str, ...], Callable[..., Any]] = {}
         self._functions = 0
         self._loose: list[LooseStep] = []
+
+    @property
+    def lost(self) -> bool:
+        """Whether what it held is gone: see `LastingSession`, which holds what is safe."""
+        return False
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -118,8 +122,10 @@ class DistributedSession:
         if self._session is not None and self._calls_of_cluster is None:
             self._session.close()
         elif self._session is not None and self._calls_of_cluster is not None:
-            with contextlib.suppress(NodeLostError):  # with the servers, all that it held is gone
+            try:
                 self.call("the end of the session", self._session.close)
+            except NodeLostError:
+                _abandon(self._session)
             self._calls_of_cluster.close()
         self._session = None
         self._graph = None
@@ -269,6 +275,11 @@ def _handle(variable: Variable, copy: Copy) -> Any:
     return tf.raw_ops.VarHandleOp(
         dtype=tf.as_dtype(variable.dtype), shape=variable.shape, shared_name=copy.name, name=None
     )
+
+
+def _abandon(session: Any) -> None:
+    """Let go of a session whose servers are gone: all it would do at its end is to call them, and wait for ever."""
+    session._closed, session._session = True, None
 
 
 def _config(placement: Placement) -> Any:

@@ -1,0 +1,89 @@
+"""The cluster of a spec: started when it is first needed, and started again, or without a node, when one is lost."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from autodist_core.cluster.cluster import LOST_AFTER_SECONDS, Cluster
+from autodist_core.errors import LaunchError, NodeLostError, did_you_mean
+from autodist_core.resource_spec import ResourceSpec
+
+_log = logging.getLogger("autodist")
+
+ON_FAILURE = {
+    "raise": "end the call with an error, and keep what was trained",
+    "restart": "start all nodes again, and go on from the last consistent state",
+    "shrink": "go on without the nodes that are gone, from the last consistent state",
+}
+RESTART_SECONDS, _PAUSE = 300.0, 5.0
+_MOST_IN_VAIN = 3
+
+
+class Fleet:
+    """Has a cluster of the nodes of `spec`, as long as they last."""
+
+    def __init__(
+        self, spec: ResourceSpec, on_failure: str = "raise", lost_after: float = LOST_AFTER_SECONDS
+    ) -> None:
+        if on_failure not in ON_FAILURE:
+            allowed = "; ".join(f"{name!r}: {meaning}" for name, meaning in ON_FAILURE.items())
+            hint = did_you_mean(str(on_failure), ON_FAILURE)
+            raise ValueError(f"on_failure={on_failure!r} is none of the choices.{hint} {allowed}.")
+        if not isinstance(lost_after, (int, float)) or isinstance(lost_after, bool) or not lost_after > 0:
+            raise ValueError(f"lost_after={lost_after!r}: expected a positive number of seconds.")
+        self.spec = spec
+        self.on_failure = on_failure
+        self.lost_after = float(lost_after)
+        self.cluster: Cluster | None = None
+        self._in_vain = 0
+
+    def start(self) -> Cluster:
+        """The cluster; its agents are started if they do not run."""
+        if self.cluster is not None and self.cluster.lost.done():
+            self.close()
+        if self.cluster is None:
+            nodes = ", ".join(node.address for node in self.spec.nodes)
+            _log.info("Starting %d nodes: %s.", len(self.spec.nodes), nodes)
+            self.cluster = Cluster.start(self.spec, self.lost_after)
+        return self.cluster
+
+    def close(self) -> None:
+        """End the cluster, if there is one."""
+        cluster, self.cluster = self.cluster, None
+        if cluster is not None:
+            cluster.close()
+
+    def restart(self, error: NodeLostError) -> None:
+        """Have a cluster again after a node was lost; raises what keeps one from it."""
+        self.close()
+        self._in_vain += 1
+        if self._in_vain > _MOST_IN_VAIN:
+            raise LaunchError(f"{_MOST_IN_VAIN} clusters were lost in a row before one of them completed a step.")
+        _log.warning("%s Training goes on with another cluster (on_failure=%r).", error, self.on_failure)
+        if self.on_failure == "shrink":
+            self._leave_out({error.host})
+        deadline = time.monotonic() + RESTART_SECONDS
+        while True:
+            try:
+                self.start()
+                return
+            except LaunchError as failure:
+                if self.on_failure == "shrink" and self._leave_out(set(failure.hosts)):
+                    continue
+                if time.monotonic() > deadline:
+                    raise
+                _log.warning("Not yet: %s Trying again.", failure)
+                time.sleep(_PAUSE)
+
+    def progress(self) -> None:
+        """Note that the cluster completed a step."""
+        self._in_vain = 0
+
+    def _leave_out(self, hosts: set[str]) -> bool:
+        """Take nodes out of the spec, never the chief; whether that made a difference."""
+        gone = {node.address for node in self.spec.nodes if node.address in hosts and not node.chief}
+        if gone:
+            self.spec = self.spec.without(gone)
+            _log.warning("Going on without %s.", ", ".join(sorted(gone)))
+        return bool(gone)

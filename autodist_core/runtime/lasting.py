@@ -1,0 +1,174 @@
+"""A session that outlives its cluster: when a node is lost it goes on with another one, or keeps what was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from autodist_core.errors import NodeLostError
+from autodist_core.graph_item import GraphItem
+from autodist_core.kernel import DistributedGraph, Placement
+from autodist_core.runtime.backup import Backup, Loaded, Ran
+from autodist_core.runtime.session import AnyStep, DistributedSession
+
+T = TypeVar("T")
+
+
+class LastingSession:
+    """What a `DistributedSession` is, over sessions that may be lost.
+
+    `open_session` makes one on the cluster as it is; `restart` is told what happened, and either sees to it that there
+    is a cluster again, or raises; `progress` is told of each completed step.
+    """
+
+    def __init__(
+        self, open_session: Callable[[], DistributedSession], restart: Callable[[NodeLostError], None] | None = None,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._open = open_session
+        self._restart = restart
+        self._progress = progress
+        self._backup = Backup(keep_events=restart is not None)
+        self._items: list[GraphItem] = []
+        self._session: DistributedSession | None = open_session()
+        self._steps: list[AnyStep] = []
+        self._known: tuple[str, ...] = ()
+        self.placement: Placement = self._current.placement
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The variables that the steps of this session touch."""
+        return self._known
+
+    def add(self, item: GraphItem) -> LastingStep:
+        """A step of this session."""
+        self._items.append(item)
+        if self._session is not None:
+            self._steps.append(self._session.add(item))
+            self._known = self._session.known
+        return LastingStep(self, len(self._items) - 1)
+
+    def step(self, number: int) -> AnyStep:
+        """The step of that number, of the session there is now."""
+        return self._steps[number]
+
+    def run(self, event: Ran) -> list[Any]:
+        """Run a step on a batch, on another cluster if need be."""
+        outputs = self._lasting(lambda session: self._steps[event.step](event.arrays, event.total))
+        self._backup.ran(event, bool(self._items[event.step].gradients))
+        self._progress()
+        if self._backup.due:
+            self._lasting(self._take)
+        return outputs
+
+    def settle(self) -> None:
+        """Wait until no replica is at work."""
+        if self._session is not None:
+            self._lasting(lambda session: session.settle())
+
+    def load(self, values: Mapping[str, np.ndarray]) -> None:
+        """Write variables, every copy of each."""
+        self._lasting(lambda session: session.load(values))
+        self._backup.loaded(values)
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """The current value of variables; the last one that is safe when the cluster is gone."""
+        names = tuple(names)
+        if self._session is not None:
+            try:
+                return self._lasting(lambda session: session.read(names))
+            except NodeLostError:
+                if self._session is not None:
+                    raise
+        return {name: self._backup.values[name] for name in names}
+
+    def read_kept(self) -> dict[str, np.ndarray]:
+        """What kernels keep between steps."""
+        if self._session is None:
+            return self._backup.kept
+        return self._lasting(lambda session: session.read_kept())
+
+    def load_kept(self, values: Mapping[str, np.ndarray]) -> None:
+        """Set what kernels keep."""
+        self._lasting(lambda session: session.load_kept(values))
+        self._backup.kept = dict(values)
+
+    @property
+    def lost(self) -> bool:
+        """Whether there is no cluster any more, and only what was safe."""
+        return self._session is None
+
+    def close(self) -> None:
+        """Free the state."""
+        if self._session is not None:
+            self._session.close()
+
+    @property
+    def _current(self) -> DistributedSession:
+        assert self._session is not None
+        return self._session
+
+    def _lasting(self, action: Callable[[DistributedSession], T]) -> T:
+        while True:
+            if self._session is None:
+                raise NodeLostError("the cluster", f"{self._backup}; call fit again to start another one")
+            try:
+                return action(self._session)
+            except NodeLostError as error:
+                self._recover(error)
+
+    def _recover(self, error: NodeLostError) -> None:
+        """Get to where we were, on another cluster; without one, the error says what is left."""
+        while True:
+            lost, self._session = self._session, None
+            if lost is not None:
+                lost.close()
+            if self._restart is None:
+                raise error.leaving(str(self._backup)) from None
+            try:
+                self._restart(error)
+                self._repeat()
+                return
+            except NodeLostError as again:
+                error = again
+            except Exception as failure:
+                raise error.leaving(f"it was not started again: {failure} {self._backup}") from failure
+
+    def _repeat(self) -> None:
+        session = self._open()
+        self._session, self.placement = session, session.placement
+        self._steps = [session.add(item) for item in self._items]
+        session.load({name: value for name, value in self._backup.values.items() if name in session.known})
+        session.load_kept(self._backup.kept)
+        for event in self._backup.events:
+            if isinstance(event, Loaded):
+                session.load(event.values)
+            else:
+                self._steps[event.step](event.arrays, event.total)
+
+    def _take(self, session: DistributedSession) -> None:
+        self._backup.take(lambda: (session.read(session.known), session.read_kept()))
+
+
+class LastingStep:
+    """One captured function of a lasting session."""
+
+    def __init__(self, session: LastingSession, number: int) -> None:
+        self._session = session
+        self._number = number
+
+    def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
+        """Run one step on a batch of `total` examples."""
+        return self._session.run(Ran(self._number, tuple(arrays), total))
+
+    @property
+    def item(self) -> GraphItem:
+        """What was captured."""
+        return self._session.step(self._number).item
+
+    @property
+    def graph(self) -> DistributedGraph | None:
+        """The graph that it first ran as."""
+        return self._session.step(self._number).graph
