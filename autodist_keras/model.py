@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -18,20 +17,17 @@ import keras
 from autodist_core.compiler import CompiledStrategy, StrategyCompiler
 from autodist_core.errors import SessionError
 from autodist_core.graph_item import GraphItem
-from autodist_core.kernel import held_in_step, inference, kept_whole, place
-from autodist_core.kernel.sharing import shares_memory
-from autodist_core.plan import table
+from autodist_core.kernel import inference, place
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime import DistributedSession
 from autodist_core.strategy import resolve
 from autodist_core.strategy.base import StrategyBuilder
-from autodist_keras import checks
+from autodist_keras import checks, planning
 from autodist_keras.compressor_state import CompressorState
 from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
 from autodist_keras.hooks import hook
 from autodist_keras.state import State
-from autodist_keras.tracing import Captured, optimizers_of
-from autodist_keras.variables import ModelVariables, is_sparse_layer_variable
+from autodist_keras.tracing import Captured
 
 _OWN = (
     "model", "resource_spec", "strategy", "share_memory", "fused_updates", "_builder", "_functions", "_state",
@@ -185,18 +181,17 @@ class DistributedModel:
         (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
         """
         item = self._item_for_planning(data)
-        strategy = self._compile_strategy(item)
-        shares = shares_memory(strategy, self.share_memory)
-        whole = kept_whole(item, strategy) if item.gradients and not shares else {}
-        held = held_in_step(item, strategy) if item.gradients else ""
-        return table(strategy, item) + checks.notes(self.model, self.fused_updates, shares, whole, strategy, held)
+        return planning.plan(
+            self.model, item, self._compile_strategy(item), self.share_memory, self.fused_updates
+        )
 
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
 
         Takes the arrays of one batch, which every step trains on, or a dataset, of which each step takes a batch. The
         model's state is as before afterwards. Returns a table; raises a ValueError if variables differ by more than
-        rounding, unless the plan says that the strategy is not exact.
+        rounding and nothing in the plan explains it. What does (a lossy strategy, batch statistics or random numbers of
+        each replica's own) stands below the table.
         """
         from autodist_keras.verify import verify
 
@@ -204,9 +199,11 @@ class DistributedModel:
 
     @property
     def inexact(self) -> tuple[str, ...]:
-        """The plan's notes on why the strategy of the training that is under way gives other numbers."""
-        notes = self._trained.notes if self._trained is not None else ()
-        return tuple(note for note in notes if note.startswith("not exact"))
+        """The plan's notes on why the training that is under way gives other numbers than one device."""
+        item = self._captured_item()
+        if item is None or self._trained is None:
+            return ()
+        return planning.explained(self.model, item, self._trained)
 
     def _captured_for(self, data: Any) -> Captured:
         """The training step, captured for a batch as `train_step` gets it; nothing runs."""
@@ -215,21 +212,15 @@ class DistributedModel:
         function = StepFunction(self.model, self.model.train_step, False, self._open, self.fused_updates)
         return function.capture(batch, function.specs_for(batch))
 
-    def _item_for_planning(self, data: tuple[Any, ...]) -> GraphItem:
+    def _captured_item(self) -> GraphItem | None:
         train = self._functions.get("train")
-        if train is not None and train.captured is not None:
-            return train.captured.item
-        if data:
-            return self._captured_for(data).item
-        checks.built(self.model)
-        trainable = {id(v): v for v in self.model.trainable_variables}
-        return GraphItem(tuple(
-            replace(
-                entry.spec, trainable=id(entry.owner) in trainable,
-                is_sparse=id(entry.owner) in trainable and is_sparse_layer_variable(self.model, entry.owner),
-            )
-            for entry in ModelVariables(self.model, optimizers_of(self.model)).entries
-        ))
+        return train.captured.item if train is not None and train.captured is not None else None
+
+    def _item_for_planning(self, data: tuple[Any, ...]) -> GraphItem:
+        known = self._captured_item()
+        if known is not None:
+            return known
+        return self._captured_for(data).item if data else planning.assumed_item(self.model)
 
     def _compile_strategy(self, item: GraphItem) -> CompiledStrategy:
         return StrategyCompiler(item, self.resource_spec).compile(self.strategy.build(item, self.resource_spec))

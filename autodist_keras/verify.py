@@ -17,7 +17,7 @@ TOLERANCE = {"float64": 1e-12, "float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-
 def verify(distributed: Any, x: Any, y: Any, steps: int) -> str:
     """Train `steps` steps both ways from the model's state, restore it, and return a table of differences.
 
-    Raises a ValueError naming the variables that differ by more than rounding explains.
+    Raises a ValueError naming the variables that differ by more than rounding, where no note of the plan says why.
     """
     model = distributed.model
     data = _same_each_time(x, y, steps)
@@ -127,7 +127,7 @@ def _table(
         return "\n".join([*lines, *(f"  note: {note}" for note in inexact)])
     if wrong:
         raise ValueError(
-            "training over replicas differs from one device in " + "; ".join(wrong) + ". Dropout and batch statistics "
-            "of each replica differ by design (see plan()); anything else is a defect worth reporting."
+            "training over replicas differs from one device in " + "; ".join(wrong) + ". Nothing in the plan explains "
+            "it. A loss that is no mean over the examples does; without one it is a defect worth reporting."
         )
     return "\n".join(lines)
