@@ -6,7 +6,9 @@ the replica's value is multiplied by what makes the replicas' weighted sum the w
 - a sum over examples by N / n_r;
 - a mean over a mask or over sample weights by N / n_r times the replica's part of the mask's or the weights' sum.
 
-The factor is exactly 1 with one replica. The loss that is logged is the same number.
+What is not reduced (`reduction=None`) stays as it is: the tape adds it up, so that the gradient is a sum over examples,
+which the replicas' sum is the whole batch's of. The factor is exactly 1 with one replica. The loss that is logged is
+the same number.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ import tensorflow as tf
 
 from autodist_keras.hooks import hook
 
-_SUMS = ("sum", "none", None)
+_UNREDUCED = ("none", None)
+
+
+def weighted(loss: Any, trace: Any) -> Any:
+    """A loss as it counts on this replica: by its part of the batch, or wholly where each example has a value."""
+    return loss if loss.shape.rank else loss * trace.share(loss.dtype)
 
 
 @contextmanager
@@ -78,17 +85,22 @@ class _Corrected:
         # What the loss is multiplied by, on this replica and for the whole batch.
         if reduction == "mean_with_sample_weight":
             own, whole = tf.math.divide_no_nan(mass, mass), tf.math.divide_no_nan(total, total)
-        elif reduction in _SUMS:
+        elif reduction == "sum":
             own, whole = mass, total
+        elif reduction in _UNREDUCED:
+            own, whole = mass, total * trace.share(tf.float64)
         else:
             own, whole = mass / size, total / trace.sum_over_replicas(size)
         scaled = value * tf.cast(tf.math.divide_no_nan(whole, own), value.dtype)
-        return tf.where(tf.equal(own, 0.0), loss * tf.cast(whole, loss.dtype), scaled)
+        weightless = whole / size if reduction in _UNREDUCED else whole
+        return tf.where(tf.equal(own, 0.0), loss * tf.cast(weightless, loss.dtype), scaled)
 
     def _factor(self, masks: list[Any], sample_weight: Any, dtype: Any) -> Any:
         reduction, trace = self._loss.reduction, self._trace
         whole = trace.total / trace.examples
-        if reduction in _SUMS:
+        if reduction in _UNREDUCED:
+            return None
+        if reduction == "sum":
             return tf.cast(whole, dtype)
         weights = sample_weight if reduction == "mean_with_sample_weight" else None
         if weights is None and not masks:

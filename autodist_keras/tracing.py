@@ -239,7 +239,7 @@ def _hooked_optimizer(optimizer: Any, trace: Trace) -> Iterator[None]:
         if trace.inside or tf.compat.v1.get_default_graph() is not trace.graph:
             return scaled
         trace.scaled.add(id(optimizer))
-        return scaled * trace.share(scaled.dtype)
+        return losses.weighted(scaled, trace)
 
     with hook(optimizer, "apply", hooked_apply), hook(optimizer, "scale_loss", hooked_scale_loss):
         yield
