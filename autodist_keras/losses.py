@@ -23,11 +23,32 @@ import tensorflow as tf
 from autodist_keras.hooks import hook
 
 _UNREDUCED = ("none", None)
+_OWN = (
+    "{} is the model's own: a loss that it reduces itself counts as a mean over the examples; for a sum, compile "
+    "with a loss of reduction='sum' and call Keras's compute_loss"
+)
+_ONE_NUMBER = (
+    "loss {!r} makes one number of a batch, which counts as a mean over its examples; for a sum, return a value for "
+    "each example from a keras.losses.Loss of reduction='sum'"
+)
 
 
 def weighted(loss: Any, trace: Any) -> Any:
     """A loss as it counts on this replica: by its part of the batch, or wholly where each example has a value."""
     return loss if loss.shape.rank else loss * trace.share(loss.dtype)
+
+
+def said_of_own(model: Any) -> tuple[str, ...]:
+    """What the plan says where a model has a training step or a loss of its own."""
+    names = ("train_step", "compute_loss")
+    own = [name for name in names if getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name)]
+    return (_OWN.format(own[0]),) if own else ()
+
+
+def said_of(model: Any, trace: Any) -> tuple[str, ...]:
+    """What the plan says of the losses of a traced training step."""
+    numbers = [_ONE_NUMBER.format(name) for name in dict.fromkeys(trace.numbers)]
+    return (*numbers, *(() if trace.reduced else said_of_own(model)))
 
 
 @contextmanager
@@ -58,7 +79,7 @@ class _Corrected:
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         seen: dict[str, Any] = {}
-        call = self._loss.call
+        call, trace = self._loss.call, self._trace
 
         def recording_call(y_true: Any, y_pred: Any) -> Any:
             losses = call(y_true, y_pred)
@@ -70,7 +91,10 @@ class _Corrected:
             value = self._loss(y_true, y_pred, sample_weight)
         if "losses" not in seen:
             return value
+        trace.reduced |= value.shape.rank == 0
         if seen["losses"].shape.rank == 0:
+            if y_pred.shape.rank != 1:
+                trace.numbers.append(self._loss.name)
             return value if sample_weight is None else self._of_weighted_scalar(value, seen["losses"], sample_weight)
         masks = [m for m in (mask, seen["mask"]) if m is not None]
         factor = self._factor(masks, sample_weight, value.dtype)

@@ -26,6 +26,7 @@ from autodist_keras import checks, planning
 from autodist_keras.compressor_state import CompressorState
 from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
 from autodist_keras.hooks import hook
+from autodist_keras.losses import said_of_own
 from autodist_keras.state import State
 from autodist_keras.tracing import Captured
 
@@ -180,9 +181,11 @@ class DistributedModel:
         Without data, the model must be built and the tables of Embedding layers are taken to be sparse; with a batch
         (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
         """
-        item = self._item_for_planning(data)
+        captured = self._captured() or (self._captured_for(data) if data else None)
+        item = captured.item if captured else planning.assumed_item(self.model)
+        remarks = captured.remarks if captured else said_of_own(self.model)
         return planning.plan(
-            self.model, item, self._compile_strategy(item), self.share_memory, self.fused_updates
+            self.model, item, self._compile_strategy(item), self.share_memory, self.fused_updates, remarks
         )
 
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
@@ -200,10 +203,10 @@ class DistributedModel:
     @property
     def inexact(self) -> tuple[str, ...]:
         """The plan's notes on why the training that is under way gives other numbers than one device."""
-        item = self._captured_item()
-        if item is None or self._trained is None:
+        captured = self._captured()
+        if captured is None or self._trained is None:
             return ()
-        return planning.explained(self.model, item, self._trained)
+        return planning.explained(self.model, captured.item, self._trained)
 
     def _captured_for(self, data: Any) -> Captured:
         """The training step, captured for a batch as `train_step` gets it; nothing runs."""
@@ -212,15 +215,9 @@ class DistributedModel:
         function = StepFunction(self.model, self.model.train_step, False, self._open, self.fused_updates)
         return function.capture(batch, function.specs_for(batch))
 
-    def _captured_item(self) -> GraphItem | None:
+    def _captured(self) -> Captured | None:
         train = self._functions.get("train")
-        return train.captured.item if train is not None and train.captured is not None else None
-
-    def _item_for_planning(self, data: tuple[Any, ...]) -> GraphItem:
-        known = self._captured_item()
-        if known is not None:
-            return known
-        return self._captured_for(data).item if data else planning.assumed_item(self.model)
+        return train.captured if train is not None else None
 
     def _compile_strategy(self, item: GraphItem) -> CompiledStrategy:
         return StrategyCompiler(item, self.resource_spec).compile(self.strategy.build(item, self.resource_spec))

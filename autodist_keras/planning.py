@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -36,9 +36,10 @@ def assumed_item(model: Any) -> GraphItem:
 
 
 def plan(
-    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_updates: bool
+    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_updates: bool,
+    remarks: Iterable[str],
 ) -> str:
-    """The table for a step, captured or assumed, and the notes."""
+    """The table for a step, captured or assumed, and the notes; `remarks` are for several replicas only."""
     shares = shares_memory(strategy, share_memory)
     whole = kept_whole(item, strategy) if item.gradients and not shares else {}
     held = held_in_step(item, strategy) if item.gradients else ""
@@ -58,6 +59,7 @@ def plan(
     kernels = kernels_of(optimizers_of(model)) if fused_updates else ()
     if kernels:
         lines.append(f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)")
+    lines += remarks if len(strategy.replicas) > 1 else ()
     lines += [*_of_each_replica(model, item, strategy), *checks.without_effect(model)]
     return table(strategy, item) + "".join(f"\n  note: {line}" for line in lines)
 
