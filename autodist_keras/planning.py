@@ -13,7 +13,7 @@ from autodist_core.graph_item import GraphItem
 from autodist_core.kernel import held_in_step, kept_whole
 from autodist_core.kernel.captured import Captured
 from autodist_core.kernel.sharing import shares_memory
-from autodist_core.plan import table
+from autodist_core.plan import notes, table
 from autodist_keras import checks
 from autodist_keras.fused import kernels_of
 from autodist_keras.tracing import optimizers_of
@@ -41,18 +41,26 @@ def plan(
 ) -> str:
     """The table for a step, captured or assumed, and the notes; `remarks` are for several replicas only."""
     shares = shares_memory(strategy, share_memory)
-    whole = kept_whole(item, strategy) if item.gradients and not shares else {}
-    held = held_in_step(item, strategy) if item.gradients else ""
-    lines = [f"{name} stays whole: {why} needs all of it" for name, why in whole.items()]
-    if held:
-        lines.append(f"exact after all: {held}, so the replicas keep in step")
+    lines = []
     if shares:
-        lines.append("the replicas share one copy of the weights (share_memory): nothing travels between them")
+        lines.append(
+            "the replicas share one copy of the weights: nothing travels or is split (share_memory=False: as the "
+            "strategy has it)"
+        )
+    else:
+        whole = kept_whole(item, strategy) if item.gradients else {}
+        lines += [f"{name} stays whole: {why} needs all of it" for name, why in whole.items()]
+        strategy = _carried_out(item, strategy, whole)
+    if not item.gradients:
+        lines.append(
+            "without a batch it is not known which gradients are sparse (taken to be: those of Embedding layers) and "
+            "which variables cannot be split: plan(x, y) captures the step"
+        )
     rows = [
         plan.variable.name for plan in strategy.variables
         if plan.variable.is_sparse and isinstance(plan.synchronizer, AllReducePlan)
     ]
-    if rows and not shares:
+    if rows and not shares and len(strategy.replicas) > 1:
         lines.append(
             f"of {_some(rows)} only rows travel, as they would to a server; every replica updates its own copy"
         )
@@ -61,13 +69,17 @@ def plan(
         lines.append(f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)")
     lines += remarks if len(strategy.replicas) > 1 else ()
     lines += [*_of_each_replica(model, item, strategy), *checks.without_effect(model)]
-    return table(strategy, item) + "".join(f"\n  note: {line}" for line in lines)
+    return table(strategy, item, shares) + "".join(f"\n  note: {line}" for line in lines)
 
 
 def explained(model: Any, item: GraphItem, strategy: CompiledStrategy) -> tuple[str, ...]:
     """Those of the plan's notes that explain other numbers than one device's."""
-    lossy = () if held_in_step(item, strategy) else (note for note in strategy.notes if note.startswith(_INEXACT))
-    return (*lossy, *_of_each_replica(model, item, strategy))
+    found = notes(_carried_out(item, strategy, kept_whole(item, strategy)))
+    return (*(note for note in found if note.startswith(_INEXACT)), *_of_each_replica(model, item, strategy))
+
+
+def _carried_out(item: GraphItem, strategy: CompiledStrategy, whole: Iterable[str]) -> CompiledStrategy:
+    return strategy.carried_out(whole, held_in_step(item, strategy) if item.gradients else "")
 
 
 def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) -> Iterator[str]:
