@@ -47,6 +47,16 @@ def test_shards_are_spread_over_the_servers():
         assert max(places.values()) == 1 < len(places)
 
 
+@pytest.mark.parametrize("builder", [PartitionedPS(), UnevenPartitionedPS()], ids=str)
+def test_a_small_variables_shards_are_on_several_servers_however_full_these_are(builder):
+    sizes = {"large": (999, 70), "bias": (6,), "another": (8,), "matrix": (10, 4)}
+    item = GraphItem(tuple(Variable(name, shape, "float32") for name, shape in sizes.items()))
+    for cpus in (2, 3):
+        for plan in compiled(builder, item, ResourceSpec.local(cpus=cpus)).variables:
+            held = Counter(plan.synchronizer.destinations)
+            assert len(held) == min(cpus, len(plan.shards)) and max(held.values()) - min(held.values()) <= 1
+
+
 def test_groups_count_variables_and_shards():
     item, spec = cases.mlp(), ResourceSpec.local(cpus=2)
     groups = [plan.synchronizer.group for plan in compiled(AllReduce(chunk_size=4), item, spec).variables]
