@@ -152,6 +152,10 @@ def test_wrong_arguments_have_their_messages():
         lambda: AllReduce(bucket_bytes=0),
         lambda: AllReduce(wire_dtype="bfloat16"),
         lambda: Parallax(compressor="HorovodCompressor", wire_dtype="float8"),
+        lambda: Parallax(compressor="HorovodCompressor", wire_dtyp="bfloat16"),
+        lambda: PS(synch=False),
+        lambda: Custom(chunk_size=3),
+        lambda: Custom(3),
         lambda: PartitionedAR(power_sgd_rank=3, compressor="HorovodCompressorEF"),
         lambda: RandomAxisPartitionAR(seed="a"),
         lambda: resolve("PartitonedPS"),
@@ -210,6 +214,17 @@ class Custom(StrategyBuilder):
             node_config.append(node)
         strategy.node_config.extend(node_config)
         return strategy
+
+
+def test_a_builder_may_have_options_of_its_own():
+    class Open(StrategyBuilder):
+        def __init__(self, first, *, second=2, **rest):
+            self.given = first, second, rest
+
+        def build(self, graph_item, resource_spec):
+            return PS().build(graph_item, resource_spec)
+
+    assert Open(1, second=3, third=4).given == (1, 3, {"third": 4})
 
 
 def test_the_custom_builder_of_the_seed():
