@@ -145,6 +145,11 @@ class StrategyCompiler:
 
     def compile(self, strategy: Strategy) -> CompiledStrategy:
         """The frozen form of ``strategy``; a StrategyError lists everything that is wrong with it."""
+        if not isinstance(strategy, Strategy):
+            raise StrategyError(
+                "a StrategyBuilder's build must return a Strategy: make one with Strategy(), fill its graph_config and "
+                f"node_config, and return it. Received: {strategy!r} ({type(strategy).__name__})."
+            )
         wrong = violations(strategy, self._graph_item, self._resource_spec)
         if wrong:
             raise StrategyError(*wrong, subject=f"strategy {strategy.id}")

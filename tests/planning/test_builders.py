@@ -216,6 +216,16 @@ class Custom(StrategyBuilder):
         return strategy
 
 
+@pytest.mark.parametrize("returned", [None, {}, strategy_pb2.Strategy], ids=["none", "dict", "class"])
+def test_a_builder_that_returns_no_strategy_is_told_what_to_return(returned):
+    class Forgets(StrategyBuilder):
+        def build(self, graph_item, resource_spec):
+            return returned
+
+    with pytest.raises(StrategyError, match=r"build must return a Strategy: make one with Strategy\(\).*Received: "):
+        compiled(Forgets(), cases.cnn(), ResourceSpec.local(cpus=2))
+
+
 def test_a_builder_may_have_options_of_its_own():
     class Open(StrategyBuilder):
         def __init__(self, first, *, second=2, **rest):
