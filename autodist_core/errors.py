@@ -75,8 +75,10 @@ class SessionError(AutodistError, RuntimeError):
     """Training was stopped by something outside the graph: a host, a deadline, a file."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """The sentence that ends a message about an unknown name; empty when nothing known is close.
+
+    ``likeness`` is how close, from 0 to 1 for the same.
 
     >>> did_you_mean("PartitonedPS", ["PS", "PartitionedPS"])
     " Did you mean 'PartitionedPS'?"
@@ -85,5 +87,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     candidates = list(known)
     by_lower_case = {candidate.lower(): candidate for candidate in reversed(candidates)}
-    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
+    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=likeness)
     return f" Did you mean '{by_lower_case[close[0]]}'?" if close else ""

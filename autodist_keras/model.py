@@ -20,20 +20,17 @@ from autodist_core.graph_item import GraphItem
 from autodist_core.kernel import inference, place
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime import DistributedSession
-from autodist_core.strategy import resolve
 from autodist_core.strategy.base import StrategyBuilder
 from autodist_keras import checks, planning
 from autodist_keras.compressor_state import CompressorState
 from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
 from autodist_keras.hooks import hook
 from autodist_keras.losses import said_of_own
+from autodist_keras.settings import SETTINGS, refuse_misspelt
 from autodist_keras.state import State
 from autodist_keras.tracing import Captured
 
-_OWN = (
-    "model", "resource_spec", "strategy", "share_memory", "fused_updates", "_builder", "_functions", "_state",
-    "_trained", "_compiled_as", "_depth", "_compressors",
-)
+_OWN = ("model", *SETTINGS, "_functions", "_state", "_trained", "_compiled_as", "_depth", "_compressors")
 
 
 class DistributedModel:
@@ -51,6 +48,8 @@ class DistributedModel:
             others) updates in it: faster, and the same numbers to rounding. None means yes where there are several
             replicas; a single one then equals plain Keras bit by bit.
 
+    The last four can be set later too: `dm.strategy = "PS"`. The next `fit` goes on from the model's state.
+
     >>> import keras, numpy as np
     >>> from autodist_core import ResourceSpec
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
@@ -62,16 +61,20 @@ class DistributedModel:
     >>> dm.close()
     """
 
+    resource_spec: ResourceSpec
+    strategy: StrategyBuilder
+    share_memory: bool | None
+    fused_updates: bool | None
+
     def __init__(
         self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
         fused_updates: bool | None = None,
     ) -> None:
         self.model = checks.keras_model(model)
-        self.resource_spec = resource_spec if isinstance(resource_spec, ResourceSpec) else ResourceSpec(resource_spec)
-        self._builder = resolve(strategy)
+        self.resource_spec = resource_spec
+        self.strategy = strategy
         self.share_memory = share_memory
-        several = len(self.resource_spec.replica_devices) > 1
-        self.fused_updates = several if fused_updates is None else bool(fused_updates)
+        self.fused_updates = fused_updates
         self._functions: dict[str, StepFunction] = {}
         self._state: State | None = None
         self._trained: CompiledStrategy | None = None
@@ -140,16 +143,6 @@ class DistributedModel:
             raise AttributeError(name)
         return getattr(self.model, name)
 
-    @property
-    def strategy(self) -> StrategyBuilder:
-        """What decides how each variable is synchronized; set it to a builder, a name or a finished strategy."""
-        return self._builder
-
-    @strategy.setter
-    def strategy(self, strategy: Any) -> None:
-        self._builder = resolve(strategy)
-        self._forget()
-
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *dir(self.model)})
 
@@ -158,9 +151,14 @@ class DistributedModel:
         return f"<DistributedModel of {self.model!r}, {type(self.strategy).__name__}, {replicas} replicas>"
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in SETTINGS:
+            value = SETTINGS[name](value)
+            if "_functions" in vars(self):
+                self._forget()
         if name in _OWN:
             object.__setattr__(self, name, value)
         else:
+            refuse_misspelt(name, self.model)
             setattr(self.model, name, value)
 
     def __enter__(self) -> DistributedModel:
@@ -185,7 +183,7 @@ class DistributedModel:
         item = captured.item if captured else planning.assumed_item(self.model)
         remarks = captured.remarks if captured else said_of_own(self.model)
         return planning.plan(
-            self.model, item, self._compile_strategy(item), self.share_memory, self.fused_updates, remarks
+            self.model, item, self._compile_strategy(item), self.share_memory, self._fuses, remarks
         )
 
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
@@ -208,11 +206,16 @@ class DistributedModel:
             return ()
         return planning.explained(self.model, captured.item, self._trained)
 
+    @property
+    def _fuses(self) -> bool:
+        several = len(self.resource_spec.replica_devices) > 1
+        return several if self.fused_updates is None else self.fused_updates
+
     def _captured_for(self, data: Any) -> Captured:
         """The training step, captured for a batch as `train_step` gets it; nothing runs."""
         checks.compiled(self.model)
         batch = read_batch(data)
-        function = StepFunction(self.model, self.model.train_step, False, self._open, self.fused_updates)
+        function = StepFunction(self.model, self.model.train_step, False, self._open, self._fuses)
         return function.capture(batch, function.specs_for(batch))
 
     def _captured(self) -> Captured | None:
@@ -290,7 +293,7 @@ class DistributedModel:
                     checks.say_without_effect(self.model)
                 step = getattr(self.model, f"{mode}_step")
                 function = self._functions[mode] = StepFunction(
-                    self.model, step, mode == "predict", self._open, self.fused_updates
+                    self.model, step, mode == "predict", self._open, self._fuses
                 )
             run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
             object.__setattr__(self.model, f"{mode}_function", run)
@@ -320,7 +323,7 @@ class DistributedModel:
     def _forget(self) -> None:
         """Drop every captured step and the session."""
         if self._depth:
-            raise SessionError("this DistributedModel is training: compile, close or change its strategy afterwards.")
+            raise SessionError("this DistributedModel is training: compile, close or change its settings afterwards.")
         if self._state is not None:
             self._compressors = self.compressor_state()
             self._state.release()
