@@ -93,7 +93,7 @@ class _Corrected:
             return value
         trace.reduced |= value.shape.rank == 0
         if seen["losses"].shape.rank == 0:
-            if y_pred.shape.rank != 1:
+            if any(leaf.shape.rank != 1 for leaf in keras.tree.flatten(y_pred)):
                 trace.numbers.append(self._loss.name)
             return value if sample_weight is None else self._of_weighted_scalar(value, seen["losses"], sample_weight)
         masks = [m for m in (mask, seen["mask"]) if m is not None]

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests.support.compare import TOLERANCE, assert_same, named, relative_error
 from tests.support.distributed import BUILDERS, distributed
-from tests.support.models import DENSE, ReferenceModel, dense_data, dense_model
+from tests.support.models import DENSE, Data, ReferenceModel, dense_data, dense_model
 from tests.support.steps import OwnStep
 from tests.support.training import seeded
 from tests.support.twins import QUIET, assert_same_outcome
@@ -211,6 +211,25 @@ def test_what_counts_as_a_mean_is_in_the_plan_and_found_by_verify(name: str):
             front.verify(data.x, data.y)
     with distributed(model, replicas=1) as front:
         assert "counts as a mean" not in front.plan(data.x, data.y)
+
+
+def test_a_loss_may_take_several_outputs_at_once():
+    def build():
+        x = keras.Input((5,), name="x")
+        heads = {name: keras.layers.Dense(1, name=name)(x) for name in ("a", "b")}
+        return keras.Model(x, {"both": heads}, name="heads")
+
+    def both(y_true, y_pred):
+        return sum(tf.reduce_mean(tf.square(y_true[name] - y_pred[name])) for name in ("a", "b"))
+
+    def data():
+        given = dense_data()
+        return Data(given.x, {"both": {"a": given.y, "b": given.y**2}})
+
+    def fit(front, model):
+        return front.fit(data().x, data().y, epochs=2, **QUIET).history
+
+    assert_same_outcome(fit, ReferenceModel("heads", build, data, lambda: {"loss": {"both": both}}), replicas=3)
 
 
 # Random streams
