@@ -5,9 +5,10 @@ After this stage no message is read any more: the kernels see a CompiledStrategy
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import TypeGuard
 
 from autodist_core.errors import StrategyError
 from autodist_core.graph_item import GraphItem, Variable
@@ -52,7 +53,24 @@ class VariablePlan:
     synchronizer: Synchronizer
     axis: int | None = None
     shards: tuple[Shard, ...] = ()
-    note: str = ""
+    remark: str = ""
+    """The strategy's own words."""
+
+    @property
+    def note(self) -> str:
+        """The strategy's own words, or why the shards are uneven."""
+        if self.remark or self.axis is None:
+            return self.remark
+        config = PartitionerConfig.along(self.axis, len(self.shards), len(self.variable.shape))
+        return _uneven_note(self.variable.shape[self.axis], config)
+
+    @property
+    def whole(self) -> VariablePlan:
+        """The plan of the variable in one piece: it is where its first shard would be."""
+        synchronizer = self.synchronizer
+        if isinstance(synchronizer, PSPlan):
+            synchronizer = replace(synchronizer, destinations=synchronizer.destinations[:1])
+        return VariablePlan(self.variable, synchronizer, remark=self.remark)
 
     @property
     def pieces(self) -> tuple[tuple[tuple[int, ...], Synchronizer], ...]:
@@ -79,8 +97,16 @@ class CompiledStrategy:
     id: str
     replicas: tuple[str, ...]
     variables: tuple[VariablePlan, ...]
-    notes: tuple[str, ...] = ()
-    """What a person should know about the whole."""
+    remarks: tuple[str, ...] = ()
+    """The strategy's own words about the whole."""
+    held: str = ""
+    """Why this step keeps the replicas in step although the strategy does not."""
+
+    def carried_out(self, whole: Iterable[str], held: str) -> CompiledStrategy:
+        """As a captured step has it: some variables stay whole, and something may keep the replicas in step."""
+        names = frozenset(whole)
+        plans = (plan.whole if plan.variable.name in names else plan for plan in self.variables)
+        return replace(self, variables=tuple(plans), held=held)
 
     @property
     def head(self) -> str:
@@ -119,6 +145,11 @@ class StrategyCompiler:
 
     def compile(self, strategy: Strategy) -> CompiledStrategy:
         """The frozen form of ``strategy``; a StrategyError lists everything that is wrong with it."""
+        if not isinstance(strategy, Strategy):
+            raise StrategyError(
+                "a StrategyBuilder's build must return a Strategy: make one with Strategy(), fill its graph_config and "
+                f"node_config, and return it. Received: {strategy!r} ({type(strategy).__name__})."
+            )
         wrong = violations(strategy, self._graph_item, self._resource_spec)
         if wrong:
             raise StrategyError(*wrong, subject=f"strategy {strategy.id}")
@@ -129,12 +160,12 @@ class StrategyCompiler:
             for name, variable in self._graph_item.trainable_var_op_to_var.items()
         )
         replicas = tuple(_canonical(replica) for replica in strategy.graph_config.replicas)
-        return CompiledStrategy(strategy.id, replicas, plans, (*strategy.notes, *_notes(replicas, plans)))
+        return CompiledStrategy(strategy.id, replicas, plans, tuple(strategy.notes))
 
 
 def _variable_plan(node: strategy_pb2.Strategy.Node, variable: Variable, index: Iterator[int]) -> VariablePlan:
     if not node.partitioner:
-        return VariablePlan(variable, _lower(node, 0, index), note=node.note)
+        return VariablePlan(variable, _lower(node, 0, index), remark=node.note)
     config = PartitionerConfig(partition_str=node.partitioner)
     sizes = shard_sizes(variable.shape[config.axis], config.num_shards)
     parts = [part if part.WhichOneof("synchronizer") else node for part in node.part_config] or [
@@ -146,8 +177,7 @@ def _variable_plan(node: strategy_pb2.Strategy.Node, variable: Variable, index: 
         for position, (size, part) in enumerate(zip(sizes, parts, strict=True))
     )
     synchronizers = [shard.synchronizer for shard in shards]
-    note = node.note or _uneven_note(variable.shape[config.axis], config)
-    return VariablePlan(variable, _shared(synchronizers) or synchronizers[0], config.axis, shards, note)
+    return VariablePlan(variable, _shared(synchronizers) or synchronizers[0], config.axis, shards, node.note)
 
 
 def _lower(node: strategy_pb2.Strategy.Node, position: int, index: Iterator[int]) -> Synchronizer:
@@ -188,35 +218,13 @@ class Apart:
 
 def drifting(strategy: CompiledStrategy) -> Apart | None:
     """How far the replicas may drift apart; None where some variable keeps them in step."""
-    return _apart(strategy.replicas, strategy.variables)
-
-
-def _apart(replicas: tuple[str, ...], plans: tuple[VariablePlan, ...]) -> Apart | None:
-    used = [synchronizer for plan in plans for _, synchronizer in plan.pieces]
-    loose = [each for each in used if isinstance(each, PSPlan) and (not each.sync or each.staleness)]
-    if len(replicas) < 2 or not loose or len(loose) < len(used):
+    used = [synchronizer for plan in strategy.variables for _, synchronizer in plan.pieces]
+    loose = [each for each in used if is_loose(each)]
+    if len(strategy.replicas) < 2 or not loose or len(loose) < len(used):
         return None
     return Apart(min((each.staleness for each in loose if each.sync), default=None))
 
 
-def _notes(replicas: tuple[str, ...], plans: tuple[VariablePlan, ...]) -> Iterator[str]:
-    if len(replicas) == 1:
-        yield "single replica: it computes the whole batch, and nothing is combined"
-    used = [synchronizer for plan in plans for _, synchronizer in plan.pieces]
-    asked = [each for each in used if isinstance(each, PSPlan) and (not each.sync or each.staleness)]
-    apart = _apart(replicas, plans)
-    if apart and apart.staleness is None:
-        yield "not exact: asynchronous updates (sync=False) use gradients of older weights"
-    elif apart:
-        steps = apart.staleness
-        yield f"not exact: staleness={steps} lets a replica compute on weights up to {steps} steps old"
-    elif asked and len(replicas) > 1:
-        others = next(plan.variable.name for plan in plans for _, each in plan.pieces if each not in asked)
-        yield f"staleness and sync=False have no effect: {others} keeps the replicas in step"
-    lossy = {
-        each.compressor: None
-        for each in used
-        if isinstance(each, AllReducePlan) and each.compressor != "NoneCompressor"
-    }
-    for name in lossy:
-        yield f"not exact: {name} is lossy"
+def is_loose(synchronizer: Synchronizer) -> TypeGuard[PSPlan]:
+    """Whether a variable's synchronizer alone would let replicas drift apart."""
+    return isinstance(synchronizer, PSPlan) and (not synchronizer.sync or synchronizer.staleness > 0)

@@ -113,8 +113,10 @@ class NodeLostError(SessionError, ConnectionError):
         return NodeLostError(self.host, self.why, self.doing, left)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """The sentence that ends a message about an unknown name; empty when nothing known is close.
+
+    ``likeness`` is how close, from 0 to 1 for the same.
 
     >>> did_you_mean("PartitonedPS", ["PS", "PartitionedPS"])
     " Did you mean 'PartitionedPS'?"
@@ -123,5 +125,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     candidates = list(known)
     by_lower_case = {candidate.lower(): candidate for candidate in reversed(candidates)}
-    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1)
+    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=likeness)
     return f" Did you mean '{by_lower_case[close[0]]}'?" if close else ""

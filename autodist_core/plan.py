@@ -6,18 +6,20 @@ The last step of planning. It adds to the strategy's text what each variable wei
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from autodist_core.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan
+from autodist_core.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan, drifting, is_loose
 from autodist_core.graph_item import GraphItem, format_bytes
-from autodist_core.strategy.wire import wire
+from autodist_core.strategy.wire import PLAIN, wire
 
-__all__ = ["bytes_per_step", "table"]
+__all__ = ["bytes_per_step", "notes", "table"]
 
 
-def table(compiled: CompiledStrategy, graph_item: GraphItem | None = None) -> str:
+def table(compiled: CompiledStrategy, graph_item: GraphItem | None = None, shared: bool = False) -> str:
     """The plan of ``compiled``; given the graph item, a gradient that a step applies several times counts as often.
+
+    ``shared`` says that the replicas compute on one copy of the weights, whatever the strategy has for each variable.
 
     >>> from autodist_core import ResourceSpec, StrategyCompiler, Variable
     >>> from autodist_core.strategy import Parallax
@@ -34,15 +36,18 @@ def table(compiled: CompiledStrategy, graph_item: GraphItem | None = None) -> st
       total: 2 variables, 4.3 KiB; 7.0 KiB travel between devices per step, and the rows of 1 sparse variable
     """
     counts = Counter(gradient.variable for gradient in graph_item.gradients) if graph_item else Counter[str]()
-    steps = [bytes_per_step(plan, compiled.replicas, max(counts[plan.variable.name], 1)) for plan in compiled.variables]
+    steps = [
+        0 if shared else bytes_per_step(plan, compiled.replicas, max(counts[plan.variable.name], 1))
+        for plan in compiled.variables
+    ]
     rows = [
         (
             f"{plan.variable.name}",
             f"{plan.variable.type_text}{' sparse' if plan.variable.is_sparse else ''}",
-            plan.text,
+            "in shared memory" if shared else plan.text,
             format_bytes(plan.variable.byte_size),
             "rows/step" if step is None else f"{format_bytes(step)}/step",
-            plan.note,
+            plan.remark if shared else plan.note,
         )
         for plan, step in zip(compiled.variables, steps, strict=True)
     ]
@@ -52,7 +57,7 @@ def table(compiled: CompiledStrategy, graph_item: GraphItem | None = None) -> st
         for name, kind, text, size, travel, note in rows
     ]
     return "\n".join(
-        [compiled.head, *lines, f"  {_total(compiled, steps)}", *(f"  note: {note}" for note in compiled.notes)]
+        [compiled.head, *lines, f"  {_total(compiled, steps)}", *(f"  note: {note}" for note in notes(compiled))]
     )
 
 
@@ -84,3 +89,48 @@ def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1) 
         else:
             total += 2 * (len(replicas) - 1) * wire(synchronizer, shape, plan.variable.dtype).bytes
     return total * times
+
+
+def notes(strategy: CompiledStrategy) -> tuple[str, ...]:
+    """What a person should know about the whole: the strategy's own words, and what is not exact or has no effect.
+
+    >>> from autodist_core import ResourceSpec, StrategyCompiler, Variable
+    >>> from autodist_core.strategy import PS
+    >>> item, spec = GraphItem((Variable("dense/kernel", (7, 128), "float32"),)), ResourceSpec.local(cpus=2)
+    >>> notes(StrategyCompiler(item, spec).compile(PS(sync=False).build(item, spec)))
+    ('not exact: asynchronous updates (sync=False) use gradients of older weights',)
+    """
+    return (*strategy.remarks, *_notes(strategy))
+
+
+def _notes(strategy: CompiledStrategy) -> Iterator[str]:
+    if len(strategy.replicas) == 1:
+        yield "single replica: it computes the whole batch, and nothing is combined"
+        return
+    apart = drifting(strategy)
+    in_step = [p.variable.name for p in strategy.variables for _, each in p.pieces if not is_loose(each)]
+    if apart and strategy.held:
+        yield f"exact after all: {strategy.held}, so the replicas keep in step"
+    elif apart and apart.staleness is None:
+        yield "not exact: asynchronous updates (sync=False) use gradients of older weights"
+    elif apart:
+        steps = apart.staleness
+        yield f"not exact: staleness={steps} lets a replica compute on weights up to {steps} steps old"
+    elif any(is_loose(each) for plan in strategy.variables for _, each in plan.pieces):
+        yield f"staleness and sync=False have no effect: {in_step[0]} keeps the replicas in step"
+    for name, sent in _sent_by_compressors(strategy.variables).items():
+        if sent == {PLAIN}:
+            yield f"{name} has no effect: what it would send is no smaller"
+        else:
+            yield f"not exact: {name} is lossy"
+
+
+def _sent_by_compressors(plans: Iterable[VariablePlan]) -> dict[str, set[str]]:
+    """In which forms gradients travel where a compressor was asked for; rows of sparse ones travel as they are."""
+    found: dict[str, set[str]] = {}
+    for plan in plans:
+        for shape, each in plan.pieces:
+            if isinstance(each, AllReducePlan) and each.compressor != "NoneCompressor":
+                form = PLAIN if plan.variable.is_sparse else wire(each, shape, plan.variable.dtype).form
+                found.setdefault(each.compressor, set()).add(form)
+    return found

@@ -1,20 +1,17 @@
-"""Everything a DistributedModel refuses before it starts, and what it says about choices that are not exact."""
+"""Everything a DistributedModel refuses before it starts."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from autodist_core.compiler import AllReducePlan, CompiledStrategy
 from autodist_core.errors import AutodistError, ResourceSpecError, SessionError
 from autodist_core.resource_spec import ResourceSpec
-from autodist_keras.fused import kernels_of
-from autodist_keras.tracing import optimizers_of
 
 _log = logging.getLogger("autodist")
 
@@ -122,61 +119,18 @@ def claimed(model: Any, owner: Any) -> Iterator[None]:
         vars(model).pop(CLAIM, None)
 
 
-def notes(
-    model: Any, fused_updates: bool, shares: bool, whole: Mapping[str, str], strategy: CompiledStrategy, held: str
-) -> str:
-    """Lines for the plan on what is not as on one device or as the strategy has it, and on what need not travel."""
-    lines = [f"{name} stays whole: {why} needs all of it" for name, why in whole.items()]
-    if held:
-        lines.append(f"exact after all: {held}, so the replicas keep in step")
-    if shares:
-        lines.append("the replicas share one copy of the weights (share_memory): nothing travels between them")
-    rows = [
-        plan.variable.name for plan in strategy.variables
-        if plan.variable.is_sparse and isinstance(plan.synchronizer, AllReducePlan)
-    ]
-    if rows and not shares:
-        lines.append(
-            f"of {_some(rows)} only rows travel, as they would to a server; every replica updates its own copy"
-        )
-    kernels = kernels_of(optimizers_of(model)) if fused_updates else ()
-    if kernels:
-        lines.append(f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)")
-    layers = list(model._flatten_layers())
-    norms = [
-        layer.name for layer in layers
-        if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
-    ]
-    if norms:
-        lines.append(
-            f"batch statistics are each replica's own in {_some(norms)}; moving averages are combined "
-            "(synchronized=True: the whole batch's)"
-        )
-    drops = [layer.name for layer in layers if _draws(layer)]
-    if drops:
-        lines.append(f"each replica draws its own random numbers in {_some(drops)}; replica 0 those of one device")
-    return "".join(f"\n  note: {line}" for line in lines + _without_effect(model))
-
-
 def say_without_effect(model: Any) -> None:
     """Log what was asked for in `compile` and is not done."""
-    lines = _without_effect(model)
+    lines = without_effect(model)
     if lines:
         _log.warning("%s.", "; ".join(lines))
 
 
-def _without_effect(model: Any) -> list[str]:
+def without_effect(model: Any) -> list[str]:
+    """What was asked for in `compile` and is not done."""
     lines = []
     if model.compiled and model.jit_compile:
         lines.append("jit_compile=True: the distributed step runs without XLA")
     if model.compiled and model.run_eagerly:
         lines.append("run_eagerly=True: the distributed step is a graph all the same; debug on the plain model")
     return lines
-
-
-def _draws(layer: Any) -> bool:
-    return getattr(layer, "seed_generator", None) is not None and bool(getattr(layer, "rate", None))
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

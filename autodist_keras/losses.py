@@ -6,7 +6,9 @@ the replica's value is multiplied by what makes the replicas' weighted sum the w
 - a sum over examples by N / n_r;
 - a mean over a mask or over sample weights by N / n_r times the replica's part of the mask's or the weights' sum.
 
-The factor is exactly 1 with one replica. The loss that is logged is the same number.
+What is not reduced (`reduction=None`) stays as it is: the tape adds it up, so that the gradient is a sum over examples,
+which the replicas' sum is the whole batch's of. The factor is exactly 1 with one replica. The loss that is logged is
+the same number.
 """
 
 from __future__ import annotations
@@ -20,7 +22,33 @@ import tensorflow as tf
 
 from autodist_keras.hooks import hook
 
-_SUMS = ("sum", "none", None)
+_UNREDUCED = ("none", None)
+_OWN = (
+    "{} is the model's own: a loss that it reduces itself counts as a mean over the examples; for a sum, compile "
+    "with a loss of reduction='sum' and call Keras's compute_loss"
+)
+_ONE_NUMBER = (
+    "loss {!r} makes one number of a batch, which counts as a mean over its examples; for a sum, return a value for "
+    "each example from a keras.losses.Loss of reduction='sum'"
+)
+
+
+def weighted(loss: Any, trace: Any) -> Any:
+    """A loss as it counts on this replica: by its part of the batch, or wholly where each example has a value."""
+    return loss if loss.shape.rank else loss * trace.share(loss.dtype)
+
+
+def said_of_own(model: Any) -> tuple[str, ...]:
+    """What the plan says where a model has a training step or a loss of its own."""
+    names = ("train_step", "compute_loss")
+    own = [name for name in names if getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name)]
+    return (_OWN.format(own[0]),) if own else ()
+
+
+def said_of(model: Any, trace: Any) -> tuple[str, ...]:
+    """What the plan says of the losses of a traced training step."""
+    numbers = [_ONE_NUMBER.format(name) for name in dict.fromkeys(trace.numbers)]
+    return (*numbers, *(() if trace.reduced else said_of_own(model)))
 
 
 @contextmanager
@@ -51,7 +79,7 @@ class _Corrected:
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         seen: dict[str, Any] = {}
-        call = self._loss.call
+        call, trace = self._loss.call, self._trace
 
         def recording_call(y_true: Any, y_pred: Any) -> Any:
             losses = call(y_true, y_pred)
@@ -63,7 +91,10 @@ class _Corrected:
             value = self._loss(y_true, y_pred, sample_weight)
         if "losses" not in seen:
             return value
+        trace.reduced |= value.shape.rank == 0
         if seen["losses"].shape.rank == 0:
+            if any(leaf.shape.rank != 1 for leaf in keras.tree.flatten(y_pred)):
+                trace.numbers.append(self._loss.name)
             return value if sample_weight is None else self._of_weighted_scalar(value, seen["losses"], sample_weight)
         masks = [m for m in (mask, seen["mask"]) if m is not None]
         factor = self._factor(masks, sample_weight, value.dtype)
@@ -78,17 +109,22 @@ class _Corrected:
         # What the loss is multiplied by, on this replica and for the whole batch.
         if reduction == "mean_with_sample_weight":
             own, whole = tf.math.divide_no_nan(mass, mass), tf.math.divide_no_nan(total, total)
-        elif reduction in _SUMS:
+        elif reduction == "sum":
             own, whole = mass, total
+        elif reduction in _UNREDUCED:
+            own, whole = mass, total * trace.share(tf.float64)
         else:
             own, whole = mass / size, total / trace.sum_over_replicas(size)
         scaled = value * tf.cast(tf.math.divide_no_nan(whole, own), value.dtype)
-        return tf.where(tf.equal(own, 0.0), loss * tf.cast(whole, loss.dtype), scaled)
+        weightless = whole / size if reduction in _UNREDUCED else whole
+        return tf.where(tf.equal(own, 0.0), loss * tf.cast(weightless, loss.dtype), scaled)
 
     def _factor(self, masks: list[Any], sample_weight: Any, dtype: Any) -> Any:
         reduction, trace = self._loss.reduction, self._trace
         whole = trace.total / trace.examples
-        if reduction in _SUMS:
+        if reduction in _UNREDUCED:
+            return None
+        if reduction == "sum":
             return tf.cast(whole, dtype)
         weights = sample_weight if reduction == "mean_with_sample_weight" else None
         if weights is None and not masks:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -17,28 +16,23 @@ import keras
 
 from autodist_core.cluster import Fleet
 from autodist_core.compiler import CompiledStrategy, StrategyCompiler
-from autodist_core.errors import SessionError
+from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.graph_item import GraphItem
-from autodist_core.kernel import Placement, held_in_step, inference, kept_whole, place
-from autodist_core.kernel.sharing import shares_memory
+from autodist_core.kernel import Placement, inference, place
 from autodist_core.kernel.tasks import Tasks
-from autodist_core.plan import table
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime import AnySession, DistributedSession, LastingSession
-from autodist_core.strategy import resolve
 from autodist_core.strategy.base import StrategyBuilder
-from autodist_keras import checks
+from autodist_keras import checks, planning
 from autodist_keras.compressor_state import CompressorState
 from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
 from autodist_keras.hooks import hook
+from autodist_keras.losses import said_of_own
+from autodist_keras.settings import OF_THE_CLUSTER, SETTINGS, refuse_misspelt
 from autodist_keras.state import State
-from autodist_keras.tracing import Captured, optimizers_of
-from autodist_keras.variables import ModelVariables, is_sparse_layer_variable
+from autodist_keras.tracing import Captured
 
-_OWN = (
-    "model", "strategy", "share_memory", "fused_updates", "_builder", "_functions", "_state",
-    "_trained", "_compiled_as", "_depth", "_compressors", "_fleet",
-)
+_OWN = ("model", *SETTINGS, "_functions", "_state", "_trained", "_compiled_as", "_depth", "_compressors", "_fleet")
 
 
 class DistributedModel:
@@ -60,6 +54,8 @@ class DistributedModel:
             ones; both go on from the last consistent state, and no example is counted twice.
         lost_after: Seconds of silence after which another machine counts as lost. One whose agent ends is at once.
 
+    All but the model can be set later too: `dm.strategy = "PS"`. The next `fit` goes on from the model's state.
+
     >>> import keras, numpy as np
     >>> from autodist_core import ResourceSpec
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
@@ -71,18 +67,25 @@ class DistributedModel:
     >>> dm.close()
     """
 
+    resource_spec: ResourceSpec
+    strategy: StrategyBuilder
+    share_memory: bool | None
+    fused_updates: bool | None
+    on_failure: str
+    lost_after: float
+
     def __init__(
         self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
-        fused_updates: bool | None = None, on_failure: str = "raise",
-        lost_after: float = 60.0,
+        fused_updates: bool | None = None, on_failure: str = "raise", lost_after: float = 60.0,
     ) -> None:
         self.model = checks.keras_model(model)
-        spec = resource_spec if isinstance(resource_spec, ResourceSpec) else ResourceSpec(resource_spec)
-        self._fleet = Fleet(spec, on_failure, lost_after)
-        self._builder = resolve(strategy)
+        self.resource_spec = resource_spec
+        self.strategy = strategy
         self.share_memory = share_memory
-        several = len(self.resource_spec.replica_devices) > 1
-        self.fused_updates = several if fused_updates is None else bool(fused_updates)
+        self.fused_updates = fused_updates
+        self.on_failure = on_failure
+        self.lost_after = lost_after
+        self._fleet = self._new_fleet()
         self._functions: dict[str, StepFunction] = {}
         self._state: State | None = None
         self._trained: CompiledStrategy | None = None
@@ -151,21 +154,6 @@ class DistributedModel:
             raise AttributeError(name)
         return getattr(self.model, name)
 
-    @property
-    def resource_spec(self) -> ResourceSpec:
-        """The machines; fewer than were given once lost ones were left out (`on_failure="shrink"`)."""
-        return self._fleet.spec
-
-    @property
-    def strategy(self) -> StrategyBuilder:
-        """What decides how each variable is synchronized; set it to a builder, a name or a finished strategy."""
-        return self._builder
-
-    @strategy.setter
-    def strategy(self, strategy: Any) -> None:
-        self._builder = resolve(strategy)
-        self._forget()
-
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *dir(self.model)})
 
@@ -174,9 +162,17 @@ class DistributedModel:
         return f"<DistributedModel of {self.model!r}, {type(self.strategy).__name__}, {replicas} replicas>"
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in SETTINGS:
+            value = SETTINGS[name](value)
+            if "_functions" in vars(self):
+                self._forget()
         if name in _OWN:
             object.__setattr__(self, name, value)
+            if name in OF_THE_CLUSTER and "_fleet" in vars(self):
+                self._fleet.close()
+                self._fleet = self._new_fleet()
         else:
+            refuse_misspelt(name, self.model)
             setattr(self.model, name, value)
 
     def __enter__(self) -> DistributedModel:
@@ -198,19 +194,20 @@ class DistributedModel:
         Without data, the model must be built and the tables of Embedding layers are taken to be sparse; with a batch
         (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
         """
-        item = self._item_for_planning(data)
-        strategy = self._compile_strategy(item)
-        shares = shares_memory(strategy, self.share_memory)
-        whole = kept_whole(item, strategy) if item.gradients and not shares else {}
-        held = held_in_step(item, strategy) if item.gradients else ""
-        return table(strategy, item) + checks.notes(self.model, self.fused_updates, shares, whole, strategy, held)
+        captured = self._captured() or (self._captured_for(data) if data else None)
+        item = captured.item if captured else planning.assumed_item(self.model)
+        remarks = captured.remarks if captured else said_of_own(self.model)
+        return planning.plan(
+            self.model, item, self._compile_strategy(item), self.share_memory, self._fuses, remarks
+        )
 
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
 
         Takes the arrays of one batch, which every step trains on, or a dataset, of which each step takes a batch. The
         model's state is as before afterwards. Returns a table; raises a ValueError if variables differ by more than
-        rounding, unless the plan says that the strategy is not exact.
+        rounding and nothing in the plan explains it. What does (a lossy strategy, batch statistics or random numbers of
+        each replica's own) stands below the table.
         """
         from autodist_keras.verify import verify
 
@@ -218,32 +215,27 @@ class DistributedModel:
 
     @property
     def inexact(self) -> tuple[str, ...]:
-        """The plan's notes on why the strategy of the training that is under way gives other numbers."""
-        notes = self._trained.notes if self._trained is not None else ()
-        return tuple(note for note in notes if note.startswith("not exact"))
+        """The plan's notes on why the training that is under way gives other numbers than one device."""
+        captured = self._captured()
+        if captured is None or self._trained is None:
+            return ()
+        return planning.explained(self.model, captured.item, self._trained)
+
+    @property
+    def _fuses(self) -> bool:
+        several = len(self.resource_spec.replica_devices) > 1
+        return several if self.fused_updates is None else self.fused_updates
 
     def _captured_for(self, data: Any) -> Captured:
         """The training step, captured for a batch as `train_step` gets it; nothing runs."""
         checks.compiled(self.model)
         batch = read_batch(data)
-        function = StepFunction(self.model, self.model.train_step, False, self._open, self.fused_updates)
+        function = StepFunction(self.model, self.model.train_step, False, self._open, self._fuses)
         return function.capture(batch, function.specs_for(batch))
 
-    def _item_for_planning(self, data: tuple[Any, ...]) -> GraphItem:
+    def _captured(self) -> Captured | None:
         train = self._functions.get("train")
-        if train is not None and train.captured is not None:
-            return train.captured.item
-        if data:
-            return self._captured_for(data).item
-        checks.built(self.model)
-        trainable = {id(v): v for v in self.model.trainable_variables}
-        return GraphItem(tuple(
-            replace(
-                entry.spec, trainable=id(entry.owner) in trainable,
-                is_sparse=id(entry.owner) in trainable and is_sparse_layer_variable(self.model, entry.owner),
-            )
-            for entry in ModelVariables(self.model, optimizers_of(self.model)).entries
-        ))
+        return train.captured if train is not None else None
 
     def _compile_strategy(self, item: GraphItem) -> CompiledStrategy:
         return StrategyCompiler(item, self.resource_spec).compile(self.strategy.build(item, self.resource_spec))
@@ -316,7 +308,7 @@ class DistributedModel:
                     checks.say_without_effect(self.model)
                 step = getattr(self.model, f"{mode}_step")
                 function = self._functions[mode] = StepFunction(
-                    self.model, step, mode == "predict", self._open, self.fused_updates
+                    self.model, step, mode == "predict", self._open, self._fuses
                 )
             run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
             object.__setattr__(self.model, f"{mode}_function", run)
@@ -345,12 +337,19 @@ class DistributedModel:
             self._state = State(self._session(lambda: inference(checks.replicas(self.resource_spec), self._tasks)))
         return self._state
 
+    def _new_fleet(self) -> Fleet:
+        return Fleet(self.resource_spec, self.on_failure, self.lost_after)
+
+    def _restart(self, error: NodeLostError) -> None:
+        self._fleet.restart(error)
+        object.__setattr__(self, "resource_spec", self._fleet.spec)
+
     def _session(self, placement: Callable[[], Placement]) -> AnySession:
         """A session here, or one over all nodes, which is made again where they are."""
         fleet = self._fleet
         if fleet.cluster is None:
             return DistributedSession(placement())
-        restart = None if fleet.on_failure == "raise" else fleet.restart
+        restart = None if self.on_failure == "raise" else self._restart
         return LastingSession(lambda: DistributedSession(placement(), fleet.cluster), restart, fleet.progress)
 
     def _placement(self, item: GraphItem) -> Placement:
@@ -364,7 +363,7 @@ class DistributedModel:
     def _forget(self) -> None:
         """Drop every captured step and the session."""
         if self._depth:
-            raise SessionError("this DistributedModel is training: compile, close or change its strategy afterwards.")
+            raise SessionError("this DistributedModel is training: compile, close or change its settings afterwards.")
         if self._state is not None:
             self._compressors = self.compressor_state()
             self._state.release()

@@ -39,6 +39,10 @@ class Trace:
     updates: dict[int, tuple[int, int]] = field(default_factory=dict)
     sums: list[Any] = field(default_factory=list)
     scaled: set[int] = field(default_factory=set)
+    reduced: bool = False
+    """Whether a compiled loss was asked for a number: what Keras reduces is corrected."""
+    numbers: list[str] = field(default_factory=list)
+    """The compiled losses that made a number of a batch by themselves."""
     inside: int = 0
     refusal: CaptureError | None = None
 
@@ -71,6 +75,8 @@ class Captured:
     item: GraphItem
     rebuild: Callable[[Sequence[Any]], Any]
     entries: tuple[Entry, ...]
+    remarks: tuple[str, ...] = ()
+    """What a person should know of how it was captured."""
 
 
 def trace_step(
@@ -110,7 +116,8 @@ def trace_step(
     item = capture(traced)
     _require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
-    return Captured(item, rebuild, tuple(entry for entry in variables.entries if entry.spec.name in touched))
+    entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
+    return Captured(item, rebuild, entries, losses.said_of(model, trace))
 
 
 def _require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) -> None:
@@ -239,7 +246,7 @@ def _hooked_optimizer(optimizer: Any, trace: Trace) -> Iterator[None]:
         if trace.inside or tf.compat.v1.get_default_graph() is not trace.graph:
             return scaled
         trace.scaled.add(id(optimizer))
-        return scaled * trace.share(scaled.dtype)
+        return losses.weighted(scaled, trace)
 
     with hook(optimizer, "apply", hooked_apply), hook(optimizer, "scale_loss", hooked_scale_loss):
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -17,14 +18,14 @@ TOLERANCE = {"float64": 1e-12, "float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-
 def verify(distributed: Any, x: Any, y: Any, steps: int) -> str:
     """Train `steps` steps both ways from the model's state, restore it, and return a table of differences.
 
-    Raises a ValueError naming the variables that differ by more than rounding explains.
+    Raises a ValueError naming the variables that differ by more than rounding, where no note of the plan says why.
     """
     model = distributed.model
     data = _same_each_time(x, y, steps)
     first = next(iter(data)) if isinstance(data, tf.data.Dataset) else data[0]
     _require_targets(model, first)
     # Creates what is still missing of model and optimizers, so that both ways start from one complete state.
-    distributed._captured_for(first)
+    captured = distributed._captured_for(first)
     entries = _entries(model)
     start, compressors = _values(entries), distributed.compressor_state()
     try:
@@ -36,7 +37,18 @@ def verify(distributed: Any, x: Any, y: Any, steps: int) -> str:
     finally:
         _restore(entries, start)
         distributed.set_compressor_state(compressors)
-    return _table(entries, alone, together, min(steps, len(data)), distributed.inexact)
+    explanation = Explanation(distributed.inexact, captured.remarks)
+    return _table(entries, alone, together, min(steps, len(data)), explanation)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the plan says of the training."""
+
+    inexact: tuple[str, ...]
+    """Why it gives other numbers, whatever the model does."""
+    remarks: tuple[str, ...]
+    """What the model may do that gives other numbers."""
 
 
 class _Kept(keras.utils.PyDataset):
@@ -109,7 +121,7 @@ def _restore(entries: tuple[Entry, ...], values: dict[str, np.ndarray]) -> None:
 
 def _table(
     entries: tuple[Entry, ...], alone: dict[str, np.ndarray], together: dict[str, np.ndarray], steps: int,
-    inexact: tuple[str, ...],
+    explanation: Explanation,
 ) -> str:
     lines, wrong = [f"{steps} steps on one device and over all replicas; max|a-b| / max|a|:"], []
     width = max(len(entry.spec.name) for entry in entries)
@@ -123,11 +135,12 @@ def _table(
         lines.append(f"  {name:{width}}  {difference:.1e}")
         if not difference <= TOLERANCE[dtype]:
             wrong.append(f"{name} ({difference:.1e}, {dtype} allows {TOLERANCE[dtype]:.0e})")
-    if inexact:
-        return "\n".join([*lines, *(f"  note: {note}" for note in inexact)])
+    if explanation.inexact:
+        return "\n".join([*lines, *(f"  note: {note}" for note in explanation.inexact)])
     if wrong:
+        said = "; ".join(explanation.remarks)
         raise ValueError(
-            "training over replicas differs from one device in " + "; ".join(wrong) + ". Dropout and batch statistics "
-            "of each replica differ by design (see plan()); anything else is a defect worth reporting."
+            f"training over replicas differs from one device in {'; '.join(wrong)}. "
+            + (f"The plan says: {said}." if said else "Nothing in the plan explains it: a defect worth reporting.")
         )
     return "\n".join(lines)

@@ -1,6 +1,7 @@
 """The documentation is executed: README.md block by block, and the notebooks in a Jupyter kernel of this Python."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import re
@@ -11,6 +12,8 @@ from typing import NamedTuple
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
+from autodist_core.strategy import BUILDERS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -48,6 +51,15 @@ def test_readme_does_what_it_says(tmp_path, monkeypatch):
             assert block.text == printed, f"{where}: the python block before it prints something else"
         else:
             assert block.language == "console", f"{where}: unknown kind of block {block.language!r}"
+
+
+def test_readme_has_every_option_of_every_builder():
+    rows = re.findall(r"^\| `(\w+)\((.*?)\)`(?: as `(\w+)`)?(?: and `(\w+)`)? \|", README, re.MULTILINE)
+    own = {name: eval(f"dict({options.replace(', ...', '').replace('...', '')})") for name, options, *_ in rows}
+    assert own.keys() == BUILDERS.keys()
+    for name, _, *others in rows:
+        written = {option: default for each in (name, *filter(None, others)) for option, default in own[each].items()}
+        assert written == {each.name: each.default for each in dataclasses.fields(BUILDERS[name])}, name
 
 
 def test_readme_names_commands_that_exist():

@@ -6,7 +6,7 @@ import logging
 import time
 
 from autodist_core.cluster.cluster import LOST_AFTER_SECONDS, Cluster
-from autodist_core.errors import LaunchError, NodeLostError, did_you_mean
+from autodist_core.errors import LaunchError, NodeLostError, ResourceSpecError, did_you_mean
 from autodist_core.resource_spec import ResourceSpec
 
 _log = logging.getLogger("autodist")
@@ -20,21 +20,31 @@ RESTART_SECONDS, _PAUSE = 300.0, 5.0
 _MOST_IN_VAIN = 3
 
 
+def on_failure_choice(value: object) -> str:
+    """What to do when a node is lost, if it is one of the choices."""
+    if not isinstance(value, str) or value not in ON_FAILURE:
+        choices = "; ".join(f"{name!r}: {meaning}" for name, meaning in ON_FAILURE.items())
+        hint = did_you_mean(str(value), ON_FAILURE)
+        raise ResourceSpecError(f"on_failure={value!r} is none of the choices.{hint} {choices}.")
+    return value
+
+
+def lost_after_seconds(value: object) -> float:
+    """A positive number of seconds."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise ResourceSpecError(f"lost_after={value!r}: expected a positive number of seconds.")
+    return float(value)
+
+
 class Fleet:
     """Has a cluster of the nodes of `spec`, as long as they last."""
 
     def __init__(
         self, spec: ResourceSpec, on_failure: str = "raise", lost_after: float = LOST_AFTER_SECONDS
     ) -> None:
-        if on_failure not in ON_FAILURE:
-            allowed = "; ".join(f"{name!r}: {meaning}" for name, meaning in ON_FAILURE.items())
-            hint = did_you_mean(str(on_failure), ON_FAILURE)
-            raise ValueError(f"on_failure={on_failure!r} is none of the choices.{hint} {allowed}.")
-        if not isinstance(lost_after, (int, float)) or isinstance(lost_after, bool) or not lost_after > 0:
-            raise ValueError(f"lost_after={lost_after!r}: expected a positive number of seconds.")
         self.spec = spec
         self.on_failure = on_failure
-        self.lost_after = float(lost_after)
+        self.lost_after = lost_after
         self.cluster: Cluster | None = None
         self._in_vain = 0
 

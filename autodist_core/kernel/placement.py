@@ -165,7 +165,7 @@ def place(
     split = partitioner.apply(item)
     captured, parts = Captured(split), _parts(split)
     plans = {plan.variable.name: plan for plan in strategy.variables}
-    plans |= {name: VariablePlan(plans[name].variable, plans[name].synchronizer) for name in partitioner.whole}
+    plans |= {name: plans[name].whole for name in partitioner.whole}
     plans |= _plans_of_parts(split, partitioner)
     family = {name: name for name in captured.trained} | captured.slots
     optimizer_state = frozenset(

@@ -70,14 +70,12 @@ class _Checker:
             yield from self.device(f"replica '{name}'", name)
 
     def device(self, whose: str, name: str) -> Iterator[str]:
+        known = f"{did_you_mean(name, self.devices)} Known: {', '.join(self.devices)}."
         try:
-            known = DeviceSpec.parse(name).name in self.devices
+            if DeviceSpec.parse(name).name not in self.devices:
+                yield f"{whose} is not in {self.source}.{known}"
         except ResourceSpecError as error:
-            yield f"{whose}: {error}"
-            return
-        if not known:
-            hint = did_you_mean(name, self.devices)
-            yield f"{whose} is not in {self.source}.{hint} Known: {', '.join(self.devices)}."
+            yield f"{whose}: {error}{known}"
 
     def unknown(self, name: str) -> str:
         if any(variable.name == name for variable in self.graph_item.variables):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -146,10 +145,24 @@ class LoadBalancer:
     """
 
     def __init__(self, devices: Sequence[str]) -> None:
-        self._heap = [(0, position, device) for position, device in enumerate(devices)]
+        self._loads = dict.fromkeys(devices, 0)
 
     def place(self, size: int) -> str:
         """The device for a piece of ``size`` bytes."""
-        load, position, device = self._heap[0]
-        heapq.heapreplace(self._heap, (load + size, position, device))
-        return device
+        return self.spread([size])[0]
+
+    def spread(self, sizes: Iterable[int]) -> list[str]:
+        """The devices for the shards of one variable: none gets another one before all others have as many.
+
+        A small variable would go to one device else, whichever has the fewest bytes, and be split for nothing.
+
+        >>> balancer = LoadBalancer(["a", "b"])
+        >>> balancer.place(100), balancer.spread([4, 4, 4])
+        ('a', ['b', 'a', 'b'])
+        """
+        places: list[str] = []
+        for size in sizes:
+            device = min(self._loads, key=lambda device: (places.count(device), self._loads[device]))
+            self._loads[device] += size
+            places.append(device)
+        return places

@@ -16,8 +16,9 @@ __all__ = ["PartitionedPS", "UnevenPartitionedPS"]
 
 @dataclass(frozen=True)
 class PartitionedPS(PSOptions, StrategyBuilder):
-    """Even shards where the dimension allows it without too many; each on the CPU device with the fewest bytes so far.
+    """Even shards where the dimension allows it without too many, on as many CPU devices as there are.
 
+    Of these, those with the fewest bytes so far come first.
     :func:`autodist_core.strategy.partition.shard_count` says how many. With one CPU device nothing is split.
 
     >>> from autodist_core.graph_item import Variable
@@ -63,9 +64,10 @@ def _build(
             options.write_ps(node, balancer.place(variable.byte_size))
             continue
         node.partitioner = PartitionerConfig.along(0, shards, len(variable.shape)).partition_str
-        for index, size in enumerate(shard_sizes(variable.shape[0], shards)):
-            part = node.part_config.add(var_name=variable.part_name(index))
-            options.write_ps(part, balancer.place(variable.byte_size // variable.shape[0] * size))
+        row = variable.byte_size // variable.shape[0]
+        places = balancer.spread(row * size for size in shard_sizes(variable.shape[0], shards))
+        for index, place in enumerate(places):
+            options.write_ps(node.part_config.add(var_name=variable.part_name(index)), place)
     if len(servers) == 1:
         strategy.notes.append(f"one reduction device ({servers[0]}): variables stay whole")
     return strategy

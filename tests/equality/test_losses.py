@@ -7,6 +7,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers, ops
 
 from tests.support.compare import assert_equally_trained
@@ -71,6 +72,17 @@ def _masked_data() -> Data:
     return Data(ids.astype("int32"), random.normal(size=(EXAMPLES, 5, 2)))
 
 
+def _of_rank_one() -> keras.Model:
+    model = dense_model()
+    return keras.Sequential([*model.layers, layers.Reshape((), name="flat")], name="rank_one")
+
+
+def _weighted_of_rank_one() -> Data:
+    """The first batch's first examples weigh nothing, so that a replica has none that count."""
+    given = _weighted()
+    return Data(given.x, given.y[:, 0], np.where(np.arange(EXAMPLES) < 3, 0.0, given.sample_weight))
+
+
 def _ignoring_model() -> keras.Model:
     return keras.Sequential([keras.Input((4, 3), name="x"), layers.Dense(3, name="out")], name="ignoring")
 
@@ -114,11 +126,16 @@ CASES = (
     _one("masked_sum", _masked_model, _masked_data, loss=_mse(reduction="sum")),
     _one("masked_mean_with_sample_weight", _masked_model, _masked_data,
          loss=_mse(reduction="mean_with_sample_weight")),
+    _one("unreduced", dense_model, dense_data, loss=_mse(reduction=None)),
+    _one("unreduced_weighted", dense_model, _weighted, loss=_mse(reduction="none")),
+    _one("unreduced_of_one_value_a_batch", _of_rank_one, _weighted_of_rank_one, loss=_mse(reduction=None)),
+    _one("masked_unreduced", _masked_model, _masked_data, loss=_mse(reduction=None)),
     _one("ignored_class", _ignoring_model, _ignoring_data, loss=_ignore_class),
 )  # fmt: skip
 
 
-ON_PS = [case for case in CASES if case.name in ("added_vector", "sum_with_regularizer", "masked", "ignored_class")]
+_PICKED = ("added_vector", "sum_with_regularizer", "masked", "unreduced", "unreduced_weighted", "ignored_class")
+ON_PS = [case for case in CASES if case.name in _PICKED]
 
 
 @pytest.mark.parametrize(
@@ -127,12 +144,17 @@ ON_PS = [case for case in CASES if case.name in ("added_vector", "sum_with_regul
     ids=str,
 )
 def test_loss_terms(case: ReferenceModel, builder: str, replicas: int):
-    optimizer = "adam" if "sum" in case.name else "sgd"
+    optimizer = "adam" if "sum" in case.name or "unreduced" in case.name else "sgd"
     actual = train_distributed(case, optimizer, builder=builder, replicas=replicas)
     assert_equally_trained(plain(case, optimizer), actual)
 
 
-def test_a_loss_for_each_output_is_corrected_by_itself():
+@pytest.mark.parametrize("losses", [
+    lambda: [_mse(reduction="sum")(), _mse(reduction="mean_with_sample_weight")()],
+    lambda: [_mse(reduction=None)(), _mse(reduction="mean_with_sample_weight")()],
+    lambda: [_mse(reduction=None)(), _mse(reduction="sum")()],
+], ids=["sum", "unreduced", "unreduced_and_sum"])  # fmt: skip
+def test_a_loss_for_each_output_is_corrected_by_itself(losses):
     def build():
         x = keras.Input((5,), name="x")
         hidden = layers.Dense(4, activation="tanh", name="first")(x)
@@ -142,6 +164,23 @@ def test_a_loss_for_each_output_is_corrected_by_itself():
         both = _weighted()
         return Data(both.x, [both.y, both.y**2], [both.sample_weight, both.sample_weight[::-1]])
 
-    case = _one("two", build, data, loss=lambda: [_mse(reduction="sum")(), _mse(reduction="mean_with_sample_weight")()],
-                loss_weights=lambda: [0.1, 2.0])  # fmt: skip
+    case = _one("two", build, data, loss=losses, loss_weights=lambda: [0.1, 2.0])
+    assert_equally_trained(train_plain(case, "adam"), train_distributed(case, "adam", replicas=3))
+
+
+class ReducesByHand(keras.Sequential):
+    """A step that takes the compiled loss of each example and makes a mean of them."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = ops.mean(self.compute_loss(x, y, self(x, training=True)))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        self._loss_tracker.update_state(loss, sample_weight=tf.shape(x)[0])
+        return self.get_metrics_result()
+
+
+def test_a_mean_by_hand_of_unreduced_losses_is_a_mean():
+    case = _one("by_hand", lambda: ReducesByHand(dense_model().layers, name="by_hand"), dense_data,
+                loss=_mse(reduction=None))  # fmt: skip
     assert_equally_trained(train_plain(case, "adam"), train_distributed(case, "adam", replicas=3))

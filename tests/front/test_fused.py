@@ -104,7 +104,7 @@ def test_by_default_several_replicas_use_kernels_and_a_single_one_does_not(repli
     model = dense_model()
     model.compile("adam", "mse")
     dm = DistributedModel(model, ResourceSpec.local(cpus=replicas), fused_updates=chosen)
-    assert dm.fused_updates is expected
+    assert dm.fused_updates is chosen
     assert ("ResourceApplyAdam" in dm.plan()) is expected
 
 

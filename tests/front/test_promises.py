@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import tensorflow as tf
 
 from tests.support.compare import TOLERANCE, assert_same, named, relative_error
 from tests.support.distributed import BUILDERS, distributed
-from tests.support.models import DENSE, ReferenceModel, dense_data, dense_model
+from tests.support.models import DENSE, Data, ReferenceModel, dense_data, dense_model
 from tests.support.steps import OwnStep
 from tests.support.training import seeded
 from tests.support.twins import QUIET, assert_same_outcome
@@ -138,6 +140,96 @@ def test_a_sum_by_hand_counts_as_a_mean():
 def test_a_keras_loss_that_sums_is_the_whole_batchs(replicas: int):
     settings = {"loss": keras.losses.MeanSquaredError(reduction="sum")}
     assert_same_outcome(_fit, optimizer="adam", replicas=replicas, settings=lambda: dict(settings))
+
+
+class Asks(OwnStep):
+    """Leaves the reduction to the compiled loss."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        self.tracker.update_state(loss)
+        return {"squares": self.tracker.result()}
+
+
+class OwnLoss(OwnStep):
+    """Keras's step with a loss that is summed by hand."""
+
+    train_step = keras.Model.train_step
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return tf.reduce_sum(tf.square(y_pred - y))
+
+
+class SummedSquares(keras.losses.Loss):
+    """A value for each example, which Keras adds up."""
+
+    def __init__(self):
+        super().__init__(reduction="sum")
+
+    def call(self, y_true, y_pred):
+        return tf.reduce_sum(tf.square(y_true - y_pred), axis=-1)
+
+
+def _summed(y_true, y_pred):
+    return tf.reduce_sum(tf.square(y_true - y_pred))
+
+
+SUMS = {"keras": lambda: keras.losses.MeanSquaredError(reduction="sum"), "own": SummedSquares}
+
+
+@pytest.mark.parametrize("loss", SUMS)
+@pytest.mark.parametrize("build", [Asks, dense_model])
+def test_a_compiled_sum_is_the_whole_batchs_in_a_custom_step_too(build, loss: str):
+    reference = ReferenceModel("asks", build, dense_data, lambda: {"loss": SUMS[loss]()})
+    assert_same_outcome(_fit, reference, optimizer="adam", replicas=3)
+    model, data = seeded(build), dense_data()
+    with distributed(model) as front:
+        front.compile(**reference.compile_arguments("sgd"))
+        assert "counts as a mean" not in front.plan(data.x, data.y)
+        assert "note" not in front.verify(data.x, data.y)
+
+
+COUNT_AS_MEANS = {
+    "step": (lambda: ByHand(_sum), {}, "train_step is the model's own"),
+    "compute_loss": (OwnLoss, {}, "compute_loss is the model's own"),
+    "function": (dense_model, {"loss": _summed}, "loss '_summed' makes one number of a batch"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COUNT_AS_MEANS)
+def test_what_counts_as_a_mean_is_in_the_plan_and_found_by_verify(name: str):
+    build, settings, start = COUNT_AS_MEANS[name]
+    model, data = seeded(build), dense_data(16)
+    model.compile(keras.optimizers.SGD(0.001), jit_compile=False, **settings)
+    note = rf"{start}.* counts as a mean over .*; for a sum, .*reduction='sum'"
+    with distributed(model) as front:
+        assert re.search(rf"(?m)^  note: {note}", front.plan(data.x, data.y))
+        with pytest.raises(ValueError, match=rf"differs from one device in .*\. The plan says: {note}"):
+            front.verify(data.x, data.y)
+    with distributed(model, replicas=1) as front:
+        assert "counts as a mean" not in front.plan(data.x, data.y)
+
+
+def test_a_loss_may_take_several_outputs_at_once():
+    def build():
+        x = keras.Input((5,), name="x")
+        heads = {name: keras.layers.Dense(1, name=name)(x) for name in ("a", "b")}
+        return keras.Model(x, {"both": heads}, name="heads")
+
+    def both(y_true, y_pred):
+        return sum(tf.reduce_mean(tf.square(y_true[name] - y_pred[name])) for name in ("a", "b"))
+
+    def data():
+        given = dense_data()
+        return Data(given.x, {"both": {"a": given.y, "b": given.y**2}})
+
+    def fit(front, model):
+        return front.fit(data().x, data().y, epochs=2, **QUIET).history
+
+    assert_same_outcome(fit, ReferenceModel("heads", build, data, lambda: {"loss": {"both": both}}), replicas=3)
 
 
 # Random streams

@@ -33,15 +33,60 @@ def test_a_table_of_every_variable_and_the_state_as_before():
     assert int(model.optimizer.iterations) == 0
 
 
-def test_what_differs_is_named():
-    class Drawn(keras.layers.Dropout):
-        """Draws other numbers on every replica."""
+def _with(*layers, frozen: bool = False) -> keras.Model:
+    model = keras.Sequential([keras.Input((5,)), *layers, *seeded(DENSE.build).layers], name="with_layers")
+    for layer in layers:
+        layer.trainable = not frozen
+    model.compile(**DENSE.compile_arguments("sgd"))
+    return model
 
-    model, data = _compiled(), dense_data()
-    noisy = keras.Sequential([keras.Input(data.x.shape[1:]), Drawn(0.5, seed=3), *model.layers], name="noisy")
-    noisy.compile(**DENSE.compile_arguments("sgd"))
-    with distributed(noisy) as front, pytest.raises(ValueError, match=r"differs from one device in dense/first/kernel"):
+
+def test_what_nothing_explains_is_named():
+    model, data = seeded(DENSE.build), dense_data(16)
+    model.compile("sgd", lambda y, predicted: tf.reduce_sum(tf.square(y - predicted)), jit_compile=False)
+    with distributed(model) as front, pytest.raises(ValueError, match=r"differs from one device in first/kernel"):
         front.verify(data.x, data.y)
+
+
+OWN = {
+    "statistics": (lambda: keras.layers.BatchNormalization(name="norm"),
+                   "batch statistics are each replica's own in norm; moving averages are combined "
+                   "(synchronized=True: the whole batch's)"),
+    "dropout": (lambda: keras.layers.Dropout(0.5, name="drop"),
+                "each replica draws its own random numbers in drop; replica 0 those of one device"),
+    "noise": (lambda: keras.layers.GaussianNoise(0.5, name="noise"),
+              "each replica draws its own random numbers in noise; replica 0 those of one device"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_each_replica_has_of_its_own_is_said_below_the_table(name: str):
+    make, note = OWN[name]
+    data, model = dense_data(), _with(make())
+    before = named(model.weights)
+    with distributed(model, replicas=3) as front:
+        assert front.plan().endswith(f"\n  note: {note}")
+        assert front.verify(data.x, data.y, steps=2).endswith(f"\n  note: {note}")
+        assert front.plan().endswith(f"\n  note: {note}")
+    assert_same(before, named(model.weights), tolerance=0.0)
+
+
+@pytest.mark.parametrize("layer", [
+    lambda: keras.layers.BatchNormalization(trainable=False), lambda: keras.layers.Dropout(0.0),
+    lambda: keras.layers.BatchNormalization(synchronized=True),
+], ids=["frozen", "rate_0", "synchronized"])  # fmt: skip
+def test_layers_that_have_nothing_of_their_own_explain_nothing(layer):
+    data, made = dense_data(), layer()
+    with distributed(_with(made, frozen=not made.trainable)) as front:
+        for text in (front.plan(), front.verify(data.x, data.y), front.plan()):
+            assert "each replica" not in text
+
+
+def test_a_single_replica_has_nothing_of_its_own():
+    data = dense_data()
+    with distributed(_with(keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)), replicas=1) as front:
+        for text in (front.plan(), front.verify(data.x, data.y)):
+            assert "each replica" not in text
 
 
 def _pydataset(data):

@@ -72,3 +72,26 @@ def test_the_plan_says_that_all_reduced_tables_travel_as_rows():
         assert "only rows travel, as they would to a server; every replica updates its own copy" in front.plan()
         front.strategy = PS()
         assert "only rows travel" not in front.plan()
+    with distributed(seeded(reference.build), strategy="AllReduce", replicas=1) as front:
+        front.compile(**reference.compile_arguments("adam"))
+        assert "rows" not in front.plan()
+
+
+def test_the_plan_says_what_is_guessed_without_a_batch():
+    model, data, note = _compiled(), dense_data(), "without a batch it is not known which gradients are sparse"
+    with distributed(model) as front:
+        assert note in front.plan()
+        assert note not in front.plan(data.x, data.y)
+        front.fit(data.x, data.y, **QUIET)
+        assert note not in front.plan()
+
+
+def test_the_plan_of_shared_memory_has_rows_like_its_notes():
+    data = dense_data()
+    with distributed(_compiled(), strategy="PartitionedPS", share_memory=None) as front:
+        for plan in (front.plan(), front.plan(data.x, data.y)):
+            assert "in shared memory" in plan and "split(" not in plan and "; 0 B travel" in plan
+            assert "note: the replicas share one copy of the weights: nothing travels or is split" in plan
+        front.share_memory = False
+        plan = front.plan()
+        assert "split(" in plan and "shared memory" not in plan and "; 0 B travel" not in plan

@@ -197,6 +197,9 @@ def test_what_stays_whole_says_which_operation_needs_it(name: str):
     for variable, why in whole.items():
         assert variable in kernels and why.startswith(WHOLE[name])
         assert f"{variable} stays whole: {why} needs all of it" in plan
+    rows = {line.split()[0]: line for line in plan.splitlines() if " : " in line}
+    assert {name for name, row in rows.items() if "split(" in row} == splittable - set(whole)
+    assert all(rows[name].count("localhost:CPU") == 1 and "uneven" not in rows[name] for name in whole)
 
 
 @pytest.mark.parametrize("model, optimizer", [("lstm", "adam"), ("convolution", "adagrad"), ("embedding", "rmsprop")])

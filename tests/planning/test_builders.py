@@ -47,6 +47,16 @@ def test_shards_are_spread_over_the_servers():
         assert max(places.values()) == 1 < len(places)
 
 
+@pytest.mark.parametrize("builder", [PartitionedPS(), UnevenPartitionedPS()], ids=str)
+def test_a_small_variables_shards_are_on_several_servers_however_full_these_are(builder):
+    sizes = {"large": (999, 70), "bias": (6,), "another": (8,), "matrix": (10, 4)}
+    item = GraphItem(tuple(Variable(name, shape, "float32") for name, shape in sizes.items()))
+    for cpus in (2, 3):
+        for plan in compiled(builder, item, ResourceSpec.local(cpus=cpus)).variables:
+            held = Counter(plan.synchronizer.destinations)
+            assert len(held) == min(cpus, len(plan.shards)) and max(held.values()) - min(held.values()) <= 1
+
+
 def test_groups_count_variables_and_shards():
     item, spec = cases.mlp(), ResourceSpec.local(cpus=2)
     groups = [plan.synchronizer.group for plan in compiled(AllReduce(chunk_size=4), item, spec).variables]
@@ -142,6 +152,10 @@ def test_wrong_arguments_have_their_messages():
         lambda: AllReduce(bucket_bytes=0),
         lambda: AllReduce(wire_dtype="bfloat16"),
         lambda: Parallax(compressor="HorovodCompressor", wire_dtype="float8"),
+        lambda: Parallax(compressor="HorovodCompressor", wire_dtyp="bfloat16"),
+        lambda: PS(synch=False),
+        lambda: Custom(chunk_size=3),
+        lambda: Custom(3),
         lambda: PartitionedAR(power_sgd_rank=3, compressor="HorovodCompressorEF"),
         lambda: RandomAxisPartitionAR(seed="a"),
         lambda: resolve("PartitonedPS"),
@@ -200,6 +214,27 @@ class Custom(StrategyBuilder):
             node_config.append(node)
         strategy.node_config.extend(node_config)
         return strategy
+
+
+@pytest.mark.parametrize("returned", [None, {}, strategy_pb2.Strategy], ids=["none", "dict", "class"])
+def test_a_builder_that_returns_no_strategy_is_told_what_to_return(returned):
+    class Forgets(StrategyBuilder):
+        def build(self, graph_item, resource_spec):
+            return returned
+
+    with pytest.raises(StrategyError, match=r"build must return a Strategy: make one with Strategy\(\).*Received: "):
+        compiled(Forgets(), cases.cnn(), ResourceSpec.local(cpus=2))
+
+
+def test_a_builder_may_have_options_of_its_own():
+    class Open(StrategyBuilder):
+        def __init__(self, first, *, second=2, **rest):
+            self.given = first, second, rest
+
+        def build(self, graph_item, resource_spec):
+            return PS().build(graph_item, resource_spec)
+
+    assert Open(1, second=3, third=4).given == (1, 3, {"third": 4})
 
 
 def test_the_custom_builder_of_the_seed():

@@ -3,7 +3,7 @@
 import pytest
 
 from autodist_core import GraphItem, ResourceSpec, StrategyCompiler, Variable
-from autodist_core.plan import bytes_per_step, table
+from autodist_core.plan import bytes_per_step, notes, table
 from autodist_core.strategy import PS, AllReduce, PartitionedPS
 from tests.planning import cases, goldens
 
@@ -30,13 +30,41 @@ def test_a_builder_partitions_for_no_single_server_and_no_single_replica(name):
 
 
 def test_what_is_not_exact_is_in_the_plan_by_name():
-    item, spec = cases.cnn(), ResourceSpec.local(cpus=2)
-    notes = [
-        note
-        for builder in (PS(sync=False), PS(staleness=3), AllReduce(compressor="HorovodCompressorEF"))
-        for note in StrategyCompiler(item, spec).compile(builder.build(item, spec)).notes
+    found = [
+        note for builder in (PS(sync=False), PS(staleness=3), AllReduce(compressor="HorovodCompressorEF"))
+        for note in _notes(builder)
     ]
-    goldens.check("notes", "\n".join(notes))
+    goldens.check("notes", "\n".join(found))
+
+
+def _notes(builder, item=None, replicas=2):
+    item, spec = item or cases.cnn(), ResourceSpec.local(cpus=replicas)
+    return notes(StrategyCompiler(item, spec).compile(builder.build(item, spec)))
+
+
+def test_a_compressor_is_lossy_where_something_is_compressed():
+    sgd = AllReduce(compressor="PowerSGDCompressor")
+    half = AllReduce(compressor="HorovodCompressor")
+    small = GraphItem((Variable("w", (3, 3), "float32"), Variable("b", (700,), "float32")))
+    integers = GraphItem((Variable("w", (300, 300), "int32"),))
+    rows = GraphItem((Variable("table", (300, 300), "float32", is_sparse=True),))
+    for builder in (sgd, half):
+        name = builder.compressor
+        assert _notes(builder) == (f"not exact: {name} is lossy",)
+        assert _notes(builder, replicas=1) == _notes(AllReduce(), replicas=1)
+        for item in (integers, rows):
+            assert _notes(builder, item) == (f"{name} has no effect: what it would send is no smaller",)
+    assert _notes(sgd, small) == ("PowerSGDCompressor has no effect: what it would send is no smaller",)
+    assert _notes(half, small) == ("not exact: HorovodCompressor is lossy",)
+
+
+def test_in_shared_memory_nothing_travels_and_nothing_is_split():
+    item, spec = cases.cnn(), ResourceSpec.local(cpus=3)
+    compiled = StrategyCompiler(item, spec).compile(PartitionedPS().build(item, spec))
+    text = table(compiled, item, shared=True)
+    assert "split" not in text and "ps(" not in text and "uneven" not in text
+    assert text.count("in shared memory") == len(compiled.variables) == text.count(" 0 B/step")
+    assert "; 0 B travel between devices per step" in text and "rows" not in text
 
 
 def test_bytes_per_step():

@@ -1,0 +1,62 @@
+"""What a DistributedModel is set to. Every setting is checked when it is set, and begins a new session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from autodist_core.cluster.fleet import lost_after_seconds, on_failure_choice
+from autodist_core.errors import ResourceSpecError, StrategyError, did_you_mean
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.strategy import BUILDERS, Strategy, StrategyBuilder, resolve
+
+
+def refuse_misspelt(name: str, model: Any) -> None:
+    """Raise where an attribute that the model does not have was probably meant to be a setting.
+
+    >>> refuse_misspelt("stratgy", object())
+    Traceback (most recent call last):
+    AttributeError: DistributedModel has no setting 'stratgy'. Did you mean 'strategy'? Settings: resource_spec,
+        strategy, share_memory, fused_updates, on_failure, lost_after. An attribute of the Keras model is set on the
+        model: dm.model.stratgy.
+    """
+    hint = did_you_mean(name, SETTINGS, likeness=0.8)
+    if hint and not name.startswith("_") and not hasattr(model, name):
+        raise AttributeError(
+            f"DistributedModel has no setting {name!r}.{hint} Settings: {', '.join(SETTINGS)}. An attribute of the "
+            f"Keras model is set on the model: dm.model.{name}."
+        )
+
+
+def _resource_spec(value: Any) -> ResourceSpec:
+    named = isinstance(value, str) and value in BUILDERS and not Path(value).exists()
+    builds = isinstance(value, type) and issubclass(value, StrategyBuilder)
+    if named or builds or isinstance(value, StrategyBuilder | Strategy):
+        shown = value.__name__ if builds else repr(value)
+        raise ResourceSpecError(
+            f"DistributedModel(model, {shown}): the second argument is the cluster (a YAML file, a dict, a "
+            f"ResourceSpec, or None for this machine), and the strategy is the third: strategy={shown}."
+        )
+    return value if isinstance(value, ResourceSpec) else ResourceSpec(value)
+
+
+def _choice(name: str, value: Any) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise StrategyError(f"{name}={value!r}: {name} is True, False or None. Received: {type(value).__name__}.")
+    return value
+
+
+SETTINGS: Mapping[str, Callable[[Any], Any]] = {
+    "resource_spec": _resource_spec,
+    "strategy": resolve,
+    "share_memory": partial(_choice, "share_memory"),
+    "fused_updates": partial(_choice, "fused_updates"),
+    "on_failure": on_failure_choice,
+    "lost_after": lost_after_seconds,
+}
+"""What makes of a given value the one that is kept, by the name of the setting."""
+
+OF_THE_CLUSTER = ("resource_spec", "on_failure", "lost_after")
+"""The settings with which machines are started."""

@@ -1,0 +1,111 @@
+"""What a DistributedModel is set to is checked when it is set, and counts from the next call on."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+
+from autodist_core import ResourceSpec
+from autodist_core.errors import ResourceSpecError, SessionError, StrategyError
+from autodist_core.strategy import PS, AllReduce, Strategy
+from autodist_keras import DistributedModel
+from tests.support.compare import assert_same, named
+from tests.support.distributed import distributed
+from tests.support.models import DENSE, dense_data
+from tests.support.training import seeded
+from tests.support.twins import QUIET
+
+
+def _compiled() -> keras.Model:
+    model = seeded(DENSE.build)
+    model.compile(**DENSE.compile_arguments("adam"))
+    return model
+
+
+@pytest.mark.parametrize("value", ["False", "no", 0, 1, []], ids=repr)
+@pytest.mark.parametrize("name", ["share_memory", "fused_updates"])
+def test_a_choice_is_true_false_or_none(name: str, value):
+    message = f"{name}={value!r}: {name} is True, False or None. Received: {type(value).__name__}."
+    with pytest.raises(StrategyError) as caught:
+        DistributedModel(_compiled(), ResourceSpec.local(cpus=2), **{name: value})
+    assert str(caught.value) == message
+    with distributed(_compiled()) as front:
+        before = getattr(front, name)
+        with pytest.raises(StrategyError) as caught:
+            setattr(front, name, value)
+        assert str(caught.value) == message and getattr(front, name) is before
+
+
+@pytest.mark.parametrize("value, shown", [
+    ("AllReduce", "'AllReduce'"), (PS(), "PS(local_proxy_variable=False, sync=True, staleness=0)"), (PS, "PS"),
+    (Strategy(), "<Strategy .*: 0 variables, 0 replicas>"),
+], ids=["name", "builder", "class", "strategy"])  # fmt: skip
+def test_a_strategy_in_the_place_of_the_cluster(value, shown: str):
+    with pytest.raises(ResourceSpecError) as caught:
+        DistributedModel(_compiled(), value)
+    caught.match(r"the second argument is the cluster .* and the strategy is the third: strategy=")
+    assert caught.match(shown.replace("(", r"\(").replace(")", r"\)"))
+
+
+def test_a_file_may_be_called_like_a_strategy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "PS").write_text("nodes: [{address: localhost, cpus: 3}]")
+    assert "3 replicas" in repr(DistributedModel(_compiled(), "PS"))
+
+
+@pytest.mark.parametrize("name, meant", [
+    ("stratgy", "strategy"), ("Strategy", "strategy"), ("share_memmory", "share_memory"),
+    ("fuse_updates", "fused_updates"), ("resource_specs", "resource_spec"),
+])  # fmt: skip
+def test_a_misspelt_setting_is_not_the_models(name: str, meant: str):
+    model = _compiled()
+    with distributed(model) as front:
+        with pytest.raises(AttributeError, match=rf"no setting '{name}'. Did you mean '{meant}'\?.*dm.model.{name}"):
+            setattr(front, name, None)
+        assert not hasattr(model, name)
+
+
+def test_other_attributes_are_set_on_the_model():
+    model = _compiled()
+    model.stratgy = "mine"
+    with distributed(model) as front:
+        front.stratgy, front.stage, front.memory, front._strategy = "theirs", 3, [4], 5
+    assert (model.stratgy, model.stage, list(model.memory), model._strategy) == ("theirs", 3, [4], 5)
+
+
+CHANGES = {
+    "share_memory": (True, lambda front: front._state.session.placement.shares_memory),
+    "fused_updates": (False, lambda front: "ResourceApplyAdam" not in front.plan()),
+    "strategy": (AllReduce(), lambda front: "all_reduce" in front.plan()),
+    "resource_spec": (ResourceSpec.local(cpus=3), lambda front: len(front._state.session.placement.replicas) == 3),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_setting_that_is_changed_after_a_fit_counts(name: str):
+    value, counts = CHANGES[name]
+    data, model, once = dense_data(), _compiled(), _compiled()
+    with distributed(model, strategy="PS") as front:
+        front.fit(data.x, data.y, epochs=1, **QUIET)
+        assert not counts(front)
+        setattr(front, name, value)
+        front.fit(data.x, data.y, epochs=1, **QUIET)
+        assert counts(front)
+    for _ in range(2):
+        once.fit(data.x, data.y, epochs=1, **QUIET)
+    assert_same(named(once.weights), named(model.weights))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_setting_is_not_changed_while_a_model_trains(name: str):
+    data = dense_data()
+    with distributed(_compiled(), strategy="PS") as front:
+        before = getattr(front, name)
+
+        class Changes(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                setattr(front, name, CHANGES[name][0])
+
+        with pytest.raises(SessionError, match="change its settings afterwards"):
+            front.fit(data.x, data.y, callbacks=[Changes()], **QUIET)
+        assert getattr(front, name) is before
