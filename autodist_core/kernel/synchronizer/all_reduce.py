@@ -17,6 +17,7 @@ from autodist_core.kernel.kernel import Draft, Kernel, Rows
 from autodist_core.kernel.placement import Owner
 from autodist_core.kernel.synchronizer.buckets import Lane, Load, reduce
 from autodist_core.kernel.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors, Travels
+from autodist_core.kernel.tasks import host_of
 from autodist_core.strategy.wire import wire
 
 _HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}
@@ -37,8 +38,7 @@ class AllReduceSynchronizer(Kernel):
             if not owners or gradient.variable not in owners[0].variables:
                 continue
             if gradient.indices or len(owners) == 1:
-                for owner in owners:
-                    draft.reduced_for(gradient, owner)
+                _gather(draft, owners, gradient)
                 continue
             for parcel in _parcels(draft, gradient, self.travels):
                 running[parcel] = COMPRESSORS[parcel.wire.form](parcel)
@@ -49,6 +49,17 @@ class AllReduceSynchronizer(Kernel):
             sent = _round(draft, running, sent, turn, sums)
             turn += 1
         _put_together(draft, owners, sums)
+
+
+def _gather(draft: Draft, owners: list[Owner], gradient: Gradient) -> None:
+    """Bring all replicas' rows to every replica, over a network once to each machine."""
+    hosts = {owner.name: host_of(owner.device) for owner in owners}
+    several = len(set(hosts.values())) > 1
+    there: dict[str, Rows] = {}
+    for owner in owners:
+        rows = there.get(hosts[owner.name]) if several else None
+        rows = there[hosts[owner.name]] = rows or draft.reduced_for(gradient, owner)
+        draft.reduced[gradient.variable, gradient.occurrence, owner.name] = rows
 
 
 def _parcels(draft: Draft, gradient: Gradient, travels: Travels) -> list[Parcel]:

@@ -58,6 +58,7 @@ class Piece:
 
 
 Bucket = tuple[Piece, ...]
+Team = tuple[Replica, ...]
 
 
 def fill(loads: Sequence[Load]) -> list[Bucket]:
@@ -81,46 +82,66 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
     lanes: dict[Lane, list[Load]] = {}
     for load in loads:
         lanes.setdefault(load.lane, []).append(load)
-    sums: dict[Load, list[str]] = {load: [] for load in loads}
-    filled = {lane: fill(members) for lane, members in lanes.items()}
-    for replica in draft.placement.replicas:
-        number = draft.collectives
-        arrived: dict[Load, list[str]] = {load: [] for load in loads}
-        for lane, buckets in filled.items():
-            for bucket in buckets:
-                label = f"all_reduce/{lane.occurrence}/group{lane.group}_{lane.hint}_{lane.dtype.name}/bucket{number}"
-                for piece, total in zip(bucket, _bucket(draft, replica, label, lane, bucket, number), strict=True):
-                    arrived[piece.load].append(total)
-                number += 1
-        for load, parts in arrived.items():
-            sums[load].append(_whole(draft, replica, load, parts))
-    draft.collectives += sum(map(len, filled.values()))
-    return {load: tuple(names) for load, names in sums.items()}
+    sums: dict[Load, tuple[str, ...]] = {}
+    for lane, members in lanes.items():
+        teams = _teams(draft.placement.replicas, lane.hint)
+        arrived: dict[tuple[Load, Team], list[str]] = {(load, team): [] for load in members for team in teams}
+        for bucket in fill(members):
+            kind = f"group{lane.group}_{lane.hint}_{lane.dtype.name}"
+            label = f"all_reduce/{lane.occurrence}/{kind}/bucket{draft.collectives}"
+            for team in teams:
+                totals = _bucket(draft, team, label, lane, bucket, len(teams))
+                for piece, total in zip(bucket, totals, strict=True):
+                    arrived[piece.load, team].append(total)
+            draft.collectives += 1
+        for load in members:
+            wholes = {team: _whole(draft, team, load, arrived[load, team]) for team in teams}
+            sums[load] = tuple(
+                wholes[next(team for team in teams if replica in team)] or load.tensors[replica.index]
+                for replica in draft.placement.replicas
+            )
+    return sums
 
 
-def _bucket(draft: Draft, replica: Replica, label: str, lane: Lane, bucket: Bucket, number: int) -> list[str]:
-    """One collective on one replica; returns the sum of each of its pieces, flat."""
-    name = f"{label}/{replica.prefix}"
-    parts = [_part(draft, replica, f"{name}/part{index}", piece) for index, piece in enumerate(bucket)]
-    joined = draft.join(f"{name}/joined", parts, lane.dtype, replica.device)
-    total = _collective(draft, replica, f"{name}/sum", joined, lane, number)
+def _teams(replicas: Sequence[Replica], hint: str) -> list[Team]:
+    """Who takes part in a collective together, with one sum of theirs: over several machines, each machine's replicas.
+
+    What crosses the network is one machine's sum then, however many replicas it has. NCCL sees to that by itself.
+    """
+    by_host: dict[str, list[Replica]] = {}
+    for replica in replicas:
+        by_host.setdefault(replica.host, []).append(replica)
+    if len(by_host) == 1 or hint == "nccl":
+        return [(replica,) for replica in replicas]
+    return [tuple(team) for team in by_host.values()]
+
+
+def _bucket(draft: Draft, team: Team, label: str, lane: Lane, bucket: Bucket, teams: int) -> list[str]:
+    """One collective of one team; returns the sum of each of its pieces, flat."""
+    lead = team[0]
+    name = f"{label}/{lead.prefix}"
+    parts = [_part(draft, team, f"{name}/part{index}", piece) for index, piece in enumerate(bucket)]
+    joined = draft.join(f"{name}/joined", parts, lane.dtype, lead.device)
+    total = _collective(draft, lead, f"{name}/sum", joined, lane, teams)
     if len(bucket) == 1:
         return [total]
     sizes = np.array([piece.size for piece in bucket], np.int32)
-    lengths = draft.editor.constant(f"{name}/lengths", sizes, tf.int32, replica.device)
-    axis = draft.editor.constant(f"{name}/axis", 0, tf.int32, replica.device)
+    lengths = draft.editor.constant(f"{name}/lengths", sizes, tf.int32, lead.device)
+    axis = draft.editor.constant(f"{name}/axis", 0, tf.int32, lead.device)
     split = draft.editor.add(
-        "SplitV", f"{name}/split", [total, lengths, axis], replica.device, T=lane.dtype, Tlen=tf.int32,
+        "SplitV", f"{name}/split", [total, lengths, axis], lead.device, T=lane.dtype, Tlen=tf.int32,
         num_split=len(bucket),
     )
     return [editor.tensor(split, index) for index in range(len(bucket))]
 
 
-def _part(draft: Draft, replica: Replica, name: str, piece: Piece) -> str:
-    load = piece.load
+def _part(draft: Draft, team: Team, name: str, piece: Piece) -> str:
+    load, replica = piece.load, team[0]
     flat = f"{load.label}/{replica.prefix}/flat"
     if flat not in draft.editor:
-        _reshape(draft, replica, flat, load.tensors[replica.index], (load.size,), load.lane.dtype)
+        own = [load.tensors[member.index] for member in team]
+        added = draft.add_up(f"{load.label}/{replica.prefix}/added", own, load.lane.dtype, replica.device)
+        _reshape(draft, replica, flat, added, (load.size,), load.lane.dtype)
     if piece.size == load.size:
         return flat
     # Where it starts at an aligned address, as pieces of large tensors do, a slice is a view and no copy.
@@ -131,9 +152,11 @@ def _part(draft: Draft, replica: Replica, name: str, piece: Piece) -> str:
     return draft.editor.add("Slice", name, [flat, *bounds], replica.device, T=load.lane.dtype, Index=tf.int32)
 
 
-def _whole(draft: Draft, replica: Replica, load: Load, parts: Sequence[str]) -> str:
+def _whole(draft: Draft, team: Team, load: Load, parts: Sequence[str]) -> str:
+    """A team's sum in the tensor's shape; nothing for a tensor without elements, which is its own sum."""
     if not parts:
-        return load.tensors[replica.index]
+        return ""
+    replica = team[0]
     name = f"{load.label}/{replica.prefix}/total"
     joined = draft.join(f"{name}/joined", parts, load.lane.dtype, replica.device)
     return _reshape(draft, replica, name, joined, load.shape, load.lane.dtype)
@@ -146,10 +169,9 @@ def _reshape(
     return draft.editor.add("Reshape", name, [source, target], replica.device, T=dtype, Tshape=tf.int32)
 
 
-def _collective(draft: Draft, replica: Replica, name: str, flat: str, lane: Lane, number: int) -> str:
-    scalars = {
-        "group_size": len(draft.placement.replicas), "group_key": 1, "instance_key": _instance_key(draft, number),
-    }  # fmt: skip
+def _collective(draft: Draft, replica: Replica, name: str, flat: str, lane: Lane, teams: int) -> str:
+    # Of one session all collectives of so many members have the same ones: single replicas, or the leads of machines.
+    scalars = {"group_size": teams, "group_key": teams, "instance_key": _instance_key(draft, draft.collectives)}
     inputs = [
         draft.editor.constant(f"{name}/{key}", value, tf.int32, replica.host) for key, value in scalars.items()
     ]
