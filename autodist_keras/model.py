@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from autodist_core.cluster import Fleet
+from autodist_core.cluster import Fleet, stand_by_unless_chief
 from autodist_core.compiler import CompiledStrategy, StrategyCompiler
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.graph_item import GraphItem
@@ -80,6 +80,7 @@ class DistributedModel:
     ) -> None:
         self.model = checks.keras_model(model)
         self.resource_spec = resource_spec
+        stand_by_unless_chief(self.resource_spec)
         self.strategy = strategy
         self.share_memory = share_memory
         self.fused_updates = fused_updates

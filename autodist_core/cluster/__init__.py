@@ -6,5 +6,6 @@ but `server` imports TensorFlow, so that what is wrong with a cluster is found i
 
 from autodist_core.cluster.cluster import Cluster
 from autodist_core.cluster.fleet import Fleet
+from autodist_core.cluster.standing import stand_by_unless_chief
 
-__all__ = ["Cluster", "Fleet"]
+__all__ = ["Cluster", "Fleet", "stand_by_unless_chief"]

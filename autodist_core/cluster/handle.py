@@ -142,9 +142,7 @@ class AgentHandle:
     def epitaph(self) -> str:
         """That it ended, how, and its last words."""
         status = self.process.wait(1)
-        how = {None: "its connection is gone", 255: "its connection or its agent ended (status 255)"}.get(
-            status, f"its agent ended ({_status(status)})"
-        )
+        how = "its agent or the connection to it is gone" if status is None else f"its agent ended ({_status(status)})"
         return how + self.last_words()
 
     def last_words(self) -> str:
@@ -159,7 +157,7 @@ class AgentHandle:
 
     def finish(self, seconds: float) -> None:
         """Wait until it has ended; what has not in that time is killed, by the id it gave."""
-        if self.process.wait(seconds) is None and "pid" in self.description:
+        if not self._ended.wait(seconds) and "pid" in self.description:
             self.process.kill(int(self.description["pid"]), int(self.description["started"]))
         self.process.close()
         for reader in self._readers:

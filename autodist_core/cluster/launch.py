@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 
 from autodist_core.cluster import probes
 from autodist_core.cluster.handle import AgentHandle, Process, child_agent
+from autodist_core.cluster.standing import StandingAgent
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node, ResourceSpec, SSHGroup
 
 CONNECT_SECONDS, ANSWER_SECONDS, REACH_SECONDS, SERVE_SECONDS = 30.0, 30.0, 10.0, 120.0
+STANDING_SECONDS = 300.0
 CLOCK_SECONDS = 60.0
 _COMPARED = {"tensorflow": "TensorFlow", "autodist-keras": "autodist-keras"}
 
@@ -136,6 +138,8 @@ def _process(node: Node, group: SSHGroup | None) -> Process:
         env["CUDA_VISIBLE_DEVICES"] = "-1"
     if node.chief:
         return child_agent(env)
+    if node.agent_port is not None:
+        return StandingAgent(node.address, node.agent_port, STANDING_SECONDS)
     from autodist_core.cluster import ssh
 
     python = "python" if group and group.python_venv else "python3"

@@ -27,7 +27,7 @@ class Listener:
     def __init__(self, secret: str, ports: Sequence[int] = ()) -> None:
         self._secret = secret.encode()
         self._visitors: dict[str, None] = {}
-        self._socket = _bind(ports)
+        self._socket = bind(ports)
         self.port: int = self._socket.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -54,7 +54,7 @@ class Listener:
         with connection:
             try:
                 connection.settimeout(_PATIENCE)
-                _handshake(connection, self._secret, b"listener", b"caller")
+                shake_hands(connection, self._secret, b"listener", b"caller")
                 self._visitors[str(plain_address(peer))] = None
                 connection.sendall(b"!")
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -124,7 +124,7 @@ def _ask(connection: socket.socket) -> float:
 def _connect(secret: str, peer: tuple[str, int], seconds: float) -> socket.socket:
     connection = socket.create_connection(peer, timeout=seconds)
     try:
-        _handshake(connection, secret.encode(), b"caller", b"listener")
+        shake_hands(connection, secret.encode(), b"caller", b"listener")
         _exactly(connection, 1)  # the visit is noted
     except BaseException:
         connection.close()
@@ -132,7 +132,7 @@ def _connect(secret: str, peer: tuple[str, int], seconds: float) -> socket.socke
     return connection
 
 
-def _handshake(connection: socket.socket, secret: bytes, own: bytes, other: bytes) -> None:
+def shake_hands(connection: socket.socket, secret: bytes, own: bytes, other: bytes) -> None:
     """Each sends a random number and proves, by the answer to the other's, that it knows the secret."""
     mine = os.urandom(_NONCE)
     connection.sendall(mine)
@@ -156,7 +156,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     return data
 
 
-def _bind(ports: Sequence[int]) -> socket.socket:
+def bind(ports: Sequence[int]) -> socket.socket:
     """A listening socket on both families, on the first free one of these ports or on any."""
     taken: list[int] = []
     for port in ports or [0]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,9 @@ class ResourceSpec:
         self._source = source
         self._nodes, self._groups = grammar.parse(content, source)
 
+    _own: discovery.Task | None = None
+    _is_agent = True
+
     @classmethod
     def local(cls, cpus: int = 2) -> ResourceSpec:
         """This machine as ``cpus`` logical CPU devices, and no GPU: for tests and first steps.
@@ -65,9 +69,11 @@ class ResourceSpec:
         """The cluster of the environment variable ``TF_CONFIG`` (or of its text, if given).
 
         ``TF_CONFIG`` does not say how many GPUs a host has: ``gpus`` does, and without it every host that computes is
-        taken to have as many as this one. The first chief, or else the first worker, is the chief.
+        taken to have as many as this one. The first chief, or else the first worker, is the chief. The other hosts are
+        reached by the agents that the scheduler starts there: `autodist agent`, or this same script.
         """
-        return cls._from_cluster(discovery.tf_config_content(tf_config), gpus, "TF_CONFIG")
+        cluster, task = discovery.tf_config_content(tf_config)
+        return cls._from_cluster(cluster, gpus, "TF_CONFIG", task)
 
     @classmethod
     def from_cluster_resolver(cls, resolver: Any, *, gpus: int | None = None) -> ResourceSpec:
@@ -80,15 +86,38 @@ class ResourceSpec:
                 "from_cluster_resolver takes a tf.distribute.cluster_resolver.ClusterResolver that knows its cluster. "
                 f"Received: {resolver!r}."
             ) from None
-        return cls._from_cluster(cluster, gpus, source)
+        task = {"type": getattr(resolver, "task_type", None), "index": getattr(resolver, "task_id", None)}
+        return cls._from_cluster(cluster, gpus, source, discovery.own_task(task))
 
     @classmethod
-    def _from_cluster(cls, cluster: Mapping[str, Any], gpus: int | None, source: str) -> ResourceSpec:
+    def _from_cluster(
+        cls, cluster: Mapping[str, Any], gpus: int | None, source: str, own: tuple[str, int] | None
+    ) -> ResourceSpec:
         count = len(discovery.local_gpus()) if gpus is None else gpus
+        tasks = discovery.cluster_tasks(cluster, source)
         spec = cls.__new__(cls)
         spec._source = source
-        spec._nodes, spec._groups = grammar.parse(discovery.cluster_content(cluster, count, source), source)
+        nodes, spec._groups = grammar.parse(discovery.cluster_content(tasks, count), source)
+        agents = {task.host: task for task in reversed(tasks)}
+        spec._nodes = tuple(replace(node, agent_port=agents[node.address].port) for node in nodes)
+        spec._own = next((task for task in tasks if (task.job, task.index) == own), tasks[0])
+        spec._is_agent = spec._own in agents.values()
         return spec
+
+    @property
+    def chief_elsewhere(self) -> bool:
+        """Whether this process is one that the scheduler started for another task than the chief's.
+
+        >>> cluster = '"cluster": {"worker": ["a:8888", "b:8888"]}'
+        >>> ResourceSpec.from_tf_config('{%s, "task": {"type": "worker", "index": 1}}' % cluster).chief_elsewhere
+        True
+        """
+        return self._own is not None and (self._own.host != self.chief.address or not self._is_agent)
+
+    @property
+    def own_port(self) -> int | None:
+        """Where this process is to wait for the chief; ``None`` if another one does so on its machine."""
+        return self._own.port if self._own is not None and self._is_agent else None
 
     @property
     def source(self) -> str:

@@ -6,14 +6,15 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autodist_core.errors import ResourceSpecError
 from autodist_core.resource_spec.values import parse_address
 
-__all__ = ["cluster_content", "local_gpus", "tf_config_content"]
+__all__ = ["Task", "cluster_content", "cluster_tasks", "local_gpus", "own_task", "tf_config_content"]
 
 # The jobs whose tasks compute, in the order in which one of them is the chief. An evaluator is none of ours.
 _COMPUTING = ("chief", "master", "worker")
@@ -52,8 +53,18 @@ def _visible(count: int, mask: str | None) -> int:
     return min(len(seen), count)
 
 
-def tf_config_content(text: str | None) -> Mapping[str, Any]:
-    """The ``cluster`` of a ``TF_CONFIG``; ``None`` reads the environment."""
+@dataclass(frozen=True)
+class Task:
+    """One process of a scheduler's cluster."""
+
+    job: str
+    index: int
+    host: str
+    port: int | None
+
+
+def tf_config_content(text: str | None) -> tuple[Mapping[str, Any], tuple[str, int] | None]:
+    """The ``cluster`` of a ``TF_CONFIG``, and which of its tasks this is; ``None`` reads the environment."""
     if text is None:
         text = os.environ.get("TF_CONFIG")
         if not text:
@@ -69,38 +80,60 @@ def tf_config_content(text: str | None) -> Mapping[str, Any]:
         raise ResourceSpecError(
             f"TF_CONFIG must hold a 'cluster' that maps jobs to lists of addresses. Received: {text}"
         )
-    return cluster
+    return cluster, own_task(content.get("task"))
 
 
-def cluster_content(cluster: Mapping[str, Any], gpus: int, source: str) -> dict[str, Any]:
-    """The content of a YAML file for a cluster of TensorFlow's (``{"worker": ["host:port", ...], "ps": [...]}``).
+def own_task(task: Any) -> tuple[str, int] | None:
+    """Job and number of a ``TF_CONFIG``'s ``task``, if it says them.
 
-    Tasks on one host are one node, since a node is a machine. The GPUs belong to the hosts that compute.
-
-    >>> cluster_content({"worker": ["a:1", "b:1"], "ps": ["c:1"]}, gpus=2, source="TF_CONFIG")["nodes"][1:]
-    [{'address': 'b', 'chief': False, 'gpus': 2}, {'address': 'c', 'chief': False, 'gpus': 0}]
+    >>> own_task({"type": "worker", "index": "1"}), own_task(None)
+    (('worker', 1), None)
     """
-    computing = list(_hosts(cluster, _COMPUTING, source))
-    if not computing:
+    try:
+        return str(task["type"]), int(task["index"])
+    except (TypeError, KeyError, ValueError):
+        return None
+
+
+def cluster_tasks(cluster: Mapping[str, Any], source: str) -> list[Task]:
+    """The tasks that take part, those that compute first and of these the chief's first."""
+    found = list(_tasks(cluster, _COMPUTING, source))
+    if not found:
         raise ResourceSpecError(
             f"{source}: the cluster has no 'chief' and no 'worker'. Received the jobs: {', '.join(cluster)}."
         )
-    serving = [host for host in _hosts(cluster, ("ps",), source) if host not in computing]
+    return [*found, *_tasks(cluster, ("ps",), source)]
+
+
+def cluster_content(tasks: Iterable[Task], gpus: int) -> dict[str, Any]:
+    """The content of a YAML file for the tasks of a cluster, the chief's first.
+
+    Tasks on one host are one node, since a node is a machine. The GPUs belong to the hosts that compute.
+
+    >>> tasks = cluster_tasks({"worker": ["a:1", "b:1"], "ps": ["c:1"]}, "TF_CONFIG")
+    >>> cluster_content(tasks, gpus=2)["nodes"][1:]
+    [{'address': 'b', 'chief': False, 'gpus': 2}, {'address': 'c', 'chief': False, 'gpus': 0}]
+    """
+    tasks = list(tasks)
+    computing = {task.host for task in tasks if task.job in _COMPUTING}
     return {
         "nodes": [
-            {"address": host, "chief": host == computing[0], "gpus": gpus if host in computing else 0}
-            for host in dict.fromkeys([*computing, *serving])
+            {"address": host, "chief": host == tasks[0].host, "gpus": gpus if host in computing else 0}
+            for host in dict.fromkeys(task.host for task in tasks)
         ]
     }
 
 
-def _hosts(cluster: Mapping[str, Any], jobs: Iterable[str], source: str) -> Iterable[str]:
+def _tasks(cluster: Mapping[str, Any], jobs: Iterable[str], source: str) -> Iterator[Task]:
     for job in jobs:
         tasks = cluster.get(job, [])
         # A cluster spec may be sparse: a mapping from the number of a task to its address.
-        for task in tasks.values() if isinstance(tasks, Mapping) else tasks:
+        numbered = tasks.items() if isinstance(tasks, Mapping) else enumerate(tasks)
+        for index, task in numbered:
             host, separator, port = str(task).rpartition(":")
+            has_port = bool(separator) and port.isdecimal()
             try:
-                yield parse_address(host if separator and port.isdecimal() else str(task))
+                address = parse_address(host if has_port else str(task))
             except ValueError as error:
                 raise ResourceSpecError(f"{source}: job '{job}': '{task}' {error}. Expected 'host:port'.") from None
+            yield Task(job, int(index), address, int(port) if has_port else None)

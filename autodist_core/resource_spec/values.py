@@ -125,6 +125,8 @@ class Node:
     """Gbit/s."""
     ssh_config: str | None = None
     """The name of its ssh group; ``None`` leaves everything to ssh's own configuration."""
+    agent_port: int | None = None
+    """Where an agent that a scheduler started waits for its chief; ``None`` for one that is started over ssh."""
     devices: tuple[DeviceSpec, ...] = field(init=False, repr=False, compare=False)
     """Its CPUs, then its GPUs."""
 
