@@ -76,16 +76,16 @@ class KernelError(AutodistError, RuntimeError):
 
 
 class LaunchError(AutodistError, ConnectionError):
-    """Nodes cannot take part; `hosts` are the addresses of those whose fault it is, `host` that of the only one.
+    """A machine cannot take part: `host` says which, `reason` why; of several, `hosts` says which.
 
-    >>> LaunchError("nothing listens on port 22", host="10.0.0.3").hosts
-    ('10.0.0.3',)
+    >>> print(LaunchError("10.0.0.3", "port 22 is closed."))
+    10.0.0.3: port 22 is closed.
     """
 
-    def __init__(self, message: str, host: str = "", hosts: Iterable[str] = ()) -> None:
+    def __init__(self, host: str, reason: str, hosts: Iterable[str] = ()) -> None:
+        self.host, self.reason = host, reason
         self.hosts = tuple(hosts) or ((host,) if host else ())
-        self.host = self.hosts[0] if len(self.hosts) == 1 else ""
-        super().__init__(message)
+        super().__init__(f"{host}: {reason}" if host else reason)
 
 
 class SessionError(AutodistError, RuntimeError):

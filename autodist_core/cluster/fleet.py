@@ -69,7 +69,7 @@ class Fleet:
         self.close()
         self._in_vain += 1
         if self._in_vain > _MOST_IN_VAIN:
-            raise LaunchError(f"{_MOST_IN_VAIN} clusters were lost in a row before one of them completed a step.")
+            raise LaunchError("", f"{_MOST_IN_VAIN} clusters were lost in a row before one of them completed a step.")
         _log.warning("%s Training goes on with another cluster (on_failure=%r).", error, self.on_failure)
         if self.on_failure == "shrink":
             self._leave_out({error.host})

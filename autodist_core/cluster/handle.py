@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
-from autodist_core.cluster.messages import Message, Sender, received
+from autodist_core.cluster.messages import Lines, Message, Sender, Sink, received
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node
 
@@ -26,9 +26,17 @@ LOG_LINES = 20
 class Process(Protocol):
     """A running program and its pipes, here or over ssh."""
 
-    stdin: IO[bytes]
-    stdout: IO[bytes]
-    stderr: IO[bytes]
+    @property
+    def stdin(self) -> Sink:
+        """What it reads."""
+
+    @property
+    def stdout(self) -> Lines:
+        """What it answers."""
+
+    @property
+    def stderr(self) -> Lines:
+        """What it logs."""
 
     @property
     def exit_status(self) -> int | None:
@@ -117,21 +125,21 @@ class AgentHandle:
         try:
             self._sender.send({"do": do, "id": number, "with": arguments})
             if self.ended:
-                raise LaunchError(self.epitaph(), host=self.node.address)
+                raise LaunchError(self.node.address, self.epitaph())
             found = answer.result(seconds)
         except NotInTime:
             raise LaunchError(
-                f"its agent did not answer '{do}' within {seconds:g} s{self.last_words()}", host=self.node.address
+                self.node.address, f"its agent did not answer '{do}' within {seconds:g} s{self.last_words()}"
             ) from None
         except (OSError, ValueError) as error:
             if isinstance(error, LaunchError):
                 raise
             self._ended.wait(2)
-            raise LaunchError(self.epitaph(), host=self.node.address) from None
+            raise LaunchError(self.node.address, self.epitaph()) from None
         finally:
             self._waiting.pop(number, None)
         if "error" in found:
-            raise LaunchError(f"its agent could not do '{do}': {found['error']}", host=self.node.address)
+            raise LaunchError(self.node.address, f"its agent could not do '{do}': {found['error']}")
         return dict(found["result"])
 
     def beat(self) -> None:
@@ -179,7 +187,7 @@ class AgentHandle:
 
     def _read_log(self) -> None:
         try:
-            for line in self.process.stderr:
+            for line in iter(self.process.stderr.readline, b""):
                 text = line.decode(errors="replace").rstrip()
                 self.log.append(text)
                 self._logger.info("%s: %s", self.node.address, text)

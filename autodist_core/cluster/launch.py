@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from autodist_core.cluster import probes
 from autodist_core.cluster.handle import AgentHandle, Process, child_agent
+from autodist_core.cluster.remote import RemoteAgent
 from autodist_core.cluster.standing import StandingAgent
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node, ResourceSpec, SSHGroup
@@ -100,7 +101,7 @@ def port_range() -> list[int]:
         return []
     first, _, last = text.partition("-")
     if not (first.isdecimal() and (last or first).isdecimal() and 0 < int(first) <= int(last or first) < 65536):
-        raise LaunchError(f"AUTODIST_PORTS={text!r} is not a range of ports such as '20000-20099'.")
+        raise LaunchError("", f"AUTODIST_PORTS={text!r} is not a range of ports such as '20000-20099'.")
     return list(range(int(first), int(last or first) + 1))
 
 
@@ -128,22 +129,19 @@ def _start(nodes: Sequence[Node], spec: ResourceSpec) -> tuple[list[AgentHandle]
             if isinstance(result, AgentHandle):
                 found.append(result)
             else:
-                problems[node.address] = [str(result)]
+                problems[node.address] = [result.reason]
     return found, problems
 
 
-def _process(node: Node, group: SSHGroup | None) -> Process:
-    env = {"TF_CPP_MIN_LOG_LEVEL": "1", **dict(group.shared_envs if group else ())}
+def _process(node: Node, group: SSHGroup) -> Process:
+    env = {"TF_CPP_MIN_LOG_LEVEL": "1", **dict(group.shared_envs)}
     if not node.gpus:
         env["CUDA_VISIBLE_DEVICES"] = "-1"
     if node.chief:
         return child_agent(env)
     if node.agent_port is not None:
         return StandingAgent(node.address, node.agent_port, STANDING_SECONDS)
-    from autodist_core.cluster import ssh
-
-    python = "python" if group and group.python_venv else "python3"
-    return ssh.connect(node.address, group, CONNECT_SECONDS).start(f"{python} -m autodist_core.cluster.agent", env)
+    return RemoteAgent(node, group, env, CONNECT_SECONDS)
 
 
 def _describe(agents: Sequence[AgentHandle]) -> dict[str, list[str]]:
@@ -160,7 +158,7 @@ def _describe(agents: Sequence[AgentHandle]) -> dict[str, list[str]]:
     with ThreadPoolExecutor(len(agents) or 1) as pool:
         for agent, error in zip(agents, pool.map(describe, agents), strict=True):
             if error is not None:
-                problems[agent.node.address] = [_missing_package(agent) or str(error)]
+                problems[agent.node.address] = [_missing_package(agent) or error.reason]
     chief = next((agent for agent in agents if agent.node.chief and agent.description), None)
     for agent in agents if chief else ():
         if agent.description:
@@ -229,13 +227,13 @@ def _all(agents: Sequence[AgentHandle], action: Callable[[AgentHandle], T]) -> l
             try:
                 results.append(future.result())
             except LaunchError as error:
-                problems[agent.node.address] = [str(error)]
+                problems[agent.node.address] = [error.reason]
     if problems:
         raise _refused(problems, len(agents))
     return results
 
 
 def _refused(problems: Mapping[str, Sequence[str]], nodes: int) -> LaunchError:
-    lines = "".join(f"\n  {host}: {problem}." for host, found in problems.items() for problem in found)
+    lines = "".join(f"\n  {host}: {problem.rstrip('.')}." for host, found in problems.items() for problem in found)
     text = f"{nodes - len(problems)} of {nodes} nodes are ready.{lines}\n'autodist doctor' says more of the same file."
-    return LaunchError(text, hosts=problems)
+    return LaunchError("", text, hosts=problems)

@@ -8,18 +8,35 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from typing import IO, Any
-
-LIMIT = 1 << 20
-"""The most bytes of a message; what is longer is no message of ours."""
+from typing import Any, Protocol
 
 Message = dict[str, Any]
+
+
+class Lines(Protocol):
+    """What is read line by line; an empty line is its end."""
+
+    def readline(self) -> bytes:
+        """The next line with its newline."""
+
+
+class Sink(Protocol):
+    """What takes bytes."""
+
+    def write(self, data: bytes, /) -> object:
+        """Take them all."""
+
+    def flush(self) -> None:
+        """Send them."""
+
+    def close(self) -> None:
+        """Say that there are no more."""
 
 
 class Sender:
     """Writes messages from several threads, each whole."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: Sink) -> None:
         self._stream = stream
         self._lock = threading.Lock()
 
@@ -31,14 +48,14 @@ class Sender:
             self._stream.flush()
 
 
-def received(stream: IO[bytes]) -> Iterator[Message]:
+def received(stream: Lines) -> Iterator[Message]:
     """The messages of a stream until it ends; a ValueError says what came instead of one.
 
     >>> import io
     >>> list(received(io.BytesIO(b'{"do":"describe"}\\n')))
     [{'do': 'describe'}]
     """
-    while line := stream.readline(LIMIT):
+    while line := stream.readline():
         try:
             message = json.loads(line)
         except ValueError:

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-from typing import IO
 
 from autodist_core.cluster.probes import bind, shake_hands
 from autodist_core.errors import LaunchError
@@ -31,6 +30,7 @@ def secret() -> bytes:
     text = os.environ.get(SECRET, "")
     if len(text) < 16:
         raise LaunchError(
+            "",
             f"{SECRET} is {'too short' if text else 'not set'}: agents that a scheduler starts and their chief need "
             "the same one, of at least 16 characters, in their environment. In a batch script, before they start: "
             f"export {SECRET}=$(openssl rand -hex 32)"
@@ -43,10 +43,10 @@ class StandingAgent:
 
     def __init__(self, address: str, port: int, deadline: float) -> None:
         self._socket = _connect(address, port, deadline)
-        self.stdin: IO[bytes] = self._socket.makefile("wb", buffering=0)
-        self.stdout: IO[bytes] = self._socket.makefile("rb")
+        self.stdin = self._socket.makefile("wb", buffering=0)
+        self.stdout = self._socket.makefile("rb")
         # What it logs stands in the scheduler's log of that node.
-        self.stderr: IO[bytes] = io.BytesIO()
+        self.stderr = io.BytesIO()
 
     @property
     def exit_status(self) -> int | None:
@@ -116,9 +116,8 @@ def _next_chief(listener: socket.socket, known: bytes, patience: float) -> socke
 def _serve(connection: socket.socket) -> int:
     """One run: a process of its own, since a TensorFlow server cannot be stopped."""
     with connection:
-        agent = subprocess.Popen(
-            [sys.executable, "-m", "autodist_core.cluster.agent"], stdin=connection, stdout=connection
-        )
+        pipe = connection.fileno()
+        agent = subprocess.Popen([sys.executable, "-m", "autodist_core.cluster.agent"], stdin=pipe, stdout=pipe)
         while agent.poll() is None:
             time.sleep(0.1)
             if _hung_up(connection):
@@ -153,13 +152,13 @@ def _connect(address: str, port: int, deadline: float) -> socket.socket:
                 raise
         except ValueError:
             raise LaunchError(
-                f"what answers on port {port} is no agent of this job: is {SECRET} the same there?", host=address
+                address, f"what answers on port {port} is no agent of this job: is {SECRET} the same there?"
             ) from None
         except OSError as error:
             if time.monotonic() > end:
                 raise LaunchError(
+                    address,
                     f"no agent answered on port {port} within {deadline:.0f} s ({error.strerror or error}): the "
                     "scheduler starts it with 'autodist agent', or with the same script",
-                    host=address,
                 ) from None
             time.sleep(0.5)
