@@ -167,6 +167,7 @@ class AgentHandle:
         """Wait until it has ended; what has not in that time is killed, by the id it gave."""
         if not self._ended.wait(seconds) and "pid" in self.description:
             self.process.kill(int(self.description["pid"]), int(self.description["started"]))
+        self.process.wait(1)
         self.process.close()
         for reader in self._readers:
             reader.join(2)
