@@ -8,7 +8,8 @@ The tree (beside each stands the built-in class that it also is, so that ``excep
     ├── CaptureError        ValueError            the train step cannot be captured, or its description is inconsistent
     ├── NotYetError         NotImplementedError   valid, but this version does not run it
     ├── KernelError         RuntimeError          a kernel left the graph in a state that its check refuses
-    └── SessionError        RuntimeError          training was stopped by something outside the graph
+    ├── SessionError        RuntimeError          training was stopped by something outside the graph
+    └── LaunchError         ConnectionError       a machine cannot be reached, or a program cannot be started there
 
 A message says whose fault it is, what was received, what is allowed, and what to do next.
 """
@@ -22,6 +23,7 @@ __all__ = [
     "AutodistError",
     "CaptureError",
     "KernelError",
+    "LaunchError",
     "NotYetError",
     "ResourceSpecError",
     "SessionError",
@@ -73,6 +75,18 @@ class KernelError(AutodistError, RuntimeError):
 
 class SessionError(AutodistError, RuntimeError):
     """Training was stopped by something outside the graph: a host, a deadline, a file."""
+
+
+class LaunchError(AutodistError, ConnectionError):
+    """A machine cannot be reached, or a program cannot be started there; ``host`` says which, ``reason`` why.
+
+    >>> print(LaunchError("10.0.0.3", "port 22 is closed."))
+    10.0.0.3: port 22 is closed.
+    """
+
+    def __init__(self, host: str, reason: str) -> None:
+        self.host, self.reason = host, reason
+        super().__init__(f"{host}: {reason}")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
