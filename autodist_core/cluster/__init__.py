@@ -1,0 +1,1 @@
+"""Other machines: how they are reached and how programs are run there. Importing it imports no TensorFlow."""
