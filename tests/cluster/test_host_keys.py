@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -40,6 +41,16 @@ def test_an_unknown_key_can_be_learnt(network, ssh):
     file.parent.rmdir()
     assert ssh.says(host.address6, learn_host_key=True) == "host1"
     assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_many_hosts_are_learnt_at_once(network, ssh):
+    known_hosts(ssh).unlink()
+    addresses = [address for host in network.hosts[1:] for address in (host.address, host.address6)] * 4
+    with ThreadPoolExecutor(len(addresses)) as pool:
+        names = list(pool.map(lambda address: ssh.says(address, learn_host_key=True), addresses))
+    assert names == ["host1", "host1", "host2", "host2"] * 4
+    lines = [line.split() for line in known_hosts(ssh).read_text().splitlines()]
+    assert {line[0] for line in lines} == set(addresses) and {len(line) for line in lines} == {3}
 
 
 @pytest.mark.oldest
@@ -92,10 +103,15 @@ def test_hashed_names_wildcards_ports_and_aliases(network, ssh):
     assert ssh.says(host.address) == "host1"
     file.write_text("".join(f"10.77.*,!{host.address} {key}\n" for key in host.host_keys()))
     assert ssh.refusal(host.address).startswith("its host key is not known")
+    file.write_text(f"{host.address} ssh-ed25519 no-base64\n{host.address} ssh-ed25519\n|1|x|y ssh-ed25519 AAAA\n\n")
+    assert ssh.refusal(host.address).startswith("its host key is not known")
 
     file.write_text("".join(f"the-worker {key}\n" for key in host.host_keys()))
-    ssh.configure("HostKeyAlias the-worker\n")
+    ssh.configure("HostKeyAlias The-Worker\n")
     assert ssh.says(host.address) == "host1"
+    file.write_text("")
+    command = f"ssh -p 22 -l root {host.address} exit"
+    assert ssh.refusal(host.address).endswith(f"accept the key with `{command}`.")
 
 
 def test_other_files_of_known_keys(network, ssh):
@@ -103,5 +119,10 @@ def test_other_files_of_known_keys(network, ssh):
     known_hosts(ssh).rename(ssh.home / "elsewhere")
     ssh.configure(f"Host *\n  UserKnownHostsFile ~/nothing {ssh.home}/elsewhere\n")
     assert ssh.says(host.address) == "host1"
-    ssh.configure("Host *\n  GlobalKnownHostsFile ~/elsewhere\n")
+    ssh.configure("Host *\n  GlobalKnownHostsFile ~/elsewhere\n  UserKnownHostsFile none\n")
     assert ssh.says(host.address) == "host1"
+    ssh.configure("")
+    known_hosts(ssh).mkdir()
+    assert ssh.refusal(host.address) == (
+        f"this machine is in the way: [Errno 21] Is a directory: '{known_hosts(ssh)}'."
+    )

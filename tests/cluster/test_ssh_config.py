@@ -114,10 +114,18 @@ def test_a_jump_host_that_fails_is_named(network, ssh, key):
         ssh.refusal("target")
         == f"jump host {jump.address} does not connect to port 99 of {host.address} (Connect failed)."
     )
+    host.cut()
+    try:
+        ssh.configure(f"Host target\n  HostName {host.address}\n  ConnectTimeout 1\n  ProxyJump {jump.address}\n{key}")
+        assert ssh.refusal("target", within=3) == (
+            f"jump host {jump.address} does not connect to port 22 of {host.address} (no answer within 1 s)."
+        )
+    finally:
+        host.mend()
     jump.stop_sshd()
     jump.start_sshd(AllowTcpForwarding="no")
     try:
-        assert "does not connect to port 99" in ssh.refusal("target")
+        assert "does not connect to port 22" in ssh.refusal("target")
     finally:
         jump.stop_sshd()
         jump.start_sshd()

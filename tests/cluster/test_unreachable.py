@@ -83,7 +83,8 @@ def test_a_host_that_accepts_and_never_answers(network, ssh, says):
 def test_what_is_no_ssh_server(network, ssh, says):
     with listening(network, says) as port:
         reason = ssh.refusal(network.hosts[0].address, port=port)
-        assert reason.startswith(f"what listens on port {port} does not speak ssh with this machine: ")
+        assert reason.startswith(f"what listens on port {port} does not go through with ssh's handshake (")
+        assert reason.endswith("): it is no ssh server, or it turns this machine away.")
 
 
 def test_a_name_that_does_not_resolve(network, ssh):
@@ -103,7 +104,7 @@ def test_a_connection_whose_other_end_is_silent_is_closed(network, ssh):
         assert process.stdout.read() == b""
         assert process.wait(5) == -1
         assert time.monotonic() - start < 3
-        assert not connection.alive
+        assert not connection.alive and connection.lost == "no answer within 0.3 s"
         with pytest.raises(LaunchError, match=f"^{host.address}: 'true' was not started: .* Connect again.$"):
             connection.start("true")
     finally:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autodist_core.cluster.ssh import known_hosts
+
 __all__ = ["Target", "jump", "text"]
 
 USER, SYSTEM = "~/.ssh/config", "/etc/ssh/ssh_config"
@@ -39,8 +41,10 @@ class Target:
     """Whether those are only where a key would lie, so that none need exist."""
     identities_only: bool
     known_hosts: tuple[Path, ...]
-    host_key_alias: str
-    """The name under which the host's key is known."""
+    learns_in: Path
+    """The file that takes the key of a host that none of those names."""
+    known_as: tuple[str, ...]
+    """The names under which the host's key is known, the one to write first."""
     proxy_command: str | None
     jumps: tuple[str, ...]
     """Hosts to pass through, the first one first."""
@@ -65,23 +69,29 @@ class Target:
         identity_files = (
             [key_file] if key_file else [*(identity_files or _DEFAULT_KEYS), *([other_key] if other_key else [])]
         )
-        files = shlex.split(options.get("userknownhostsfile", _DEFAULT_KNOWN_HOSTS))
-        files += shlex.split(options.get("globalknownhostsfile", _SYSTEM_KNOWN_HOSTS))
-        timeout = options.get("connecttimeout", "none")
+        users, systems = (
+            [Path(file).expanduser() for file in shlex.split(options.get(key, default)) if file != "none"]
+            for key, default in (
+                ("userknownhostsfile", _DEFAULT_KNOWN_HOSTS),
+                ("globalknownhostsfile", _SYSTEM_KNOWN_HOSTS),
+            )
+        )
+        port, alias, timeout = int(options.get("port", 22)), options.get("hostkeyalias"), options.get("connecttimeout")
         return cls(
             name=name,
             hostname=options["hostname"],
-            port=int(options.get("port", 22)),
+            port=port,
             user=options.get("user") or getpass.getuser(),
             key_file=os.path.expanduser(key_file) if key_file else None,
             identity_files=tuple(dict.fromkeys(os.path.expanduser(file) for file in identity_files)),
             default_keys="identityfile" not in options,
             identities_only=bool(key_file) or options.get("identitiesonly") == "yes",
-            known_hosts=tuple(Path(file).expanduser() for file in files if file != "none"),
-            host_key_alias=options.get("hostkeyalias", options["hostname"]),
+            known_hosts=(*users, *systems),
+            learns_in=(users or [Path(_DEFAULT_KNOWN_HOSTS.split()[0]).expanduser()])[0],
+            known_as=(alias.lower(),) if alias else known_hosts.names(options["hostname"], port),
             proxy_command=options[proxy] if proxy == "proxycommand" else None,
             jumps=jumps or (),
-            connect_timeout=float(timeout) if timeout.isdecimal() else None,
+            connect_timeout=float(timeout) if timeout and timeout.isdecimal() and int(timeout) else None,
             address_family=options.get("addressfamily", "any"),
         )
 
@@ -93,9 +103,9 @@ class Target:
     @property
     def accept(self) -> str:
         """The command that writes the server's key into ``known_hosts``."""
-        if self.jumps or self.proxy_command or self.host_key_alias != self.hostname:
+        if self.jumps or self.proxy_command or self.known_as != known_hosts.names(self.hostname, self.port):
             return f"ssh -p {self.port} -l {shlex.quote(self.user)} {self.name} exit"
-        return f"ssh-keyscan -p {self.port} {self.hostname} >> {shlex.quote(str(self.known_hosts[0]))}"
+        return f"ssh-keyscan -p {self.port} {self.hostname} >> {shlex.quote(str(self.learns_in))}"
 
     def __str__(self) -> str:
         host = f"[{self.hostname}]" if ":" in self.hostname else self.hostname

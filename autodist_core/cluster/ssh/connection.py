@@ -27,6 +27,7 @@ class Connection:
         self.host, self.group = host, group
         self._transport, self._seconds, self._undo = transport, seconds, undo
         self._closed = threading.Event()
+        self._silence: str | None = None
         threading.Thread(target=self._keep_alive, name=f"keepalive of {host}", daemon=True).start()
 
     @property
@@ -34,17 +35,24 @@ class Connection:
         """Whether the connection stands and its other end has answered lately."""
         return self._transport.is_active()
 
+    @property
+    def lost(self) -> str | None:
+        """Why the connection is gone; ``None`` while it stands."""
+        if self.alive:
+            return None
+        return self._silence or words(self._transport.get_exception() or EOFError())
+
     def start(self, command: str, env: Mapping[str, str] | None = None, *, deadline_seconds: float = 30) -> Process:
         """Start one program, ``command`` being its name and its arguments as a shell reads them.
 
         The user's login shell there runs the group's ``python_venv`` first and becomes the program then. ``env`` comes
-        on top of the group's ``shared_envs``.
+        on top of the group's ``shared_envs``. A connection on which that is not answered in time is closed.
         """
         line = command_line(self.host, self.group, command, env or {})
         deadline = Deadline(deadline_seconds)
         try:
             # The second of these waits has no timeout of its own.
-            with closing_after(deadline.seconds, self._transport.close):
+            with self._speaking(deadline.seconds):
                 channel = self._transport.open_session(timeout=deadline.left)
                 channel.exec_command(line)
         except (paramiko.SSHException, OSError, EOFError) as error:
@@ -67,8 +75,15 @@ class Connection:
     def _keep_alive(self) -> None:
         while not self._closed.wait(self._seconds) and self.alive:
             # No server knows the request, and saying so is answer enough.
-            with contextlib.suppress(Exception), closing_after(self._seconds, self._transport.close):
+            with contextlib.suppress(Exception), self._speaking(self._seconds):
                 self._transport.global_request("keepalive@openssh.com", wait=True)
+
+    def _speaking(self, seconds: float) -> contextlib.AbstractContextManager[None]:
+        def give_up() -> None:
+            self._silence = f"no answer within {seconds:g} s"
+            self._transport.close()
+
+        return closing_after(seconds, give_up)
 
 
 def command_line(host: str, group: SSHGroup, command: str, env: Mapping[str, str]) -> str:

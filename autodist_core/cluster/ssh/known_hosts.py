@@ -75,15 +75,15 @@ def lookup(files: Iterable[Path], name: str) -> tuple[Entry, ...]:
             # A certificate authority vouches for keys that paramiko cannot check: such lines know no host here.
             if line.startswith("#") or len(fields) < 3 or marker not in ("", "@revoked"):
                 continue
-            if _matches(fields[0], name):
+            if _matches(fields[0], name) and _is_base64(fields[2]):
                 found.append(Entry(HostKey(fields[1], fields[2]), f"{file}:{number}", marker == "@revoked"))
     return tuple(found)
 
 
-def verdict(files: Iterable[Path], host: str, port: int, key: HostKey) -> tuple[str, tuple[Entry, ...]]:
-    """``known``, ``unknown``, ``changed`` or ``revoked``, with the lines that say so."""
+def verdict(files: Iterable[Path], known_as: Iterable[str], key: HostKey) -> tuple[str, tuple[Entry, ...]]:
+    """``known``, ``unknown``, ``changed`` or ``revoked``, with the lines that say so; ``known_as`` are its names."""
     files = tuple(files)
-    first, *others = (lookup(files, name) for name in names(host, port))
+    first, *others = (lookup(files, name) for name in known_as)
     every = (*first, *(entry for entries in others for entry in entries))
     same = tuple(entry for entry in every if entry.key == key)
     if revoked := tuple(entry for entry in same if entry.revoked):
@@ -95,11 +95,11 @@ def verdict(files: Iterable[Path], host: str, port: int, key: HostKey) -> tuple[
     return ("changed", expected) if expected else ("unknown", ())
 
 
-def add(file: Path, host: str, port: int, key: HostKey) -> None:
-    """Write a key down at the end of ``file``, which need not exist."""
+def add(file: Path, name: str, key: HostKey) -> None:
+    """Write the key of ``name`` down at the end of ``file``, which need not exist."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished = file.exists() and not file.read_bytes().endswith(b"\n") and file.stat().st_size
-    line = f"{names(host, port)[0]} {key.type} {key.base64}\n"
+    line = f"{name} {key.type} {key.base64}\n"
     # One write to a file opened for appending: several hosts may be learnt at the same time.
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -130,6 +130,13 @@ def refusal(verdict: str, key: HostKey, entries: tuple[Entry, ...], accept: str)
         f"ITS HOST KEY HAS CHANGED. It shows {key}; known is {expected}. Another machine may answer in its place. "
         f"If you know that it was installed anew, delete the lines named, and accept the new key with `{accept}`"
     )
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        return bool(base64.b64decode(text, validate=True))
+    except binascii.Error:
+        return False
 
 
 def _matches(field: str, name: str) -> bool:

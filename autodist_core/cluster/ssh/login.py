@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -79,15 +80,19 @@ def _agent_keys(found: Keys, deadline: Deadline, undo: contextlib.ExitStack) -> 
 def _public_part(file: str) -> bytes:
     """The public half, which OpenSSH's format leaves readable and which stands beside files of other formats."""
     data = Path(file).read_bytes()
-    if b"OPENSSH PRIVATE KEY" not in data:
+    try:
+        if b"OPENSSH PRIVATE KEY" in data:
+            message = paramiko.Message(base64.b64decode(data.split(b"-----")[2]).removeprefix(b"openssh-key-v1\0"))
+            for _ in ("cipher", "derivation", "its options"):
+                message.get_string()
+            message.get_int()
+            return message.get_string()
         beside = Path(f"{file}.pub")
         data = beside.read_bytes() if data.startswith(b"-----") and beside.exists() else data
         return base64.b64decode(data.split()[1]) if data.startswith((b"ssh-", b"ecdsa-", b"sk-")) else b""
-    message = paramiko.Message(base64.b64decode(data.split(b"-----")[2]).removeprefix(b"openssh-key-v1\0"))
-    for _ in ("cipher", "derivation", "its options"):
-        message.get_string()
-    message.get_int()
-    return message.get_string()
+    except (ValueError, IndexError, struct.error):
+        # No key at all, as reading its private half will find out.
+        return b""
 
 
 def _load(file: str) -> paramiko.PKey:
@@ -98,7 +103,10 @@ def _load(file: str) -> paramiko.PKey:
         how = f"and {PASSPHRASE} does not open it" if passphrase else f"and {PASSPHRASE} is not set"
         raise ValueError(f"is encrypted, {how}: set the passphrase there, or give the key to ssh-agent with ssh-add")
     if Path(f"{file}-cert.pub").exists():
-        key.load_certificate(f"{file}-cert.pub")
+        try:
+            key.load_certificate(f"{file}-cert.pub")
+        except (paramiko.SSHException, ValueError, IndexError) as error:
+            raise ValueError(f"has a certificate beside it that is none ({words(error)})") from None
     return key
 
 

@@ -20,7 +20,8 @@ def _end(timeout: float | None) -> float:
 class Reader:
     """Bytes from the program. A read that times out loses nothing: the next one begins where this one began.
 
-    Without a ``timeout`` a read waits as long as the connection lives, and a connection without answers is closed.
+    Without a ``timeout`` a read waits as long as the connection lives, and a connection without answers is closed. The
+    bytes end with the program or with the connection, which ``connection.alive`` tells apart.
     """
 
     def __init__(self, receive: Any, what: str) -> None:

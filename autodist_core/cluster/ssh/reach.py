@@ -95,9 +95,10 @@ def tcp(host: str, port: int, family: str, deadline: Deadline) -> socket.socket:
     wanted = _FAMILIES.get(family, socket.AF_UNSPEC)
     try:
         found = within(deadline, lambda: socket.getaddrinfo(host, port, wanted, socket.SOCK_STREAM))
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:
+        why = getattr(error, "strerror", error)
         raise Unreachable(
-            f"the name '{host}' does not resolve ({error.strerror}): write an address, or a name known here"
+            f"the name '{host}' does not resolve ({why}): write an address, or a name that this machine knows"
         ) from None
     except TimeoutError:
         raise Unreachable(

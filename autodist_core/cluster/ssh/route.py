@@ -36,8 +36,9 @@ def connect(
     """Log in at ``address`` within ``deadline_seconds``, as ``group`` and ssh's own configuration say.
 
     ``learn_host_key`` writes the key of a host that no ``known_hosts`` names into the user's; a key that differs from
-    the known one is refused all the same. A connection whose other end is silent for twice ``keepalive_seconds`` is
-    closed. The environment holds what is secret: ``AUTODIST_SSH_PASSPHRASE`` of keys, ``AUTODIST_SSH_PASSWORD``::
+    the known one is refused all the same, and ``StrictHostKeyChecking no`` is not obeyed. A connection whose other end
+    is silent for twice ``keepalive_seconds`` is closed. Secrets stand in the environment, as ``AUTODIST_SSH_PASSWORD``
+    and, for keys, ``AUTODIST_SSH_PASSPHRASE``::
 
         with connect("10.0.0.2", group) as connection:
             print(connection.start("hostname").stdout.read())
@@ -57,17 +58,18 @@ class _Route:
     def open(self, name: str, jumps: tuple[str, ...] | None = None, via: tuple[str, ...] = ()) -> paramiko.Transport:
         """Log in at ``name``; ``jumps`` are the hosts before it, ``via`` those that it is itself on the way to."""
         target = self._target(name, jumps, via)
-        deadline = self.deadline.sooner(target.connect_timeout)
         try:
             keys = login.keys(target, self.deadline, self.undo)
-            stream, program = self._stream(target, (*via, target.name), deadline)
-            transport = self._handshake(target, stream, program, deadline)
+            stream, program = self._stream(target, (*via, target.name))
+            transport = self._handshake(target, stream, program)
             self._check_host_key(target, transport)
             # The password is the node's: a host on the way is not told.
             password = None if via else os.environ.get(login.PASSWORD)
             login.log_in(transport, target, keys, password, self.deadline)
         except Unreachable as error:
             raise LaunchError(target.name, f"{error}.") from None
+        except OSError as error:
+            raise LaunchError(target.name, f"this machine is in the way: {words(error)}.") from None
         return transport
 
     def _target(self, name: str, jumps: tuple[str, ...] | None, via: tuple[str, ...]) -> Target:
@@ -86,7 +88,7 @@ class _Route:
         except (paramiko.SSHException, OSError, ValueError) as error:
             raise LaunchError(name, f"ssh's configuration ({config.USER}) cannot be used: {words(error)}.") from None
 
-    def _stream(self, target: Target, via: tuple[str, ...], deadline: Deadline) -> tuple[Any, Program | None]:
+    def _stream(self, target: Target, via: tuple[str, ...]) -> tuple[Any, Program | None]:
         if target.jumps:
             *before, last = target.jumps
             try:
@@ -94,6 +96,7 @@ class _Route:
             except LaunchError as error:
                 reason = error.reason.removesuffix(".")
                 raise Unreachable(f"jump host {error.host}: {reason}") from None
+            deadline = self.deadline.sooner(target.connect_timeout)
             try:
                 there = (target.hostname, target.port)
                 return transport.open_channel("direct-tcpip", there, ("127.0.0.1", 0), timeout=deadline.left), None
@@ -104,14 +107,14 @@ class _Route:
             program = Program(target.proxy_command)
             self.undo.callback(program.close)
             return program.socket, program
+        deadline = self.deadline.sooner(target.connect_timeout)
         stream = reach.tcp(target.hostname, target.port, target.address_family, deadline)
         self.undo.callback(stream.close)
         return stream, None
 
-    def _handshake(
-        self, target: Target, stream: Any, program: Program | None, deadline: Deadline
-    ) -> paramiko.Transport:
+    def _handshake(self, target: Target, stream: Any, program: Program | None) -> paramiko.Transport:
         """Agree on a cipher; nothing is believed yet of who the other end is."""
+        deadline = self.deadline.sooner(target.connect_timeout)
         transport = paramiko.Transport(stream)
         self.undo.callback(transport.close)
         transport.set_log_channel(_LOG)
@@ -130,26 +133,24 @@ class _Route:
             )
         if program and (outcome := program.outcome()):
             raise Unreachable(f"ProxyCommand '{program.command}' does not connect to {target.place}: {outcome}")
-        raise Unreachable(f"what listens on {target.place} does not speak ssh with this machine: {words(error)}")
+        raise Unreachable(
+            f"what listens on {target.place} does not go through with ssh's handshake ({words(error)}): it is no ssh "
+            "server, or it turns this machine away"
+        )
 
     def _check_host_key(self, target: Target, transport: paramiko.Transport) -> None:
         shown = transport.get_remote_server_key()
         key = HostKey(shown.get_name(), shown.get_base64())
-        verdict, entries = known_hosts.verdict(target.known_hosts, target.host_key_alias, target.port, key)
+        verdict, entries = known_hosts.verdict(target.known_hosts, target.known_as, key)
         if verdict == "unknown" and self.learn:
-            known_hosts.add(target.known_hosts[0], target.host_key_alias, target.port, key)
+            known_hosts.add(target.learns_in, target.known_as[0], key)
         elif verdict != "known":
             raise Unreachable(known_hosts.refusal(verdict, key, entries, target.accept))
 
 
 def _prefer_known_keys(options: Any, target: Target) -> None:
     """Ask the server for a key of a kind that is written down: it may have several, and known is often one only."""
-    entries = [
-        entry
-        for name in known_hosts.names(target.host_key_alias, target.port)
-        for entry in known_hosts.lookup(target.known_hosts, name)
-    ]
-    known = {entry.key.type for entry in entries}
+    known = {entry.key.type for name in target.known_as for entry in known_hosts.lookup(target.known_hosts, name)}
     # An RSA key is one kind of key with several kinds of signature.
     options.key_types = sorted(
         options.key_types, key=lambda kind: ("ssh-rsa" if kind.startswith("rsa-sha2-") else kind) not in known
