@@ -47,10 +47,13 @@ class Launched:
         end(self.agents)
 
 
-def launch(spec: ResourceSpec) -> Launched:
-    """Agents on all nodes of a spec, the chief's first; a LaunchError says everything that is wrong with them."""
+def launch(spec: ResourceSpec, keepalive: float = 10.0) -> Launched:
+    """Agents on all nodes of a spec, the chief's first; a LaunchError says everything that is wrong with them.
+
+    A connection that is silent for longer than `keepalive` seconds is given up.
+    """
     nodes = sorted(spec.nodes, key=lambda node: not node.chief)
-    agents, problems = _start(nodes, spec)
+    agents, problems = _start(nodes, spec, keepalive)
     try:
         problems |= _describe(agents)
         if problems:
@@ -114,13 +117,15 @@ def bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _start(nodes: Sequence[Node], spec: ResourceSpec) -> tuple[list[AgentHandle], dict[str, list[str]]]:
+def _start(
+    nodes: Sequence[Node], spec: ResourceSpec, keepalive: float
+) -> tuple[list[AgentHandle], dict[str, list[str]]]:
     found: list[AgentHandle] = []
     problems: dict[str, list[str]] = {}
 
     def start(node: Node) -> AgentHandle | LaunchError:
         try:
-            return AgentHandle(node, _process(node, spec.ssh_group(node)))
+            return AgentHandle(node, _process(node, spec.ssh_group(node), keepalive))
         except LaunchError as error:
             return error
 
@@ -133,7 +138,7 @@ def _start(nodes: Sequence[Node], spec: ResourceSpec) -> tuple[list[AgentHandle]
     return found, problems
 
 
-def _process(node: Node, group: SSHGroup) -> Process:
+def _process(node: Node, group: SSHGroup, keepalive: float) -> Process:
     env = {"TF_CPP_MIN_LOG_LEVEL": "1", **dict(group.shared_envs)}
     if not node.gpus:
         env["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -141,7 +146,7 @@ def _process(node: Node, group: SSHGroup) -> Process:
         return child_agent(env)
     if node.agent_port is not None:
         return StandingAgent(node.address, node.agent_port, STANDING_SECONDS)
-    return RemoteAgent(node, group, env, CONNECT_SECONDS)
+    return RemoteAgent(node, group, env, CONNECT_SECONDS, keepalive)
 
 
 def _describe(agents: Sequence[AgentHandle]) -> dict[str, list[str]]:

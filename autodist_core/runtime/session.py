@@ -28,7 +28,7 @@ class DistributedSession:
     def __init__(self, placement: Placement, cluster: Cluster | None = None) -> None:
         self.placement = placement
         self._graph = tf.Graph()
-        self._calls_of_cluster = Calls(cluster.lost) if cluster else None
+        self._calls_of_cluster = Calls(cluster.lost, [each.name for each in placement.replicas]) if cluster else None
         target = cluster.target if cluster else ""
         self._session = tf.compat.v1.Session(target, self._graph, _config(placement))
         self._kept = KeptVariables(self._graph, self._run)
