@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from autodist_core.cluster import probes
+from autodist_core.cluster.deadlines import Deadlines
 from autodist_core.cluster.handle import AgentHandle, Process, child_agent
 from autodist_core.cluster.remote import RemoteAgent
 from autodist_core.cluster.standing import StandingAgent
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node, ResourceSpec, SSHGroup
 
-CONNECT_SECONDS, ANSWER_SECONDS, REACH_SECONDS, SERVE_SECONDS = 30.0, 30.0, 10.0, 120.0
-STANDING_SECONDS = 300.0
 CLOCK_SECONDS = 60.0
 _COMPARED = {"tensorflow": "TensorFlow", "autodist-keras": "autodist-keras"}
 
@@ -52,20 +51,21 @@ def launch(spec: ResourceSpec, keepalive: float = 10.0) -> Launched:
 
     A connection that is silent for longer than `keepalive` seconds is given up.
     """
+    deadlines, allowed = Deadlines.from_environment(), port_range()
     nodes = sorted(spec.nodes, key=lambda node: not node.chief)
-    agents, problems = _start(nodes, spec, keepalive)
+    agents, problems = _start(nodes, spec, deadlines, keepalive)
     try:
-        problems |= _describe(agents)
+        problems |= _describe(agents, deadlines.answer)
         if problems:
             raise _refused(problems, len(nodes))
         secret = secrets.token_hex(32)
         ports = tuple(
             answer["port"] for answer in _all(
-                agents, lambda agent: agent.ask("listen", ANSWER_SECONDS, secret=secret, ports=port_range())
+                agents, lambda agent: agent.ask("listen", deadlines.answer, secret=secret, ports=allowed)
             )
         )
         launched = Launched(tuple(agents), secret, ports)
-        unreachable = _reach(launched)
+        unreachable = _reach(launched, deadlines)
         if unreachable:
             raise _refused(unreachable, len(nodes))
         return launched
@@ -76,13 +76,14 @@ def launch(spec: ResourceSpec, keepalive: float = 10.0) -> Launched:
 
 def serve(launched: Launched, job: str) -> None:
     """Give every agent a TensorFlow server that admits those who were seen to come from this cluster."""
-    seen = launched.each(lambda agent: agent.ask("visitors", ANSWER_SECONDS)["addresses"])
+    deadlines = Deadlines.from_environment()
+    seen = launched.each(lambda agent: agent.ask("visitors", deadlines.answer)["addresses"])
 
     def start(agent: AgentHandle) -> None:
         task = launched.agents.index(agent)
         agent.ask(
-            "serve", SERVE_SECONDS, job=job, task=task, tasks=launched.tasks, cpus=max(agent.node.cpus, default=0) + 1,
-            admitted=seen[task],
+            "serve", deadlines.serve, job=job, task=task, tasks=launched.tasks,
+            cpus=max(agent.node.cpus, default=0) + 1, admitted=seen[task],
         )
 
     launched.each(start)
@@ -118,14 +119,14 @@ def bracketed(address: str) -> str:
 
 
 def _start(
-    nodes: Sequence[Node], spec: ResourceSpec, keepalive: float
+    nodes: Sequence[Node], spec: ResourceSpec, deadlines: Deadlines, keepalive: float
 ) -> tuple[list[AgentHandle], dict[str, list[str]]]:
     found: list[AgentHandle] = []
     problems: dict[str, list[str]] = {}
 
     def start(node: Node) -> AgentHandle | LaunchError:
         try:
-            return AgentHandle(node, _process(node, spec.ssh_group(node), keepalive))
+            return AgentHandle(node, _process(node, spec.ssh_group(node), deadlines, keepalive))
         except LaunchError as error:
             return error
 
@@ -138,24 +139,24 @@ def _start(
     return found, problems
 
 
-def _process(node: Node, group: SSHGroup, keepalive: float) -> Process:
+def _process(node: Node, group: SSHGroup, deadlines: Deadlines, keepalive: float) -> Process:
     env = {"TF_CPP_MIN_LOG_LEVEL": "1", **dict(group.shared_envs)}
     if not node.gpus:
         env["CUDA_VISIBLE_DEVICES"] = "-1"
     if node.chief:
         return child_agent(env)
     if node.agent_port is not None:
-        return StandingAgent(node.address, node.agent_port, STANDING_SECONDS)
-    return RemoteAgent(node, group, env, CONNECT_SECONDS, keepalive)
+        return StandingAgent(node.address, node.agent_port, deadlines.standing)
+    return RemoteAgent(node, group, env, deadlines.connect, keepalive)
 
 
-def _describe(agents: Sequence[AgentHandle]) -> dict[str, list[str]]:
+def _describe(agents: Sequence[AgentHandle], seconds: float) -> dict[str, list[str]]:
     problems: dict[str, list[str]] = {}
     began = time.time()
 
     def describe(agent: AgentHandle) -> LaunchError | None:
         try:
-            agent.description = agent.ask("describe", ANSWER_SECONDS)
+            agent.description = agent.ask("describe", seconds)
         except LaunchError as error:
             return error
         return None
@@ -201,12 +202,12 @@ def _differences(agent: AgentHandle, chief: Mapping[str, Any], began: float) -> 
     return found
 
 
-def _reach(launched: Launched) -> dict[str, list[str]]:
+def _reach(launched: Launched, deadlines: Deadlines) -> dict[str, list[str]]:
     """Whether every node reaches every other one, and this process the chief's agent."""
     peers = [[agent.node.address, port] for agent, port in zip(launched.agents, launched.ports, strict=True)]
     answers = launched.each(
         lambda agent: agent.ask(
-            "reach", ANSWER_SECONDS, secret=launched.secret, peers=peers, seconds=REACH_SECONDS
+            "reach", deadlines.reach + deadlines.answer, secret=launched.secret, peers=peers, seconds=deadlines.reach
         )["problems"]
     )
     problems: dict[str, list[str]] = {}
@@ -218,7 +219,7 @@ def _reach(launched: Launched) -> dict[str, list[str]]:
         problems |= {agent.node.address: wrong} if wrong else {}
     if not problems:
         host, port = launched.agents[0].node.address, launched.ports[0]
-        (wrong_here,) = probes.reach(launched.secret, [(host, port)], REACH_SECONDS)
+        (wrong_here,) = probes.reach(launched.secret, [(host, port)], deadlines.reach)
         if wrong_here:
             problems[host] = [f"this program cannot reach its own agent at port {port}: {wrong_here}"]
     return problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 
 from autodist_core.cluster import ssh
@@ -18,10 +19,13 @@ class RemoteAgent:
     def __init__(
         self, node: Node, group: SSHGroup, env: Mapping[str, str], deadline: float, keepalive: float
     ) -> None:
+        end = time.monotonic() + deadline
         self._connection = ssh.connect(node.address, group, deadline, keepalive_seconds=keepalive)
         python = "python" if group.python_venv else "python3"
         try:
-            self._process = self._connection.start(f"{python} -m autodist_core.cluster.agent", env)
+            self._process = self._connection.start(
+                f"{python} -m autodist_core.cluster.agent", env, deadline_seconds=max(end - time.monotonic(), 0.1)
+            )
         except BaseException:
             self._connection.close()
             raise
