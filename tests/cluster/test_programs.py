@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,22 @@ def test_the_virtual_environment_and_the_shared_variables(network, ssh):
     executable, environment = json.loads(process.stdout.read())
     assert os.path.samefile(executable, sys.executable)
     assert environment.items() >= (odd | {"EMPTY": "full"}).items()
+
+
+@pytest.mark.parametrize("venv", [None, "export A=1; sleep 1"])
+def test_no_command_line_shows_the_values_of_variables(network, ssh, venv):
+    """Command lines are for everybody on that machine to read; what else there is of a process, for its user only."""
+    host = network.hosts[1]
+    connection = ssh.connect(host.address, shared_envs=(("TOKEN", "not-for-all"),), python_venv=venv)
+    process = connection.start("cat", {"OTHER": "nor-this"})
+    seen = set()
+    while "cat" not in seen:
+        seen.update(commands(host))
+    assert not [words for words in seen if "not-for-all" in words or "nor-this" in words]
+    [pid] = [pid for pid, words in host.processes() if words == "cat"]
+    assert b"TOKEN=not-for-all\0" in Path(f"/proc/{pid}/environ").read_bytes()
+    process.stdin.write(b"its own input\n")
+    assert process.stdout.readline() == b"its own input\n"
 
 
 @pytest.mark.parametrize("name", ["A=B", "A B", "", "1A", "É", "-u"])

@@ -15,7 +15,7 @@ from autodist_core.cluster.ssh.reach import Deadline, closing_after
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import SSHGroup
 
-__all__ = ["Connection", "command_line", "words"]
+__all__ = ["Connection", "assignments", "command_line", "words"]
 
 
 class Connection:
@@ -48,13 +48,15 @@ class Connection:
         The user's login shell there runs the group's ``python_venv`` first and becomes the program then. ``env`` comes
         on top of the group's ``shared_envs``. A connection on which that is not answered in time is closed.
         """
-        line = command_line(self.host, self.group, command, env or {})
+        variables = assignments(self.host, {**dict(self.group.shared_envs), **(env or {})})
+        line = command_line(self.group.python_venv, command, len(variables))
         deadline = Deadline(deadline_seconds)
         try:
             # The second of these waits has no timeout of its own.
             with self._speaking(deadline.seconds):
                 channel = self._transport.open_session(timeout=deadline.left)
                 channel.exec_command(line)
+                channel.sendall(variables)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise LaunchError(
                 self.host, f"'{command}' was not started: {words(error, deadline)}. Connect again."
@@ -86,14 +88,29 @@ class Connection:
         return closing_after(seconds, give_up)
 
 
-def command_line(host: str, group: SSHGroup, command: str, env: Mapping[str, str]) -> str:
-    """What the login shell on ``host`` is given.
+def command_line(python_venv: str, command: str, size: int) -> str:
+    """What the login shell is given, for a program that has so many bytes of variables before its input.
 
-    >>> group = SSHGroup(python_venv="source ~/venv/bin/activate", shared_envs=(("A", "1"),))
-    >>> command_line("10.0.0.2", group, "python -m this", {"B": "it's two"})
-    'source ~/venv/bin/activate && exec env A=1 B=\\'it\\'"\\'"\\'s two\\' python -m this'
+    >>> print(command_line("source ~/venv/bin/activate", "python -m this", 0))
+    source ~/venv/bin/activate && exec python -m this
+    >>> print(command_line("", "python -m this", 20))
+    exec sh -c 'eval "$(dd bs=1 count=20 2>/dev/null)" && exec python -m this'
     """
-    variables = {**dict(group.shared_envs), **env}
+    if size:
+        # A server drops most of the variables that ssh itself can send, and everybody on that machine sees a command
+        # line: they come over the input, of which `dd` takes no byte more, and `sh` is there whatever the login shell.
+        script = f'eval "$(dd bs=1 count={size} 2>/dev/null)" && exec {command}'
+        command = f"sh -c {shlex.quote(script)}"
+    return f"{python_venv} && exec {command}" if python_venv else f"exec {command}"
+
+
+def assignments(host: str, variables: Mapping[str, str]) -> bytes:
+    """Environment variables as a shell reads them.
+
+    >>> print(assignments("10.0.0.2", {"A": "1", "B": "two words"}).decode(), end="")
+    export A=1
+    export B='two words'
+    """
     for name, value in variables.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
             raise LaunchError(
@@ -101,10 +118,7 @@ def command_line(host: str, group: SSHGroup, command: str, env: Mapping[str, str
                 f"{name!r} cannot be set there: the name of an environment variable has letters, digits and '_', does "
                 "not begin with a digit, and its value has no NUL. Correct 'shared_envs'.",
             )
-    settings = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    # A server drops most of the variables that ssh itself can send, so they stand in the command.
-    program = " ".join(["exec", *(["env", *settings] if settings else []), command])
-    return f"{group.python_venv} && {program}" if group.python_venv else program
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()).encode()
 
 
 def words(error: BaseException, deadline: Deadline | None = None) -> str:
