@@ -20,9 +20,10 @@ from autodist_core.resource_spec import SSHGroup
 
 __all__ = ["connect"]
 
-# paramiko logs what it also raises, and Python prints what no handler takes.
+# paramiko logs, with tracebacks, what it also raises: one error is said once. A handler of this logger's own sees it.
 _LOG = "autodist_core.cluster.ssh"
 logging.getLogger(_LOG).addHandler(logging.NullHandler())
+logging.getLogger(_LOG).propagate = False
 
 
 def connect(
