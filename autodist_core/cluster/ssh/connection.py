@@ -94,13 +94,13 @@ def command_line(python_venv: str, command: str, size: int) -> str:
     >>> print(command_line("source ~/venv/bin/activate", "python -m this", 0))
     source ~/venv/bin/activate && exec python -m this
     >>> print(command_line("", "python -m this", 20))
-    exec sh -c 'eval "$(dd bs=1 count=20 2>/dev/null)" && exec python -m this'
+    exec /bin/sh -c 'given="$(dd bs=1 count=20 2>/dev/null)" && eval "$given" && exec python -m this'
     """
     if size:
         # A server drops most of the variables that ssh itself can send, and everybody on that machine sees a command
         # line: they come over the input, of which `dd` takes no byte more, and `sh` is there whatever the login shell.
-        script = f'eval "$(dd bs=1 count={size} 2>/dev/null)" && exec {command}'
-        command = f"sh -c {shlex.quote(script)}"
+        script = f'given="$(dd bs=1 count={size} 2>/dev/null)" && eval "$given" && exec {command}'
+        command = f"/bin/sh -c {shlex.quote(script)}"
     return f"{python_venv} && exec {command}" if python_venv else f"exec {command}"
 
 
