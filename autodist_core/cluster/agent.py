@@ -37,7 +37,7 @@ class Agent:
         return {
             "python": platform.python_version(), "tensorflow": _version("tensorflow"),
             "autodist-keras": _version("autodist-keras"), "host": platform.node(), "time": time.time(),
-            "pid": os.getpid(), "started": _start_of_this_process(), "gpus": list(local_gpus()),
+            "gpus": list(local_gpus()),
         }
 
     def listen(self, secret: str, ports: list[int]) -> Message:
@@ -73,6 +73,7 @@ ACTIONS = ("describe", "listen", "reach", "measure", "visitors", "serve")
 def main() -> None:
     """Answer orders until the chief is done or gone."""
     orders, answers = _claim_streams()
+    answers.send({"pid": os.getpid(), "started": _start_of_this_process()})
     waiting: queue.Queue[Message] = queue.Queue()
     threading.Thread(target=_listen_to_chief, args=(orders, waiting), daemon=True).start()
     threading.Thread(target=_beat, args=(answers,), daemon=True).start()

@@ -42,7 +42,7 @@ class Process(Protocol):
         """How it ended, in words; empty if it still runs after that time."""
 
     def kill(self, pid: int, started: int) -> None:
-        """End it at once: the process of that id that started at that tick."""
+        """End it at once: the process of that id that started at that tick; both are 0 if it has not said."""
 
     def close(self) -> None:
         """Let go of the pipes, and of the connection if there is one."""
@@ -92,6 +92,7 @@ class AgentHandle:
         self.process = process
         self.last_heard = time.monotonic()
         self.description: Message = {}
+        self._identity = 0, 0
         self.log: deque[str] = deque(maxlen=LOG_LINES)
         self._sender = Sender(process.stdin)
         self._numbers = itertools.count()
@@ -155,8 +156,8 @@ class AgentHandle:
 
     def finish(self, seconds: float) -> None:
         """Wait until it has ended; what has not in that time is killed, by the id it gave."""
-        if not self._ended.wait(seconds) and "pid" in self.description:
-            self.process.kill(int(self.description["pid"]), int(self.description["started"]))
+        if not self._ended.wait(seconds):
+            self.process.kill(*self._identity)
         self.process.ending(1)
         self.process.close()
         for reader in self._readers:
@@ -166,6 +167,8 @@ class AgentHandle:
         try:
             for message in received(self.process.stdout):
                 self.last_heard = time.monotonic()
+                if "pid" in message:
+                    self._identity = int(message["pid"]), int(message["started"])
                 answer = self._waiting.get(message.get("answer", -1))
                 if answer is not None:
                     answer.set_result(message)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Mapping
 
-from autodist_core.cluster import ssh
 from autodist_core.errors import AutodistError
 from autodist_core.resource_spec import Node, SSHGroup
 
 _KILL_SECONDS = 5.0
+# The shell says who it is and becomes the agent, so that one that never answers can be ended too.
+_AGENT = (
+    r'set -- $(cat /proc/$$/stat 2>/dev/null); test "${22}" && echo "{\"pid\":$1,\"started\":${22}}"; '
+    "exec %s -m autodist_core.cluster.agent"
+)
 
 
 class RemoteAgent:
@@ -19,12 +24,15 @@ class RemoteAgent:
     def __init__(
         self, node: Node, group: SSHGroup, env: Mapping[str, str], deadline: float, keepalive: float
     ) -> None:
+        # paramiko is needed on the chief only, and agents import this module too.
+        from autodist_core.cluster import ssh
+
         end = time.monotonic() + deadline
         self._connection = ssh.connect(node.address, group, deadline, keepalive_seconds=keepalive)
         python = "python" if group.python_venv else "python3"
         try:
             self._process = self._connection.start(
-                f"{python} -m autodist_core.cluster.agent", env, deadline_seconds=max(end - time.monotonic(), 0.1)
+                f"/bin/sh -c {shlex.quote(_AGENT % python)}", env, deadline_seconds=max(end - time.monotonic(), 0.1)
             )
         except BaseException:
             self._connection.close()
@@ -43,7 +51,9 @@ class RemoteAgent:
         return f"its agent ended ({'killed by a signal' if status < 0 else f'exit status {status}'})"
 
     def kill(self, pid: int, started: int) -> None:
-        """End it at once, if that process is the one that started at that tick."""
+        """End it at once, if that process is the one that started at that tick; without an id there is none to end."""
+        if not pid:
+            return
         is_it = f'test "$(sed "s/.*) //" /proc/{pid}/stat 2>/dev/null | cut -d" " -f20)" = {started}'
         with contextlib.suppress(AutodistError, OSError):
             ended = self._connection.start(f"sh -c '{is_it} && kill -9 {pid}'", deadline_seconds=_KILL_SECONDS)
