@@ -10,14 +10,17 @@ import os
 import platform
 import queue
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from importlib import metadata
 from typing import IO, Any
 
 from autodist_core.cluster.messages import Message, Sender, received
 from autodist_core.cluster.probes import Listener, measure, reach
+from autodist_core.errors import LaunchError
 
 BEAT_SECONDS = 1.0
 LEASE_SECONDS = 900.0
@@ -29,6 +32,20 @@ class Agent:
     def __init__(self) -> None:
         self._listener: Listener | None = None
         self._server: Any = None
+        self._tensorflow: Future[None] = Future()
+
+    def import_tensorflow(self) -> None:
+        """While the chief still asks who is there, so that the server is up the sooner."""
+        # TensorFlow's import asks for a directory, and Python would try out which one takes a file.
+        tempfile.tempdir = os.environ.get("TMPDIR", "/tmp")
+        try:
+            import tensorflow as tf
+
+            tf.distribute.Server  # noqa: B018
+        except Exception as error:
+            self._tensorflow.set_exception(error)
+        else:
+            self._tensorflow.set_result(None)
 
     def describe(self) -> Message:
         """What the chief compares with itself, and with what the spec asks of this node."""
@@ -42,7 +59,10 @@ class Agent:
 
     def listen(self, secret: str, ports: list[int]) -> Message:
         """Take a port, of a range if one is given, and answer whoever knows the secret there."""
-        self._listener = Listener(secret, ports)
+        try:
+            self._listener = Listener(secret, ports)
+        except OSError as error:
+            raise LaunchError("", f"{error}: end what listens there, or let AUTODIST_PORTS name others") from error
         return {"port": self._listener.port}
 
     def reach(self, secret: str, peers: list[list[Any]], seconds: float) -> Message:
@@ -59,6 +79,11 @@ class Agent:
 
     def serve(self, job: str, task: int, tasks: list[str], cpus: int, admitted: list[str]) -> Message:
         """Give the port to a TensorFlow server that admits these addresses only."""
+        try:
+            self._tensorflow.result()
+        except Exception as error:
+            # Of a module that failed once, a second import says something else.
+            raise LaunchError("", f"TensorFlow cannot be imported ({type(error).__name__}: {error})") from error
         from autodist_core.cluster.server import start
 
         if self._listener is not None:
@@ -77,8 +102,8 @@ def main() -> None:
     waiting: queue.Queue[Message] = queue.Queue()
     threading.Thread(target=_listen_to_chief, args=(orders, waiting), daemon=True).start()
     threading.Thread(target=_beat, args=(answers,), daemon=True).start()
-    threading.Thread(target=_import_tensorflow, daemon=True).start()
     agent = Agent()
+    threading.Thread(target=agent.import_tensorflow, daemon=True).start()
     actions = {name: getattr(agent, name) for name in ACTIONS}
     while True:
         try:
@@ -92,6 +117,8 @@ def main() -> None:
 def _answer(actions: Mapping[str, Callable[..., Message]], order: Message) -> Message:
     try:
         return {"result": actions[order["do"]](**order.get("with", {}))}
+    except LaunchError as error:
+        return {"error": error.reason}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
@@ -129,16 +156,6 @@ def _end(why: str) -> None:
     # A TensorFlow server cannot be stopped, and its threads keep a process from ending by itself.
     print(f"autodist agent: {why}; it ends.", file=sys.stderr, flush=True)
     os._exit(1)
-
-
-def _import_tensorflow() -> None:
-    """While the chief still asks who is there, so that the server is up the sooner."""
-    try:
-        import tensorflow as tf
-
-        tf.distribute.Server  # noqa: B018
-    except Exception:
-        pass  # `serve` says what is wrong
 
 
 def _version(distribution: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -175,10 +176,13 @@ def _describe(agents: Sequence[AgentHandle], seconds: float) -> dict[str, list[s
 
 def _missing_package(agent: AgentHandle) -> str:
     log = "\n".join(agent.log)
-    if "No module named" in log and "autodist" in log:
+    missing = re.search(r"No module named '?([\w.]+)", log)
+    if missing:
+        whole = missing[1].startswith("autodist")
         return (
-            "autodist-keras is not installed for the Python that runs there. Install it there, or name the environment "
-            "that has it by 'python_venv' in the node's ssh group"
+            f"{'autodist-keras' if whole else missing[1]} is not installed for the Python that runs there. Install "
+            f"{'it' if whole else 'autodist-keras with its dependencies'} there, or name the environment that has it "
+            "by 'python_venv' in the node's ssh group"
         )
     if "not found" in log and "python" in log:
         return "there is no Python: say how to get one by 'python_venv' in the node's ssh group" + agent.last_words()

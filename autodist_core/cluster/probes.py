@@ -170,4 +170,5 @@ def bind(ports: Sequence[int]) -> socket.socket:
         except OSError:
             listener.close()
             taken.append(port)
-    raise OSError(f"no port is free of {', '.join(map(str, taken[:5]))}{' ...' if len(taken) > 5 else ''}")
+    few = ", ".join(map(str, taken[:5])) + (" ..." if len(taken) > 5 else "")
+    raise OSError(f"no port is free of {few}")
