@@ -1,0 +1,237 @@
+"""A cluster that cannot start says so once, names every host, cause and remedy, in time, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from autodist_core import LaunchError, ResourceSpec
+from autodist_core.cluster import Cluster
+from tests.cluster.leftovers import assert_nothing_came, running
+from tests.network.lan import ROOT
+from tests.network.namespaces import NetworkError
+
+OTHER_PYTHON = next(
+    (
+        file for file in sorted(Path(sys.base_prefix).parent.glob("3.1[1-9]*/bin/python3"))
+        if not file.parents[1].name.startswith(f"{sys.version_info[0]}.{sys.version_info[1]}.")
+    ),
+    None,
+)
+"""Where interpreters of several versions stand side by side, one with another minor version."""
+
+
+@pytest.fixture(scope="module")
+def network(make_network):
+    return make_network(3, shared=[OTHER_PYTHON.parents[1]] if OTHER_PYTHON else [])
+
+
+@pytest.fixture(autouse=True)
+def home(network, monkeypatch, tmp_path):
+    """A home for this test alone, and deadlines that a test can wait for."""
+    shutil.copytree(network.home, tmp_path / "home")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return tmp_path / "home"
+
+
+def spec(network, **groups):
+    """Host 0 as the chief, and the hosts named, each with what is special in its ssh group."""
+    hosts = [network.hosts[0], *(network.hosts[int(name[-1])] for name in groups)]
+    whole = network.spec(hosts=hosts)
+    common = whole["ssh"]
+    for node, name in zip(whole["nodes"][1:], groups, strict=True):
+        node["ssh_config"] = name
+    whole["ssh"] = {name: common | special for name, special in groups.items()}
+    return ResourceSpec(whole)
+
+
+def refusal(network, within, **groups):
+    """The one error, without its first and last line, which are always the same; said within so many seconds."""
+    before = running(network)
+    start = time.monotonic()
+    with pytest.raises(LaunchError) as raised:
+        Cluster.start(spec(network, **groups)).close()
+    took = time.monotonic() - start
+    assert took < within, f"{took:.1f} s"
+    assert_nothing_came(before, network)
+    first, *problems, last = str(raised.value).splitlines()
+    count = len(groups) + 1
+    assert first == f"{count - len(raised.value.hosts)} of {count} nodes are ready."
+    assert last == "'autodist doctor' says more of the same file."
+    assert "Traceback" not in str(raised.value)
+    return [problem.removeprefix("  ") for problem in problems]
+
+
+def test_an_unknown_host_key(network, home):
+    host = network.hosts[1]
+    known = home / ".ssh/known_hosts"
+    lines = known.read_text().splitlines(keepends=True)
+    known.write_text("".join(line for line in lines if not line.startswith(host.address)))
+    [problem] = refusal(network, 5, host1={})
+    assert problem.startswith(f"{host.address}: its host key is not known: ssh-ed25519 SHA256:")
+    assert f"accept the key with `ssh-keyscan -p 22 {host.address} >> {known}`." in problem
+
+
+def test_a_changed_host_key(network):
+    host = network.hosts[1]
+    host.new_host_key()
+    try:
+        [problem] = refusal(network, 5, host1={})
+    finally:
+        network.learn()
+    assert problem.startswith(f"{host.address}: ITS HOST KEY HAS CHANGED. It shows ssh-ed25519 SHA256:")
+    assert "delete the lines named, and accept the new key with `ssh-keyscan" in problem
+
+
+def test_two_hosts_are_wrong_each_in_its_own_way(network, home):
+    """A key that the first does not take, and a port of the second on which nobody listens."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", home / "key"], check=True)
+    one, two = (host.address for host in network.hosts[1:])
+    assert refusal(network, 5, host1={"key_file": str(home / "key")}, host2={"port": 2222}) == [
+        f"{one}: port 22 does not let 'root' in. Tried: key {home}/key. It accepts: publickey, password. Write your "
+        "public key into ~/.ssh/authorized_keys there, correct 'username' or 'key_file' or set AUTODIST_SSH_PASSWORD.",
+        f"{two}: port 2222 is closed: the machine answers, and no ssh server listens there. Start it, or correct "
+        "'port'.",
+    ]
+
+
+LISTENER = """
+import socket, sys
+server = socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True)
+print("listening", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def occupied(host, port):
+    """A program on a host that listens at a port and says nothing."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    program = host.run([sys.executable, "-c", LISTENER, port], **pipes)
+    try:
+        assert program.stdout.readline() == b"listening\n"
+        yield
+    finally:
+        program.stdin.close()
+        program.wait()
+        program.stdout.close()
+        host.started.remove(program)
+
+
+def test_a_host_that_accepts_and_never_answers(network, monkeypatch):
+    monkeypatch.setenv("AUTODIST_DEADLINES", "connect=1")
+    with occupied(network.hosts[1], 2223):
+        assert refusal(network, 4, host1={"port": 2223}) == [
+            f"{network.hosts[1].address}: port 2223 accepts connections, and no ssh server answered within 1 s: the "
+            "machine hangs, or something else listens there."
+        ]
+
+
+def tool(host, name, *words):
+    """A command of the host in a directory that holds nothing else."""
+    file = host.file(f"/tmp/tools/{name}")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("#!/bin/sh\nexec " + " ".join(map(str, words)) + ' "$@"\n')
+    file.chmod(0o755)
+
+
+def test_a_host_without_python(network):
+    host = network.hosts[1]
+    tool(host, "dd", "/bin/dd")
+    problem, *log = refusal(network, 6, host1={"python_venv": "export PATH=/tmp/tools"})
+    assert problem == (
+        f"{host.address}: there is no Python: say how to get one by 'python_venv' in the node's ssh group; the last "
+        "lines of its log:"
+    )
+    assert len(log) == 1 and "python: not found" in log[0]
+
+
+TOOLS = {"python_venv": "export PATH=/tmp/tools:$PATH"}
+
+
+def test_a_host_without_the_package(network):
+    host = network.hosts[1]
+    tool(host, "python", sys._base_executable, "-I", "-S")
+    assert refusal(network, 6, host1=TOOLS) == [
+        f"{host.address}: autodist-keras is not installed for the Python that runs there. Install it there, or name "
+        "the environment that has it by 'python_venv' in the node's ssh group."
+    ]
+
+
+def test_a_host_whose_python_lacks_another_package(network):
+    host = network.hosts[1]
+    tool(host, "python", sys._base_executable, "-S")
+    [problem] = refusal(network, 6, host1=TOOLS)
+    assert re.fullmatch(
+        rf"{host.address}: \w+ is not installed for the Python that runs there\. Install autodist-keras with its "
+        r"dependencies there, or name the environment that has it by 'python_venv' in the node's ssh group\.",
+        problem,
+    )
+
+
+def test_an_agent_that_never_answers(network, monkeypatch):
+    monkeypatch.setenv("AUTODIST_DEADLINES", "answer=3")
+    tool(network.hosts[1], "python", "sleep 30; true")
+    assert refusal(network, 12, host1=TOOLS) == [
+        f"{network.hosts[1].address}: its agent did not answer 'describe' within 3 s."
+    ]
+
+
+def test_another_tensorflow(network):
+    host = network.hosts[1]
+    file = host.file("/tmp/other/tensorflow-9.9.9.dist-info/METADATA")
+    file.parent.mkdir(parents=True)
+    file.write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 9.9.9\n")
+    [problem] = refusal(network, 12, host1={"shared_envs": {"PYTHONPATH": f"/tmp/other:{ROOT}"}})
+    chief = metadata.version("tensorflow")
+    assert problem == f"{host.address}: TensorFlow 9.9.9 there, {chief} on the chief: install the same."
+
+
+@pytest.mark.skipif(OTHER_PYTHON is None, reason="no other Python from 3.11 on stands beside this one")
+def test_another_python(network):
+    host = network.hosts[1]
+    tool(host, "python", OTHER_PYTHON)
+    packages = Path(pytest.__file__).parents[1]
+    [problem, *_] = refusal(network, 12, host1=TOOLS | {"shared_envs": {"PYTHONPATH": f"{ROOT}:{packages}"}})
+    there = rf"{host.address}: Python 3\.\d+\.\d+ there, {platform.python_version()} on the chief: "
+    assert re.match(there + "the minor versions must be equal", problem)
+
+
+def test_a_port_that_is_taken(network, monkeypatch):
+    monkeypatch.setenv("AUTODIST_PORTS", "23456-23456")
+    with occupied(network.hosts[1], 23456):
+        assert refusal(network, 10, host1={}) == [
+            f"{network.hosts[1].address}: its agent could not do 'listen': no port is free of 23456: end what "
+            "listens there, or let AUTODIST_PORTS name others."
+        ]
+
+
+@pytest.mark.parametrize("name, value", [("AUTODIST_PORTS", "many"), ("AUTODIST_DEADLINES", "connect=soon")])
+def test_a_variable_that_says_nothing(network, monkeypatch, name, value):
+    before = running(network)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(LaunchError, match=f"^{name}='{value}'.* is not ") as raised:
+        Cluster.start(spec(network, host1={}))
+    assert raised.value.hosts == ()
+    assert_nothing_came(before, network)
+
+
+def test_a_full_disk_is_none_of_an_agents_business(make_network, monkeypatch):
+    network = make_network(2, disk="4m")
+    monkeypatch.setenv("HOME", str(network.home))
+    host = network.hosts[1]
+    with contextlib.suppress(NetworkError):
+        host.output("dd", "if=/dev/zero", "of=/tmp/full")
+    before = running(network)
+    Cluster.start(spec(network, host1={})).close()
+    assert_nothing_came(before, network)
