@@ -12,12 +12,15 @@ import os
 import socket
 import stat
 import struct
+import time
 from collections.abc import Iterable, Iterator
 
 _SO_ATTACH_FILTER = 26
 _NETWORK = 0xFFF00000  # offsets from here on count from the IP header
 _LOAD_BYTE, _LOAD_WORD, _AND, _JUMP, _JUMP_EQUAL, _RETURN = 0x30, 0x20, 0x54, 0x05, 0x15, 0x06
 _ACCEPT, _DROP = 0x7FFFFFFF, 0
+_UNACKED = 24  # of a listening socket's TCP_INFO: how many connections wait to be accepted
+_ACCEPT_SECONDS = 5.0
 
 Instruction = tuple[int, int, int, int]
 
@@ -25,7 +28,8 @@ Instruction = tuple[int, int, int, int]
 def admit_only(port: int, addresses: Iterable[str]) -> int:
     """Let only these IPv4 and IPv6 addresses connect to the port of this process; returns how many strangers had.
 
-    Whoever had connected before the filter was there, and is not listed, is disconnected.
+    Whoever had connected before the filter was there, and is not listed, is disconnected; the process must accept
+    connections meanwhile.
     """
     allowed = {ipaddress.ip_address(address) for address in addresses}
     program = filter_for(allowed)
@@ -33,12 +37,12 @@ def admit_only(port: int, addresses: Iterable[str]) -> int:
     buffer = ctypes.create_string_buffer(code)
     option = struct.pack("HL", len(program), ctypes.addressof(buffer))
     filtered = 0
-    for sock in _own_sockets(port):
-        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, option)
-            filtered += 1
+    for sock in _listening(port):
+        sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, option)
+        filtered += 1
     if not filtered:
         raise OSError(f"this process does not listen on port {port}")
+    _until_all_are_accepted(port)
     strangers = 0
     for sock in _own_sockets(port):
         if _peer(sock) not in {None, *allowed}:
@@ -75,6 +79,20 @@ def _version(version: int, addresses: list[ipaddress.IPv4Address | ipaddress.IPv
     ]
 
 
+def _listening(port: int) -> Iterator[socket.socket]:
+    return (sock for sock in _own_sockets(port) if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _until_all_are_accepted(port: int) -> None:
+    """Connections from before the filter that wait to be accepted are no sockets of the process yet."""
+    end = time.monotonic() + _ACCEPT_SECONDS
+    while any(_waiting(sock) for sock in _listening(port)):
+        if time.monotonic() > end:
+            raise OSError(f"this process does not accept the connections to port {port}")
+        time.sleep(0.001)
+    time.sleep(0.01)  # the last one has left the queue, and may be on its way to the process
+
+
 def _own_sockets(port: int) -> Iterator[socket.socket]:
     """This process's TCP sockets with that port of its own, as duplicates that close when they are let go."""
     for name in os.listdir("/proc/self/fd"):
@@ -92,6 +110,11 @@ def _own_sockets(port: int) -> Iterator[socket.socket]:
             is_tcp = sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM
             if is_tcp and local[1] == port:
                 yield sock
+
+
+def _waiting(sock: socket.socket) -> int:
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACKED + 4)
+    return int(struct.unpack_from("I", info, _UNACKED)[0])
 
 
 def _peer(sock: socket.socket) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
