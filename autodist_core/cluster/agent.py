@@ -36,7 +36,9 @@ class Agent:
 
     def import_tensorflow(self) -> None:
         """While the chief still asks who is there, so that the server is up the sooner."""
-        # TensorFlow's import asks for a directory, and Python would try out which one takes a file.
+        # TensorFlow's import writes Keras's settings into the user's home, where there are none yet, and asks for a
+        # directory for temporary files; Python would write one to see which directory takes it. Neither is needed.
+        os.environ["KERAS_HOME"] = os.devnull
         tempfile.tempdir = os.environ.get("TMPDIR", "/tmp")
         try:
             import tensorflow as tf
