@@ -162,6 +162,8 @@ def bind(ports: Sequence[int]) -> socket.socket:
     for port in ports or [0]:
         listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
         try:
+            # What is left of connections that have ended does not count; somebody who listens does.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if listener.family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             listener.bind(("::" if listener.family == socket.AF_INET6 else "0.0.0.0", port))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from autodist_core import ResourceSpec
 from autodist_core.cluster import Cluster
-from autodist_core.cluster.probes import Listener, reach
+from autodist_core.cluster.probes import Listener, bind, reach
 from tests.cluster.leftovers import assert_nothing_came, running
 from tests.network.lan import HIDDEN, ROOT
 
@@ -167,3 +168,15 @@ def test_a_listener_of_another_run_refuses(network):
         assert listener.visitors == [own.address6]
     finally:
         listener.close()
+
+
+def test_a_port_is_free_again_as_soon_as_nobody_listens_there():
+    """The end that closes a connection first keeps its port for a minute, as the servers of a run that was ended do."""
+    with bind([]) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as caller:
+            listener.accept()[0].close()
+            assert caller.recv(1) == b""
+        with pytest.raises(OSError, match=f"^no port is free of {port}$"):
+            bind([port])
+    bind([port]).close()
