@@ -89,7 +89,13 @@ class DeviceSpec:
 
 @dataclass(frozen=True)
 class SSHGroup:
-    """How to reach the nodes of one group. What is not set is left to ssh's own configuration."""
+    """How to reach the nodes of one group. What is not set is left to ssh's own configuration.
+
+    >>> SSHGroup(username="ada", shared_envs=(("TOKEN", "secret"),))
+    SSHGroup(name='default', username='ada', port=None, key_file=None, python_venv='')
+    >>> print(SSHGroup(username="ada", shared_envs=(("TOKEN", "secret"),)))
+    ssh default: username=ada, shared_envs=TOKEN
+    """
 
     name: str = "default"
     username: str | None = None
@@ -98,7 +104,7 @@ class SSHGroup:
     """The private key; ``~`` is the user's home."""
     python_venv: str = ""
     """A shell command that comes before ``python`` there, such as ``source ~/venv/bin/activate``."""
-    shared_envs: tuple[tuple[str, str], ...] = ()
+    shared_envs: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Environment variables that are set there, as pairs."""
 
     def __str__(self) -> str:
