@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -15,6 +16,7 @@ from autodist_core.resource_spec import ResourceSpec
 
 LOST_AFTER_SECONDS = 60.0
 _GLANCE, _BEAT = 0.25, 2.0
+_NO_PROXY = "no_grpc_proxy"
 
 
 class Cluster:
@@ -43,6 +45,7 @@ class Cluster:
         except BaseException:
             launched.close()
             raise
+        go_directly_to(launched.agents[0].node.address)
         return cls(launched.agents, job, launched.tasks, lost_after)
 
     def close(self) -> None:
@@ -78,3 +81,19 @@ class Cluster:
         if silence > self._lost_after:
             return f"nothing was heard of it for {silence:.0f} s (it hangs, or the network is down){agent.last_words()}"
         return ""
+
+
+def go_directly_to(address: str) -> None:
+    """Let gRPC in this process connect to an address without asking the http_proxy of the environment.
+
+    >>> import os
+    >>> os.environ["no_proxy"] = "localhost"
+    >>> go_directly_to("10.0.0.1")
+    >>> os.environ.pop("no_proxy"), os.environ.pop("no_grpc_proxy")
+    ('localhost', 'localhost,10.0.0.1')
+    """
+    # gRPC reads the first of the two that is there. The user's own entries stay.
+    known = os.environ.get(_NO_PROXY, os.environ.get("no_proxy", ""))
+    names = [name for name in known.split(",") if name]
+    if address not in names:
+        os.environ[_NO_PROXY] = ",".join([*names, address])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.cluster.admission import admit_only
+
+_PROXY = "grpc_proxy"
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,8 @@ class Server:
 
 def start(job: str, task: int, tasks: list[str], cpus: int, admitted: list[str]) -> Server:
     """Start the server of one task of the cluster `tasks` ("host:port" each), with so many CPU devices."""
+    # gRPC would ask the http_proxy of the environment for the way to the other nodes. Empty means none, for gRPC alone.
+    os.environ[_PROXY] = ""
     config = tf.compat.v1.ConfigProto(device_count={"CPU": cpus}, allow_soft_placement=True)
     config.gpu_options.allow_growth = True
     # Without a leader, and the same one in the session's config, collectives across tasks wait for ever.

@@ -127,7 +127,13 @@ def test_from_another_host_nobody_reaches_a_running_cluster_and_it_writes_no_fil
     own, worker, stranger = network.hosts
     other, before, files = programs(stranger), running(network), written(worker)
     children = set(before["children"])
-    cluster = Cluster.start(ResourceSpec(network.spec(hosts=network.hosts[:2])))
+    # A proxy is for the world outside, and nobody answers at this one.
+    proxy = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    for name, value in {**proxy, "no_grpc_proxy": ""}.items():
+        monkeypatch.setenv(name, value)
+    spec = network.spec(hosts=network.hosts[:2])
+    spec["ssh"]["shared_envs"] |= proxy
+    cluster = Cluster.start(ResourceSpec(spec))
     try:
         [agent] = [child for child in running(network)["children"] if child not in children]
         [[port], [port_there]] = ports_of(agent), set(worker.listening()) - {22}
