@@ -21,6 +21,7 @@ from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node
 
 LOG_LINES = 20
+_END_SECONDS = 2.0
 
 
 class Process(Protocol):
@@ -81,10 +82,13 @@ class ChildProcess:
         self._child.kill()
 
     def close(self) -> None:
-        """Let go of the pipes."""
+        """Let go of the pipes, which ends an agent, and see its end."""
         for stream in (self.stdin, self.stdout, self.stderr):
             with contextlib.suppress(OSError):
                 stream.close()
+        if self.wait(_END_SECONDS) is None:
+            self._child.kill()
+            self._child.wait()
 
 
 def child_agent(env: Mapping[str, str]) -> ChildProcess:
