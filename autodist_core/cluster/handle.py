@@ -104,6 +104,8 @@ class AgentHandle:
         self.process = process
         self.last_heard = time.monotonic()
         self.description: Message = {}
+        self.clock_offset: float | None = None
+        """Seconds by which its clock is ahead of this one, less what its fastest message needed to come here."""
         self.log: deque[str] = deque(maxlen=LOG_LINES)
         self._sender = Sender(process.stdin)
         self._numbers = itertools.count()
@@ -179,6 +181,9 @@ class AgentHandle:
         try:
             for message in received(self.process.stdout):
                 self.last_heard = time.monotonic()
+                if "beat" in message:
+                    offset = float(message["beat"]) - time.time()
+                    self.clock_offset = offset if self.clock_offset is None else max(offset, self.clock_offset)
                 answer = self._waiting.get(message.get("answer", -1))
                 if answer is not None:
                     answer.set_result(message)
