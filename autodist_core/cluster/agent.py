@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import IO, Any
 
+from autodist_core.cluster.machine import own_machine
 from autodist_core.cluster.messages import Message, Sender, received
 from autodist_core.cluster.probes import Listener, measure, reach
 
@@ -40,7 +41,7 @@ class Agent:
         description = {
             "python": platform.python_version(), "tensorflow": _version("tensorflow"),
             "autodist-keras": _version("autodist-keras"), "host": platform.node(), "time": time.time(),
-            "pid": os.getpid(), "started": _start_of_this_process(), "gpus": list(local_gpus()),
+            "pid": os.getpid(), "started": _start_of_this_process(), "gpus": list(local_gpus()), **own_machine(),
         }
         if to_serve:
             threading.Thread(target=_import_tensorflow, daemon=True).start()
