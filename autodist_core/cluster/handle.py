@@ -135,7 +135,9 @@ class AgentHandle:
             found = answer.result(seconds)
         except NotInTime:
             raise LaunchError(
-                self.node.address, f"its agent did not answer '{do}' within {seconds:g} s{self.last_words()}"
+                self.node.address,
+                f"its agent did not answer '{do}' within {seconds:g} s: the machine hangs, or the network is "
+                f"down{self.last_words()}"
             ) from None
         except (OSError, ValueError) as error:
             if isinstance(error, LaunchError):
