@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def examine(spec: ResourceSpec, say: Callable[[str], None] = silent, to_serve: b
     try:
         return examiner.examine(to_serve)
     except BaseException:
-        end(examiner.agents)
+        examiner.give_up()
         raise
 
 
@@ -76,6 +77,14 @@ class _Examiner:
         self._login_seconds: dict[str, float] = {}
         self._ports: dict[str, int] = {}
         self._pairs: list[Pair] = []
+        self._given_up = False
+        self._lock = threading.Lock()
+
+    def give_up(self) -> None:
+        """End the agents, also those that are still on their way."""
+        with self._lock:
+            self._given_up = True
+        end(self.agents)
 
     def examine(self, to_serve: bool) -> Examination:
         """All stages; each goes on with the agents that answered in the one before."""
@@ -127,7 +136,13 @@ class _Examiner:
             self._note(node, error.reason)
             return
         self._login_seconds[node.address] = time.monotonic() - begin
-        self.agents.append(AgentHandle(node, process))
+        agent = AgentHandle(node, process)
+        with self._lock:
+            too_late = self._given_up
+            if not too_late:
+                self.agents.append(agent)
+        if too_late:
+            end([agent])
 
     def _describe(self, agent: AgentHandle, to_serve: bool) -> None:
         try:

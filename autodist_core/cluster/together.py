@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from autodist_core.cluster.handle import AgentHandle
@@ -16,18 +16,31 @@ T = TypeVar("T")
 def attempt(subjects: Sequence[S], action: Callable[[S], T]) -> list[T | LaunchError]:
     """What `action` gives for each, all at once, or the LaunchError that it raises.
 
+    Ctrl-C ends the wait at once; what is under way then is left to itself, and to its deadline.
+
     >>> attempt([1, 2], lambda number: 10 * number)
     [10, 20]
     """
+    outcomes: dict[int, T | LaunchError] = {}
+    faults: list[BaseException] = []
 
-    def outcome(subject: S) -> T | LaunchError:
+    def run(position: int) -> None:
         try:
-            return action(subject)
+            outcomes[position] = action(subjects[position])
         except LaunchError as error:
-            return error
+            outcomes[position] = error
+        except BaseException as error:
+            faults.append(error)
 
-    with ThreadPoolExecutor(len(subjects) or 1) as pool:
-        return list(pool.map(outcome, subjects))
+    # A pool's threads would be waited for, by the pool and again when Python ends.
+    threads = [threading.Thread(target=run, args=(position,), daemon=True) for position in range(len(subjects))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if faults:
+        raise faults[0]
+    return [outcomes[position] for position in range(len(subjects))]
 
 
 def end(agents: Sequence[AgentHandle], seconds: float = 5.0) -> None:
