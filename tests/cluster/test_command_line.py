@@ -204,3 +204,13 @@ def test_an_agent_whose_chief_does_not_come_or_whose_port_is_taken(network):
     assert "autodist agent: port 8889 of this machine cannot be had" in said and "Traceback" not in said
     _, said = waiting.communicate(timeout=20)
     assert waiting.returncode == 1 and "No chief came within 2 s." in said
+
+
+def test_the_readme_has_every_command(capsys):
+    rows = re.findall(r"^\| `autodist (\w+)(.*?)` \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert [name for name, *_ in rows] == list(COMMANDS)
+    for name, *texts in rows:
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        usage = capsys.readouterr().out
+        assert set(re.findall(r"--[a-z]+", " ".join(texts))) == set(re.findall(r"--[a-z]+", usage)) - {"--help"}, name
