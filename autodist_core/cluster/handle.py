@@ -86,7 +86,9 @@ class ChildProcess:
         for stream in (self.stdin, self.stdout, self.stderr):
             with contextlib.suppress(OSError):
                 stream.close()
-        if self.wait(_END_SECONDS) is None:
+        try:
+            self._child.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
 
