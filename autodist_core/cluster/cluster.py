@@ -36,7 +36,7 @@ class Cluster:
     @classmethod
     def start(cls, spec: ResourceSpec, lost_after: float = LOST_AFTER_SECONDS) -> Cluster:
         """Start agents and servers on all nodes; raises a LaunchError that lists whatever keeps one from it."""
-        launched = launch(spec)
+        launched = launch(spec, lost_after)
         job = f"autodist_{secrets.token_hex(8)}"
         try:
             serve(launched, job)

@@ -23,7 +23,7 @@ from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node, ResourceSpec, SSHGroup
 
 CONNECT_SECONDS, ANSWER_SECONDS, REACH_SECONDS = 30.0, 30.0, 10.0
-STANDING_SECONDS = 300.0
+STANDING_SECONDS, KEEPALIVE_SECONDS = 300.0, 10.0
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,15 @@ def silent(_: str) -> None:
     """Who hears of the progress where nobody wants to."""
 
 
-def examine(spec: ResourceSpec, say: Callable[[str], None] = silent, to_serve: bool = True) -> Examination:
+def examine(
+    spec: ResourceSpec, say: Callable[[str], None] = silent, to_serve: bool = True, keepalive: float = KEEPALIVE_SECONDS
+) -> Examination:
     """Everything that can be known of a cluster before it runs; `say` hears of the progress.
 
-    With `to_serve` the agents prepare for what comes next in a run, and import TensorFlow meanwhile.
+    With `to_serve` the agents prepare for what comes next in a run, and import TensorFlow meanwhile. A connection that
+    is silent for longer than `keepalive` seconds is given up.
     """
-    examiner = _Examiner(spec, say)
+    examiner = _Examiner(spec, say, keepalive)
     try:
         return examiner.examine(to_serve)
     except BaseException:
@@ -67,8 +70,8 @@ def port_range() -> list[int]:
 class _Examiner:
     """Notes what the stages find; frozen into a Report at the end."""
 
-    def __init__(self, spec: ResourceSpec, say: Callable[[str], None]) -> None:
-        self.spec, self.say = spec, say
+    def __init__(self, spec: ResourceSpec, say: Callable[[str], None], keepalive: float) -> None:
+        self.spec, self.say, self.keepalive = spec, say, keepalive
         self.agents: list[AgentHandle] = []
         self.secret = secrets.token_hex(32)
         self._nodes = sorted(spec.nodes, key=lambda node: not node.chief)
@@ -131,7 +134,7 @@ class _Examiner:
     def _start(self, node: Node) -> None:
         begin = time.monotonic()
         try:
-            process = _process(node, self.spec.ssh_group(node))
+            process = _process(node, self.spec.ssh_group(node), self.keepalive)
         except LaunchError as error:
             self._note(node, error.reason)
             return
@@ -187,7 +190,7 @@ def _pair(source: Node, target: Node, problem: str) -> Pair:
     return Pair(source.address, target.address, min(source.network_bandwidth, target.network_bandwidth), problem)
 
 
-def _process(node: Node, group: SSHGroup) -> Process:
+def _process(node: Node, group: SSHGroup, keepalive: float) -> Process:
     env = {"TF_CPP_MIN_LOG_LEVEL": "1", **dict(group.shared_envs)}
     if not node.gpus:
         env["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -195,4 +198,4 @@ def _process(node: Node, group: SSHGroup) -> Process:
         return child_agent(env)
     if node.agent_port is not None:
         return StandingAgent(node.address, node.agent_port, STANDING_SECONDS)
-    return RemoteAgent(node, group, env, CONNECT_SECONDS)
+    return RemoteAgent(node, group, env, CONNECT_SECONDS, keepalive)

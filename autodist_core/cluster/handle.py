@@ -39,12 +39,8 @@ class Process(Protocol):
     def stderr(self) -> Lines:
         """What it logs."""
 
-    @property
-    def exit_status(self) -> int | None:
-        """None while it runs."""
-
-    def wait(self, timeout: float) -> int | None:
-        """The exit status, or None if it still runs after that time."""
+    def ending(self, timeout: float) -> str:
+        """How it ended, in words; empty if it still runs after that time."""
 
     def kill(self, pid: int, started: int) -> None:
         """End it at once: the process of that id that started at that tick."""
@@ -65,17 +61,13 @@ class ChildProcess:
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self.stdin, self.stdout, self.stderr = self._child.stdin, self._child.stdout, self._child.stderr
 
-    @property
-    def exit_status(self) -> int | None:
-        """None while it runs."""
-        return self._child.poll()
-
-    def wait(self, timeout: float) -> int | None:
-        """The exit status, or None if it still runs after that time."""
+    def ending(self, timeout: float) -> str:
+        """How it ended, in words; empty if it still runs after that time."""
         try:
-            return self._child.wait(timeout)
+            status = self._child.wait(timeout)
         except subprocess.TimeoutExpired:
-            return None
+            return ""
+        return f"its agent was killed by signal {-status}" if status < 0 else f"its agent ended (exit status {status})"
 
     def kill(self, pid: int, started: int) -> None:
         """End it at once."""
@@ -159,9 +151,7 @@ class AgentHandle:
 
     def epitaph(self) -> str:
         """That it ended, how, and its last words."""
-        status = self.process.wait(1)
-        how = "its agent or the connection to it is gone" if status is None else f"its agent ended ({_status(status)})"
-        return how + self.last_words()
+        return (self.process.ending(1) or "its agent does not answer any more") + self.last_words()
 
     def last_words(self) -> str:
         """The end of its log, if it said anything."""
@@ -177,6 +167,7 @@ class AgentHandle:
         """Wait until it has ended; what has not in that time is killed, by the id it gave."""
         if not self._ended.wait(seconds) and "pid" in self.description:
             self.process.kill(int(self.description["pid"]), int(self.description["started"]))
+        self.process.ending(1)
         self.process.close()
         for reader in self._readers:
             reader.join(2)
@@ -207,13 +198,3 @@ class AgentHandle:
         except (OSError, ValueError):
             pass
 
-
-def _status(status: int | None) -> str:
-    """How a process ended, in words.
-
-    >>> _status(-9), _status(137), _status(1)
-    ('killed by signal 9', 'killed by signal 9', 'exit status 1')
-    """
-    if status is not None and (status < 0 or 128 < status < 160):
-        return f"killed by signal {-status if status < 0 else status - 128}"
-    return f"exit status {status}"

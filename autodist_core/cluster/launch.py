@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from autodist_core.cluster.examination import ANSWER_SECONDS, examine, port_range
+from autodist_core.cluster.examination import ANSWER_SECONDS, KEEPALIVE_SECONDS, examine, port_range
 from autodist_core.cluster.handle import AgentHandle
 from autodist_core.cluster.together import attempt, end
 from autodist_core.errors import LaunchError
@@ -50,9 +50,12 @@ class Launched:
         end(self.agents)
 
 
-def launch(spec: ResourceSpec) -> Launched:
-    """Agents on all nodes of a spec, the chief's first; a LaunchError says everything that is wrong with them."""
-    found = examine(spec)
+def launch(spec: ResourceSpec, keepalive: float = KEEPALIVE_SECONDS) -> Launched:
+    """Agents on all nodes of a spec, the chief's first; a LaunchError says everything that is wrong with them.
+
+    A connection that is silent for longer than `keepalive` seconds is given up.
+    """
+    found = examine(spec, keepalive=keepalive)
     nodes = found.report.nodes
     ports = tuple(node.port for node in nodes if node.port is not None)
     if found.report.problems:

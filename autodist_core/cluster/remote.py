@@ -15,8 +15,10 @@ _KILL_SECONDS = 5.0
 class RemoteAgent:
     """A `Process` of `handle` that runs elsewhere."""
 
-    def __init__(self, node: Node, group: SSHGroup, env: Mapping[str, str], deadline: float) -> None:
-        self._connection = ssh.connect(node.address, group, deadline)
+    def __init__(
+        self, node: Node, group: SSHGroup, env: Mapping[str, str], deadline: float, keepalive: float
+    ) -> None:
+        self._connection = ssh.connect(node.address, group, deadline, keepalive_seconds=keepalive)
         python = "python" if group.python_venv else "python3"
         try:
             self._process = self._connection.start(f"{python} -m autodist_core.cluster.agent", env)
@@ -25,23 +27,23 @@ class RemoteAgent:
             raise
         self.stdin, self.stdout, self.stderr = self._process.stdin, self._process.stdout, self._process.stderr
 
-    @property
-    def exit_status(self) -> int | None:
-        """None while it runs; -1 when a signal ended it or the connection is gone."""
-        return self._process.exit_status
-
-    def wait(self, timeout: float) -> int | None:
-        """The exit status, or None if it still runs after that time."""
+    def ending(self, timeout: float) -> str:
+        """How it ended, in words; empty if it still runs after that time."""
         try:
-            return self._process.wait(timeout)
+            status = self._process.wait(timeout)
         except TimeoutError:
-            return None
+            return ""
+        if self._connection.lost:
+            return f"the connection to it is gone ({self._connection.lost})"
+        # The ssh protocol says of a signal's victim that it has no exit status.
+        return f"its agent ended ({'killed by a signal' if status < 0 else f'exit status {status}'})"
 
     def kill(self, pid: int, started: int) -> None:
         """End it at once, if that process is the one that started at that tick."""
         is_it = f'test "$(sed "s/.*) //" /proc/{pid}/stat 2>/dev/null | cut -d" " -f20)" = {started}'
         with contextlib.suppress(AutodistError, OSError):
-            self._connection.start(f"sh -c '{is_it} && kill -9 {pid}'", {}).wait(_KILL_SECONDS)
+            ended = self._connection.start(f"sh -c '{is_it} && kill -9 {pid}'", deadline_seconds=_KILL_SECONDS)
+            ended.wait(_KILL_SECONDS)
 
     def close(self) -> None:
         """End its input, which ends the agent, and the connection."""

@@ -48,14 +48,9 @@ class StandingAgent:
         # What it logs stands in the scheduler's log of that node.
         self.stderr = io.BytesIO()
 
-    @property
-    def exit_status(self) -> int | None:
-        """Not known from here."""
-        return None
-
-    def wait(self, timeout: float) -> int | None:
-        """Not known from here."""
-        return None
+    def ending(self, timeout: float) -> str:
+        """How it ended: not known from here."""
+        return "its agent ended, or the connection to it (the scheduler's log of that node may say why)"
 
     def kill(self, pid: int, started: int) -> None:
         """What waits there ends an agent whose chief has hung up."""

@@ -47,9 +47,8 @@ Event = Loaded | Ran
 
 @dataclass
 class Backup:
-    """The state after some steps, and, where it may be needed, everything that happened since."""
+    """The state after some steps, and everything that happened since."""
 
-    keep_events: bool
     values: dict[str, np.ndarray] = field(default_factory=dict)
     kept: dict[str, np.ndarray] = field(default_factory=dict)
     steps: int = 0
@@ -57,6 +56,8 @@ class Backup:
     done: int = 0
     """Training steps that were completed."""
     events: list[Event] = field(default_factory=list)
+    current: bool = False
+    """Whether nothing happened since it was taken."""
     _held: int = 0
     _taken: float = field(default_factory=time.monotonic)
     _cost: float = 0.0
@@ -66,8 +67,7 @@ class Backup:
         new = {name: np.array(value) for name, value in values.items() if name not in self.values}
         self.values |= new
         changed = {name: np.array(value) for name, value in values.items() if name not in new}
-        if changed:
-            self._note(Loaded(changed))
+        self._note(Loaded(changed))
 
     def ran(self, event: Ran, training: bool) -> None:
         """Note that a step was completed. Its arrays are kept as they are: they must not change any more."""
@@ -86,15 +86,15 @@ class Backup:
         values, kept = read()
         self.values = {name: np.array(value) for name, value in values.items()}
         self.kept = {name: np.array(value) for name, value in kept.items()}
-        self.steps, self._held = self.done, 0
+        self.steps, self._held, self.current = self.done, 0, True
         self.events.clear()
         self._taken = time.monotonic()
         self._cost = self._taken - start
 
     def _note(self, event: Event) -> None:
-        if self.keep_events:
-            self.events.append(event)
-            self._held += event.size
+        self.current = False
+        self.events.append(event)
+        self._held += event.size
 
     def __str__(self) -> str:
         lost = self.done - self.steps

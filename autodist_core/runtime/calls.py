@@ -6,8 +6,9 @@ another one that does the calls, one after the other, and waits for whatever hap
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures import TimeoutError as NotInTime
 from queue import SimpleQueue
@@ -15,23 +16,30 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.errors import NodeLostError
+from autodist_core.errors import NodeLostError, SessionError
 
-_EXPLAINED_WITHIN = 5.0
+_EXPLAINED_WITHIN = 3.0
 """How long after an error of the network the word of who is lost may take."""
 _NETWORK = (
     tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
     tf.errors.UnknownError, tf.errors.DeadlineExceededError, tf.errors.NotFoundError,
 )
 
+_NODE = re.compile(r"\{\{node \w+/replica([0-9]+)/")
+
 _Job = tuple[Callable[..., Any], tuple[Any, ...], Future[Any]]
+
+
+class BrokenOffError(SessionError):
+    """A call ended for a reason of the network's, or one that got lost on the way; the state may be half written."""
 
 
 class Calls:
     """Makes calls for the threads that use one session of a cluster."""
 
-    def __init__(self, lost: Future[NodeLostError]) -> None:
+    def __init__(self, lost: Future[NodeLostError], replicas: Sequence[str]) -> None:
         self._lost = lost
+        self._replicas = replicas
         self._lines = threading.local()
         self._all: list[SimpleQueue[_Job | None]] = []
 
@@ -49,7 +57,11 @@ class Calls:
             try:
                 raise self._lost.result(_EXPLAINED_WITHIN).during(doing) from None
             except NotInTime:
-                pass
+                raise BrokenOffError(f"{doing} was broken off, and no node is lost: {error}") from error
+        if isinstance(error, tf.errors.OpError):
+            # The tasks that TensorFlow names passed the error on, as often as not; the node is the one that failed.
+            for replica in dict.fromkeys(_NODE.findall(str(error))):
+                error.add_note(f"This happened on {self._replicas[int(replica)]}, during {doing}.")
         return future.result()
 
     def close(self) -> None:

@@ -11,9 +11,12 @@ from autodist_core.errors import NodeLostError
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.runtime.backup import Backup, Loaded, Ran
+from autodist_core.runtime.calls import BrokenOffError
 from autodist_core.runtime.session import AnyStep, DistributedSession
 
 T = TypeVar("T")
+_MOST_BROKEN = 2
+"""How often one call is made again that ended without a node being lost: then its error is an answer."""
 
 
 class LastingSession:
@@ -30,7 +33,7 @@ class LastingSession:
         self._open = open_session
         self._restart = restart
         self._progress = progress
-        self._backup = Backup(keep_events=restart is not None)
+        self._backup = Backup()
         self._items: list[GraphItem] = []
         self._session: DistributedSession | None = open_session()
         self._steps: list[AnyStep] = []
@@ -76,9 +79,12 @@ class LastingSession:
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """The current value of variables; the last one that is safe when the cluster is gone."""
         names = tuple(names)
-        if self._session is not None:
+        if self._session is not None and not self._backup.current:
             try:
-                return self._lasting(lambda session: session.read(names))
+                if 2 * len(names) < len(self._known):
+                    return self._lasting(lambda session: session.read(names))
+                # Who asks for most of it, as the end of a fit does, makes all of it safe.
+                self._lasting(self._take)
             except NodeLostError:
                 if self._session is not None:
                     raise
@@ -111,30 +117,41 @@ class LastingSession:
         return self._session
 
     def _lasting(self, action: Callable[[DistributedSession], T]) -> T:
+        broken = 0
         while True:
             if self._session is None:
                 raise NodeLostError("the cluster", f"{self._backup}; call fit again to start another one")
             try:
                 return action(self._session)
-            except NodeLostError as error:
+            except (NodeLostError, BrokenOffError) as error:
+                broken += isinstance(error, BrokenOffError)
+                if broken > _MOST_BROKEN:
+                    raise
                 self._recover(error)
 
-    def _recover(self, error: NodeLostError) -> None:
-        """Get to where we were, on another cluster; without one, the error says what is left."""
+    def _recover(self, error: NodeLostError | BrokenOffError) -> None:
+        """Get to where we were, on another cluster if need be; without one, the error says what is left."""
         while True:
             lost, self._session = self._session, None
             if lost is not None:
                 lost.close()
-            if self._restart is None:
-                raise error.leaving(str(self._backup)) from None
             try:
-                self._restart(error)
+                if isinstance(error, NodeLostError):
+                    self._replace_cluster(error)
                 self._repeat()
                 return
             except NodeLostError as again:
+                if again.left:
+                    raise
                 error = again
-            except Exception as failure:
-                raise error.leaving(f"it was not started again: {failure} {self._backup}") from failure
+
+    def _replace_cluster(self, error: NodeLostError) -> None:
+        if self._restart is None:
+            raise error.leaving(str(self._backup)) from None
+        try:
+            self._restart(error)
+        except Exception as failure:
+            raise error.leaving(f"it was not started again: {failure} {self._backup}") from failure
 
     def _repeat(self) -> None:
         session = self._open()

@@ -106,7 +106,6 @@ def test_the_ssh_command_logs_in_and_finds_the_interpreter_and_the_package(netwo
 
 def test_another_port_and_other_host_keys(network):
     host = network.hosts[1]
-    old = network.known_hosts.read_text()
     host.stop_sshd()
     assert host.listening() == []
     host.start_sshd(port=2222)
@@ -118,7 +117,6 @@ def test_another_port_and_other_host_keys(network):
     process = ssh(network, network.hosts[0], host.address, "true")
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in process.communicate(timeout=10)[0]
     network.learn()
-    assert network.known_hosts.read_text() != old
     assert ssh(network, network.hosts[0], host.address, "true").wait(10) == 0
 
 

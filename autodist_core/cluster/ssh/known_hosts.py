@@ -1,0 +1,161 @@
+"""``known_hosts`` files: which key a host has to show, in the format that OpenSSH documents in sshd(8)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Entry", "HostKey", "add", "lookup", "names", "refusal", "verdict"]
+
+
+@dataclass(frozen=True)
+class HostKey:
+    """A host's public key.
+
+    >>> print(HostKey("ssh-ed25519", "AAAA"))
+    ssh-ed25519 SHA256:cJ6AyISHokEeHuTfufIqhhSS0gxHZRUMDHlKvXD4FHw
+    """
+
+    type: str
+    base64: str
+
+    @property
+    def kind(self) -> str:
+        """What the tools of OpenSSH call its type: ``ed25519``, ``ecdsa``, ``rsa``."""
+        return self.type.removeprefix("ssh-").split("-")[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """What ``ssh-keygen -l`` prints of it."""
+        digest = hashlib.sha256(base64.b64decode(self.base64)).digest()
+        return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.fingerprint}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a ``known_hosts`` file that speaks of the host asked for."""
+
+    key: HostKey
+    where: str
+    """The file and the line."""
+    revoked: bool = False
+
+
+def names(host: str, port: int) -> tuple[str, ...]:
+    """The names under which a host's key may be written down, the one to write first.
+
+    >>> names("Worker", 22), names("10.0.0.2", 2222)
+    (('worker',), ('[10.0.0.2]:2222', '10.0.0.2'))
+    """
+    host = host.lower()
+    return (host,) if port == 22 else (f"[{host}]:{port}", host)
+
+
+def lookup(files: Iterable[Path], name: str) -> tuple[Entry, ...]:
+    """What the files say of ``name``; a file that is missing says nothing."""
+    found = []
+    for file in files:
+        try:
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            continue
+        for number, line in enumerate(lines, 1):
+            fields = line.split()
+            marker = fields.pop(0) if line.startswith("@") else ""
+            # A certificate authority vouches for keys that paramiko cannot check: such lines know no host here.
+            if line.startswith("#") or len(fields) < 3 or marker not in ("", "@revoked"):
+                continue
+            if _matches(fields[0], name) and _is_base64(fields[2]):
+                found.append(Entry(HostKey(fields[1], fields[2]), f"{file}:{number}", marker == "@revoked"))
+    return tuple(found)
+
+
+def verdict(files: Iterable[Path], known_as: Iterable[str], key: HostKey) -> tuple[str, tuple[Entry, ...]]:
+    """``known``, ``unknown``, ``changed`` or ``revoked``, with the lines that say so; ``known_as`` are its names."""
+    files = tuple(files)
+    first, *others = (lookup(files, name) for name in known_as)
+    every = (*first, *(entry for entries in others for entry in entries))
+    same = tuple(entry for entry in every if entry.key == key)
+    if revoked := tuple(entry for entry in same if entry.revoked):
+        return "revoked", revoked
+    if same:
+        return "known", same
+    # Under the name without a port stands the server of port 22, which may well be another one.
+    expected = tuple(entry for entry in first if not entry.revoked)
+    return ("changed", expected) if expected else ("unknown", ())
+
+
+def add(file: Path, name: str, key: HostKey) -> None:
+    """Write the key of ``name`` down at the end of ``file``, which need not exist."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    unfinished = file.exists() and not file.read_bytes().endswith(b"\n") and file.stat().st_size
+    line = f"{name} {key.type} {key.base64}\n"
+    # One write to a file opened for appending: several hosts may be learnt at the same time.
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, ("\n" if unfinished else "").encode() + line.encode())
+    finally:
+        os.close(descriptor)
+
+
+def refusal(verdict: str, key: HostKey, entries: tuple[Entry, ...], accept: str) -> str:
+    """Why a key is not believed, and what to do; ``accept`` is the command that writes it down.
+
+    >>> print(refusal("unknown", HostKey("ssh-ed25519", "AAAA"), (), "ssh 10.0.0.2 exit"))
+    its host key is not known: ssh-ed25519 SHA256:cJ6AyISHokEeHuTfufIqhhSS0gxHZRUMDHlKvXD4FHw. Compare that with what
+    `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints there, and accept the key with `ssh 10.0.0.2 exit`
+    """
+    if verdict == "unknown":
+        file = f"/etc/ssh/ssh_host_{key.kind}_key.pub"
+        return (
+            f"its host key is not known: {key}. Compare that with what `ssh-keygen -lf {file}` prints there, and "
+            f"accept the key with `{accept}`"
+        )
+    if verdict == "revoked":
+        return (
+            f"its host key {key} is revoked ({', '.join(entry.where for entry in entries)}): do not trust this machine"
+        )
+    expected = ", ".join(f"{entry.key} ({entry.where})" for entry in entries)
+    return (
+        f"ITS HOST KEY HAS CHANGED. It shows {key}; known is {expected}. Another machine may answer in its place. "
+        f"If you know that it was installed anew, delete the lines named, and accept the new key with `{accept}`"
+    )
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        return bool(base64.b64decode(text, validate=True))
+    except binascii.Error:
+        return False
+
+
+def _matches(field: str, name: str) -> bool:
+    """Whether the first field of a line means ``name``.
+
+    >>> _matches("10.0.0.?,!10.0.0.9", "10.0.0.2"), _matches("10.0.0.?,!10.0.0.9", "10.0.0.9")
+    (True, False)
+    """
+    if field.startswith("|1|"):
+        try:
+            salt, hashed = (base64.b64decode(part) for part in field.split("|")[2:4])
+        except (ValueError, binascii.Error):
+            return False
+        return hmac.compare_digest(hmac.digest(salt, name.encode(), "sha1"), hashed)
+    matched = False
+    for pattern in field.lower().split(","):
+        expression = re.escape(pattern.removeprefix("!")).replace(r"\*", ".*").replace(r"\?", ".")
+        if re.fullmatch(expression, name):
+            if pattern.startswith("!"):
+                return False
+            matched = True
+    return matched

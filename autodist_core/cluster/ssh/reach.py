@@ -1,0 +1,170 @@
+"""A stream of bytes to a server: over TCP, or through a program (ssh's ``ProxyCommand``). Each wait has an end."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+__all__ = ["Deadline", "Program", "Unreachable", "closing_after", "tcp", "within"]
+
+T = TypeVar("T")
+_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+
+
+class Unreachable(Exception):
+    """Why a server cannot be reached, in words for the user."""
+
+
+class Deadline:
+    """A moment until which all waits of one task end.
+
+    >>> Deadline(30).left > 29
+    True
+    >>> Deadline(30).sooner(5)
+    Deadline(5)
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """The seconds left, never quite 0: a timeout of 0 means something else to a socket."""
+        return max(self._end - time.monotonic(), 0.001)
+
+    @property
+    def passed(self) -> bool:
+        """Whether no time is left."""
+        return time.monotonic() >= self._end
+
+    def sooner(self, seconds: float | None) -> Deadline:
+        """This one, or one ``seconds`` from now if that is sooner."""
+        return self if seconds is None or seconds >= self.left else Deadline(seconds)
+
+    def __repr__(self) -> str:
+        return f"Deadline({self.seconds:g})"
+
+
+def within(deadline: Deadline, function: Callable[[], T]) -> T:
+    """Call what cannot be told to stop; TimeoutError when it has not returned in time (it is left to itself then).
+
+    >>> within(Deadline(0.05), lambda: time.sleep(0.2))
+    Traceback (most recent call last):
+    TimeoutError
+    """
+    outcome: dict[str, Any] = {}
+
+    def run() -> None:
+        try:
+            outcome["value"] = function()
+        except BaseException as error:
+            outcome["error"] = error
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(deadline.left)
+    if "error" in outcome:
+        raise outcome["error"]
+    if "value" not in outcome:
+        raise TimeoutError
+    value: T = outcome["value"]
+    return value
+
+
+@contextlib.contextmanager
+def closing_after(seconds: float, close: Callable[[], object]) -> Iterator[None]:
+    """Around a wait that has no timeout of its own and ends when something is closed: close that in time."""
+    timer = threading.Timer(seconds, close)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def tcp(host: str, port: int, family: str, deadline: Deadline) -> socket.socket:
+    """A connection to the first address of ``host`` that answers."""
+    wanted = _FAMILIES.get(family, socket.AF_UNSPEC)
+    try:
+        found = within(deadline, lambda: socket.getaddrinfo(host, port, wanted, socket.SOCK_STREAM))
+    except (socket.gaierror, UnicodeError) as error:
+        why = getattr(error, "strerror", error)
+        raise Unreachable(
+            f"the name '{host}' does not resolve ({why}): write an address, or a name that this machine knows"
+        ) from None
+    except TimeoutError:
+        raise Unreachable(
+            f"the name '{host}' was not resolved within {deadline.seconds:g} s: is the network up?"
+        ) from None
+    reasons = []
+    for position, (kind, _, _, _, address) in enumerate(found):
+        connection = socket.socket(kind, socket.SOCK_STREAM)
+        connection.settimeout(deadline.left / (len(found) - position))
+        try:
+            connection.connect(address)
+        except OSError as error:
+            connection.close()
+            reasons.append((str(address[0]), error))
+            continue
+        # Control messages are small, and each is waited for.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+    raise Unreachable("; ".join(_why(*reason, host, port, deadline) for reason in reasons))
+
+
+def _why(address: str, error: OSError, host: str, port: int, deadline: Deadline) -> str:
+    where = f"port {port}" if address == host else f"port {port} of {address}"
+    if isinstance(error, ConnectionRefusedError):
+        return f"{where} is closed: the machine answers, and no ssh server listens there. Start it, or correct 'port'"
+    if isinstance(error, TimeoutError):
+        return (
+            f"no answer from {where} within {deadline.seconds:g} s: the machine is off, cut off, or behind a firewall "
+            "that drops connections"
+        )
+    return f"no route to {where} ({error.strerror}): the machine is off, or this one is not in its network"
+
+
+class Program:
+    """A program that carries the stream over its standard input and output."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            # In a session of its own: Ctrl-C is for this process to handle, and the stream outlives it.
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {command}"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._errors,
+                start_new_session=True,
+            )
+
+    def outcome(self) -> str:
+        """How it ended and what it said last; empty while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        if self._process.returncode is None:
+            return ""
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        return f"it ended with {self._process.returncode}" + (f": {said[-1]}" if said else "")
+
+    def close(self) -> None:
+        """End the stream, and the program if it does not end by itself then."""
+        self.socket.close()
+        try:
+            self._process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()

@@ -1,0 +1,157 @@
+"""The way to a host: a stream of bytes, over jump hosts if need be, to the right machine, and a login there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from typing import Any
+
+import paramiko
+
+from autodist_core.cluster.ssh import config, known_hosts, login, reach
+from autodist_core.cluster.ssh.config import Target
+from autodist_core.cluster.ssh.connection import Connection, words
+from autodist_core.cluster.ssh.known_hosts import HostKey
+from autodist_core.cluster.ssh.reach import Deadline, Program, Unreachable
+from autodist_core.errors import LaunchError
+from autodist_core.resource_spec import SSHGroup
+
+__all__ = ["connect"]
+
+# paramiko logs what it also raises, and Python prints what no handler takes.
+_LOG = "autodist_core.cluster.ssh"
+logging.getLogger(_LOG).addHandler(logging.NullHandler())
+
+
+def connect(
+    address: str,
+    group: SSHGroup | None = None,
+    deadline_seconds: float = 30,
+    learn_host_key: bool = False,
+    *,
+    keepalive_seconds: float = 10,
+) -> Connection:
+    """Log in at ``address`` within ``deadline_seconds``, as ``group`` and ssh's own configuration say.
+
+    ``learn_host_key`` writes the key of a host that no ``known_hosts`` names into the user's; a key that differs from
+    the known one is refused all the same, and ``StrictHostKeyChecking no`` is not obeyed. A connection whose other end
+    is silent for twice ``keepalive_seconds`` is closed. Secrets stand in the environment, as ``AUTODIST_SSH_PASSWORD``
+    and, for keys, ``AUTODIST_SSH_PASSPHRASE``::
+
+        with connect("10.0.0.2", group) as connection:
+            print(connection.start("hostname").stdout.read())
+    """
+    group = group or SSHGroup()
+    with contextlib.ExitStack() as undo:
+        transport = _Route(group, Deadline(deadline_seconds), learn_host_key, undo).open(address)
+        return Connection(address, group, transport, keepalive_seconds, undo.pop_all())
+
+
+class _Route:
+    """One way; ``undo`` takes what is to be closed at its end."""
+
+    def __init__(self, group: SSHGroup, deadline: Deadline, learn: bool, undo: contextlib.ExitStack) -> None:
+        self.group, self.deadline, self.learn, self.undo = group, deadline, learn, undo
+
+    def open(self, name: str, jumps: tuple[str, ...] | None = None, via: tuple[str, ...] = ()) -> paramiko.Transport:
+        """Log in at ``name``; ``jumps`` are the hosts before it, ``via`` those that it is itself on the way to."""
+        target = self._target(name, jumps, via)
+        try:
+            keys = login.keys(target, self.deadline, self.undo)
+            stream, program = self._stream(target, (*via, target.name))
+            transport = self._handshake(target, stream, program)
+            self._check_host_key(target, transport)
+            # The password is the node's: a host on the way is not told.
+            password = None if via else os.environ.get(login.PASSWORD)
+            login.log_in(transport, target, keys, password, self.deadline)
+        except Unreachable as error:
+            raise LaunchError(target.name, f"{error}.") from None
+        except OSError as error:
+            raise LaunchError(target.name, f"this machine is in the way: {words(error)}.") from None
+        return transport
+
+    def _target(self, name: str, jumps: tuple[str, ...] | None, via: tuple[str, ...]) -> Target:
+        try:
+            # The ssh group is about the nodes; hosts on the way have ssh's configuration only.
+            user, port = self.group.username, self.group.port
+            if via:
+                name, user, port = config.jump(name)
+            if name in via:
+                way = " -> ".join((*via, name))
+                raise ValueError(f"ProxyJump leads in a circle ({way}): give one of them 'ProxyJump none'")
+            options = paramiko.SSHConfig.from_text(config.text(user, port)).lookup(name)
+            return Target.of(
+                name, options, None if via else self.group.key_file, self.group.key_file if via else None, jumps
+            )
+        except (paramiko.SSHException, OSError, ValueError) as error:
+            raise LaunchError(name, f"ssh's configuration ({config.USER}) cannot be used: {words(error)}.") from None
+
+    def _stream(self, target: Target, via: tuple[str, ...]) -> tuple[Any, Program | None]:
+        if target.jumps:
+            *before, last = target.jumps
+            try:
+                transport = self.open(last, tuple(before) or None, via)
+            except LaunchError as error:
+                reason = error.reason.removesuffix(".")
+                raise Unreachable(f"jump host {error.host}: {reason}") from None
+            deadline = self.deadline.sooner(target.connect_timeout)
+            try:
+                there = (target.hostname, target.port)
+                return transport.open_channel("direct-tcpip", there, ("127.0.0.1", 0), timeout=deadline.left), None
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                why = words(error, deadline)
+                raise Unreachable(f"jump host {last} does not connect to {target.place} ({why})") from None
+        if target.proxy_command:
+            program = Program(target.proxy_command)
+            self.undo.callback(program.close)
+            return program.socket, program
+        deadline = self.deadline.sooner(target.connect_timeout)
+        stream = reach.tcp(target.hostname, target.port, target.address_family, deadline)
+        self.undo.callback(stream.close)
+        return stream, None
+
+    def _handshake(self, target: Target, stream: Any, program: Program | None) -> paramiko.Transport:
+        """Agree on a cipher; nothing is believed yet of who the other end is."""
+        deadline = self.deadline.sooner(target.connect_timeout)
+        transport = paramiko.Transport(stream)
+        self.undo.callback(transport.close)
+        transport.set_log_channel(_LOG)
+        # A little more, so that it is always the wait below that ends first.
+        transport.banner_timeout = transport.handshake_timeout = deadline.left + 1
+        _prefer_known_keys(transport.get_security_options(), target)
+        done = threading.Event()
+        transport.start_client(event=done)
+        if done.wait(deadline.left) and transport.is_active():
+            return transport
+        error = transport.get_exception() or EOFError()
+        if deadline.passed:
+            raise Unreachable(
+                f"{target.place} accepts connections, and no ssh server answered within {deadline.seconds:g} s: "
+                "the machine hangs, or something else listens there"
+            )
+        if program and (outcome := program.outcome()):
+            raise Unreachable(f"ProxyCommand '{program.command}' does not connect to {target.place}: {outcome}")
+        raise Unreachable(
+            f"what listens on {target.place} does not go through with ssh's handshake ({words(error)}): it is no ssh "
+            "server, or it turns this machine away"
+        )
+
+    def _check_host_key(self, target: Target, transport: paramiko.Transport) -> None:
+        shown = transport.get_remote_server_key()
+        key = HostKey(shown.get_name(), shown.get_base64())
+        verdict, entries = known_hosts.verdict(target.known_hosts, target.known_as, key)
+        if verdict == "unknown" and self.learn:
+            known_hosts.add(target.learns_in, target.known_as[0], key)
+        elif verdict != "known":
+            raise Unreachable(known_hosts.refusal(verdict, key, entries, target.accept))
+
+
+def _prefer_known_keys(options: Any, target: Target) -> None:
+    """Ask the server for a key of a kind that is written down: it may have several, and known is often one only."""
+    known = {entry.key.type for name in target.known_as for entry in known_hosts.lookup(target.known_hosts, name)}
+    # An RSA key is one kind of key with several kinds of signature.
+    options.key_types = sorted(
+        options.key_types, key=lambda kind: ("ssh-rsa" if kind.startswith("rsa-sha2-") else kind) not in known
+    )

@@ -1,0 +1,44 @@
+"""A program that trains over hosts until it is interrupted, and once more after that. Reads its spec from stdin."""
+
+import json
+import os
+import sys
+import time
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+
+import keras
+import numpy as np
+
+from autodist_keras import DistributedModel
+
+
+class Say(keras.callbacks.Callback):
+    """Says when training is under way."""
+
+    said = False
+    last = 0.0
+
+    def on_train_batch_end(self, batch, logs=None):
+        Say.last = time.monotonic()
+        if batch == 20 and not self.said:
+            self.said = True
+            print("training", flush=True)
+
+
+def main():
+    spec = json.loads(sys.stdin.readline())
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(64, activation="tanh"), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    x, y = np.ones((200000, 8), "float32"), np.ones((200000, 1), "float32")
+    front = DistributedModel(model, spec, strategy="AllReduce")
+    try:
+        front.fit(x, y, batch_size=8, epochs=100, verbose=0, callbacks=[Say()])
+    except KeyboardInterrupt:
+        print("interrupted", time.monotonic() - Say.last, int(model.optimizer.iterations.numpy()), flush=True)
+    front.fit(x[:64], y[:64], batch_size=8, verbose=0)
+    front.close()
+    print("again", flush=True)
+
+
+main()

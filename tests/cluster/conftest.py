@@ -1,0 +1,90 @@
+"""What the tests of ssh share: a home of their own, and connections that are closed."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from autodist_core import LaunchError, SSHGroup
+from autodist_core.cluster.ssh import connect
+
+
+@pytest.fixture
+def home(network, tmp_path, monkeypatch):
+    """A home whose ssh knows the hosts' keys and has neither key nor configuration."""
+    (tmp_path / ".ssh").mkdir()
+    shutil.copy(network.known_hosts, tmp_path / ".ssh/known_hosts")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("SSH_AUTH_SOCK", "AUTODIST_SSH_PASSWORD", "AUTODIST_SSH_PASSPHRASE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+class Ssh:
+    """Connections to hosts of the network, with the network's key unless a test says otherwise."""
+
+    def __init__(self, network, home):
+        self.network, self.home, self.open = network, home, []
+
+    def group(self, **settings):
+        return SSHGroup(**{"username": "root", "key_file": str(self.network.key_file)} | settings)
+
+    def connect(self, address, deadline_seconds=10, learn_host_key=False, keepalive_seconds=10, group=None, **settings):
+        group = group or self.group(**settings)
+        connection = connect(address, group, deadline_seconds, learn_host_key, keepalive_seconds=keepalive_seconds)
+        self.open.append(connection)
+        return connection
+
+    def says(self, address, command="hostname", **settings):
+        """What a command prints at ``address``."""
+        process = self.connect(address, **settings).start(command)
+        printed = process.stdout.read().decode()
+        assert process.wait(10) == 0, process.stderr.read()
+        return printed.strip()
+
+    def refusal(self, address, within=5, **settings):
+        """Why there is no connection to ``address``; it must be said ``within`` so many seconds."""
+        start = time.monotonic()
+        with pytest.raises(LaunchError) as raised:
+            self.connect(address, **settings)
+        assert time.monotonic() - start < within
+        assert raised.value.host == address
+        assert str(raised.value) == f"{address}: {raised.value.reason}"
+        return raised.value.reason
+
+    def keygen(self, *options, accept=True, passphrase="", name="new_key"):
+        """A new key, which all hosts accept if ``accept``."""
+        file = self.home / name
+        argv = ["ssh-keygen", "-q", *options, "-N", passphrase, "-C", name, "-f", file]
+        subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+        if accept:
+            self.authorize(Path(f"{file}.pub").read_text())
+        return file
+
+    def authorize(self, line):
+        for host in self.network.hosts[1:]:
+            with host.file("/run/ssh/authorized_keys").open("a") as file:
+                file.write(line)
+
+    def configure(self, text):
+        (self.home / ".ssh/config").write_text(text)
+
+
+@pytest.fixture
+def ssh(network, home):
+    """A helper that connects, asks and is refused; what it opened is closed, and host files are as they were."""
+    helper = Ssh(network, home)
+    before = {host: host.file("/run/ssh/authorized_keys").read_text() for host in network.hosts[1:]}
+    yield helper
+    for connection in helper.open:
+        connection.close()
+    for host, text in before.items():
+        for pid, _ in host.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        host.file("/run/ssh/authorized_keys").write_text(text)

@@ -1,0 +1,54 @@
+"""Training reference models over the hosts of a test network, with one set of agents for many trainings."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from autodist_keras import DistributedModel
+from tests.support.compare import Trained
+from tests.support.distributed import builder_named
+from tests.support.models import Data, ReferenceModel
+from tests.support.training import fit, seeded, trained
+
+
+class OverHosts:
+    """A reference model over hosts: every training starts from the same weights, and the agents stay."""
+
+    def __init__(self, reference: ReferenceModel, spec, **settings) -> None:
+        self.reference = reference
+        self.model = seeded(reference.build)
+        self.front = DistributedModel(self.model, spec, **settings)
+        self._weights = self.model.get_weights()
+
+    def __enter__(self) -> OverHosts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.front.close()
+
+    def compile(self, optimizer: str, builder, **settings) -> None:
+        """Begin anew."""
+        self.model.set_weights(self._weights)
+        self.front.compile(
+            **{**self.reference.compile_arguments(optimizer), **settings}, strategy=builder_named(builder)
+        )
+
+    def train(self, optimizer: str, builder, data: Data | None = None, **options) -> Trained:
+        """One training from the start, and what it left."""
+        self.compile(optimizer, builder)
+        history = fit(self.front, data or self.reference.data(), **options)
+        return trained(self.model, history, self.reference.optimizers(self.model))
+
+
+def nothing_left(network) -> list[str]:
+    """What runs or listens on the hosts although no training does."""
+    found = []
+    for host in network.hosts[1:]:
+        found += [f"{host.name}: {command}" for _, command in host.processes() if "sshd" not in command]
+        found += [f"{host.name} listens on {port}" for port in host.listening() if port != 22]
+    return found
+
+
+def of(trained_: Trained) -> dict:
+    """Its parts as one dict."""
+    return dataclasses.asdict(trained_)

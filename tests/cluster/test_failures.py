@@ -1,0 +1,236 @@
+"""What is lost and what is kept when a node goes in the middle of an epoch: real kills, stops and cuts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.errors import NodeLostError
+from autodist_core.strategy import PS, AllReduce
+from autodist_keras import DistributedModel
+from tests.cluster.over_hosts import OverHosts, nothing_left
+from tests.conftest import OF_KERAS
+from tests.support.compare import assert_same, named
+from tests.support.models import DENSE, dense_data
+from tests.support.training import seeded
+
+pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
+
+ROOT = Path(__file__).parents[2]
+LOST_AFTER = 3.0
+DATA = dense_data(400)
+BATCH = 10
+PER_EPOCH = 40
+
+
+@pytest.fixture(autouse=True)
+def known_hosts(network, monkeypatch):
+    monkeypatch.setenv("HOME", str(network.home))
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(network):
+    yield
+    for host in network.hosts[1:]:
+        host.mend()
+        for pid, command in host.processes():
+            if "autodist_core.cluster.agent" in command:
+                os.kill(pid, signal.SIGCONT)
+    deadline = time.monotonic() + 10
+    while nothing_left(network) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert nothing_left(network) == []
+
+
+def agents(host):
+    """The agents of a host, by id."""
+    return [pid for pid, command in host.processes() if "autodist_core.cluster.agent" in command]
+
+
+def kill(host):
+    for pid in agents(host):
+        os.kill(pid, signal.SIGKILL)
+
+
+def stop(host):
+    for pid in agents(host):
+        os.kill(pid, signal.SIGSTOP)
+
+
+def cut(host):
+    host.cut()
+
+
+def children(pid):
+    """The processes that a process has started and that still run."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def starve(host):
+    """Let the agent run out of memory: it gets hardly any more than it has."""
+    for pid in agents(host):
+        used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        subprocess.run(["prlimit", f"--pid={pid}", f"--as={used + (1 << 20)}"], check=True)
+
+
+class Hurt(keras.callbacks.Callback):
+    """Does something to a host after some batches of the second epoch, once for each time given."""
+
+    def __init__(self, how, host, *after: int) -> None:
+        super().__init__()
+        self.how, self.host, self.after = how, host, list(after)
+        self.steps = 0
+        self.at = 0.0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps += 1
+        time.sleep(0.02)
+        if self.after and self.steps == PER_EPOCH + self.after[0]:
+            self.after.pop(0)
+            self.at = time.monotonic()
+            self.how(self.host)
+
+
+def fit(front, epochs=3, callbacks=()):
+    return front.fit(
+        DATA.x, DATA.y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks)
+    ).history
+
+
+def after_steps(steps: int) -> dict:
+    """The state of one device after so many steps."""
+    model = seeded(DENSE.build)
+    model.compile(**DENSE.compile_arguments("adam"))
+    for step in range(steps):
+        rows = slice(step % PER_EPOCH * BATCH, (step % PER_EPOCH + 1) * BATCH)
+        model.train_on_batch(DATA.x[rows], DATA.y[rows])
+    return {"weights": named(model.weights), "optimizer": named(model.optimizer.variables)}
+
+
+def on_one_device(epochs=3):
+    model = seeded(DENSE.build)
+    model.compile(**DENSE.compile_arguments("adam"))
+    history = fit(model, epochs)
+    return {**{f"history {name}": np.asarray(values) for name, values in history.items()}, **named(model.weights)}
+
+
+@pytest.mark.parametrize(
+    "how, strategy, seconds",
+    [(kill, PS(), 5), (stop, AllReduce(), LOST_AFTER + 5), (cut, PS(), LOST_AFTER + 5)],
+    ids=["killed", "stopped", "cut off"],
+)
+def test_a_lost_node_ends_the_fit_and_what_was_trained_is_kept(network, how, strategy, seconds):
+    host = network.hosts[2]
+    threads = threading.active_count()
+    with OverHosts(DENSE, network.spec(), lost_after=LOST_AFTER) as hosts:
+        hosts.compile("adam", strategy)
+        hurt = Hurt(how, host, 15)
+        words = rf"(?s){host.address} was lost during training step \d+: .*holds"
+        with pytest.raises(NodeLostError, match=words) as caught:
+            fit(hosts.front, callbacks=[hurt])
+        assert time.monotonic() - hurt.at < seconds
+        assert caught.value.host == host.address
+        kept = int(hosts.model.optimizer.iterations.numpy())
+        assert f"after training step {kept}" in str(caught.value) and 0 < kept <= hurt.steps
+        state = {"weights": named(hosts.model.weights), "optimizer": named(hosts.model.optimizer.variables)}
+        for part, expected in after_steps(kept).items():
+            assert_same(expected, state[part])
+        host.mend()
+        fit(hosts.front, epochs=1)
+        assert int(hosts.model.optimizer.iterations.numpy()) == kept + PER_EPOCH
+    assert threading.active_count() <= threads + 2
+
+
+@pytest.mark.parametrize("on_failure, builder", [("restart", "PS"), ("shrink", "AllReduce")])
+def test_training_goes_on_and_counts_no_sample_twice(network, on_failure, builder):
+    host = network.hosts[1]
+    with OverHosts(DENSE, network.spec(), on_failure=on_failure, lost_after=LOST_AFTER) as hosts:
+        hosts.compile("adam", builder)
+        hurt = Hurt(kill, host, 7, 31)
+        history = fit(hosts.front, callbacks=[hurt])
+        actual = {f"history {name}": np.asarray(v) for name, v in history.items()} | named(hosts.model.weights)
+        assert_same(on_one_device(), actual)
+        assert hurt.steps == 3 * PER_EPOCH
+        left = [node.address for node in hosts.front.resource_spec.nodes]
+        everyone = [each.address for each in network.hosts]
+        assert left == (everyone if on_failure == "restart" else [a for a in everyone if a != host.address])
+
+
+def test_a_node_without_memory_is_named_and_what_was_trained_is_kept(network):
+    host = network.hosts[2]
+    with OverHosts(DENSE, network.spec(), lost_after=LOST_AFTER) as hosts:
+        hosts.compile("sgd", "AllReduce")
+        fit(hosts.front, epochs=1)
+        before = named(hosts.model.weights)
+        starve(host)
+        large = np.resize(DATA.x, (2_000_000, *DATA.x.shape[1:])), np.resize(DATA.y, (2_000_000, *DATA.y.shape[1:]))
+        with pytest.raises((NodeLostError, tf.errors.ResourceExhaustedError)) as caught:
+            hosts.front.train_on_batch(*large)
+        assert host.address in "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+        assert_same(before, named(hosts.model.weights))
+        hosts.front.close()
+        fit(hosts.front, epochs=1)
+
+
+def test_an_error_of_the_step_on_a_worker_is_the_users_and_ends_nothing_else(network):
+    class Choosy(keras.layers.Layer):
+        def call(self, x):
+            with tf.control_dependencies([tf.debugging.assert_less(x, tf.constant(90.0, x.dtype), "too large")]):
+                return tf.identity(x)
+
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(Choosy()(inputs)))
+    model.compile("sgd", "mse")
+    x, y = np.ones((12, 3)), np.ones((12, 1))
+    bad = np.array(x)
+    bad[-1] = 99  # on the last host's slice
+    with DistributedModel(model, network.spec()) as front:
+        front.fit(x, y, batch_size=6, verbose=0)
+        before = named(model.weights)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+            front.fit(bad, y, batch_size=12, verbose=0, shuffle=False)
+        assert_same(before, named(model.weights))
+        front.fit(x, y, batch_size=6, verbose=0)
+
+
+@pytest.fixture
+def chief(network):
+    """A program of its own that trains for long, and is in the middle of an epoch."""
+    command = [sys.executable, "-m", "tests.cluster.chief"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as program:
+        try:
+            program.stdin.write(json.dumps(network.spec()) + "\n")
+            program.stdin.flush()
+            assert program.stdout.readline() == "training\n"
+            yield program
+        finally:
+            program.kill()
+
+
+def test_a_killed_chief_leaves_no_process_on_any_host(network, chief):
+    own = children(chief.pid)
+    assert all(agents(host) for host in network.hosts[1:]) and len(own) == 1
+    chief.kill()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and (nothing_left(network) or any(Path(f"/proc/{pid}").exists() for pid in own)):
+        time.sleep(0.1)
+    assert nothing_left(network) == [] and not any(Path(f"/proc/{pid}").exists() for pid in own)
+
+
+def test_an_interrupt_ends_the_fit_at_once_and_the_next_one_works(chief):
+    chief.send_signal(signal.SIGINT)
+    output, _ = chief.communicate(timeout=60)
+    interrupted, seconds, iterations, again = output.split()
+    assert (interrupted, again, chief.returncode) == ("interrupted", "again", 0)
+    assert float(seconds) < 2 and int(iterations) > 0

@@ -1,0 +1,99 @@
+"""Training over real hosts equals plain Keras, by every builder and over uneven ones."""
+
+from __future__ import annotations
+
+import time
+
+import keras
+import pytest
+
+from tests.cluster.over_hosts import OverHosts, nothing_left
+from tests.conftest import OF_KERAS
+from tests.support.compare import assert_equally_trained, assert_same
+from tests.support.distributed import BUILDERS
+from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.training import plain, seeded
+from tests.support.twins import QUIET, flat, state
+
+pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
+
+
+@pytest.fixture(scope="module")
+def lan(make_network):
+    return make_network(4)
+
+
+@pytest.fixture(autouse=True)
+def known_hosts(lan, monkeypatch):
+    monkeypatch.setenv("HOME", str(lan.home))
+
+
+def test_every_builder_over_two_uneven_hosts(lan):
+    spec = lan.spec(cpus=[1, 3], hosts=lan.hosts[:2])
+    with OverHosts(DENSE, spec) as hosts:
+        for builder in [*BUILDERS, "Mixed", "Alternating"]:
+            actual = hosts.train("adam", builder)
+            assert_equally_trained(plain(DENSE, "adam", 4), actual)
+    assert nothing_left(lan) == []
+
+
+MODELS = {"convolution": ("momentum", "PartitionedPS"), "embedding": ("adam", "Parallax"), "lstm": ("rmsprop", "Mixed")}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_over_four_hosts(lan, name):
+    optimizer, builder = MODELS[name]
+    reference = BY_NAME[name]
+    with OverHosts(reference, lan.spec(cpus=[1, 2, 1, 1])) as hosts:
+        for strategy in (builder, "AllReduce"):
+            assert_equally_trained(plain(reference, optimizer, 5), hosts.train(optimizer, strategy))
+
+
+def _everything(front, model):
+    """Every method that runs a step, callbacks, a schedule, and two fits."""
+    data, seen = dense_data(), []
+    look = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(logs["loss"]))
+    slower = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
+    first = front.fit(data.x, data.y, epochs=2, validation_split=0.2, callbacks=[look, slower], **QUIET).history
+    second = front.fit(data.x, data.y, epochs=3, initial_epoch=2, **QUIET).history
+    return {
+        "first": first, "second": second, "seen": seen, "evaluate": front.evaluate(data.x, data.y, verbose=0),
+        "predict": front.predict(data.x, verbose=0, batch_size=7),
+        "on_batch": [front.train_on_batch(data.x[:9], data.y[:9]), front.test_on_batch(data.x[:2], data.y[:2])],
+        "predict_on_batch": front.predict_on_batch(data.x[:1]),
+    }
+
+
+def test_the_same_program_on_one_device_on_two_replicas_and_over_two_hosts(lan):
+    results = []
+    for spec in (None, {"nodes": [{"address": "localhost", "cpus": 2}]}, lan.spec(hosts=lan.hosts[:2])):
+        if spec is None:
+            model = front = seeded(DENSE.build)
+            model.compile(**DENSE.compile_arguments("adam"))
+            results.append(flat({"result": _everything(front, model), "state": state(model)}))
+            continue
+        with OverHosts(DENSE, spec) as hosts:
+            hosts.compile("adam", "PS")
+            results.append(flat({"result": _everything(hosts.front, hosts.model), "state": state(hosts.model)}))
+    for result in results[1:]:
+        assert_same(results[0], result)
+
+
+def test_bounded_staleness_and_asynchrony_train_over_hosts(lan):
+    from autodist_core.strategy import PS
+
+    with OverHosts(DENSE, lan.spec(cpus=[1, 2], hosts=lan.hosts[:2])) as hosts:
+        for builder in (PS(staleness=2), PS(sync=False)):
+            losses = hosts.train("sgd", builder, epochs=6).history["loss"]
+            assert losses[-1] < 0.9 * losses[0]
+    assert nothing_left(lan) == []
+
+
+def test_hosts_are_reached_over_ipv6(lan):
+    spec = lan.spec(hosts=lan.hosts[:2])
+    for node, host in zip(spec["nodes"], lan.hosts, strict=False):
+        node["address"] = host.address6
+    start = time.monotonic()
+    with OverHosts(DENSE, spec) as hosts:
+        assert_equally_trained(plain(DENSE, "adam", 2), hosts.train("adam", "AllReduce"))
+    assert time.monotonic() - start < 60

@@ -1,0 +1,129 @@
+"""Why a machine is not reached: each cause in its own words, and in time."""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from autodist_core import LaunchError
+
+pytestmark = pytest.mark.oldest
+
+
+@contextlib.contextmanager
+def listening(network, says=b"", hangs_up=True):
+    """A port of this host where something accepts connections, says so much, and hangs up or is silent."""
+    accepted = []
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                accepted.append(server.accept()[0])
+                accepted[-1].sendall(says)
+                if hangs_up:
+                    accepted[-1].shutdown(socket.SHUT_RDWR)
+
+    with socket.create_server((network.hosts[0].address, 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for connection in accepted:
+        connection.close()
+
+
+def test_a_closed_port(network, ssh):
+    assert ssh.refusal(network.hosts[1].address, port=2222) == (
+        "port 2222 is closed: the machine answers, and no ssh server listens there. Start it, or correct 'port'."
+    )
+
+
+def test_a_machine_that_is_cut_off(network, ssh):
+    network.hosts[1].cut()
+    try:
+        assert ssh.refusal(network.hosts[1].address, deadline_seconds=0.5, within=2) == (
+            "no answer from port 22 within 0.5 s: the machine is off, cut off, or behind a firewall that drops "
+            "connections."
+        )
+    finally:
+        network.hosts[1].mend()
+
+
+def test_an_address_in_the_own_network_that_nobody_has(network, ssh):
+    # This host asks for the owner of the address three times, a second apart.
+    reason = ssh.refusal(f"10.77.{network.number}.99", within=8)
+    assert reason == "no route to port 22 (No route to host): the machine is off, or this one is not in its network."
+
+
+def test_no_route(network, ssh):
+    network.hosts[0].output("ip", "route", "add", "unreachable", "10.78.0.9/32")
+    try:
+        assert ssh.refusal("10.78.0.9") == (
+            "no route to port 22 (No route to host): the machine is off, or this one is not in its network."
+        )
+    finally:
+        network.hosts[0].output("ip", "route", "del", "unreachable", "10.78.0.9/32")
+
+
+@pytest.mark.parametrize("says", [b"", b"SSH-2.0-slow\r\n"], ids=["at all", "after its greeting"])
+def test_a_host_that_accepts_and_never_answers(network, ssh, says):
+    with listening(network, says, hangs_up=False) as port:
+        assert ssh.refusal(network.hosts[0].address, port=port, deadline_seconds=1, within=3) == (
+            f"port {port} accepts connections, and no ssh server answered within 1 s: the machine hangs, or something "
+            "else listens there."
+        )
+
+
+@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-gone\r\n"])
+def test_what_is_no_ssh_server(network, ssh, says):
+    with listening(network, says) as port:
+        reason = ssh.refusal(network.hosts[0].address, port=port)
+        assert reason.startswith(f"what listens on port {port} does not go through with ssh's handshake (")
+        assert reason.endswith("): it is no ssh server, or it turns this machine away.")
+
+
+def test_a_name_that_does_not_resolve(network, ssh):
+    reason = ssh.refusal("nosuchhost.invalid", within=15)
+    assert reason.startswith("the name 'nosuchhost.invalid' ")
+    assert "does not resolve" in reason or "was not resolved within 10 s" in reason
+
+
+def test_a_connection_whose_other_end_is_silent_is_closed(network, ssh):
+    host = network.hosts[2]
+    connection = ssh.connect(host.address, keepalive_seconds=0.3)
+    process = connection.start("sleep 1000")
+    assert connection.alive and process.exit_status is None
+    host.power_off()
+    try:
+        start = time.monotonic()
+        assert process.stdout.read() == b""
+        assert process.wait(5) == -1
+        assert time.monotonic() - start < 3
+        assert not connection.alive and connection.lost == "no answer within 0.3 s"
+        with pytest.raises(LaunchError, match=f"^{host.address}: 'true' was not started: .* Connect again.$"):
+            connection.start("true")
+    finally:
+        host.power_on()
+
+
+def test_a_host_that_hangs_after_the_login(network, ssh):
+    """Everything on it is stopped, while its kernel goes on acknowledging: only ssh's own answers are missing."""
+    host = network.hosts[1]
+    connection = ssh.connect(host.address)
+    pids = [pid for pid, words in host.processes() if "sshd" in words]
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        start = time.monotonic()
+        with pytest.raises(LaunchError, match=r"'true' was not started: no answer within 0\.5 s\. Connect again\.$"):
+            connection.start("true", deadline_seconds=0.5)
+        assert time.monotonic() - start < 2
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
