@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import IO, Any
 
+from autodist_core.cluster.machine import own_machine
 from autodist_core.cluster.messages import Message, Sender, received
 from autodist_core.cluster.probes import Listener, measure, reach
 
@@ -30,15 +31,21 @@ class Agent:
         self._listener: Listener | None = None
         self._server: Any = None
 
-    def describe(self) -> Message:
-        """What the chief compares with itself, and with what the spec asks of this node."""
+    def describe(self, to_serve: bool = True) -> Message:
+        """What the chief compares with itself, and with what the spec asks of this node.
+
+        If it is `to_serve` afterwards, TensorFlow is imported meanwhile.
+        """
         from autodist_core.resource_spec.discovery import local_gpus
 
-        return {
+        description = {
             "python": platform.python_version(), "tensorflow": _version("tensorflow"),
             "autodist-keras": _version("autodist-keras"), "host": platform.node(), "time": time.time(),
-            "pid": os.getpid(), "started": _start_of_this_process(), "gpus": list(local_gpus()),
+            "pid": os.getpid(), "started": _start_of_this_process(), "gpus": list(local_gpus()), **own_machine(),
         }
+        if to_serve:
+            threading.Thread(target=_import_tensorflow, daemon=True).start()
+        return description
 
     def listen(self, secret: str, ports: list[int]) -> Message:
         """Take a port, of a range if one is given, and answer whoever knows the secret there."""
@@ -76,7 +83,6 @@ def main() -> None:
     waiting: queue.Queue[Message] = queue.Queue()
     threading.Thread(target=_listen_to_chief, args=(orders, waiting), daemon=True).start()
     threading.Thread(target=_beat, args=(answers,), daemon=True).start()
-    threading.Thread(target=_import_tensorflow, daemon=True).start()
     agent = Agent()
     actions = {name: getattr(agent, name) for name in ACTIONS}
     while True:

@@ -21,6 +21,7 @@ from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node
 
 LOG_LINES = 20
+_END_SECONDS = 2.0
 
 
 class Process(Protocol):
@@ -73,10 +74,15 @@ class ChildProcess:
         self._child.kill()
 
     def close(self) -> None:
-        """Let go of the pipes."""
+        """Let go of the pipes, which ends an agent, and see its end."""
         for stream in (self.stdin, self.stdout, self.stderr):
             with contextlib.suppress(OSError):
                 stream.close()
+        try:
+            self._child.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
 
 
 def child_agent(env: Mapping[str, str]) -> ChildProcess:
@@ -92,6 +98,8 @@ class AgentHandle:
         self.process = process
         self.last_heard = time.monotonic()
         self.description: Message = {}
+        self.clock_offset: float | None = None
+        """Seconds by which its clock is ahead of this one, less what its fastest message needed to come here."""
         self.log: deque[str] = deque(maxlen=LOG_LINES)
         self._sender = Sender(process.stdin)
         self._numbers = itertools.count()
@@ -121,7 +129,9 @@ class AgentHandle:
             found = answer.result(seconds)
         except NotInTime:
             raise LaunchError(
-                self.node.address, f"its agent did not answer '{do}' within {seconds:g} s{self.last_words()}"
+                self.node.address,
+                f"its agent did not answer '{do}' within {seconds:g} s: the machine hangs, or the network is "
+                f"down{self.last_words()}"
             ) from None
         except (OSError, ValueError) as error:
             if isinstance(error, LaunchError):
@@ -166,6 +176,9 @@ class AgentHandle:
         try:
             for message in received(self.process.stdout):
                 self.last_heard = time.monotonic()
+                if "beat" in message:
+                    offset = float(message["beat"]) - time.time()
+                    self.clock_offset = offset if self.clock_offset is None else max(offset, self.clock_offset)
                 answer = self._waiting.get(message.get("answer", -1))
                 if answer is not None:
                     answer.set_result(message)
