@@ -135,7 +135,9 @@ def _build_optimizer(model: Any, step: Callable[[Any], Any]) -> None:
     """
     optimizer = getattr(model, "optimizer", None)
     is_kerass = getattr(step, "__func__", None) is keras.Model.train_step
-    if is_kerass and model.built and type(optimizer) in _ONLY_MAKE_VARIABLES and not optimizer.built:
+    if optimizer is None or type(optimizer) not in _ONLY_MAKE_VARIABLES or optimizer.built:
+        return
+    if is_kerass and model.built:
         with keras.name_scope(optimizer.name, caller=optimizer):
             optimizer.build(model.trainable_variables)
 
