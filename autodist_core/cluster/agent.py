@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from importlib import metadata
 from typing import IO, Any
 
+from autodist_core.cluster.machine import own_machine
 from autodist_core.cluster.messages import Message, Sender, received
 from autodist_core.cluster.probes import Listener, measure, reach
 from autodist_core.errors import LaunchError
@@ -32,32 +33,23 @@ class Agent:
     def __init__(self) -> None:
         self._listener: Listener | None = None
         self._server: Any = None
-        self._tensorflow: Future[None] = Future()
+        self._tensorflow: Future[None] | None = None
 
-    def import_tensorflow(self) -> None:
-        """While the chief still asks who is there, so that the server is up the sooner."""
-        # TensorFlow's import writes Keras's settings into the user's home, where there are none yet, and asks for a
-        # directory for temporary files; Python would write one to see which directory takes it. Neither is needed.
-        os.environ["KERAS_HOME"] = os.devnull
-        tempfile.tempdir = os.environ.get("TMPDIR", "/tmp")
-        try:
-            import tensorflow as tf
+    def describe(self, to_serve: bool = True) -> Message:
+        """What the chief compares with itself, and with what the spec asks of this node.
 
-            tf.distribute.Server  # noqa: B018
-        except Exception as error:
-            self._tensorflow.set_exception(error)
-        else:
-            self._tensorflow.set_result(None)
-
-    def describe(self) -> Message:
-        """What the chief compares with itself, and with what the spec asks of this node."""
+        If it is `to_serve` afterwards, TensorFlow is imported meanwhile.
+        """
         from autodist_core.resource_spec.discovery import local_gpus
 
-        return {
+        description = {
             "python": platform.python_version(), "tensorflow": _version("tensorflow"),
             "autodist-keras": _version("autodist-keras"), "host": platform.node(), "time": time.time(),
-            "gpus": list(local_gpus()),
+            "gpus": list(local_gpus()), **own_machine(),
         }
+        if to_serve:
+            self._import_ahead()
+        return description
 
     def listen(self, secret: str, ports: list[int]) -> Message:
         """Take a port, of a range if one is given, and answer whoever knows the secret there."""
@@ -82,7 +74,7 @@ class Agent:
     def serve(self, job: str, task: int, tasks: list[str], cpus: int, admitted: list[str]) -> Message:
         """Give the port to a TensorFlow server that admits these addresses only."""
         try:
-            self._tensorflow.result()
+            self._import_ahead().result()
         except Exception as error:
             # Of a module that failed once, a second import says something else.
             raise LaunchError("", f"TensorFlow cannot be imported ({type(error).__name__}: {error})") from error
@@ -92,6 +84,13 @@ class Agent:
             self._listener.close()
         self._server = start(job, task, tasks, cpus, admitted)
         return {"strangers": self._server.strangers}
+
+    def _import_ahead(self) -> Future[None]:
+        """While the chief still asks who is there, so that the server is up the sooner."""
+        if self._tensorflow is None:
+            self._tensorflow = Future()
+            threading.Thread(target=_import_tensorflow, args=(self._tensorflow,), daemon=True).start()
+        return self._tensorflow
 
 
 ACTIONS = ("describe", "listen", "reach", "measure", "visitors", "serve")
@@ -105,7 +104,6 @@ def main() -> None:
     threading.Thread(target=_listen_to_chief, args=(orders, waiting), daemon=True).start()
     threading.Thread(target=_beat, args=(answers,), daemon=True).start()
     agent = Agent()
-    threading.Thread(target=agent.import_tensorflow, daemon=True).start()
     actions = {name: getattr(agent, name) for name in ACTIONS}
     while True:
         try:
@@ -158,6 +156,21 @@ def _end(why: str) -> None:
     # A TensorFlow server cannot be stopped, and its threads keep a process from ending by itself.
     print(f"autodist agent: {why}; it ends.", file=sys.stderr, flush=True)
     os._exit(1)
+
+
+def _import_tensorflow(outcome: Future[None]) -> None:
+    # The import writes Keras's settings into the user's home, where there are none yet, and asks for a directory for
+    # temporary files; Python would write one to see which directory takes it. Neither is needed.
+    os.environ["KERAS_HOME"] = os.devnull
+    tempfile.tempdir = os.environ.get("TMPDIR", "/tmp")
+    try:
+        import tensorflow as tf
+
+        tf.distribute.Server  # noqa: B018
+    except Exception as error:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(None)
 
 
 def _version(distribution: str) -> str:

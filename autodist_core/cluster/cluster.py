@@ -6,7 +6,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from concurrent.futures import Future
 
 from autodist_core.cluster.handle import AgentHandle
@@ -16,7 +16,6 @@ from autodist_core.resource_spec import ResourceSpec
 
 LOST_AFTER_SECONDS = 60.0
 _GLANCE, _BEAT = 0.25, 2.0
-_NO_PROXY = "no_grpc_proxy"
 
 
 class Cluster:
@@ -83,17 +82,16 @@ class Cluster:
         return ""
 
 
-def go_directly_to(address: str) -> None:
-    """Let gRPC in this process connect to an address without asking the http_proxy of the environment.
+def go_directly_to(address: str, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let gRPC in this process connect to an address without asking the environment's http_proxy.
 
-    >>> import os
-    >>> os.environ["no_proxy"] = "localhost"
-    >>> go_directly_to("10.0.0.1")
-    >>> os.environ.pop("no_proxy"), os.environ.pop("no_grpc_proxy")
-    ('localhost', 'localhost,10.0.0.1')
+    >>> environment = {"http_proxy": "http://proxy:3128", "no_proxy": "localhost"}
+    >>> go_directly_to("10.0.0.1", environment)
+    >>> environment["no_grpc_proxy"]
+    'localhost,10.0.0.1'
     """
     # gRPC reads the first of the two that is there. The user's own entries stay.
-    known = os.environ.get(_NO_PROXY, os.environ.get("no_proxy", ""))
+    known = environment.get("no_grpc_proxy", environment.get("no_proxy", ""))
     names = [name for name in known.split(",") if name]
     if address not in names:
-        os.environ[_NO_PROXY] = ",".join([*names, address])
+        environment["no_grpc_proxy"] = ",".join([*names, address])

@@ -21,6 +21,7 @@ from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node
 
 LOG_LINES = 20
+_END_SECONDS = 2.0
 
 
 class Process(Protocol):
@@ -73,10 +74,15 @@ class ChildProcess:
         self._child.kill()
 
     def close(self) -> None:
-        """Let go of the pipes."""
+        """Let go of the pipes, which ends an agent, and see its end."""
         for stream in (self.stdin, self.stdout, self.stderr):
             with contextlib.suppress(OSError):
                 stream.close()
+        try:
+            self._child.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
 
 
 def child_agent(env: Mapping[str, str]) -> ChildProcess:
@@ -93,6 +99,8 @@ class AgentHandle:
         self.last_heard = time.monotonic()
         self.description: Message = {}
         self._identity = 0, 0
+        self.clock_offset: float | None = None
+        """Seconds by which its clock is ahead of this one, less what its fastest message needed to come here."""
         self.log: deque[str] = deque(maxlen=LOG_LINES)
         self._sender = Sender(process.stdin)
         self._numbers = itertools.count()
@@ -122,7 +130,9 @@ class AgentHandle:
             found = answer.result(seconds)
         except NotInTime:
             raise LaunchError(
-                self.node.address, f"its agent did not answer '{do}' within {seconds:g} s{self.last_words()}"
+                self.node.address,
+                f"its agent did not answer '{do}' within {seconds:g} s: the machine hangs, or the network is "
+                f"down{self.last_words()}"
             ) from None
         except (OSError, ValueError) as error:
             if isinstance(error, LaunchError):
@@ -169,6 +179,9 @@ class AgentHandle:
                 self.last_heard = time.monotonic()
                 if "pid" in message:
                     self._identity = int(message["pid"]), int(message["started"])
+                if "beat" in message:
+                    offset = float(message["beat"]) - time.time()
+                    self.clock_offset = offset if self.clock_offset is None else max(offset, self.clock_offset)
                 answer = self._waiting.get(message.get("answer", -1))
                 if answer is not None:
                     answer.set_result(message)

@@ -19,6 +19,7 @@ from autodist_core.cluster.admission import plain_address
 
 _NONCE, _PATIENCE = 32, 5.0
 _CHUNK = 1 << 18
+_REMEDY = "Let the firewalls between the nodes pass the ports of AUTODIST_PORTS, or correct the address"
 
 
 class Listener:
@@ -33,7 +34,7 @@ class Listener:
 
     @property
     def visitors(self) -> list[str]:
-        """The addresses of those who knew the secret."""
+        """The addresses of those who knew the secret, that of the latest visit last."""
         return list(self._visitors)
 
     def close(self) -> None:
@@ -55,7 +56,9 @@ class Listener:
             try:
                 connection.settimeout(_PATIENCE)
                 shake_hands(connection, self._secret, b"listener", b"caller")
-                self._visitors[str(plain_address(peer))] = None
+                visitor = str(plain_address(peer))
+                self._visitors.pop(visitor, None)
+                self._visitors[visitor] = None
                 connection.sendall(b"!")
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 while chunk := connection.recv(_CHUNK):
@@ -81,10 +84,8 @@ def reach(secret: str, peers: Sequence[tuple[str, int]], seconds: float) -> list
             _connect(secret, peer, seconds).close()
         except ValueError as error:
             return str(error)
-        except TimeoutError:
-            return f"no answer within {seconds:g} s (a firewall, or a wrong address)"
         except OSError as error:
-            return error.strerror or str(error)
+            return f"{_why(error, seconds)}. {_REMEDY}"
         return None
 
     with ThreadPoolExecutor(max(1, len(peers))) as pool:
@@ -92,7 +93,7 @@ def reach(secret: str, peers: Sequence[tuple[str, int]], seconds: float) -> list
 
 
 def measure(secret: str, peer: tuple[str, int], seconds: float) -> dict[str, Any]:
-    """Round trip in seconds (the median of 20) and bits a second towards a listener.
+    """Round trip in seconds (the median of 20) and bits a second towards a listener, or the `problem` with it.
 
     >>> listener = Listener("of this run")
     >>> found = measure("of this run", ("127.0.0.1", listener.port), 0.05)
@@ -100,17 +101,26 @@ def measure(secret: str, peer: tuple[str, int], seconds: float) -> dict[str, Any
     True
     >>> listener.close()
     """
-    with _connect(secret, peer, _PATIENCE) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(_PATIENCE + seconds)
-        trips = sorted(_ask(connection) for _ in range(20))
-        chunk, sent, start = bytes(_CHUNK), 0, time.perf_counter()
-        while time.perf_counter() - start < seconds:
-            connection.sendall(chunk)
-            sent += len(chunk)
-        _ask(connection)  # what was sent has arrived when this is answered
-        elapsed = time.perf_counter() - start
-        return {"round_trip": trips[len(trips) // 2], "bits_per_second": 8 * sent / elapsed}
+    try:
+        with _connect(secret, peer, _PATIENCE) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(_PATIENCE + seconds)
+            trips = sorted(_ask(connection) for _ in range(20))
+            chunk, sent, start = bytes(_CHUNK), 0, time.perf_counter()
+            while time.perf_counter() - start < seconds:
+                connection.sendall(chunk)
+                sent += len(chunk)
+            _ask(connection)  # what was sent has arrived when this is answered
+            elapsed = time.perf_counter() - start
+            return {"round_trip": trips[len(trips) // 2], "bits_per_second": 8 * sent / elapsed}
+    except (OSError, ValueError) as error:
+        return {"problem": _why(error, _PATIENCE + seconds)}
+
+
+def _why(error: Exception, seconds: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {seconds:g} s"
+    return str(getattr(error, "strerror", None) or error)
 
 
 def _ask(connection: socket.socket) -> float:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import io
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 from autodist_core.cluster.probes import bind, shake_hands
@@ -79,6 +81,9 @@ def stand_by(port: int, wait: float = WAIT_SECONDS, linger: float = LINGER_SECON
     a run that ended in order, the next one has `linger` seconds.
     """
     known, listener = secret(), bind([port])
+    if threading.current_thread() is threading.main_thread():
+        # A scheduler ends a job by this signal: the agent goes with the one who stands by for it.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     patience = wait
     while True:
         connection = _next_chief(listener, known, patience)
@@ -113,13 +118,15 @@ def _serve(connection: socket.socket) -> int:
     with connection:
         pipe = connection.fileno()
         agent = subprocess.Popen([sys.executable, "-m", "autodist_core.cluster.agent"], stdin=pipe, stdout=pipe)
-        while agent.poll() is None:
-            time.sleep(0.1)
-            if _hung_up(connection):
-                try:
+        try:
+            while agent.poll() is None:
+                time.sleep(0.1)
+                if _hung_up(connection):
                     agent.wait(_GRACE)
-                except subprocess.TimeoutExpired:
-                    agent.kill()
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            agent.kill()
         return agent.wait()
 
 

@@ -37,7 +37,7 @@ class Order(Kernel):
         for variable, found in touches.items():
             _order(draft, variable, found)
         # On each machine one node that stands for what the step does there, so that not every write is reported.
-        done: dict[str, list[str]] = {}
+        done: dict[str, list[str]] = {} if draft.targets else {"": []}
         for name in dict.fromkeys(alive(draft.editor, name) for name in draft.targets):
             done.setdefault(host_of(draft.editor[name].device), []).append(f"^{name}")
         draft.steps += [

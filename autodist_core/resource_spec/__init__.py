@@ -100,7 +100,7 @@ class ResourceSpec:
         nodes, spec._groups = grammar.parse(discovery.cluster_content(tasks, count), source)
         agents = {task.host: task for task in reversed(tasks)}
         spec._nodes = tuple(replace(node, agent_port=agents[node.address].port) for node in nodes)
-        spec._own = next((task for task in tasks if (task.job, task.index) == own), tasks[0])
+        spec._own = discovery.find_task(tasks, own, source)
         spec._is_agent = spec._own in agents.values()
         return spec
 

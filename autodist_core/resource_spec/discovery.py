@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,19 @@ def cluster_tasks(cluster: Mapping[str, Any], source: str) -> list[Task]:
             f"{source}: the cluster has no 'chief' and no 'worker'. Received the jobs: {', '.join(cluster)}."
         )
     return [*found, *_tasks(cluster, ("ps",), source)]
+
+
+def find_task(tasks: Sequence[Task], own: tuple[str, int] | None, source: str) -> Task:
+    """The task of this process; the chief's where the cluster's description does not say."""
+    if own is None:
+        return tasks[0]
+    found = next((task for task in tasks if (task.job, task.index) == own), None)
+    if found is None:
+        raise ResourceSpecError(
+            f"{source}: this process is task {own[1]} of job '{own[0]}', which takes no part in training. "
+            f"Tasks that do: {', '.join(f'{task.job} {task.index}' for task in tasks)}."
+        )
+    return found
 
 
 def cluster_content(tasks: Iterable[Task], gpus: int) -> dict[str, Any]:

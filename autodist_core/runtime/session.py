@@ -13,13 +13,11 @@ from autodist_core.cluster import Cluster
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.kernel import DistributedGraph, Placement, build
-from autodist_core.kernel.placement import Copy
 from autodist_core.runtime.batches import Batches, slices
 from autodist_core.runtime.calls import Calls
 from autodist_core.runtime.kept import KeptVariables
 from autodist_core.runtime.loose import LooseStep
-
-_GOLDEN = 0x9E3779B9
+from autodist_core.runtime.transfers import Transfers
 
 
 class DistributedSession:
@@ -33,9 +31,7 @@ class DistributedSession:
         self._session = tf.compat.v1.Session(target, self._graph, _config(placement))
         self._kept = KeptVariables(self._graph, self._run)
         self._variables: dict[str, Variable] = {}
-        self._loaders: dict[str, tuple[list[Any], list[Any]]] = {}
-        self._readers: dict[str, Any] = {}
-        self._calls: dict[tuple[str, ...], Callable[..., Any]] = {}
+        self._transfers = Transfers(self._graph, self._session, placement, self.call)
         self._functions = 0
         self._loose: list[LooseStep] = []
 
@@ -73,22 +69,7 @@ class DistributedSession:
         if not values:
             return
         self.settle()
-        feeds: list[Any] = []
-        arrays: list[np.ndarray] = []
-        operations: list[Any] = []
-        for name, value in values.items():
-            if name not in self._loaders:
-                self._loaders[name] = self._make_loader(self._variables[name])
-            placeholders, assigns = self._loaders[name]
-            variants = [_for_copy(self._variables[name], copy, value) for copy in self._distinct(name)] or [value]
-            feeds += placeholders
-            arrays += variants
-            operations += assigns
-        if operations:
-            key = ("load", *values)
-            if key not in self._calls:
-                self._calls[key] = self._session.make_callable(operations, feed_list=feeds)
-            self.call("the loading of variables", self._calls[key], *arrays)
+        self._transfers.load([self._variables[name] for name in values], values)
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """The current value of variables."""
@@ -97,13 +78,7 @@ class DistributedSession:
         if not names:
             return {}
         self.settle()
-        for name in names:
-            if name not in self._readers:
-                self._readers[name] = self._make_reader(self._variables[name])
-        key = ("read", *names)
-        if key not in self._calls:
-            self._calls[key] = self._session.make_callable([self._readers[name] for name in names])
-        return dict(zip(names, self.call("the reading of variables", self._calls[key]), strict=True))
+        return self._transfers.read([self._variables[name] for name in names])
 
     def read_kept(self) -> dict[str, np.ndarray]:
         """What kernels keep between steps, such as the residuals of compressors, by name."""
@@ -130,7 +105,7 @@ class DistributedSession:
         self._session = None
         self._graph = None
         self._kept.drop()
-        self._calls.clear()
+        self._transfers.drop()
 
     def call(self, doing: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call into TensorFlow; over a cluster so that the wait for it ends when a node is lost."""
@@ -144,48 +119,6 @@ class DistributedSession:
     def _require_open(self) -> None:
         if self._session is None:
             raise SessionError("this distributed session is closed; call fit again to open a new one.")
-
-    def _distinct(self, name: str) -> list[Copy]:
-        """Copies that may be loaded with different values, the common one first."""
-        copies = self.placement.copies(name)
-        variable = self._variables[name]
-        return [copy for index, copy in enumerate(copies) if index == 0 or _is_own(variable, copy)]
-
-    def _make_loader(self, variable: Variable) -> tuple[list[Any], list[Any]]:
-        dtype = tf.as_dtype(variable.dtype)
-        placeholders: list[Any] = []
-        assigns: list[Any] = []
-        with self._graph.as_default():
-            for copy in self.placement.copies(variable.name):
-                if not placeholders or _is_own(variable, copy):
-                    with tf.device(self.placement.tasks.chief):
-                        placeholders.append(tf.compat.v1.placeholder(dtype, variable.shape))
-                    source = placeholders[-1]
-                else:
-                    source = placeholders[0]
-                with tf.device(copy.device):
-                    assigns.append(tf.raw_ops.AssignVariableOp(resource=_handle(variable, copy), value=source))
-            parts = self.placement.parts.get(variable.name, ())
-            if parts and not placeholders:
-                with tf.device(self.placement.tasks.chief):
-                    placeholders.append(tf.compat.v1.placeholder(dtype, variable.shape))
-            for part in parts:
-                begin = [part.offset if axis == part.axis else 0 for axis in range(len(part.shape))]
-                for copy in self.placement.copies(part.name):
-                    with tf.device(copy.device):
-                        piece = tf.slice(placeholders[0], begin, part.shape)
-                        assigns.append(tf.raw_ops.AssignVariableOp(resource=_handle(part, copy), value=piece))
-        return placeholders, assigns
-
-    def _make_reader(self, variable: Variable) -> Any:
-        parts = self.placement.parts.get(variable.name, ())
-        if parts:
-            pieces = [self._make_reader(part) for part in parts]
-            with self._graph.as_default(), tf.device(self.placement.tasks.chief):
-                return tf.concat(pieces, axis=parts[0].axis)
-        copy = self.placement.copies(variable.name)[0]
-        with self._graph.as_default(), tf.device(copy.device):
-            return tf.raw_ops.ReadVariableOp(resource=_handle(variable, copy), dtype=tf.as_dtype(variable.dtype))
 
     def import_graph(
         self, graph: DistributedGraph, prefix: str, doing: Callable[[], str] = lambda: "a step"
@@ -253,28 +186,6 @@ class Step:
 
 
 AnyStep = Step | LooseStep
-
-
-def _is_own(variable: Variable, copy: Copy) -> bool:
-    """Whether a copy starts from another value than the first one: sums from zero, seeds from their own stream."""
-    return bool(copy.replica) and (variable.kind == "seed" or variable.aggregation == "sum")
-
-
-def _for_copy(variable: Variable, copy: Copy, value: np.ndarray) -> np.ndarray:
-    if not _is_own(variable, copy):
-        return value
-    if variable.kind == "seed":
-        offset = np.array(value, copy=True)
-        bits = offset.view(f"u{offset.dtype.itemsize}")
-        bits[0] = (int(bits[0]) + (copy.replica or 0) * _GOLDEN) % (1 << 8 * bits.itemsize)
-        return offset
-    return np.zeros_like(value)
-
-
-def _handle(variable: Variable, copy: Copy) -> Any:
-    return tf.raw_ops.VarHandleOp(
-        dtype=tf.as_dtype(variable.dtype), shape=variable.shape, shared_name=copy.name, name=None
-    )
 
 
 def _abandon(session: Any) -> None:

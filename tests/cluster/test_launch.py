@@ -183,7 +183,8 @@ def test_an_agent_that_never_answers(network, monkeypatch):
     monkeypatch.setenv("AUTODIST_DEADLINES", "answer=3")
     tool(network.hosts[1], "python", "sleep 30; true")
     assert refusal(network, 12, host1=TOOLS) == [
-        f"{network.hosts[1].address}: its agent did not answer 'describe' within 3 s."
+        f"{network.hosts[1].address}: its agent did not answer 'describe' within 3 s: the machine hangs, or the "
+        "network is down."
     ]
 
 

@@ -14,7 +14,8 @@ from autodist_core.errors import SessionError
 from autodist_core.graph_item import Variable
 from autodist_core.kernel import inference
 from autodist_core.runtime import DistributedSession, Step
-from autodist_core.runtime.session import _GOLDEN, slices
+from autodist_core.runtime.batches import slices
+from autodist_core.runtime.transfers import _GOLDEN
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import spec_of, trace
 from tests.kernel.graphs import dense_item, machine, placed

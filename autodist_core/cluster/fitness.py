@@ -1,0 +1,57 @@
+"""Whether a node is fit to take part, from what its agent says of it; each answer names the remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from autodist_core.cluster.handle import AgentHandle
+from autodist_core.resource_spec import Node
+
+CLOCK_SECONDS = 60.0
+_COMPARED = {"tensorflow": "TensorFlow", "autodist-keras": "autodist-keras"}
+
+
+def unfit(node: Node, own: Mapping[str, Any], chief: Mapping[str, Any], clock_offset: float | None) -> Iterator[str]:
+    """What of a node's description does not go with the chief's (if there is one), or with what the spec asks of it.
+
+    >>> own = {"python": "3.12.1", "tensorflow": "2.21.0", "autodist-keras": "0.1.0", "gpus": []}
+    >>> list(unfit(Node("10.0.0.2", gpus=(0,)), own, own | {"python": "3.12.4"}, 0.1))
+    ['the spec asks for GPU:0, and 0 GPUs are there: correct the spec, or install the driver']
+    """
+    if chief and own["python"].split(".")[:2] != chief["python"].split(".")[:2]:
+        yield (
+            f"Python {own['python']} there, {chief['python']} on the chief: the minor versions must be equal. Install "
+            "it, or name an environment that has it by 'python_venv'"
+        )
+    for key, name in _COMPARED.items():
+        if chief and own[key] != chief[key]:
+            yield (
+                f"{name} {own[key] or 'is not installed'} there, {chief[key] or 'not installed'} on the chief: install "
+                "the same"
+            )
+    missing = [f"GPU:{index}" for index in node.gpus if index not in own["gpus"]]
+    if missing:
+        yield (
+            f"the spec asks for {', '.join(missing)}, and {len(own['gpus'])} GPUs are there: correct the spec, or "
+            "install the driver"
+        )
+    if clock_offset is not None and abs(clock_offset) > CLOCK_SECONDS:
+        yield f"its clock is {clock_offset:+.0f} s off the chief's: let both follow a time server"
+
+
+def why_silent(agent: AgentHandle) -> str:
+    """Why an agent did not come so far as to answer, if its log tells."""
+    log = "\n".join(agent.log)
+    missing = re.search(r"No module named '?([\w.]+)", log)
+    if missing:
+        whole = missing[1].startswith("autodist")
+        return (
+            f"{'autodist-keras' if whole else missing[1]} is not installed for the Python that runs there. Install "
+            f"{'it' if whole else 'autodist-keras with its dependencies'} there, or name the environment that has it "
+            "by 'python_venv' in the node's ssh group"
+        )
+    if "not found" in log and "python" in log:
+        return "there is no Python: say how to get one by 'python_venv' in the node's ssh group" + agent.last_words()
+    return ""

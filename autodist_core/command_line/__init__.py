@@ -1,0 +1,80 @@
+"""The command `autodist`, also as `python -m autodist_core`.
+
+A command is a module with `arguments(parser)` and `run(options) -> exit status`, imported only when it is asked for, so
+that `autodist doctor` answers in a second. The one that needs Keras lies beside it, and is known here by name only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module, metadata
+
+from autodist_core.errors import AutodistError
+
+COMMANDS = {
+    "doctor": ("autodist_core.command_line.doctor", "check all nodes of a cluster, and the links between them"),
+    "plan": ("autodist_keras.command_line", "print what a strategy does with each variable of a saved model"),
+    "agent": ("autodist_core.command_line.agent", "wait for the chief, on a node where a scheduler starts it"),
+}
+"""The commands: the module, and the line of help."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit status, which is 1 after an error and 2 after wrong usage.
+
+    >>> main(["agent", "--port", "0"])
+    Traceback (most recent call last):
+    SystemExit: 2
+    """
+    words = sys.argv[1:] if words is None else words
+    chosen = next((word for word in words if not word.startswith("-")), "")
+    try:
+        options = _parser(chosen).parse_args(words)
+        status: int = options.run(options)
+        sys.stdout.flush()
+        return status
+    except AutodistError as error:
+        print(f"autodist {chosen}: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        print(f"autodist {chosen}: it needs {error.name}, which is not installed here.", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # Whoever read the output has enough; Python would still flush to nobody at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print(f"autodist {chosen}: interrupted", file=sys.stderr)
+        return 130
+
+
+def version() -> str:
+    """The version that is installed.
+
+    >>> version().startswith("autodist-keras ")
+    True
+    """
+    try:
+        return f"autodist-keras {metadata.version('autodist-keras')}"
+    except metadata.PackageNotFoundError:
+        return "autodist-keras (not installed, used from a checkout)"
+
+
+def _parser(chosen: str) -> argparse.ArgumentParser:
+    """The parser of all commands, with the options of the chosen one."""
+    parser = argparse.ArgumentParser(
+        prog="autodist", description="Train a Keras model on several devices and machines.",
+        epilog="'autodist COMMAND --help' tells about one command.",
+    )
+    parser.add_argument("--version", action="version", version=version())
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, (module, line) in COMMANDS.items():
+        command = commands.add_parser(name, help=line, description=f"{line[:1].upper()}{line[1:]}.")
+        if name == chosen:
+            found = import_module(module)
+            found.arguments(command)
+            command.set_defaults(run=found.run)
+    return parser

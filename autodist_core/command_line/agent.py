@@ -1,0 +1,75 @@
+"""`autodist agent`: an agent that a scheduler starts waits for its chief."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+
+from autodist_core.cluster.standing import LINGER_SECONDS, WAIT_SECONDS, stand_by
+from autodist_core.command_line import values
+from autodist_core.errors import LaunchError, ResourceSpecError
+from autodist_core.resource_spec import ResourceSpec, discovery
+
+_log = logging.getLogger("autodist")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("--port", type=values.port, help="where to wait (default: the port of TF_CONFIG's own task)")
+    parser.add_argument(
+        "--wait", type=values.seconds, default=WAIT_SECONDS, metavar="SECONDS",
+        help=f"how long the chief may take to come (default: {WAIT_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--linger", type=values.seconds, default=LINGER_SECONDS, metavar="SECONDS",
+        help=f"how long to wait for another run after one has ended (default: {LINGER_SECONDS:g})",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve the chief's runs; 0 when they are over, 1 if no chief came or its connection broke for good."""
+    logging.basicConfig(stream=sys.stderr, format="autodist agent: %(message)s", level=logging.INFO)
+    port = options.port or own_port()
+    if port is None:
+        _log.info("another task of this machine is its agent; nothing is left to do here.")
+        return 0
+    _log.info("waiting at port %d for the chief.", port)
+    try:
+        return stand_by(port, options.wait, options.linger)
+    except OSError as error:
+        if isinstance(error, LaunchError):
+            raise
+        raise LaunchError(
+            "", f"port {port} of this machine cannot be had ({error}): another agent waits there, or another program "
+            "has it, or it is below 1024. End that, or give another one to the task in TF_CONFIG, or by --port"
+        ) from None
+
+
+def own_port() -> int | None:
+    """The port of TF_CONFIG's own task, or None where another task of the same machine is its agent."""
+    if not os.environ.get("TF_CONFIG"):
+        raise ResourceSpecError(
+            "at which port? TF_CONFIG, whose own task would tell, is not set. Let the scheduler set it, or give --port."
+        )
+    cluster, own = discovery.tf_config_content(None)
+    tasks = discovery.cluster_tasks(cluster, "TF_CONFIG")
+    task = next((task for task in tasks if (task.job, task.index) == own), None)
+    if task is None:
+        known = ", ".join(f"{task.job} {task.index}" for task in tasks)
+        received = f"{own[0]} {own[1]}" if own else "no 'task' with 'type' and 'index'"
+        raise ResourceSpecError(
+            f"TF_CONFIG: 'task' must say which task this is, one of: {known}. Received: {received}. Correct what sets "
+            "it, or give --port."
+        )
+    if task.host == tasks[0].host:
+        raise ResourceSpecError(
+            f"TF_CONFIG: {task.job} {task.index} is on the chief's machine, {task.host}, and agents wait on the others "
+            "only. Start your program there."
+        )
+    if task.port is None:
+        raise ResourceSpecError(
+            f"TF_CONFIG: {task.job} {task.index} has no port in '{task.host}'. Write 'host:port', or give --port."
+        )
+    return ResourceSpec.from_tf_config(gpus=0).own_port

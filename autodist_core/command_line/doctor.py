@@ -1,0 +1,35 @@
+"""`autodist doctor`: whether a run could start, before it does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+
+from autodist_core.cluster.doctor import diagnose
+from autodist_core.cluster.report_text import plain, text
+from autodist_core.command_line import values
+from autodist_core.resource_spec import ResourceSpec
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("file", metavar="cluster.yml", help="the file that describes the nodes")
+    parser.add_argument(
+        "--seconds", type=values.seconds, default=1.0, help="the time for which each bandwidth is measured (default: 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the report; 0 if all nodes are ready, else 1."""
+    lock = threading.Lock()
+
+    def say(line: str) -> None:
+        with lock:
+            print(f"autodist doctor: {line}", file=sys.stderr, flush=True)
+
+    report = diagnose(ResourceSpec(options.file), options.seconds, say)
+    print(json.dumps(plain(report), indent=2) if options.json else text(report))
+    return 1 if report.problems else 0

@@ -1,0 +1,35 @@
+"""What options take, and what is said of anything else."""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentTypeError
+
+
+def seconds(word: str) -> float:
+    """A time to wait or to measure.
+
+    >>> seconds("0.5")
+    0.5
+    >>> seconds("soon")
+    Traceback (most recent call last):
+    argparse.ArgumentTypeError: expected a number of seconds above 0, received 'soon'
+    """
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise ArgumentTypeError(f"expected a number of seconds above 0, received {word!r}")
+    return number
+
+
+def port(word: str) -> int:
+    """The number of a port.
+
+    >>> port("8888")
+    8888
+    """
+    if not (word.isdecimal() and 0 < int(word) < 65536):
+        raise ArgumentTypeError(f"expected a port from 1 to 65535, received {word!r}")
+    return int(word)

@@ -1,0 +1,242 @@
+"""Variables in and out of a session, in messages of a limited size; from machine to machine in a chain.
+
+Over a cluster a message may not reach 2 GB. So many small variables travel in one call, and a large one by its rows.
+What all machines get passes from one to the next, so that the chief sends it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.graph_item import Variable
+from autodist_core.kernel import Placement
+from autodist_core.kernel.placement import Copy
+from autodist_core.kernel.tasks import host_of
+
+MESSAGE_BYTES = 1 << 28
+_GOLDEN = 0x9E3779B9
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a variable, or all of it."""
+
+    variable: Variable
+    start: int = 0
+    stop: int | None = None
+    """None for all rows."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        if self.stop is None:
+            return self.variable.byte_size
+        return self.variable.byte_size // self.variable.shape[0] * (self.stop - self.start)
+
+    def of(self, value: np.ndarray) -> np.ndarray:
+        """Its part of a value of the variable."""
+        return value if self.stop is None else value[self.start : self.stop]
+
+
+def pieces(variable: Variable, limit: int) -> Iterator[Piece]:
+    """A variable in pieces that fit into a message each, or as single rows."""
+    if variable.byte_size <= limit or not variable.shape:
+        yield Piece(variable)
+        return
+    rows = max(1, limit * variable.shape[0] // variable.byte_size)
+    for start in range(0, variable.shape[0], rows):
+        yield Piece(variable, start, min(start + rows, variable.shape[0]))
+
+
+def messages(found: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
+    """Pieces, several to a message."""
+    message: list[Piece] = []
+    for piece in found:
+        if message and sum(each.size for each in message) + piece.size > limit:
+            yield message
+            message = []
+        message.append(piece)
+    if message:
+        yield message
+
+
+class Transfers:
+    """Writes and reads the variables of one session."""
+
+    def __init__(self, graph: Any, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
+        self._graph = graph
+        self._session = session
+        self._placement = placement
+        self._call = call
+        self._writers: dict[Piece, tuple[list[Any], list[Any]]] = {}
+        self._readers: dict[Piece, Any] = {}
+        self._calls: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    def load(self, variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> None:
+        """Write every copy of each variable."""
+        for message in self._messages(variables):
+            begun = [piece for piece in message if piece.stop is not None and piece.start == 0]
+            if begun:
+                self._run(("make", *begun), [make for piece in begun for make in self._make(piece.variable)])
+            for piece in message:
+                if piece not in self._writers:
+                    self._writers[piece] = self._writer(piece)
+            feeds = [feed for piece in message for feed in self._writers[piece][0]]
+            writes = [write for piece in message for write in self._writers[piece][1]]
+            arrays = [array for piece in message for array in self._arrays(piece, values[piece.variable.name])]
+            if writes:
+                self._run(("load", *message), writes, feeds, arrays)
+
+    def read(self, variables: Sequence[Variable]) -> dict[str, np.ndarray]:
+        """The current value of each."""
+        found: dict[str, list[np.ndarray]] = {variable.name: [] for variable in variables}
+        for message in self._messages(variables):
+            for piece in message:
+                if piece not in self._readers:
+                    self._readers[piece] = self._reader(piece)
+            arrays = self._run(("read", *message), [self._readers[piece] for piece in message])
+            for piece, array in zip(message, arrays, strict=True):
+                found[piece.variable.name].append(array)
+        return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
+
+    def _messages(self, variables: Sequence[Variable]) -> Iterator[list[Piece]]:
+        # Here nothing is sent, and one call is cheaper than two.
+        limit = MESSAGE_BYTES if self._placement.tasks.job else max(1, sum(v.byte_size for v in variables))
+        return messages((piece for variable in variables for piece in pieces(variable, limit)), limit)
+
+    def drop(self) -> None:
+        """Let go of the session."""
+        self._graph = self._session = None
+        self._writers.clear()
+        self._readers.clear()
+        self._calls.clear()
+
+    def _run(
+        self, key: tuple[Any, ...], nodes: list[Any], feeds: Sequence[Any] = (), arrays: Sequence[Any] = ()
+    ) -> Any:
+        if key not in self._calls:
+            self._calls[key] = self._session.make_callable(nodes, feed_list=list(feeds))
+        return self._call("the moving of variables", self._calls[key], *arrays)
+
+    def _arrays(self, piece: Piece, value: np.ndarray) -> list[np.ndarray]:
+        variable = piece.variable
+        return [piece.of(_for_copy(variable, copy, value)) for copy in self._distinct(variable)] or [piece.of(value)]
+
+    def _distinct(self, variable: Variable) -> list[Copy]:
+        """Copies that may be loaded with different values, the common one first."""
+        copies = self._placement.copies(variable.name)
+        return [copy for index, copy in enumerate(copies) if index == 0 or _is_own(variable, copy)]
+
+    def _make(self, variable: Variable) -> Iterator[Any]:
+        """Make every copy of what is written row by row."""
+        for part in (variable, *self._placement.parts.get(variable.name, ())):
+            for copy in self._placement.copies(part.name):
+                with self._graph.as_default(), tf.device(copy.device):
+                    zeros = tf.zeros(part.shape, tf.as_dtype(part.dtype))
+                    yield tf.raw_ops.AssignVariableOp(resource=_handle(part, copy), value=zeros)
+
+    def _writer(self, piece: Piece) -> tuple[list[Any], list[Any]]:
+        variable, copies = piece.variable, self._placement.copies(piece.variable.name)
+        shape = variable.shape if piece.stop is None else (piece.stop - piece.start, *variable.shape[1:])
+        with self._graph.as_default():
+            with tf.device(self._placement.tasks.chief):
+                count = max(1, len(self._distinct(variable)))
+                feeds = [tf.compat.v1.placeholder(tf.as_dtype(variable.dtype), shape) for _ in range(count)]
+            own = iter(feeds[1:])
+            shared = [copy for index, copy in enumerate(copies) if index == 0 or not _is_own(variable, copy)]
+            chief, partial = self._placement.tasks.chief, piece.stop is not None
+            writes = _chain(variable, shared, feeds[0], piece.start, partial, chief)
+            for copy in copies:
+                if copy not in shared:
+                    writes.append(_write(variable, copy, next(own), 0, False))
+            for part in self._placement.parts.get(variable.name, ()):
+                writes += self._write_part(piece, part, feeds[0])
+        return feeds, writes
+
+    def _write_part(self, piece: Piece, part: Variable, source: Any) -> list[Any]:
+        """What a piece of a variable brings to one of its shards."""
+        begin = [part.offset if axis == part.axis else 0 for axis in range(len(part.shape))]
+        size = list(part.shape)
+        start, copies = 0, self._placement.copies(part.name)
+        if piece.stop is not None:
+            first, last = begin[0], begin[0] + part.shape[0]
+            low, high = max(first, piece.start), min(last, piece.stop)
+            if low >= high:
+                return []
+            begin[0], size[0], start = low - piece.start, high - low, low - first
+        with tf.device(self._placement.tasks.chief):
+            rows = tf.slice(source, begin, size)
+        return _chain(part, copies, rows, start, piece.stop is not None, self._placement.tasks.chief)
+
+    def _reader(self, piece: Piece) -> Any:
+        parts = self._placement.parts.get(piece.variable.name, ())
+        with self._graph.as_default():
+            if not parts:
+                return _rows(piece.variable, self._placement.copies(piece.variable.name)[0], piece.start, piece.stop)
+            found = []
+            for part in parts:
+                start, stop = piece.start, piece.stop
+                if stop is not None and part.axis == 0:
+                    start, stop = max(start - part.offset, 0), min(stop - part.offset, part.shape[0])
+                    if start >= stop:
+                        continue
+                found.append(_rows(part, self._placement.copies(part.name)[0], start, stop))
+            with tf.device(self._placement.tasks.chief):
+                return found[0] if len(found) == 1 else tf.concat(found, axis=parts[0].axis)
+
+
+def _chain(
+    variable: Variable, copies: Sequence[Copy], source: Any, start: int, partial: bool, host: str
+) -> list[Any]:
+    """Write the same to several copies; each machine has it from the one before."""
+    writes = []
+    for copy in copies:
+        if host_of(copy.device) != host:
+            host = host_of(copy.device)
+            with tf.device(host):
+                source = tf.identity(source)
+        writes.append(_write(variable, copy, source, start, partial))
+    return writes
+
+
+def _write(variable: Variable, copy: Copy, value: Any, start: int, partial: bool) -> Any:
+    with tf.device(copy.device):
+        handle = _handle(variable, copy)
+        if not partial:
+            return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        return tf.raw_ops.ResourceStridedSliceAssign(
+            ref=handle, begin=[start], end=[start + value.shape[0]], strides=[1], value=value
+        )
+
+
+def _rows(variable: Variable, copy: Copy, start: int, stop: int | None) -> Any:
+    with tf.device(copy.device):
+        value = tf.raw_ops.ReadVariableOp(resource=_handle(variable, copy), dtype=tf.as_dtype(variable.dtype))
+        return value if stop is None else value[start:stop]
+
+
+def _is_own(variable: Variable, copy: Copy) -> bool:
+    """Whether a copy starts from another value than the first one: sums from zero, seeds from their own stream."""
+    return bool(copy.replica) and (variable.kind == "seed" or variable.aggregation == "sum")
+
+
+def _for_copy(variable: Variable, copy: Copy, value: np.ndarray) -> np.ndarray:
+    if not _is_own(variable, copy):
+        return value
+    if variable.kind == "seed":
+        offset = np.array(value, copy=True)
+        bits = offset.view(f"u{offset.dtype.itemsize}")
+        bits[0] = (int(bits[0]) + (copy.replica or 0) * _GOLDEN) % (1 << 8 * bits.itemsize)
+        return offset
+    return np.zeros_like(value)
+
+
+def _handle(variable: Variable, copy: Copy) -> Any:
+    return tf.raw_ops.VarHandleOp(
+        dtype=tf.as_dtype(variable.dtype), shape=variable.shape, shared_name=copy.name, name=None
+    )

@@ -1,0 +1,47 @@
+"""`autodist plan`: what would be done with each variable of a saved model."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from autodist_core.errors import CaptureError
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.strategy import BUILDERS
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("file", metavar="cluster.yml", help="the file that describes the nodes")
+    parser.add_argument("--model", required=True, metavar="model.keras", help="a model that Keras saved")
+    parser.add_argument(
+        "--strategy", metavar="NAME", help=f"{', '.join(BUILDERS)}, or by default Parallax"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the plan."""
+    from autodist_keras.model import DistributedModel
+
+    spec = ResourceSpec(options.file)
+    print(DistributedModel(saved_model(options.model), spec, options.strategy).plan())
+    return 0
+
+
+def saved_model(path: str | os.PathLike[str]) -> Any:
+    """The model in a file; a CaptureError says why there is none."""
+    import keras
+
+    if not Path(path).exists():
+        raise CaptureError(f"{path}: there is no such file. Expected a model that `model.save(...)` wrote.")
+    try:
+        return keras.models.load_model(path)
+    except Exception as error:
+        # Keras raises many kinds: for a file of another kind, for a class that it cannot find.
+        first = next(iter(str(error).strip().splitlines()), "")
+        raise CaptureError(
+            f"{path}: Keras cannot load a model from it ({type(error).__name__}: {first}). A model with classes of "
+            "your own needs the program that registers them: call DistributedModel(model, spec).plan() there."
+        ) from error

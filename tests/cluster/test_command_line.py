@@ -1,0 +1,216 @@
+"""The command `autodist`: its words, its errors, and agents that a scheduler starts with it."""
+
+import configparser
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import keras
+import pytest
+
+from autodist_core import ResourceSpec
+from autodist_core.cluster.doctor import diagnose
+from autodist_core.command_line import COMMANDS, main
+from autodist_keras import DistributedModel
+from tests.network.lan import ROOT
+
+SECRET = "a secret of the job's own"
+HEAVY = ("tensorflow", "keras", "autodist_keras")
+
+
+def autodist(*words, **env):
+    """The command in a process of its own, without what this one's environment says of a job."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("TF_CONFIG", "AUTODIST_SECRET")}
+    command = [sys.executable, "-m", "autodist_core", *words]
+    env = kept | {"PYTHONPATH": str(ROOT), "COLUMNS": "120"} | env
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def tf_config(addresses, index=None, port=8888):
+    cluster = {"worker": [f"{address}:{port}" for address in addresses]}
+    return json.dumps({"cluster": cluster} | ({} if index is None else {"task": {"type": "worker", "index": index}}))
+
+
+def test_help_has_one_line_for_each_command():
+    done = autodist("--help")
+    assert done.returncode == 0 and done.stderr == ""
+    for name, (_, line) in COMMANDS.items():
+        assert re.search(rf"^    {name} +{re.escape(line)}$", done.stdout, re.MULTILINE)
+    assert autodist("--version").stdout.startswith("autodist-keras ")
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ((), "the following arguments are required: COMMAND"),
+        (("docter", "cluster.yml"), "invalid choice: 'docter'"),
+        (("doctor",), "the following arguments are required: cluster.yml"),
+        (("doctor", "c.yml", "--seconds", "soon"), "--seconds: expected a number of seconds above 0, received 'soon'"),
+        (("agent", "--port", "0"), "argument --port: expected a port from 1 to 65535, received '0'"),
+        (("agent", "--wait", "-1"), "argument --wait: expected a number of seconds above 0, received '-1'"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(words, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert said in printed.err and printed.out == ""
+
+
+def test_the_script_that_is_installed_is_this_one():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert config["options.entry_points"]["console_scripts"].strip() == "autodist = autodist_core.command_line:main"
+
+
+@pytest.mark.parametrize("command", ["doctor", "agent"])
+def test_these_commands_do_without_tensorflow(command):
+    """Neither their import nor an error that they print takes more than a moment."""
+    code = (
+        "import sys; from autodist_core.command_line import main; status = main(sys.argv[1:]); "
+        f"print(status, [name for name in {HEAVY} if name in sys.modules])"
+    )
+    words = {"doctor": ["doctor", "none.yml"], "agent": ["agent"]}[command]
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60,
+        check=False,
+    )
+    assert done.stdout == "1 []\n", done.stderr
+    assert done.stderr.startswith(f"autodist {command}: ") and "Traceback" not in done.stderr
+
+
+def test_a_doctor_imports_no_tensorflow_even_while_it_works(tmp_path):
+    (tmp_path / "cluster.yml").write_text("nodes: [{address: localhost}]")
+    code = (
+        "import sys; from autodist_core.command_line import main; main(['doctor', 'cluster.yml']); "
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=dict(os.environ, PYTHONPATH=str(ROOT)), capture_output=True,
+        text=True, timeout=60, check=True,
+    )
+    *_, verdict, heavy = done.stdout.splitlines()
+    assert (verdict, heavy) == ("the node is ready", "[]")
+
+
+def test_a_plan_is_the_saved_models(tmp_path, capsys):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "cluster.yml").write_text("nodes: [{address: 10.0.0.1, chief: true}, {address: 10.0.0.2}]")
+    cluster, saved = str(tmp_path / "cluster.yml"), str(tmp_path / "model.keras")
+
+    for words, strategy in (((), None), (("--strategy", "PS"), "PS")):
+        assert main(["plan", cluster, "--model", saved, *words]) == 0
+        wanted = DistributedModel(model, cluster, strategy).plan()
+        assert capsys.readouterr().out == wanted + "\n"
+    assert "ps(10.0.0.1:CPU:0)" in wanted
+
+    assert main(["plan", cluster, "--model", saved, "--strategy", "PartitonedPS"]) == 1
+    assert capsys.readouterr().err.startswith("autodist plan: unknown strategy 'PartitonedPS'. Did you mean")
+    assert main(["plan", cluster, "--model", "none.keras"]) == 1
+    assert capsys.readouterr().err.startswith("autodist plan: none.keras: there is no such file.")
+    (tmp_path / "other.keras").write_text("no model")
+    assert main(["plan", cluster, "--model", str(tmp_path / "other.keras")]) == 1
+    assert "Keras cannot load a model from it (ValueError: " in capsys.readouterr().err
+
+
+ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.2")
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (None, "at which port? TF_CONFIG, whose own task would tell, is not set."),
+        ("{", "TF_CONFIG is not JSON"),
+        (tf_config(ADDRESSES), "one of: worker 0, worker 1, worker 2. Received: no 'task' with 'type' and 'index'."),
+        (tf_config(ADDRESSES, 7), "Received: worker 7."),
+        (tf_config(ADDRESSES, 0), "worker 0 is on the chief's machine, 10.0.0.1, and agents wait on the others only."),
+        (json.dumps({"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 1}}), "has no port in 'b'"),
+        (tf_config(ADDRESSES, 1), "AUTODIST_SECRET is not set"),
+    ],
+)
+def test_an_agent_that_cannot_wait_says_why(content, said, monkeypatch, capsys):
+    monkeypatch.delenv("AUTODIST_SECRET", raising=False)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    if content is not None:
+        monkeypatch.setenv("TF_CONFIG", content)
+    assert main(["agent"]) == 1
+    printed = capsys.readouterr().err
+    assert "autodist agent: " in printed and said in printed and "Traceback" not in printed
+
+
+def test_one_agent_a_machine_is_enough():
+    done = autodist("agent", TF_CONFIG=tf_config(ADDRESSES, 2))
+    assert done.returncode == 0 and "another task of this machine is its agent" in done.stderr
+
+
+def test_agents_of_a_scheduler(network, monkeypatch):
+    """Two that know the secret serve a chief, end when it is done, and turn away who does not know it."""
+    addresses = [host.address for host in network.hosts]
+    started = []
+    for index, host in enumerate(network.hosts[1:], 1):
+        env = dict(
+            os.environ, TF_CONFIG=tf_config(addresses, index), AUTODIST_SECRET=SECRET, PYTHONPATH=str(ROOT),
+        )
+        command = [sys.executable, "-m", "autodist_core", "agent", "--wait", "30", "--linger", "1"]
+        started.append(host.run(command, env=env, stderr=subprocess.PIPE, text=True))
+    monkeypatch.setenv("TF_CONFIG", tf_config(addresses, 0))
+    spec = ResourceSpec.from_tf_config(gpus=0)
+
+    monkeypatch.delenv("AUTODIST_SECRET", raising=False)
+    problems = diagnose(spec, 0.1).problems
+    assert list(problems) == addresses[1:]
+    assert all(said.startswith("AUTODIST_SECRET is not set: agents that a scheduler") for said, in problems.values())
+
+    monkeypatch.setenv("AUTODIST_SECRET", "the secret of another job")
+    assert diagnose(spec, 0.1).problems == dict.fromkeys(
+        addresses[1:],
+        ("what answers on port 8888 is no agent of this job: is AUTODIST_SECRET the same there?",),
+    )
+
+    monkeypatch.setenv("AUTODIST_SECRET", SECRET)
+    report = diagnose(spec, 0.1)
+    assert not report.problems and all(pair.gbits for pair in report.pairs) and len(report.pairs) == 6
+
+    begin = time.monotonic()
+    for agent in started:
+        assert agent.wait(20) == 0
+        said = agent.stderr.read()
+        agent.stderr.close()
+        assert "autodist agent: waiting at port 8888 for the chief." in said
+        assert re.search(r"10\.77\.\d+\.1 connected and is not the chief of this job", said)
+    assert time.monotonic() - begin < 15
+
+
+def test_an_agent_whose_chief_does_not_come_or_whose_port_is_taken(network):
+    host = network.hosts[1]
+    env = dict(os.environ, AUTODIST_SECRET=SECRET, PYTHONPATH=str(ROOT))
+    command = [sys.executable, "-m", "autodist_core", "agent", "--port"]
+    waiting = host.run([*command, "8889", "--wait", "2"], env=env, stderr=subprocess.PIPE, text=True)
+    assert waiting.stderr.readline() == "autodist agent: waiting at port 8889 for the chief.\n"
+    while 8889 not in host.listening():
+        time.sleep(0.01)
+    second = host.run([*command, "8889"], env=env, stderr=subprocess.PIPE, text=True)
+    _, said = second.communicate(timeout=20)
+    assert second.returncode == 1
+    assert "autodist agent: port 8889 of this machine cannot be had" in said and "Traceback" not in said
+    _, said = waiting.communicate(timeout=20)
+    assert waiting.returncode == 1 and "No chief came within 2 s." in said
+
+
+def test_the_readme_has_every_command(capsys):
+    rows = re.findall(r"^\| `autodist (\w+)(.*?)` \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert [name for name, *_ in rows] == list(COMMANDS)
+    for name, *texts in rows:
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        usage = capsys.readouterr().out
+        assert set(re.findall(r"--[a-z]+", " ".join(texts))) == set(re.findall(r"--[a-z]+", usage)) - {"--help"}, name

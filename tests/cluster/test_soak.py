@@ -1,0 +1,70 @@
+"""Many short fits in one process: nothing grows, here or on the hosts."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.over_hosts import OverHosts, nothing_left
+from tests.conftest import OF_KERAS
+from tests.support.models import DENSE, dense_data
+
+pytestmark = pytest.mark.filterwarnings(OF_KERAS)
+
+WARM, MORE = 40, 160
+MEGABYTES = 24
+"""What allocators may still take for themselves after the first fits; a step's batch kept each time would be more."""
+
+
+def resident(pid) -> float:
+    """Megabytes of memory that a process has."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def sizes(network) -> dict[str, float]:
+    """What must not grow: of this process, and of the agents."""
+    remote = {host.name: [pid for pid, _ in host.processes()] for host in network.hosts[1:]}
+    found = {
+        "threads": threading.active_count(), "descriptors": len(os.listdir("/proc/self/fd")),
+        "memory": resident("self"),
+    }
+    for name, pids in remote.items():
+        found |= {
+            f"{name} processes": len(pids), f"{name} memory": sum(map(resident, pids)),
+            f"{name} threads": sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids),
+        }
+    return found
+
+
+def test_hundreds_of_fits_leave_everything_as_it_was(network, monkeypatch):
+    monkeypatch.setenv("HOME", str(network.home))
+    data = dense_data(24)
+    with OverHosts(DENSE, network.spec(hosts=network.hosts[:2])) as hosts:
+        hosts.compile("adam", "AllReduce")
+        before = {}
+        for count in range(WARM + MORE):
+            hosts.front.fit(data.x, data.y, batch_size=8, verbose=0)
+            if count + 1 == WARM:
+                before = sizes(network)
+        after = sizes(network)
+    grown = {
+        name: (before[name], size) for name, size in after.items()
+        if size - before[name] > (MEGABYTES if "memory" in name else 2)
+    }
+    assert grown == {}
+
+
+def test_clusters_that_come_and_go_leave_nothing(network, monkeypatch):
+    monkeypatch.setenv("HOME", str(network.home))
+    data = dense_data(24)
+    counts = []
+    for _ in range(3):
+        with OverHosts(DENSE, network.spec(hosts=network.hosts[:2])) as hosts:
+            hosts.compile("adam", "PS")
+            hosts.front.fit(data.x, data.y, batch_size=8, verbose=0)
+        counts.append({"threads": threading.active_count(), "descriptors": len(os.listdir("/proc/self/fd"))})
+    assert all(counts[-1][what] <= count for what, count in counts[0].items())
+    assert nothing_left(network) == []

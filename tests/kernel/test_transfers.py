@@ -1,0 +1,60 @@
+"""Variables go in and out of a session whole, however small its messages are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autodist_core.kernel.tasks import Tasks
+from autodist_core.runtime import transfers
+from tests.support.compare import assert_equally_trained
+from tests.support.distributed import train_distributed
+from tests.support.models import BY_NAME
+from tests.support.training import plain
+
+
+@pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS", "Mixed", "EveryAxis"])
+def test_large_variables_travel_by_their_rows(monkeypatch, builder):
+    sent = []
+
+    def limited(self, variables):
+        found = [piece for variable in variables for piece in transfers.pieces(variable, 100)]
+        sent.extend(piece for piece in found if piece.stop is not None)
+        return transfers.messages(found, 100)
+
+    monkeypatch.setattr(transfers.Transfers, "_messages", limited)
+    reference = BY_NAME["embedding"]
+    assert_equally_trained(plain(reference, "adam", 2), train_distributed(reference, "adam", builder=builder))
+    assert sent
+
+
+def test_pieces_cover_every_row_once_and_fit_into_messages():
+    from autodist_core.graph_item import Variable
+
+    variable = Variable("table", (1000, 8), "float32")
+    found = list(transfers.pieces(variable, 4096))
+    assert [piece.start for piece in found[1:]] == [piece.stop for piece in found[:-1]]
+    assert (found[0].start, found[-1].stop) == (0, 1000) and all(piece.size <= 4096 for piece in found)
+    small = [transfers.Piece(Variable(f"v{index}", (8,), "float32")) for index in range(10)]
+    assert [len(message) for message in transfers.messages([*small, *found[:2]], 4096)] == [10, 1, 1]
+
+
+def test_a_chain_sends_from_one_machine_to_the_next():
+    import tensorflow as tf
+
+    from autodist_core.graph_item import Variable
+    from autodist_core.kernel.placement import inference
+
+    names = tuple(f"10.0.0.{host}:CPU:{device}" for host in (1, 2, 3) for device in (0, 1))
+    placement = inference(names, Tasks("run", ("10.0.0.1", "10.0.0.2", "10.0.0.3")))
+    graph = tf.Graph()
+    moving = transfers.Transfers(graph, None, placement, None)
+    moving._writer(transfers.Piece(Variable("v", (4,), "float32")))
+    crossing = [
+        (source.device, node.device)
+        for node in graph.get_operations() for source in (tensor.op for tensor in node.inputs)
+        if node.type != "AssignVariableOp" and source.device != node.device
+    ]
+    tasks = [tuple(device.split("task:")[1][0] for device in pair) for pair in crossing]
+    assert tasks == [("0", "1"), ("1", "2")]
+    assert np.unique([node.device for node in graph.get_operations() if node.type == "AssignVariableOp"]).size == 6
