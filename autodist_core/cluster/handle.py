@@ -175,7 +175,7 @@ class AgentHandle:
 
     def _read_answers(self) -> None:
         try:
-            for message in received(self.process.stdout):
+            for message in received(self.process.stdout, self._note):
                 self.last_heard = time.monotonic()
                 if "pid" in message:
                     self._identity = int(message["pid"]), int(message["started"])
@@ -195,9 +195,11 @@ class AgentHandle:
     def _read_log(self) -> None:
         try:
             for line in iter(self.process.stderr.readline, b""):
-                text = line.decode(errors="replace").rstrip()
-                self.log.append(text)
-                self._logger.info("%s: %s", self.node.address, text)
+                self._note(line.decode(errors="replace").rstrip())
         except (OSError, ValueError):
             pass
+
+    def _note(self, text: str) -> None:
+        self.log.append(text)
+        self._logger.info("%s: %s", self.node.address, text)
 

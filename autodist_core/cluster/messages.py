@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 Message = dict[str, Any]
@@ -48,18 +48,27 @@ class Sender:
             self._stream.flush()
 
 
-def received(stream: Lines) -> Iterator[Message]:
+def received(stream: Lines, aside: Callable[[str], object] | None = None) -> Iterator[Message]:
     """The messages of a stream until it ends; a ValueError says what came instead of one.
+
+    What a login shell prints before the first message goes `aside`, if there is such a place.
 
     >>> import io
     >>> list(received(io.BytesIO(b'{"do":"describe"}\\n')))
     [{'do': 'describe'}]
+    >>> list(received(io.BytesIO(b'Welcome to this machine!\\n{"beat":1}\\n'), print))
+    Welcome to this machine!
+    [{'beat': 1}]
     """
     while line := stream.readline():
         try:
             message = json.loads(line)
         except ValueError:
             message = None
-        if not isinstance(message, dict):
+        if isinstance(message, dict):
+            aside = None
+            yield message
+        elif aside is None:
             raise ValueError(f"expected a message, received {line[:200]!r}")
-        yield message
+        else:
+            aside(line.decode(errors="replace").rstrip())
