@@ -8,15 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from autodist_core import LaunchError, ResourceSpec
+from autodist_core import LaunchError
 from autodist_core.cluster import Cluster
 from tests.cluster.leftovers import assert_nothing_came, running
+from tests.cluster.refusals import occupied, refusal, spec, tool
 from tests.network.lan import ROOT
 from tests.network.namespaces import NetworkError
 
@@ -42,34 +42,6 @@ def home(network, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     return tmp_path / "home"
-
-
-def spec(network, **groups):
-    """Host 0 as the chief, and the hosts named, each with what is special in its ssh group."""
-    hosts = [network.hosts[0], *(network.hosts[int(name[-1])] for name in groups)]
-    whole = network.spec(hosts=hosts)
-    common = whole["ssh"]
-    for node, name in zip(whole["nodes"][1:], groups, strict=True):
-        node["ssh_config"] = name
-    whole["ssh"] = {name: common | special for name, special in groups.items()}
-    return ResourceSpec(whole)
-
-
-def refusal(network, within, **groups):
-    """The one error, without its first and last line, which are always the same; said within so many seconds."""
-    before = running(network)
-    start = time.monotonic()
-    with pytest.raises(LaunchError) as raised:
-        Cluster.start(spec(network, **groups)).close()
-    took = time.monotonic() - start
-    assert took < within, f"{took:.1f} s"
-    assert_nothing_came(before, network)
-    first, *problems, last = str(raised.value).splitlines()
-    count = len(groups) + 1
-    assert first == f"{count - len(raised.value.hosts)} of {count} nodes are ready."
-    assert last == "'autodist doctor' says more of the same file."
-    assert "Traceback" not in str(raised.value)
-    return [problem.removeprefix("  ") for problem in problems]
 
 
 def test_an_unknown_host_key(network, home):
@@ -105,29 +77,6 @@ def test_two_hosts_are_wrong_each_in_its_own_way(network, home):
     ]
 
 
-LISTENER = """
-import socket, sys
-server = socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True)
-print("listening", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextlib.contextmanager
-def occupied(host, port):
-    """A program on a host that listens at a port and says nothing."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    program = host.run([sys.executable, "-c", LISTENER, port], **pipes)
-    try:
-        assert program.stdout.readline() == b"listening\n"
-        yield
-    finally:
-        program.stdin.close()
-        program.wait()
-        program.stdout.close()
-        host.started.remove(program)
-
-
 def test_a_host_that_accepts_and_never_answers(network, monkeypatch):
     monkeypatch.setenv("AUTODIST_DEADLINES", "connect=1")
     with occupied(network.hosts[1], 2223):
@@ -135,14 +84,6 @@ def test_a_host_that_accepts_and_never_answers(network, monkeypatch):
             f"{network.hosts[1].address}: port 2223 accepts connections, and no ssh server answered within 1 s: the "
             "machine hangs, or something else listens there."
         ]
-
-
-def tool(host, name, *words):
-    """A command of the host in a directory that holds nothing else."""
-    file = host.file(f"/tmp/tools/{name}")
-    file.parent.mkdir(exist_ok=True)
-    file.write_text("#!/bin/sh\nexec " + " ".join(map(str, words)) + ' "$@"\n')
-    file.chmod(0o755)
 
 
 def test_a_host_without_python(network):
@@ -188,12 +129,13 @@ def test_an_agent_that_never_answers(network, monkeypatch):
     ]
 
 
-def test_another_tensorflow(network):
+def test_another_tensorflow_where_the_login_is_talkative(network):
     host = network.hosts[1]
+    venv = "echo Welcome; printf 'Have a nice day'; " + network.spec()["ssh"]["python_venv"]
     file = host.file("/tmp/other/tensorflow-9.9.9.dist-info/METADATA")
     file.parent.mkdir(parents=True)
     file.write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 9.9.9\n")
-    [problem] = refusal(network, 12, host1={"shared_envs": {"PYTHONPATH": f"/tmp/other:{ROOT}"}})
+    [problem] = refusal(network, 12, host1={"python_venv": venv, "shared_envs": {"PYTHONPATH": f"/tmp/other:{ROOT}"}})
     chief = metadata.version("tensorflow")
     assert problem == f"{host.address}: TensorFlow 9.9.9 there, {chief} on the chief: install the same."
 
@@ -206,6 +148,22 @@ def test_another_python(network):
     [problem, *_] = refusal(network, 12, host1=TOOLS | {"shared_envs": {"PYTHONPATH": f"{ROOT}:{packages}"}})
     there = rf"{host.address}: Python 3\.\d+\.\d+ there, {platform.python_version()} on the chief: "
     assert re.match(there + "the minor versions must be equal", problem)
+
+
+def test_two_hosts_that_do_not_reach_each_other(network, monkeypatch):
+    monkeypatch.setenv("AUTODIST_DEADLINES", "reach=1")
+    _, one, two = network.hosts
+    # What is sent there goes to a network card that is in no machine.
+    one.output("ip", "neigh", "replace", two.address, "dev", "eth0", "lladdr", "02:00:00:00:00:99", "nud", "permanent")
+    try:
+        problems = refusal(network, 12, host1={}, host2={})
+    finally:
+        one.output("ip", "neigh", "del", two.address, "dev", "eth0")
+    assert [re.sub(r"port \d+", "port N", problem) for problem in problems] == [
+        f"{here.address}: cannot reach {there.address} on port N: no answer within 1 s. Let the firewalls between the "
+        "nodes pass the ports of AUTODIST_PORTS, or correct the address."
+        for here, there in ((one, two), (two, one))
+    ]
 
 
 def test_a_port_that_is_taken(network, monkeypatch):

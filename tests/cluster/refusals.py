@@ -1,0 +1,73 @@
+"""Hosts on which something is wrong, and the one error that a cluster over them begins and ends with."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from autodist_core import LaunchError, ResourceSpec
+from autodist_core.cluster import Cluster
+from tests.cluster.leftovers import assert_nothing_came, running
+
+
+def spec(network, **groups):
+    """Host 0 as the chief, and the hosts named, each with what is special in its ssh group."""
+    hosts = [network.hosts[0], *(network.hosts[int(name[-1])] for name in groups)]
+    whole = network.spec(hosts=hosts)
+    common = whole["ssh"]
+    for node, name in zip(whole["nodes"][1:], groups, strict=True):
+        node["ssh_config"] = name
+    whole["ssh"] = {name: common | special for name, special in groups.items()}
+    return ResourceSpec(whole)
+
+
+def refusal(network, within, **groups):
+    """The one error, without its first and last line, which are always the same; said within so many seconds."""
+    before = running(network)
+    start = time.monotonic()
+    with pytest.raises(LaunchError) as raised:
+        Cluster.start(spec(network, **groups)).close()
+    took = time.monotonic() - start
+    assert took < within, f"{took:.1f} s"
+    assert_nothing_came(before, network)
+    first, *problems, last = str(raised.value).splitlines()
+    count = len(groups) + 1
+    assert first == f"{count - len(raised.value.hosts)} of {count} nodes are ready."
+    assert last == "'autodist doctor' says more of the same file."
+    assert "Traceback" not in str(raised.value)
+    return [problem.removeprefix("  ") for problem in problems]
+
+
+LISTENER = """
+import socket, sys
+server = socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True)
+print("listening", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def occupied(host, port):
+    """A program on a host that listens at a port and says nothing."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    program = host.run([sys.executable, "-c", LISTENER, port], **pipes)
+    try:
+        assert program.stdout.readline() == b"listening\n"
+        yield
+    finally:
+        program.stdin.close()
+        program.wait()
+        program.stdout.close()
+        host.started.remove(program)
+
+
+def tool(host, name, *words):
+    """A command of the host in a directory that holds nothing else."""
+    file = host.file(f"/tmp/tools/{name}")
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("#!/bin/sh\nexec " + " ".join(map(str, words)) + ' "$@"\n')
+    file.chmod(0o755)
