@@ -20,6 +20,7 @@ from autodist_core.kernel.editor import Editor
 from autodist_core.kernel.kept import Kept, Remembered
 from autodist_core.kernel.placement import Copy, Owner, Placement, Replica
 from autodist_core.kernel.products import Product, products
+from autodist_core.kernel.tasks import host_of
 
 
 @dataclass(frozen=True)
@@ -170,16 +171,37 @@ class Draft:
         product = self.products.get((gradient.variable, gradient.occurrence))
         if product:
             return Rows(self._multiply(name, product, owner))
-        parts = [self.local[gradient.variable, gradient.occurrence, replica.index] for replica in self.busy]
+        found = []
+        for team in self.teams():
+            parts = [self.local[gradient.variable, gradient.occurrence, replica.index] for replica in team]
+            found.append(self._reduce(f"{name}/{team[0].prefix}", gradient, parts, team[0].host))
+        return self._reduce(name, gradient, found, owner.device)
+
+    def teams(self) -> list[list[Replica]]:
+        """The busy replicas of each machine, which reduce among themselves first; on one machine, each by itself."""
+        by_host: dict[str, list[Replica]] = {}
+        for replica in self.busy:
+            by_host.setdefault(replica.host, []).append(replica)
+        return list(by_host.values()) if len(by_host) > 1 else [[replica] for replica in self.busy]
+
+    def at_host(self, value: str, dtype: tf.DType, replica: Replica) -> str:
+        """A value where a replica's machine has it: it crosses the network once, for all replicas there."""
+        if host_of(self.editor[editor.node_of(value)].device) == replica.host:
+            return value
+        name = f"brought/{replica.host.removesuffix('/device:CPU:0').strip('/').replace(':', '_')}/{value}"
+        if name not in self.editor:
+            self.editor.add("Identity", name, [value], replica.host, T=dtype)
+        return name
+
+    def _reduce(self, name: str, gradient: Gradient, parts: Sequence[Rows], device: str) -> Rows:
         dtype = gradient_type(self.captured, gradient)
         if not gradient.indices:
-            return Rows(self.add_up(name, [part.values for part in parts], dtype, owner.device))
+            return Rows(self.add_up(name, [part.values for part in parts], dtype, device))
         indices = output_type_of_indices(self.captured, gradient)
         return Rows(
-            self.join(f"{name}/values", [part.values for part in parts], dtype, owner.device),
-            self.join(f"{name}/indices", [part.indices for part in parts], indices, owner.device),
+            self.join(f"{name}/values", [part.values for part in parts], dtype, device),
+            self.join(f"{name}/indices", [part.indices for part in parts], indices, device),
         )
-
 
     def _multiply(self, name: str, product: Product, owner: Owner) -> str:
         dtype = tf.as_dtype(product.node.attr["T"].type)

@@ -56,14 +56,15 @@ def _pull(
     draft: Draft, owner: Owner, variable: str, replicas: Sequence[Replica], label: str, order: int
 ) -> None:
     held = draft.placement.held(variable, owner)
-    mirrors = [draft.placement.mirror(variable, replica) for replica in replicas]
-    mirrors = [mirror for mirror in dict.fromkeys(mirrors) if mirror != held]
+    mirrors = {draft.placement.mirror(variable, replica): replica for replica in replicas}
+    mirrors.pop(held, None)
     if not mirrors:
         return
-    name = f"{label}/{editor.safe(variable)}"
+    name, dtype = f"{label}/{editor.safe(variable)}", draft.spec(variable).dtype
     value = draft.read(name, variable, held, order)
-    for mirror in mirrors:
-        draft.write(f"{name}/{editor.safe(mirror.name)}", variable, mirror, value, order)
+    for mirror, replica in mirrors.items():
+        there = draft.at_host(value, dtype, replica)
+        draft.write(f"{name}/{editor.safe(mirror.name)}", variable, mirror, there, order)
 
 
 def _assemble(
@@ -76,7 +77,8 @@ def _assemble(
         for part in parts:
             held = draft.placement.held(part, draft.placement.updater(part, replica))
             name = f"{label}/{editor.safe(held.name)}"
-            values.append(name if name in draft.editor else draft.read(name, part, held, order))
+            value = name if name in draft.editor else draft.read(name, part, held, order)
+            values.append(draft.at_host(value, dtype, replica))
         name = f"{label}/{editor.safe(variable)}/{replica.prefix}"
         whole = draft.join(f"{name}/whole", values, dtype, replica.device, axis)
         draft.write(name, variable, draft.placement.mirror(variable, replica), whole, order)
