@@ -53,6 +53,7 @@ class DistributedModel:
             error and keeps what was trained, "restart" starts all machines again, "shrink" goes on without the lost
             ones; both go on from the last consistent state, and no example is counted twice.
         lost_after: Seconds of silence after which another machine counts as lost. One whose agent ends is at once.
+        tunnelled: Whether all that travels between machines goes through ssh and this program, encrypted and slower.
 
     All but the model can be set later too: `dm.strategy = "PS"`. The next `fit` goes on from the model's state.
 
@@ -73,10 +74,12 @@ class DistributedModel:
     fused_updates: bool | None
     on_failure: str
     lost_after: float
+    tunnelled: bool
 
     def __init__(
         self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
         fused_updates: bool | None = None, on_failure: str = "raise", lost_after: float = 60.0,
+        tunnelled: bool = False,
     ) -> None:
         self.model = checks.keras_model(model)
         self.resource_spec = resource_spec
@@ -86,6 +89,7 @@ class DistributedModel:
         self.fused_updates = fused_updates
         self.on_failure = on_failure
         self.lost_after = lost_after
+        self.tunnelled = tunnelled
         self._fleet = self._new_fleet()
         self._functions: dict[str, StepFunction] = {}
         self._state: State | None = None
@@ -339,7 +343,7 @@ class DistributedModel:
         return self._state
 
     def _new_fleet(self) -> Fleet:
-        return Fleet(self.resource_spec, self.on_failure, self.lost_after)
+        return Fleet(self.resource_spec, self.on_failure, self.lost_after, self.tunnelled)
 
     def _restart(self, error: NodeLostError) -> None:
         self._fleet.restart(error)

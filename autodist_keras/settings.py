@@ -19,8 +19,8 @@ def refuse_misspelt(name: str, model: Any) -> None:
     >>> refuse_misspelt("stratgy", object())
     Traceback (most recent call last):
     AttributeError: DistributedModel has no setting 'stratgy'. Did you mean 'strategy'? Settings: resource_spec,
-        strategy, share_memory, fused_updates, on_failure, lost_after. An attribute of the Keras model is set on the
-        model: dm.model.stratgy.
+        strategy, share_memory, fused_updates, on_failure, lost_after, tunnelled. An attribute of the Keras model is
+        set on the model: dm.model.stratgy.
     """
     hint = did_you_mean(name, SETTINGS, likeness=0.8)
     if hint and not name.startswith("_") and not hasattr(model, name):
@@ -48,6 +48,12 @@ def _choice(name: str, value: Any) -> bool | None:
     return value
 
 
+def _yes_or_no(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ResourceSpecError(f"tunnelled={value!r}: tunnelled is True or False. Received: {type(value).__name__}.")
+    return value
+
+
 SETTINGS: Mapping[str, Callable[[Any], Any]] = {
     "resource_spec": _resource_spec,
     "strategy": resolve,
@@ -55,8 +61,9 @@ SETTINGS: Mapping[str, Callable[[Any], Any]] = {
     "fused_updates": partial(_choice, "fused_updates"),
     "on_failure": on_failure_choice,
     "lost_after": lost_after_seconds,
+    "tunnelled": _yes_or_no,
 }
 """What makes of a given value the one that is kept, by the name of the setting."""
 
-OF_THE_CLUSTER = ("resource_spec", "on_failure", "lost_after")
+OF_THE_CLUSTER = ("resource_spec", "on_failure", "lost_after", "tunnelled")
 """The settings with which machines are started."""

@@ -6,11 +6,11 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import MutableMapping
 from concurrent.futures import Future
 
 from autodist_core.cluster.handle import AgentHandle
-from autodist_core.cluster.launch import end, launch, serve
+from autodist_core.cluster.launch import Launched, launch, serve
 from autodist_core.errors import NodeLostError
 from autodist_core.resource_spec import ResourceSpec
 
@@ -21,38 +21,41 @@ _GLANCE, _BEAT = 0.25, 2.0
 class Cluster:
     """Servers on all nodes of a spec, from `start` to `close`."""
 
-    def __init__(self, agents: Sequence[AgentHandle], job: str, tasks: Sequence[str], lost_after: float) -> None:
+    def __init__(self, launched: Launched, job: str, lost_after: float) -> None:
         self.job = job
         """A name that no other run has: TensorFlow servers refuse graphs for devices of another job."""
-        self.target = f"grpc://{tasks[0]}"
-        self.addresses = tuple(agent.node.address for agent in agents)
+        self.target = f"grpc://{launched.tasks()[0]}"
+        self.addresses = tuple(agent.node.address for agent in launched.agents)
         self.lost: Future[NodeLostError] = Future()
         """Is set to the error when a node is lost, or cancelled when the cluster is closed."""
-        self._agents = tuple(agents)
+        self._launched = launched
+        self._agents = launched.agents
         self._lost_after = lost_after
         self._closing = threading.Event()
         self._watch = threading.Thread(target=self._keep_watch, daemon=True, name="autodist-watch")
         self._watch.start()
 
     @classmethod
-    def start(cls, spec: ResourceSpec, lost_after: float = LOST_AFTER_SECONDS) -> Cluster:
+    def start(
+        cls, spec: ResourceSpec, lost_after: float = LOST_AFTER_SECONDS, tunnelled: bool = False
+    ) -> Cluster:
         """Start agents and servers on all nodes; raises a LaunchError that lists whatever keeps one from it."""
-        launched = launch(spec, lost_after)
+        launched = launch(spec, lost_after, tunnelled)
         job = f"autodist_{secrets.token_hex(8)}"
         try:
             serve(launched, job)
         except BaseException:
             launched.close()
             raise
-        go_directly_to(launched.agents[0].node.address)
-        return cls(launched.agents, job, launched.tasks, lost_after)
+        go_directly_to(launched.tasks()[0].rpartition(":")[0].strip("[]"))
+        return cls(launched, job, lost_after)
 
     def close(self) -> None:
         """End all agents; those of lost nodes as far as they can be reached."""
         self._closing.set()
         self.lost.cancel()
         self._watch.join()
-        end(self._agents, 1.0 if self.lost.done() and not self.lost.cancelled() else 5.0)
+        self._launched.close(1.0 if self.lost.done() and not self.lost.cancelled() else 5.0)
 
     def _keep_watch(self) -> None:
         last_beat = before = time.monotonic()

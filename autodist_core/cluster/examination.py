@@ -41,13 +41,15 @@ def silent(_: str) -> None:
 
 
 def examine(
-    spec: ResourceSpec, say: Callable[[str], None] = silent, keepalive: float = KEEPALIVE_SECONDS
+    spec: ResourceSpec, say: Callable[[str], None] = silent, keepalive: float = KEEPALIVE_SECONDS,
+    tunnelled: bool = False,
 ) -> Examination:
     """Everything that can be known of a cluster before it runs; `say` hears of the progress.
 
-    A connection that is silent for longer than `keepalive` seconds is given up.
+    A connection that is silent for longer than `keepalive` seconds is given up. Nodes between which there will be
+    tunnels need not reach each other.
     """
-    examiner = _Examiner(spec, say, keepalive)
+    examiner = _Examiner(spec, say, keepalive, tunnelled)
     try:
         return examiner.examine()
     except BaseException:
@@ -69,8 +71,8 @@ def port_range() -> list[int]:
 class _Examiner:
     """Notes what the stages find; frozen into a Report at the end."""
 
-    def __init__(self, spec: ResourceSpec, say: Callable[[str], None], keepalive: float) -> None:
-        self.spec, self.say, self.keepalive = spec, say, keepalive
+    def __init__(self, spec: ResourceSpec, say: Callable[[str], None], keepalive: float, tunnelled: bool) -> None:
+        self.spec, self.say, self.keepalive, self.tunnelled = spec, say, keepalive, tunnelled
         self.agents: list[AgentHandle] = []
         self.secret = secrets.token_hex(32)
         self._nodes = sorted(spec.nodes, key=lambda node: not node.chief)
@@ -98,8 +100,9 @@ class _Examiner:
         self._compare(answering)
         listening = self._asked(answering, self._listen)
         self.say(f"{len(listening)} of {len(self._nodes)} nodes answer; do they reach each other?")
-        self._asked(listening, lambda agent: self._reach(agent, listening))
-        self._reach_own_agent(listening)
+        if not self.tunnelled:
+            self._asked(listening, lambda agent: self._reach(agent, listening))
+            self._reach_own_agent(listening)
         described = {agent.node.address: agent for agent in answering}
         return Examination(self._report(described), tuple(self.agents), self.secret)
 

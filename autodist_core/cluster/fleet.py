@@ -40,11 +40,13 @@ class Fleet:
     """Has a cluster of the nodes of `spec`, as long as they last."""
 
     def __init__(
-        self, spec: ResourceSpec, on_failure: str = "raise", lost_after: float = LOST_AFTER_SECONDS
+        self, spec: ResourceSpec, on_failure: str = "raise", lost_after: float = LOST_AFTER_SECONDS,
+        tunnelled: bool = False,
     ) -> None:
         self.spec = spec
         self.on_failure = on_failure
         self.lost_after = lost_after
+        self.tunnelled = tunnelled
         self.cluster: Cluster | None = None
         self._in_vain = 0
 
@@ -55,7 +57,7 @@ class Fleet:
         if self.cluster is None:
             nodes = ", ".join(node.address for node in self.spec.nodes)
             _log.info("Starting %d nodes: %s.", len(self.spec.nodes), nodes)
-            self.cluster = Cluster.start(self.spec, self.lost_after)
+            self.cluster = Cluster.start(self.spec, self.lost_after, self.tunnelled)
         return self.cluster
 
     def close(self) -> None:

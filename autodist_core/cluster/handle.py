@@ -14,11 +14,14 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autodist_core.cluster.messages import Lines, Message, Sender, Sink, received
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node
+
+if TYPE_CHECKING:  # paramiko is needed on the chief only, and agents import this module too
+    from autodist_core.cluster.ssh import Connection
 
 LOG_LINES = 20
 _END_SECONDS = 2.0
@@ -39,6 +42,10 @@ class Process(Protocol):
     def stderr(self) -> Lines:
         """What it logs."""
 
+    @property
+    def connection(self) -> Connection | None:
+        """The ssh connection to where it runs, if there is one."""
+
     def ending(self, timeout: float) -> str:
         """How it ended, in words; empty if it still runs after that time."""
 
@@ -51,6 +58,8 @@ class Process(Protocol):
 
 class ChildProcess:
     """A program on this machine, as a child of this process."""
+
+    connection = None
 
     def __init__(self, command: list[str], env: Mapping[str, str]) -> None:
         # A group of its own: Ctrl-C in the terminal is for the user's program, which ends its agents in order.
@@ -113,6 +122,11 @@ class AgentHandle:
         ]
         for reader in self._readers:
             reader.start()
+
+    @property
+    def connection(self) -> Connection | None:
+        """The ssh connection to its machine, if there is one."""
+        return self.process.connection
 
     @property
     def ended(self) -> bool:

@@ -28,14 +28,14 @@ class RemoteAgent:
         from autodist_core.cluster import ssh
 
         end = time.monotonic() + deadline
-        self._connection = ssh.connect(node.address, group, deadline, keepalive_seconds=keepalive)
+        self.connection = ssh.connect(node.address, group, deadline, keepalive_seconds=keepalive)
         python = "python" if group.python_venv else "python3"
         try:
-            self._process = self._connection.start(
+            self._process = self.connection.start(
                 f"/bin/sh -c {shlex.quote(_AGENT % python)}", env, deadline_seconds=max(end - time.monotonic(), 0.1)
             )
         except BaseException:
-            self._connection.close()
+            self.connection.close()
             raise
         self.stdin, self.stdout, self.stderr = self._process.stdin, self._process.stdout, self._process.stderr
 
@@ -45,8 +45,8 @@ class RemoteAgent:
             status = self._process.wait(timeout)
         except TimeoutError:
             return ""
-        if self._connection.lost:
-            return f"the connection to it is gone ({self._connection.lost})"
+        if self.connection.lost:
+            return f"the connection to it is gone ({self.connection.lost})"
         # The ssh protocol says of a signal's victim that it has no exit status.
         return f"its agent ended ({'killed by a signal' if status < 0 else f'exit status {status}'})"
 
@@ -56,10 +56,10 @@ class RemoteAgent:
             return
         is_it = f'test "$(sed "s/.*) //" /proc/{pid}/stat 2>/dev/null | cut -d" " -f20)" = {started}'
         with contextlib.suppress(AutodistError, OSError):
-            ended = self._connection.start(f"sh -c '{is_it} && kill -9 {pid}'", deadline_seconds=_KILL_SECONDS)
+            ended = self.connection.start(f"sh -c '{is_it} && kill -9 {pid}'", deadline_seconds=_KILL_SECONDS)
             ended.wait(_KILL_SECONDS)
 
     def close(self) -> None:
         """End its input, which ends the agent, and the connection."""
         self._process.close()
-        self._connection.close()
+        self.connection.close()

@@ -43,6 +43,8 @@ def secret() -> bytes:
 class StandingAgent:
     """The chief's connection to an agent that waits at a port: a `Process` by its pipes."""
 
+    connection = None
+
     def __init__(self, address: str, port: int, deadline: float) -> None:
         self._socket = _connect(address, port, deadline)
         self.stdin = self._socket.makefile("wb", buffering=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import time
 
 from autodist_keras import DistributedModel
 from tests.support.compare import Trained
@@ -40,15 +40,17 @@ class OverHosts:
         return trained(self.model, history, self.reference.optimizers(self.model))
 
 
-def nothing_left(network) -> list[str]:
-    """What runs or listens on the hosts although no training does."""
+def nothing_left(network, seconds: float = 10) -> list[str]:
+    """What still runs or listens on the hosts some time after the last training ended."""
+    end = time.monotonic() + seconds
+    while (found := _left(network)) and time.monotonic() < end:
+        time.sleep(0.2)
+    return found
+
+
+def _left(network) -> list[str]:
     found = []
     for host in network.hosts[1:]:
         found += [f"{host.name}: {command}" for _, command in host.processes() if "sshd" not in command]
         found += [f"{host.name} listens on {port}" for port in host.listening() if port != 22]
     return found
-
-
-def of(trained_: Trained) -> dict:
-    """Its parts as one dict."""
-    return dataclasses.asdict(trained_)

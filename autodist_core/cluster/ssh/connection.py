@@ -6,7 +6,8 @@ import contextlib
 import re
 import shlex
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import paramiko
 
@@ -26,6 +27,7 @@ class Connection:
     ) -> None:
         self.host, self.group = host, group
         self._transport, self._seconds, self._undo = transport, seconds, undo
+        self._ports: dict[int, Callable[[Any], None]] = {}
         self._closed = threading.Event()
         self._silence: str | None = None
         threading.Thread(target=self._keep_alive, name=f"keepalive of {host}", daemon=True).start()
@@ -62,6 +64,32 @@ class Connection:
                 self.host, f"'{command}' was not started: {words(error, deadline)}. Connect again."
             ) from None
         return Process(channel, self.host)
+
+    def open(self, address: str, port: int, *, deadline_seconds: float = 10) -> Any:
+        """A stream of bytes to a port, as that machine reaches it."""
+        try:
+            return self._transport.open_channel(
+                "direct-tcpip", (address, port), ("127.0.0.1", 0), timeout=deadline_seconds
+            )
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise LaunchError(self.host, f"nothing answers there at {address}, port {port}: {words(error)}.") from None
+
+    def listen(self, answer: Callable[[Any], None]) -> int:
+        """Listen on that machine's loopback; `answer` gets each stream, in a thread of its own. Returns the port."""
+
+        def dispatch(channel: Any, _: Any, server: tuple[str, int]) -> None:
+            # The transport has one handler for all its ports, and waits for it.
+            threading.Thread(target=self._ports[server[1]], args=(channel,), daemon=True).start()
+
+        try:
+            port = int(self._transport.request_port_forward("127.0.0.1", 0, dispatch))
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise LaunchError(
+                self.host,
+                f"its ssh server forwards no ports: {words(error)}. Tunnels need 'AllowTcpForwarding yes' there.",
+            ) from None
+        self._ports[port] = answer
+        return port
 
     def close(self) -> None:
         """Log out, and out of the hosts on the way."""

@@ -1,0 +1,80 @@
+"""A notebook trains over hosts: in a real Jupyter kernel, interrupted as its stop button does, and ended with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jupyter_client.manager import KernelManager
+
+from tests.cluster.over_hosts import nothing_left
+
+ROOT = Path(__file__).parents[2]
+
+SETUP = """
+import keras, numpy as np
+from autodist_keras import DistributedModel
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+x, y = np.ones((400000, 8), "float32"), np.ones((400000, 1), "float32")
+dm = DistributedModel(model, {spec}, strategy="AllReduce")
+dm.fit(x[:64], y[:64], batch_size=8, verbose=0)
+print("ready", int(model.optimizer.iterations.numpy()))
+"""
+LONG = "dm.fit(x, y, batch_size=8, epochs=9, verbose=0)"
+AGAIN = "dm.fit(x[:64], y[:64], batch_size=8, verbose=0); print('again')"
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    spec = {"argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"], "language": "python"}
+    place = tmp_path / "kernels" / "this"
+    place.mkdir(parents=True)
+    (place / "kernel.json").write_text(json.dumps(spec | {"display_name": "this"}))
+    manager = KernelManager(kernel_name="this")
+    manager.kernel_spec_manager.kernel_dirs.insert(0, str(tmp_path / "kernels"))
+    manager.start_kernel(cwd=str(ROOT), env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"})
+    client = manager.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        yield manager, client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def run(client, code, interrupt=None):
+    """What a cell prints, or the name of its error."""
+    printed = []
+    message = client.execute(code)
+    if interrupt is not None:
+        time.sleep(2)
+        interrupt()
+    while True:
+        said = client.get_iopub_msg(timeout=60)
+        if said["parent_header"].get("msg_id") != message:
+            continue
+        if said["msg_type"] == "stream" and said["content"]["name"] == "stdout":
+            printed.append(said["content"]["text"])
+        elif said["msg_type"] == "error":
+            printed.append(said["content"]["ename"])
+        elif said["msg_type"] == "status" and said["content"]["execution_state"] == "idle":
+            return "".join(printed)
+
+
+def test_a_notebook_trains_is_interrupted_trains_again_and_ends(network, kernel, monkeypatch):
+    monkeypatch.setenv("HOME", str(network.home))
+    manager, client = kernel
+    run(client, f"import os; os.environ['HOME'] = {str(network.home)!r}")
+    assert run(client, SETUP.format(spec=network.spec())) == "ready 8\n"
+    start = time.monotonic()
+    assert run(client, LONG, manager.interrupt_kernel) == "KeyboardInterrupt"
+    assert time.monotonic() - start < 6
+    assert run(client, AGAIN) == "again\n"
+    manager.shutdown_kernel(now=True)
+    assert nothing_left(network) == []
