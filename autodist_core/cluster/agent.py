@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from importlib import metadata
 from typing import IO, Any
 
@@ -33,23 +32,16 @@ class Agent:
     def __init__(self) -> None:
         self._listener: Listener | None = None
         self._server: Any = None
-        self._tensorflow: Future[None] | None = None
 
-    def describe(self, to_serve: bool = True) -> Message:
-        """What the chief compares with itself, and with what the spec asks of this node.
-
-        If it is `to_serve` afterwards, TensorFlow is imported meanwhile.
-        """
+    def describe(self) -> Message:
+        """What the chief compares with itself, and with what the spec asks of this node."""
         from autodist_core.resource_spec.discovery import local_gpus
 
-        description = {
+        return {
             "python": platform.python_version(), "tensorflow": _version("tensorflow"),
             "autodist-keras": _version("autodist-keras"), "host": platform.node(), "time": time.time(),
             "gpus": list(local_gpus()), **own_machine(),
         }
-        if to_serve:
-            self._import_ahead()
-        return description
 
     def listen(self, secret: str, ports: list[int]) -> Message:
         """Take a port, of a range if one is given, and answer whoever knows the secret there."""
@@ -73,24 +65,13 @@ class Agent:
 
     def serve(self, job: str, task: int, tasks: list[str], cpus: int, admitted: list[str]) -> Message:
         """Give the port to a TensorFlow server that admits these addresses only."""
-        try:
-            self._import_ahead().result()
-        except Exception as error:
-            # Of a module that failed once, a second import says something else.
-            raise LaunchError("", f"TensorFlow cannot be imported ({type(error).__name__}: {error})") from error
+        _import_tensorflow()
         from autodist_core.cluster.server import start
 
         if self._listener is not None:
             self._listener.close()
         self._server = start(job, task, tasks, cpus, admitted)
         return {"strangers": self._server.strangers}
-
-    def _import_ahead(self) -> Future[None]:
-        """While the chief still asks who is there, so that the server is up the sooner."""
-        if self._tensorflow is None:
-            self._tensorflow = Future()
-            threading.Thread(target=_import_tensorflow, args=(self._tensorflow,), daemon=True).start()
-        return self._tensorflow
 
 
 ACTIONS = ("describe", "listen", "reach", "measure", "visitors", "serve")
@@ -158,7 +139,8 @@ def _end(why: str) -> None:
     os._exit(1)
 
 
-def _import_tensorflow(outcome: Future[None]) -> None:
+def _import_tensorflow() -> None:
+    """Not before all nodes have found each other: no other thread runs while a slow disk yields a large library."""
     # The import writes Keras's settings into the user's home, where there are none yet, and asks for a directory for
     # temporary files; Python would write one to see which directory takes it. Neither is needed.
     os.environ["KERAS_HOME"] = os.devnull
@@ -168,9 +150,7 @@ def _import_tensorflow(outcome: Future[None]) -> None:
 
         tf.distribute.Server  # noqa: B018
     except Exception as error:
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(None)
+        raise LaunchError("", f"TensorFlow cannot be imported ({type(error).__name__}: {error})") from error
 
 
 def _version(distribution: str) -> str:

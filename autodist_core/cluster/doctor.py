@@ -27,7 +27,7 @@ def diagnose(spec: ResourceSpec, seconds: float = 1.0, say: Callable[[str], None
         report = diagnose(ResourceSpec("cluster.yml"))
         print(report.problems or "all is well")
     """
-    found = examine(spec, say, to_serve=False)
+    found = examine(spec, say)
     try:
         return _Measurement(found.report, found.agents, found.secret, seconds, say).report()
     finally:

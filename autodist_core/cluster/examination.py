@@ -41,18 +41,17 @@ def silent(_: str) -> None:
 
 
 def examine(
-    spec: ResourceSpec, say: Callable[[str], None] = silent, to_serve: bool = True,
-    keepalive: float = KEEPALIVE_SECONDS, tunnelled: bool = False,
+    spec: ResourceSpec, say: Callable[[str], None] = silent, keepalive: float = KEEPALIVE_SECONDS,
+    tunnelled: bool = False,
 ) -> Examination:
     """Everything that can be known of a cluster before it runs; `say` hears of the progress.
 
-    With `to_serve` the agents prepare for what comes next in a run, and import TensorFlow meanwhile. A connection that
-    is silent for longer than `keepalive` seconds is given up. Nodes between which there will be tunnels need not reach
-    each other.
+    A connection that is silent for longer than `keepalive` seconds is given up. Nodes between which there will be
+    tunnels need not reach each other.
     """
     examiner = _Examiner(spec, say, keepalive, tunnelled)
     try:
-        return examiner.examine(to_serve)
+        return examiner.examine()
     except BaseException:
         examiner.give_up()
         raise
@@ -91,13 +90,13 @@ class _Examiner:
             self._given_up = True
         end(self.agents)
 
-    def examine(self, to_serve: bool) -> Examination:
+    def examine(self) -> Examination:
         """All stages; each goes on with the agents that answered in the one before."""
         others = ", ".join(node.address for node in self._nodes[1:])
         self.say(f"starting agents here{f' and on {others}' if others else ''}")
         attempt(self._nodes, self._start)
         self.agents.sort(key=lambda agent: self._nodes.index(agent.node))
-        answering = self._asked(self.agents, lambda agent: self._describe(agent, to_serve))
+        answering = self._asked(self.agents, self._describe)
         self._compare(answering)
         listening = self._asked(answering, self._listen)
         self.say(f"{len(listening)} of {len(self._nodes)} nodes answer; do they reach each other?")
@@ -150,9 +149,9 @@ class _Examiner:
         if too_late:
             end([agent])
 
-    def _describe(self, agent: AgentHandle, to_serve: bool) -> None:
+    def _describe(self, agent: AgentHandle) -> None:
         try:
-            agent.description = agent.ask("describe", self._deadlines.answer, to_serve=to_serve)
+            agent.description = agent.ask("describe", self._deadlines.answer)
         except LaunchError as error:
             raise LaunchError(error.host, why_silent(agent) or error.reason) from None
 

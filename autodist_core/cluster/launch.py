@@ -82,7 +82,9 @@ def _through_tunnels(launched: Launched) -> Launched:
 
     def reach(agent: AgentHandle) -> None:
         peers = [task.rsplit(":", 1) for task in tunnels.tasks(launched.agents.index(agent))]
-        answer = agent.ask("reach", deadlines.answer, secret=launched.secret, peers=peers, seconds=deadlines.reach)
+        answer = agent.ask(
+            "reach", deadlines.reach + deadlines.answer, secret=launched.secret, peers=peers, seconds=deadlines.reach
+        )
         for other, problem in zip(launched.agents, answer["problems"], strict=True):
             if problem:
                 raise LaunchError(agent.node.address, f"its tunnel to {other.node.address} does not work: {problem}")

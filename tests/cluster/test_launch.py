@@ -185,12 +185,24 @@ def test_a_variable_that_says_nothing(network, monkeypatch, name, value):
     assert_nothing_came(before, network)
 
 
-def test_a_full_disk_is_none_of_an_agents_business(make_network, monkeypatch):
+SLOW = """
+import ctypes, sys
+ctypes.PyDLL(None).sleep(3)  # nothing else of Python runs meanwhile, as while a large library is loaded
+sys.path.remove("/tmp/slow")
+del sys.modules["tensorflow"]
+import tensorflow
+"""
+
+
+def test_a_disk_that_is_full_and_one_from_which_tensorflow_is_slow_to_load(make_network, monkeypatch):
     network = make_network(2, disk="4m")
     monkeypatch.setenv("HOME", str(network.home))
+    monkeypatch.setenv("AUTODIST_DEADLINES", "answer=2, reach=1")
     host = network.hosts[1]
+    host.file("/tmp/slow").mkdir()
+    host.file("/tmp/slow/tensorflow.py").write_text(SLOW)
     with contextlib.suppress(NetworkError):
         host.output("dd", "if=/dev/zero", "of=/tmp/full")
     before = running(network)
-    Cluster.start(spec(network, host1={})).close()
+    Cluster.start(spec(network, host1={"shared_envs": {"PYTHONPATH": f"/tmp/slow:{ROOT}"}})).close()
     assert_nothing_came(before, network)
