@@ -9,16 +9,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.cluster.over_hosts import nothing_left
-
 
 def running(network) -> dict[str, list]:
     """What there is: programs and listening ports of the hosts; threads, children and open files of this process."""
-    tasks = os.listdir("/proc/self/task")
+    hosts = network.hosts[1:]
     return {
-        "hosts": nothing_left(network),
+        "programs": [f"{host.name}: {words}" for host in hosts for _, words in host.processes() if "sshd" not in words],
+        "ports": [f"{host.name}: {port}" for host in hosts for port in host.listening()],
         "threads": sorted(thread.name for thread in threading.enumerate()),
-        "children": sorted(child for task in tasks for child in _children_of(task)),
+        "children": own_children(),
         "files": sorted(_open_files()),
     }
 
@@ -31,11 +30,14 @@ def assert_nothing_came(before: dict[str, list], network, seconds: float = 5) ->
     assert running(network) == before
 
 
-def _children_of(task: str) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/self/task/{task}/children").read_text().split()]
-    except OSError:
-        return []
+def own_children() -> list[int]:
+    """The processes that this one has started and that still run, by id."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        # A thread may end between the two.
+        with contextlib.suppress(OSError):
+            found += map(int, (task / "children").read_text().split())
+    return sorted(found)
 
 
 def _open_files() -> Iterator[str]:

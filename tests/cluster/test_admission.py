@@ -15,7 +15,7 @@ import tensorflow as tf
 from autodist_core import ResourceSpec
 from autodist_core.cluster import Cluster
 from autodist_core.cluster.probes import Listener, bind, reach
-from tests.cluster.leftovers import assert_nothing_came, running
+from tests.cluster.leftovers import assert_nothing_came, own_children, running
 from tests.network.lan import HIDDEN, ROOT
 
 IN_VAIN = 1.5
@@ -126,7 +126,7 @@ def test_from_another_host_nobody_reaches_a_running_cluster_and_it_writes_no_fil
     monkeypatch.setenv("HOME", str(network.home))
     own, worker, stranger = network.hosts
     other, before, files = programs(stranger), running(network), written(worker)
-    children = set(before["children"])
+    children = set(own_children())
     # A proxy is for the world outside, and nobody answers at this one.
     proxy = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     for name, value in {**proxy, "no_grpc_proxy": ""}.items():
@@ -135,7 +135,7 @@ def test_from_another_host_nobody_reaches_a_running_cluster_and_it_writes_no_fil
     spec["ssh"]["shared_envs"] |= proxy
     cluster = Cluster.start(ResourceSpec(spec))
     try:
-        [agent] = [child for child in running(network)["children"] if child not in children]
+        [agent] = set(own_children()) - children
         [[port], [port_there]] = ports_of(agent), set(worker.listening()) - {22}
         where = [own.address, port, own.address6, port, worker.address, port_there, worker.address6, port_there]
         assert other.ask("ask", IN_VAIN, *where) == " ".join(["TimeoutError"] * 4)
