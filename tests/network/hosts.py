@@ -152,7 +152,7 @@ class Machine(Host):
 
     def file(self, path):
         """A file of this host as this process reaches it: ``host.file("/tmp/log").read_text()``."""
-        return Path(f"/proc/{self.pid}/root/{path}")
+        return Path("/proc", str(self.pid), "root", str(path).lstrip("/"))
 
     def processes(self):
         """The (pid, command line) of all that runs here besides the first process and the listening sshd.
