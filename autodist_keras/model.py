@@ -188,8 +188,10 @@ class DistributedModel:
 
     def close(self) -> None:
         """Free the devices. The model keeps its state, and a later `fit` starts anew from it."""
-        self._forget()
-        self._fleet.close()
+        try:
+            self._forget()
+        finally:
+            self._fleet.close()
 
     # Planning ----------------------------------------------------------------------------------------------------
 
@@ -270,7 +272,7 @@ class DistributedModel:
             yield
             return
         identity = checks.identity_of_compile(self.model)
-        if identity != self._compiled_as or (self._state is not None and self._state.session.lost):
+        if identity != self._compiled_as or self._fleet.lost:
             self._forget()
             self._compiled_as = identity
         if self._state is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
 import time
 from collections.abc import MutableMapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 
 from autodist_core.cluster.handle import AgentHandle
 from autodist_core.cluster.launch import Launched, launch, serve
@@ -73,7 +74,8 @@ class Cluster:
             for agent in self._agents:
                 why = self._trouble(agent, now)
                 if why:
-                    self.lost.set_result(NodeLostError(agent.node.address, why))
+                    with contextlib.suppress(InvalidStateError):  # it is being closed
+                        self.lost.set_result(NodeLostError(agent.node.address, why))
                     return
 
     def _trouble(self, agent: AgentHandle, now: float) -> str:

@@ -50,9 +50,14 @@ class Fleet:
         self.cluster: Cluster | None = None
         self._in_vain = 0
 
+    @property
+    def lost(self) -> bool:
+        """Whether there was a cluster, and a node of it is gone."""
+        return self.cluster is not None and self.cluster.lost.done()
+
     def start(self) -> Cluster:
         """The cluster; its agents are started if they do not run."""
-        if self.cluster is not None and self.cluster.lost.done():
+        if self.lost:
             self.close()
         if self.cluster is None:
             nodes = ", ".join(node.address for node in self.spec.nodes)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -24,6 +25,8 @@ if TYPE_CHECKING:  # paramiko is needed on the chief only, and agents import thi
     from autodist_core.cluster.ssh import Connection
 
 LOG_LINES = 20
+_USUAL = re.compile(r"WARNING: All log messages before|[IW]\d{4} \d\d:|E\d{4} \d\d:.*cuda")
+"""What TensorFlow says at every start, and what is no reason for an end."""
 _END_SECONDS = 2.0
 
 
@@ -214,6 +217,7 @@ class AgentHandle:
             pass
 
     def _note(self, text: str) -> None:
-        self.log.append(text)
+        if not _USUAL.match(text):
+            self.log.append(text)
         self._logger.info("%s: %s", self.node.address, text)
 

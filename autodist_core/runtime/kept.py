@@ -51,6 +51,8 @@ class KeptVariables:
 
     def read(self) -> dict[str, np.ndarray]:
         """The value of each, by name; what was loaded and has no variable yet is as it was loaded."""
+        if not self._known:
+            return dict(self._given)
         values = self._run({name: held.value for name, held in self._known.items()})
         return self._given | {name: np.array(value) for name, value in values.items()}
 

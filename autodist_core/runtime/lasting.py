@@ -67,9 +67,9 @@ class LastingSession:
         return outputs
 
     def settle(self) -> None:
-        """Wait until no replica is at work."""
-        if self._session is not None:
-            self._lasting(lambda session: session.settle())
+        """Wait until no replica is at work, and make all of it safe: nobody is to lose what a call has returned."""
+        if self._session is not None and not self._backup.current:
+            self._lasting(self._take)
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
         """Write variables, every copy of each."""
@@ -92,7 +92,7 @@ class LastingSession:
 
     def read_kept(self) -> dict[str, np.ndarray]:
         """What kernels keep between steps."""
-        if self._session is None:
+        if self._session is None or self._backup.current:
             return self._backup.kept
         return self._lasting(lambda session: session.read_kept())
 
@@ -131,26 +131,36 @@ class LastingSession:
 
     def _recover(self, error: NodeLostError | BrokenOffError) -> None:
         """Get to where we were, on another cluster if need be; without one, the error says what is left."""
+        broken = 0
         while True:
             lost, self._session = self._session, None
             if lost is not None:
                 lost.close()
             try:
-                if isinstance(error, NodeLostError):
-                    self._replace_cluster(error)
-                self._repeat()
+                self._go_on_after(error)
                 return
+            except BrokenOffError as again:
+                error = again
+                if (broken := broken + 1) > _MOST_BROKEN:
+                    raise
             except NodeLostError as again:
                 if again.left:
                     raise
                 error = again
 
-    def _replace_cluster(self, error: NodeLostError) -> None:
+    def _go_on_after(self, error: NodeLostError | BrokenOffError) -> None:
+        if isinstance(error, BrokenOffError):
+            self._repeat()
+            return
         if self._restart is None:
             raise error.leaving(str(self._backup)) from None
         try:
             self._restart(error)
+            self._repeat()
+        except (NodeLostError, BrokenOffError):
+            raise
         except Exception as failure:
+            self._session = None
             raise error.leaving(f"it was not started again: {failure} {self._backup}") from failure
 
     def _repeat(self) -> None:
@@ -178,7 +188,8 @@ class LastingStep:
 
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples."""
-        return self._session.run(Ran(self._number, tuple(arrays), total))
+        # Copies, since they may have to be run again when their owner has filled them anew.
+        return self._session.run(Ran(self._number, tuple(np.array(array) for array in arrays), total))
 
     @property
     def item(self) -> GraphItem:

@@ -8,6 +8,7 @@ back; without, each replica's gradients are an update of their own as soon as th
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,10 +16,11 @@ from dataclasses import dataclass, field
 from threading import Condition
 from typing import Any
 
-from autodist_core.errors import SessionError
+from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel import DistributedGraph, loose
 from autodist_core.runtime.batches import Batches, slices
+from autodist_core.runtime.calls import BrokenOffError
 
 _AHEAD = 4  # batches under way without a bound: enough to keep every replica busy
 
@@ -218,8 +220,9 @@ class LooseStep:
         for _, future in self._running:
             future.exception()
         self._running.clear()
-        for replica in list(progress.queued):
-            while progress.queued[replica] > 0:
-                progress.queued[replica] -= 1
-                self._call("discard", replica)(1.0, 1.0)
+        with contextlib.suppress(NodeLostError, BrokenOffError):  # with a node, the queues there are gone
+            for replica in list(progress.queued):
+                while progress.queued[replica] > 0:
+                    progress.queued[replica] -= 1
+                    self._call("discard", replica)(1.0, 1.0)
         self._progress = Progress(version=self._next, lead=progress.lead)

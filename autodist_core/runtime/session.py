@@ -14,7 +14,7 @@ from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.kernel import DistributedGraph, Placement, build
 from autodist_core.runtime.batches import Batches, slices
-from autodist_core.runtime.calls import Calls
+from autodist_core.runtime.calls import BrokenOffError, Calls
 from autodist_core.runtime.kept import KeptVariables
 from autodist_core.runtime.loose import LooseStep
 from autodist_core.runtime.transfers import Transfers
@@ -99,7 +99,7 @@ class DistributedSession:
         elif self._session is not None and self._calls_of_cluster is not None:
             try:
                 self.call("the end of the session", self._session.close)
-            except NodeLostError:
+            except (NodeLostError, BrokenOffError):
                 _abandon(self._session)
             self._calls_of_cluster.close()
         self._session = None

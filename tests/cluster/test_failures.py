@@ -164,6 +164,42 @@ def test_training_goes_on_and_counts_no_sample_twice(network, on_failure, builde
         assert left == (everyone if on_failure == "restart" else [a for a in everyone if a != host.address])
 
 
+class LookAtAll(keras.callbacks.Callback):
+    """Looks at every variable at the end of each epoch, as callbacks that save do."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        for variable in [*self.model.variables, *self.model.optimizer.variables]:
+            variable.numpy()
+
+
+def test_what_a_call_returned_with_is_never_lost(network):
+    with OverHosts(DENSE, network.spec(), lost_after=LOST_AFTER) as hosts:
+        hosts.compile("adam", "PS")
+        fit(hosts.front, epochs=1, callbacks=[LookAtAll()])
+        kill(network.hosts[1])
+        time.sleep(1)
+        fit(hosts.front, epochs=1)
+        assert int(hosts.model.optimizer.iterations.numpy()) == 2 * PER_EPOCH
+        state = {"weights": named(hosts.model.weights), "optimizer": named(hosts.model.optimizer.variables)}
+        for part, expected in after_steps(2 * PER_EPOCH).items():
+            assert_same(expected, state[part])
+        kill(network.hosts[2])
+        time.sleep(1)
+        hosts.front.close()
+        assert int(hosts.model.optimizer.iterations.numpy()) == 2 * PER_EPOCH
+
+
+def test_replicas_that_run_ahead_go_on_after_a_loss(network):
+    threads = threading.active_count()
+    with OverHosts(DENSE, network.spec(), on_failure="restart", lost_after=LOST_AFTER) as hosts:
+        hosts.compile("sgd", PS(staleness=2))
+        hurt = Hurt(kill, network.hosts[1], 11)
+        losses = fit(hosts.front, callbacks=[hurt])["loss"]
+        assert int(hosts.model.optimizer.iterations.numpy()) == hurt.steps == 3 * PER_EPOCH
+        assert losses[-1] < losses[0]
+    assert threading.active_count() <= threads + 2
+
+
 def test_a_node_without_memory_is_named_and_what_was_trained_is_kept(network):
     host = network.hosts[2]
     with OverHosts(DENSE, network.spec(), lost_after=LOST_AFTER) as hosts:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.compare import assert_same
 from tests.support.distributed import distributed
 from tests.support.models import BY_NAME, DENSE, Data, ReferenceModel, dense_data
 from tests.support.training import seeded
-from tests.support.twins import QUIET, assert_same_outcome
+from tests.support.twins import QUIET, assert_same_outcome, run_distributed, run_plain
 
 WEIGHTS = np.linspace(0.2, 2.0, 22)
 
@@ -161,8 +162,10 @@ def test_data_with_another_last_axis_is_kerass_own_error():
             front.fit(bad.x, bad.y, verbose=0)
         return {"unchanged": [np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True)]}
 
-    outcome = assert_same_outcome(program)
-    assert all(value for name, value in outcome.items() if "unchanged" in name)
+    expected, actual = run_plain(program), run_distributed(program)
+    # A stock optimizer has its variables before the step is traced; Keras's has none where that fails.
+    assert_same(expected, {name: actual[name] for name in expected})
+    assert all(value for name, value in expected.items() if "unchanged" in name)
 
 
 def test_inputs_as_a_list_and_as_a_dict_are_different_batches():
