@@ -7,6 +7,7 @@ from functools import cache
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tests.support.compare import Trained, named
 from tests.support.models import BATCH, Data, ReferenceModel
@@ -52,13 +53,17 @@ def train_plain(
 
 
 @cache
-def _cached_plain(reference: ReferenceModel, optimizer: str, replicas: int) -> Trained:
+def _cached_plain(reference: ReferenceModel, optimizer: str, replicas: int, graph_optimizer: bool) -> Trained:
     return train_plain(reference, optimizer, replicas=replicas)
 
 
 def plain(reference: ReferenceModel, optimizer: str, replicas: int = 1) -> Trained:
-    """The same as `train_plain` with its defaults, computed once in a run of the tests."""
-    return _cached_plain(reference, optimizer, replicas if reference.reference else 1)
+    """The same as `train_plain` with its defaults, computed once in a run of the tests.
+
+    Once with TensorFlow's graph optimizer and once without it, which may round differently.
+    """
+    off = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    return _cached_plain(reference, optimizer, replicas if reference.reference else 1, not off)
 
 
 def permuted_within_batches(data: Data, batch: int = BATCH) -> Data:
