@@ -1,5 +1,6 @@
 """What every test shares: quiet TensorFlow, an untouched Keras, and float64 where numbers count."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -39,6 +40,19 @@ def fresh_keras(request):
         request.getfixturevalue("float64")
     yield
     reset_keras()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collected():
+    """Collect each module's garbage at its end, and leave alone what lives on.
+
+    A tf.data iterator that is found among garbage late may keep its finder waiting for as long as it has lived: its
+    autotuning sleeps for longer and longer, and sometimes misses that it is to end. And what Keras and TensorFlow keep
+    of every model makes each search for garbage slower than the one before.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 def reset_keras():
