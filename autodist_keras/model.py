@@ -43,7 +43,7 @@ class DistributedModel:
         resource_spec: The devices: a path to a YAML file, a dict, a `ResourceSpec`, or None for this machine.
         strategy: A strategy builder, its name, a finished `Strategy`, or None for all-reduce (dense variables) and
             parameter servers (sparse ones).
-        share_memory: Whether replicas on CPU devices of one process compute on one copy of the weights and update it
+        share_memory: Whether replicas on CPU devices of one machine compute on one copy of the weights and update it
             once. `False` gives every replica its own, as on separate devices; None does so only where the strategy
             needs it, for a compressor, staleness or asynchronous updates.
         fused_updates: Whether an optimizer whose formula TensorFlow has a training kernel for (SGD, Adam, AdamW and

@@ -12,7 +12,7 @@ from autodist_core.compiler import AllReducePlan, CompiledStrategy
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel import held_in_step, kept_whole
 from autodist_core.kernel.captured import Captured
-from autodist_core.kernel.sharing import shares_memory
+from autodist_core.kernel.sharing import memories, shares_memory
 from autodist_core.plan import notes, table
 from autodist_keras import checks
 from autodist_keras.fused import kernels_of
@@ -51,6 +51,10 @@ def plan(
         whole = kept_whole(item, strategy) if item.gradients else {}
         lines += [f"{name} stays whole: {why} needs all of it" for name, why in whole.items()]
         strategy = _carried_out(item, strategy, whole)
+        if len(set(memories(strategy, share_memory))) < len(strategy.replicas):
+            lines.append(
+                "the replicas of a machine share one copy of the weights (share_memory=False: each has its own)"
+            )
     if not item.gradients:
         lines.append(
             "without a batch it is not known which gradients are sparse (taken to be: those of Embedding layers) and "

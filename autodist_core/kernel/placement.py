@@ -9,7 +9,8 @@ on. Three kinds of variables:
   alike;
 - everything else (batch-norm statistics, metrics, seeds) has a copy with every replica.
 
-Replicas on CPU devices of one process share memory, so they may share one owner and one mirror: `share_memory`.
+Replicas on CPU devices of one process share memory, so they may share one owner and one mirror: `share_memory`. Over
+several machines the first of a machine's replicas has them, for those next to it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from autodist_core.compiler import AllReducePlan, CompiledStrategy, PSPlan, Vari
 from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.kernel.captured import Captured
 from autodist_core.kernel.partitioner import VariablePartitioner
-from autodist_core.kernel.sharing import shares_memory
+from autodist_core.kernel.sharing import memories
 from autodist_core.kernel.tasks import Tasks, host_of
 
 MEMORY = "memory"
@@ -92,6 +93,8 @@ class Placement:
     mirrored: frozenset[str] = frozenset()
     """What replicas look at and follow after each update: the trained variables, and slots that the step reads."""
     tasks: Tasks = field(default_factory=Tasks)
+    memories: tuple[int, ...] = ()
+    """For each replica the one on whose copies it computes; empty where each has its own."""
 
     @property
     def shares_memory(self) -> bool:
@@ -105,14 +108,21 @@ class Placement:
     def updater(self, variable: str, replica: Replica) -> Owner:
         """The owner whose copy of a trained variable a replica follows: itself where all replicas update it."""
         owner = self.owner(self.owner_of[variable])
-        return owner if owner.replica is None else self.owner(replica.prefix)
+        return owner if owner.replica is None else self.owner(self.lead(replica).prefix)
+
+    def lead(self, replica: Replica) -> Replica:
+        """The replica that has the copies on which this one computes, and updates them if replicas do."""
+        return self.replicas[self.memories[replica.index]] if self.memories else replica
 
     def mirror(self, variable: str, replica: Replica) -> Copy:
         """The copy on which a replica computes."""
-        if self.shares_memory and (variable in self.owner_of or variable in self.optimizer_state):
+        trained = variable in self.owner_of or variable in self.optimizer_state or variable in self.assembled
+        if self.shares_memory and trained:
             return self.held(variable, self.owners[0])
         if variable in self.remote_rows:
             return self.held(variable, self.owner(self.owner_of[variable]))
+        if trained:
+            replica = self.lead(replica)
         return Copy(f"{variable}@{replica.prefix}", replica.device, replica.index)
 
     def held(self, variable: str, owner: Owner) -> Copy:
@@ -159,7 +169,8 @@ def place(
     """Decide where the variables of a captured training step live; `share_memory=None` leaves it to the strategy."""
     tasks = tasks or Tasks()
     replicas = _replicas(strategy.replicas, tasks)
-    shared = shares_memory(strategy, share_memory)
+    leads = memories(strategy, share_memory)
+    shared = len(leads) > 1 and set(leads) == {0}
     # In one memory there is one copy and one update of a variable, and nothing to split.
     partitioner = VariablePartitioner() if shared else VariablePartitioner.of(item, _on_servers(strategy))
     split = partitioner.apply(item)
@@ -180,7 +191,10 @@ def place(
             replicas, (memory,), plans, dict.fromkeys(family, MEMORY), optimizer_state, mirrored=mirrored, tasks=tasks
         )
     reduced = frozenset(name for name, head in family.items() if isinstance(plans[head].synchronizer, AllReducePlan))
-    owners = [Owner(r.prefix, r.device, reduced, r.index) for r in replicas]
+    if captured.written_by_compute & (frozenset(family) | optimizer_state):
+        # What each replica writes in its own way is not one copy.
+        leads = tuple(range(len(replicas)))
+    owners = [Owner(r.prefix, r.device, reduced, r.index) for r in replicas if leads[r.index] == r.index]
     owner_of = dict.fromkeys(reduced, replicas[0].prefix)
     served: dict[str, list[str]] = {}
     for name, head in family.items():
@@ -194,7 +208,7 @@ def place(
     return Placement(
         replicas, tuple(owners), plans, owner_of, optimizer_state, _remote_rows(captured, plans), partitioner,
         parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle), _loose(item, strategy),
-        mirrored, tasks,
+        mirrored, tasks, leads,
     )
 
 

@@ -1,7 +1,7 @@
-"""Whether the replicas of one process compute on one copy of the weights.
+"""Which replicas compute on one copy of the weights.
 
-They may where all are CPU devices and each would hold the same: nothing travels then, so nothing is compressed, and no
-replica can be behind another. A strategy that asks for either gets a copy for each replica.
+Those of one process may where all are CPU devices and each would hold the same: nothing travels between them then, so
+nothing is compressed, and none can be behind another. A strategy that asks for either gets a copy for each replica.
 """
 
 from __future__ import annotations
@@ -10,14 +10,20 @@ from collections.abc import Iterator
 
 from autodist_core.compiler import AllReducePlan, CompiledStrategy, VariablePlan
 from autodist_core.errors import StrategyError
+from autodist_core.resource_spec import DeviceSpec
 
 
-def shares_memory(strategy: CompiledStrategy, asked: bool | None) -> bool:
-    """What is done for `share_memory=asked`; None leaves it to the strategy, which True may contradict."""
-    kinds = {tuple(replica.rsplit(":", 2)[:2]) for replica in strategy.replicas}
-    one_process = len(kinds) == 1 and {kind for _, kind in kinds} == {"CPU"}
-    if asked is False or len(strategy.replicas) == 1 or not one_process:
-        return False
+def memories(strategy: CompiledStrategy, asked: bool | None) -> tuple[int, ...]:
+    """For each replica the first one that has the same memory, which is itself where each has its own.
+
+    `share_memory=asked` decides; None leaves it to the strategy, which True may contradict.
+    """
+    devices = [DeviceSpec.parse(name) for name in strategy.replicas]
+    places = [device.address if device.kind == "CPU" else device for device in devices]
+    together = tuple(places.index(place) for place in places)
+    alone = tuple(range(len(places)))
+    if asked is False or together == alone:
+        return alone
     apart = [(plan.variable.name, reason) for plan in strategy.variables for reason in _reasons(plan)]
     if asked and apart:
         name, reason = apart[0]
@@ -25,7 +31,13 @@ def shares_memory(strategy: CompiledStrategy, asked: bool | None) -> bool:
             f"share_memory=True: variable {name!r} has {reason}, for which every replica needs its own copy of the "
             "weights. Leave share_memory out, or take the option out of the strategy."
         )
-    return not apart
+    return alone if apart else together
+
+
+def shares_memory(strategy: CompiledStrategy, asked: bool | None) -> bool:
+    """Whether all replicas compute on one copy of the weights."""
+    found = memories(strategy, asked)
+    return len(found) > 1 and set(found) == {0}
 
 
 def _reasons(plan: VariablePlan) -> Iterator[str]:

@@ -6,7 +6,9 @@ import pytest
 
 from autodist_core import ResourceSpec
 from autodist_core.errors import StrategyError
-from autodist_core.kernel.sharing import shares_memory
+from autodist_core.kernel import build, place
+from autodist_core.kernel.sharing import memories, shares_memory
+from autodist_core.kernel.tasks import Tasks
 from autodist_core.strategy import PS, AllReduce, Parallax
 from tests.kernel.graphs import compiled, dense_item, machine, table_item
 
@@ -44,8 +46,35 @@ TWO_NODES = ResourceSpec({
 })  # fmt: skip
 
 
-@pytest.mark.parametrize("spec", [machine(cpus=1), machine(gpus=2), TWO_NODES], ids=["one", "gpus", "nodes"])
+@pytest.mark.parametrize("spec", [machine(cpus=1), machine(gpus=2)], ids=["one", "gpus"])
 @pytest.mark.parametrize("builder", [AllReduce(), AllReduce(compressor="HorovodCompressor")], ids=str)
-def test_nothing_is_shared_by_one_replica_by_gpus_or_by_machines_whatever_is_asked(builder, spec):
+def test_nothing_is_shared_by_one_replica_or_by_gpus_whatever_is_asked(builder, spec):
     strategy = compiled(dense_item(), builder, spec)
     assert not any(shares_memory(strategy, asked) for asked in (None, True, False))
+
+
+def test_the_replicas_of_each_machine_share_its_memory():
+    strategy = compiled(dense_item(), AllReduce(), TWO_NODES)
+    assert [memories(strategy, asked) for asked in (None, True, False)] == [(0, 0, 2), (0, 0, 2), (0, 1, 2)]
+    assert not shares_memory(strategy, None)
+    compressed = compiled(dense_item(), AllReduce(compressor="HorovodCompressor"), TWO_NODES)
+    assert memories(compressed, None) == (0, 1, 2)
+    with pytest.raises(StrategyError, match="has compressor=HorovodCompressor, for which every replica needs its own"):
+        memories(compressed, True)
+
+
+@pytest.mark.parametrize("builder", [AllReduce(), PS(), Parallax()], ids=str)
+def test_a_machine_has_one_copy_of_a_weight_and_one_update(builder):
+    item = table_item()
+    tasks = Tasks("run", ("10.0.0.1", "10.0.0.2"))
+    strategy = compiled(item, builder, TWO_NODES)
+    counts = {}
+    for shared in (None, False):
+        placement = place(item, strategy, shared, tasks)
+        nodes = build(item, placement).graph_def.node
+        handles = {node.name: node.attr["shared_name"].s.decode() for node in nodes if node.op == "VarHandleOp"}
+        writes = [node for node in nodes if node.op in ("AssignVariableOp", "AssignSubVariableOp")]
+        counts[shared] = sum(handles[node.input[0]].startswith("scale@") for node in writes)
+        devices = {node.device for node in nodes if handles.get(node.name, "").startswith("scale@replica1")}
+        assert bool(devices) == (shared is False)
+    assert counts[False] - counts[None] == 1

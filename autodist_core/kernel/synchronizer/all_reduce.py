@@ -93,8 +93,10 @@ def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]
     for parcel in sums:
         shards.setdefault(parcel.gradient, []).append(parcel)
     for gradient, parcels in shards.items():
-        for index, owner in enumerate(owners):
-            values = [sums[parcel][index] for parcel in sorted(parcels, key=lambda p: p.shard.index if p.shard else 0)]
+        for owner in owners:
+            assert owner.replica is not None
+            ordered = sorted(parcels, key=lambda parcel: parcel.shard.index if parcel.shard else 0)
+            values = [sums[parcel][owner.replica] for parcel in ordered]
             name = f"sent/{gradient.occurrence}/{editor.safe(gradient.variable)}/{owner.name}/whole"
             whole = draft.join(name, values, parcels[0].dtype, owner.device, parcels[0].axis)
             draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(whole)

@@ -70,9 +70,9 @@ def _pull(
 def _assemble(
     draft: Draft, variable: str, parts: tuple[str, ...], replicas: Sequence[Replica], label: str, order: int
 ) -> None:
-    """The shards' values, read once each, are one variable again on every replica."""
+    """The shards' values, read once each, are one variable again in every replica's memory."""
     dtype, axis = draft.spec(variable).dtype, draft.captured.variables[parts[0]].axis
-    for replica in replicas:
+    for replica in dict.fromkeys(draft.placement.lead(replica) for replica in replicas):
         values = []
         for part in parts:
             held = draft.placement.held(part, draft.placement.updater(part, replica))
