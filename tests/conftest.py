@@ -36,6 +36,8 @@ def pytest_collection_modifyitems(items):
 def fresh_keras(request):
     """Give each test Keras's defaults and the same seeds, whatever ran before; imports nothing by itself."""
     reset_keras()
+    if "tensorflow" in sys.modules:
+        leave_data_untuned()
     if is_numeric(request.path):
         request.getfixturevalue("float64")
     yield
@@ -44,15 +46,26 @@ def fresh_keras(request):
 
 @pytest.fixture(autouse=True, scope="module")
 def collected():
-    """Collect each module's garbage at its end, and leave alone what lives on.
-
-    A tf.data iterator that is found among garbage late may keep its finder waiting for as long as it has lived: its
-    autotuning sleeps for longer and longer, and sometimes misses that it is to end. And what Keras and TensorFlow keep
-    of every model makes each search for garbage slower than the one before.
-    """
+    """Look no more at what outlives a module: Keras and TensorFlow keep some of every model, which takes its time."""
     yield
     gc.collect()
     gc.freeze()
+
+
+def leave_data_untuned():
+    """Let tf.data tune nothing: its tuner sleeps longer and longer, and at times misses that its iterator is deleted.
+
+    Whoever lets go of an iterator then waits as long as that has lived, up to a minute.
+    """
+    import tensorflow as tf
+
+    def untuned(dataset):
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return dataset.with_options(options)
+
+    assert hasattr(tf.data.Dataset, "_apply_debug_options"), "what TensorFlow calls for every new iterator has moved"
+    tf.data.Dataset._apply_debug_options = untuned
 
 
 def reset_keras():

@@ -1,7 +1,6 @@
 """What the tests of ssh share: a home of their own, and connections that are closed."""
 
 import contextlib
-import gc
 import os
 import shutil
 import signal
@@ -13,13 +12,6 @@ import pytest
 
 from autodist_core import LaunchError, SSHGroup
 from autodist_core.cluster.ssh import connect
-
-
-@pytest.fixture(autouse=True)
-def collected_at_once():
-    """What is left of a fit that failed holds iterators that have lived for long: see `collected` in `tests`."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture
