@@ -126,6 +126,13 @@ class Captured:
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The static shapes of captured tensors, where TensorFlow can tell them."""
+        return {
+            name: tuple(shape.as_list()) for name, shape in self.partial_shapes.items() if shape.is_fully_defined()
+        }
+
+    @cached_property
+    def partial_shapes(self) -> dict[str, tf.TensorShape]:
+        """What TensorFlow can tell of the shapes of captured tensors."""
         known = editor.Editor(self.graph.library, self.graph.versions)
         for node in self.graph.node:
             if node.name in self.handle_of:
@@ -138,9 +145,8 @@ class Captured:
         with tf.Graph().as_default() as graph:
             tf.graph_util.import_graph_def(known.graph_def(), name="")
         return {
-            editor.canonical(tensor.name): tuple(tensor.shape.as_list())
+            editor.canonical(tensor.name): tensor.shape
             for operation in graph.get_operations() for tensor in operation.outputs
-            if tensor.shape.is_fully_defined()
         }
 
     @cached_property

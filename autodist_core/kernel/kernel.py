@@ -19,7 +19,7 @@ from autodist_core.kernel.captured import Captured, check
 from autodist_core.kernel.editor import Editor
 from autodist_core.kernel.kept import Kept, Remembered
 from autodist_core.kernel.placement import Copy, Owner, Placement, Replica
-from autodist_core.kernel.products import Product, products
+from autodist_core.kernel.products import Product, products, with_weights
 from autodist_core.kernel.tasks import host_of
 
 
@@ -40,6 +40,9 @@ class Draft:
     active: tuple[int, ...]
     editor: Editor
     products: dict[tuple[str, int], Product] = field(default_factory=dict)
+    """Gradients that are made of all replicas' rows at once."""
+    at_once: frozenset[str] = frozenset()
+    """Captured products that are made of all replicas' rows at once."""
     local: dict[tuple[str, int, int], Rows] = field(default_factory=dict)
     reduced: dict[tuple[str, int, str], Rows] = field(default_factory=dict)
     targets: list[str] = field(default_factory=list)
@@ -62,8 +65,10 @@ class Draft:
         graph = captured.graph
         count = len(placement.replicas) if active is None else active
         indices = tuple(range(count)) if isinstance(count, int) else tuple(count)
-        merged = products(captured) if placement.shares_memory and len(indices) > 1 else {}
-        return Draft(captured, placement, indices, Editor(graph.library, graph.versions), merged)
+        draft = Draft(captured, placement, indices, Editor(graph.library, graph.versions))
+        if placement.shares_memory and len(indices) > 1:
+            draft.products, draft.at_once = products(captured), with_weights(captured)
+        return draft
 
     @property
     def busy(self) -> tuple[Replica, ...]:
@@ -151,6 +156,13 @@ class Draft:
             "ConcatV2", name, [*values, place], device, N=len(values), T=dtype, Tidx=tf.int32
         )
 
+    def stacked(self, name: str, dtype: tf.DType, device: str) -> str:
+        """The rows of all busy replicas' copies of a captured tensor, one behind the other."""
+        label = f"stacked/{name.replace(':', '_')}"
+        if label in self.editor:
+            return label
+        return self.join(label, [copied(replica, name) for replica in self.busy], dtype, device)
+
     def sources(self, gradient: Gradient) -> tuple[str, ...]:
         """The captured tensors of which every replica's copies go into the reduced gradient."""
         product = self.products.get((gradient.variable, gradient.occurrence))
@@ -206,8 +218,7 @@ class Draft:
     def _multiply(self, name: str, product: Product, owner: Owner) -> str:
         dtype = tf.as_dtype(product.node.attr["T"].type)
         factors = [
-            self.join(f"{name}/{side}", [copied(replica, factor) for replica in self.busy], dtype, owner.device)
-            for side, factor in (("left", product.left), ("right", product.right))
+            self.stacked(editor.canonical(factor), dtype, owner.device) for factor in (product.left, product.right)
         ]
         return self.editor.copy(product.node, name, factors, owner.device).name
 

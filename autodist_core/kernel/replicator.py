@@ -71,6 +71,10 @@ def _copy(draft: Draft, replica: Replica, name: str, names: list[str]) -> None:
         source = draft.examples(replica) if name == captured.item.examples else draft.total()
         draft.editor.add("Identity", copied(replica, name), [source], replica.host, T=tf.float64)
         return
+    if name in draft.at_once:
+        dtype, rows = tf.as_dtype(node.attr["T"].type), _rows_of(draft, replica, name)
+        draft.editor.add("Identity", copied(replica, name), [rows], replica.device, T=dtype)
+        return
     inputs = [
         renamed for source in node.input if (renamed := _source(draft, replica, source)) is not None
     ]
@@ -84,6 +88,27 @@ def _copy(draft: Draft, replica: Replica, name: str, names: list[str]) -> None:
     wanted = name in captured.item.targets and not captured.is_update(name)
     if wanted or any(touch.writes for touch in touched):
         draft.targets.append(copy.name)
+
+
+def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
+    """A replica's rows of a product that is made for all at once."""
+    node, first, label = draft.captured.nodes[name], draft.busy[0], f"at_once/{name}"
+    if label not in draft.editor:
+        dtype = tf.as_dtype(node.attr["T"].type)
+        left, right = (editor.canonical(source) for source in editor.data_inputs(node))
+        stacked = draft.stacked(left, dtype, first.device)
+        draft.editor.copy(node, label, [stacked, copied(first, right)], first.device)
+        parts = [copied(other, left) for other in draft.busy]
+        lengths = draft.editor.trace(
+            f"{label}/lengths", lambda *rows: tf.stack([tf.shape(each)[0] for each in rows]),
+            dict.fromkeys(parts, tf.TensorSpec((None, None), dtype)), first.device,
+        )[0]
+        axis = draft.editor.constant(f"{label}/axis", 0, tf.int32, first.device)
+        draft.editor.add(
+            "SplitV", f"{label}/rows", [label, lengths, axis], first.device, T=dtype, Tlen=tf.int32,
+            num_split=len(parts),
+        )
+    return editor.tensor(f"{label}/rows", draft.active.index(replica.index))
 
 
 def _require_mirror(draft: Draft, replica: Replica, name: str, variable: str) -> None:

@@ -1,4 +1,4 @@
-"""Kernel gradients of large dense layers are multiplied once for all replicas that share memory."""
+"""Large dense layers multiply once for all replicas that share memory: forward, backward and for their gradients."""
 
 from __future__ import annotations
 
@@ -11,49 +11,77 @@ from autodist_keras import DistributedModel
 from tests.support.compare import assert_same
 
 EXAMPLES, WIDTH = 9, 512
+ARGUMENTS = {"batch_size": 7, "epochs": 2, "shuffle": False, "verbose": 0}
 
 
 def large_model(regularizer=None) -> keras.Model:
-    layer = keras.layers.Dense(WIDTH, activation="tanh", kernel_regularizer=regularizer, name="large")
-    return keras.Sequential([keras.Input((WIDTH,)), layer, keras.layers.Dense(2, name="small")], name="wide")
+    scaled = keras.layers.EinsumDense("ab,b->ab", (WIDTH,), name="scaled")
+    large = keras.layers.Dense(WIDTH, activation="tanh", kernel_regularizer=regularizer, name="large")
+    return keras.Sequential([keras.Input((WIDTH,)), scaled, large, keras.layers.Dense(2, name="small")], name="wide")
 
 
 def train(share_memory: bool | None, replicas: int = 3, regularizer=None):
-    """Weights after a few uneven steps, and the products of the step's graph that are summed over all rows."""
+    """Weights after a few uneven steps, and of whom the step's products are: with the kernel, and for its gradient."""
     keras.utils.set_random_seed(5)
     model = large_model(regularizer)
     model.compile("adam", "mse")
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(EXAMPLES, WIDTH)), rng.normal(size=(EXAMPLES, 2))
-    products: list[str] = []
-    arguments = {"batch_size": 7, "epochs": 2, "shuffle": False, "verbose": 0}
+    found: tuple[list[str], list[str]] = [], []
     if share_memory is None:
-        model.fit(x, y, **arguments)
+        model.fit(x, y, **ARGUMENTS)
     else:
-        with DistributedModel(model, ResourceSpec.local(cpus=replicas), "AllReduce", share_memory) as dm:
-            dm.fit(x, y, **arguments)
-            step = next(iter(dm._functions["train"]._known.values()))[1]
-            products = [
-                node.name for node in step.graph.graph_def.node
-                if node.op == "MatMul" and node.attr["transpose_a"].b and "large" in node.name
-            ]
-    return {variable.path: variable.numpy() for variable in model.variables}, products
+        found = products_of(model, x, y, share_memory, replicas)
+    return {variable.path: variable.numpy() for variable in model.variables}, *found
+
+
+def products_of(model: keras.Model, x, y, share_memory: bool, replicas: int) -> tuple[list[str], list[str]]:
+    """Of whom the products with the large layer's kernel are, after a fit, and those that are its gradient."""
+    found: tuple[list[str], list[str]] = [], []
+    with DistributedModel(model, ResourceSpec.local(cpus=replicas), "AllReduce", share_memory) as dm:
+        dm.fit(x, y, **ARGUMENTS)
+        step = next(iter(dm._functions["train"]._known.values()))[1]
+        for node in step.graph.graph_def.node:
+            if node.op == "MatMul" and "large" in node.name:
+                found[node.attr["transpose_a"].b].append(node.name.partition("/")[0])
+    return sorted(found[0]), sorted(found[1])
+
+
+def each_of(replicas: int, times: int = 1) -> list[str]:
+    return sorted(f"replica{index}" for index in range(replicas) for _ in range(times))
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_one_product_of_all_rows_with_one_devices_numbers(replicas: int, float64):
-    together, products = train(share_memory=True, replicas=replicas)
-    assert [name.partition("/")[0] for name in products] == ["reduced"]
+    together, with_kernel, gradients = train(share_memory=True, replicas=replicas)
+    assert (with_kernel, gradients) == (["at_once", "at_once"], ["reduced"])
     assert_same(train(share_memory=None)[0], together)
 
 
 def test_replicas_with_memories_of_their_own_multiply_their_own_rows(float64):
-    apart, products = train(share_memory=False)
-    assert sorted(name.partition("/")[0] for name in products) == ["replica0", "replica1", "replica2"]
+    apart, with_kernel, gradients = train(share_memory=False)
+    assert (with_kernel, gradients) == (each_of(3, 2), each_of(3))
     assert_same(train(share_memory=None)[0], apart)
 
 
 def test_a_gradient_with_a_regularizers_part_is_no_product(float64):
-    together, products = train(share_memory=True, replicas=2, regularizer="l2")
-    assert [name.partition("/")[0] for name in products] == ["replica0", "replica1"]
+    together, with_kernel, gradients = train(share_memory=True, replicas=2, regularizer="l2")
+    assert (with_kernel, gradients) == (["at_once", "at_once"], each_of(2))
     assert_same(train(share_memory=None, regularizer="l2")[0], together)
+
+
+def test_rows_of_sequences_are_not_moved(float64):
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential([keras.Input((6, WIDTH)), keras.layers.Dense(WIDTH, name="large")])
+    model.compile("sgd", "mse")
+    found = products_of(model, np.ones((4, 6, WIDTH)), np.ones((4, 6, WIDTH)), share_memory=True, replicas=2)
+    assert found == (each_of(2), each_of(2))
+
+
+def test_flat_rows_of_images_are_rows_of_examples(float64):
+    keras.utils.set_random_seed(5)
+    layers = [keras.layers.Conv2D(8, 1), keras.layers.Flatten(), keras.layers.Dense(WIDTH, name="large")]
+    model = keras.Sequential([keras.Input((8, 8, 2)), *layers])
+    model.compile("sgd", "mse")
+    found = products_of(model, np.ones((4, 8, 8, 2)), np.ones((4, WIDTH)), share_memory=True, replicas=2)
+    assert found == (["at_once", "at_once"], ["reduced"])
