@@ -142,8 +142,9 @@ class Machine(Host):
         if self.holder.poll() is None:
             ip(f"link del {self.port}", within=self.lan.bridge)
             os.kill(self.pid, signal.SIGKILL)
-        self.holder.wait()
+        # A host is gone when all that ran there is reaped, also by what brought it there: that may have been stopped.
         super().close()
+        self.holder.wait()
         self.holder = self.listener = None
 
     def close(self):

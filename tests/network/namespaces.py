@@ -38,8 +38,11 @@ class Program(subprocess.Popen):
         while self.poll() is None:
             for pid in children(self.pid):
                 os.kill(pid, sig)
-                # nsenter stops when its program does, and goes on when told to.
-                return super().send_signal(sig) if sig == signal.SIGCONT else None
+                # nsenter stops when its program does, and goes on when told to, be it to see that its program is dead.
+                if sig in (signal.SIGCONT, signal.SIGKILL):
+                    super().send_signal(signal.SIGCONT)
+                if sig != signal.SIGKILL:
+                    return
             time.sleep(0.001)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from autodist_core import ResourceSpec
+from tests.cluster import until
 from tests.network.fixtures import skip_or_fail
 from tests.network.namespaces import NetworkError, children
 
@@ -173,6 +174,16 @@ def test_a_host_without_power_says_no_goodbye_and_comes_back_with_its_keys(netwo
                 connection.recv(1)
     host.power_on()
     assert ssh(network, network.hosts[0], host.address, "true").wait(10) == 0
+
+
+def test_a_host_whose_programs_are_stopped_can_lose_its_power(network):
+    host = network.hosts[1]
+    sleeping = host.run(["sleep", "1000"])
+    for program in (host.listener, sleeping):
+        program.send_signal(signal.SIGSTOP)
+        until(lambda program=program: "T (stopped)" in Path(f"/proc/{program.pid}/status").read_text())
+    host.power_off()
+    assert sleeping.returncode == -signal.SIGKILL
 
 
 def test_two_networks_at_once_have_subnets_of_their_own(network, make_network):
