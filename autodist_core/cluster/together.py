@@ -11,6 +11,7 @@ from autodist_core.errors import LaunchError
 
 S = TypeVar("S")
 T = TypeVar("T")
+_TICK = 0.5
 
 
 def attempt(subjects: Sequence[S], action: Callable[[S], T]) -> list[T | LaunchError]:
@@ -37,7 +38,9 @@ def attempt(subjects: Sequence[S], action: Callable[[S], T]) -> list[T | LaunchE
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        # A Ctrl-C that comes as a wait begins is noticed when the wait is over.
+        while thread.is_alive():
+            thread.join(_TICK)
     if faults:
         raise faults[0]
     return [outcomes[position] for position in range(len(subjects))]

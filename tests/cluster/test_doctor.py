@@ -221,17 +221,18 @@ def test_every_fault_at_once_and_the_others_are_measured(make_network, tmp_path)
 def test_an_interrupt_ends_it_at_once_although_a_node_hangs(network, tmp_path):
     hung, well = network.hosts[1:]
     hung.listener.send_signal(signal.SIGSTOP)
-    command = [sys.executable, "-m", "autodist_core", "doctor", str(cluster_file(network, tmp_path))]
-    env = dict(os.environ, HOME=str(network.home), PYTHONPATH=str(ROOT))
-    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
-        while not agents(well):
-            time.sleep(0.01)
-        begin = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
-        assert time.monotonic() - begin < 5
-        assert process.stderr.read().endswith("autodist doctor: interrupted\n")
-    hung.listener.send_signal(signal.SIGCONT)
+    try:
+        command = [sys.executable, "-m", "autodist_core", "doctor", str(cluster_file(network, tmp_path))]
+        env = dict(os.environ, HOME=str(network.home), PYTHONPATH=str(ROOT))
+        with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+            until(lambda: agents(well))
+            begin = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+            assert time.monotonic() - begin < 5
+            assert process.stderr.read().endswith("autodist doctor: interrupted\n")
+    finally:
+        hung.listener.send_signal(signal.SIGCONT)
     until(lambda: not agents(well))
 
 
