@@ -109,6 +109,14 @@ class CompiledStrategy:
         return replace(self, variables=tuple(plans), held=held)
 
     @property
+    def compresses(self) -> bool:
+        """Whether it has a compressor, for any part of any variable, and replicas between which that is used."""
+        used = (synchronizer for plan in self.variables for _, synchronizer in plan.pieces)
+        return len(self.replicas) > 1 and any(
+            isinstance(each, AllReducePlan) and each.compressor != "NoneCompressor" for each in used
+        )
+
+    @property
     def head(self) -> str:
         """The first lines of its text: the id and the replicas."""
         count = len(self.replicas)

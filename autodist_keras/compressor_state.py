@@ -33,7 +33,7 @@ class CompressorState:
 
     def for_strategy(self, strategy: str) -> Mapping[str, np.ndarray]:
         """The values for a session of that strategy; none, and a line in the log, if they are another's."""
-        if strategy == self.strategy:
+        if strategy == self.strategy or not self.values:
             return self.values
         _log.warning(
             "The compressors start anew: what they kept was strategy %s's, and this is strategy %s.",

@@ -27,6 +27,7 @@ from autodist_keras import checks, planning
 from autodist_keras.compressor_state import CompressorState
 from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
 from autodist_keras.hooks import hook
+from autodist_keras.interrupts import once
 from autodist_keras.losses import said_of_own
 from autodist_keras.settings import OF_THE_CLUSTER, SETTINGS, refuse_misspelt
 from autodist_keras.state import State
@@ -250,10 +251,10 @@ class DistributedModel:
     # What compressors keep ---------------------------------------------------------------------------------------
 
     def compressor_state(self) -> CompressorState | None:
-        """What the compressors kept after the last step; None where nothing was compressed."""
+        """What the compressors kept after the last step, nothing maybe; None where the strategy has none."""
         if self._state is not None and self._trained is not None:
             values = self._state.session.read_kept()
-            return CompressorState(self._trained.id, values) if values else None
+            return CompressorState(self._trained.id, values) if self._trained.compresses else None
         return self._compressors
 
     def set_compressor_state(self, state: CompressorState | None) -> None:
@@ -271,8 +272,13 @@ class DistributedModel:
         if self._depth:
             yield
             return
+        with once(), self._own_functions():
+            yield
+
+    @contextmanager
+    def _own_functions(self) -> Iterator[None]:
         identity = checks.identity_of_compile(self.model)
-        if identity != self._compiled_as or self._fleet.lost:
+        if identity != self._compiled_as or self._is_lost:
             self._forget()
             self._compiled_as = identity
         if self._state is not None:
@@ -296,6 +302,15 @@ class DistributedModel:
                     self._state.release()
                 for name, function in before.items():
                     object.__setattr__(self.model, name, function)
+                if self._is_lost:
+                    # Nobody waits for the other nodes any more.
+                    self._forget()
+                    self._fleet.close()
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether a node is gone, and with it what the session was."""
+        return self._fleet.lost or (self._state is not None and self._state.session.lost)
 
     def _pull(self) -> None:
         """Bring the state back to the model, also where replicas that ran ahead have failed meanwhile."""

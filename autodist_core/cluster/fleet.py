@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from numbers import Real
 
 from autodist_core.cluster.cluster import LOST_AFTER_SECONDS, Cluster
 from autodist_core.errors import LaunchError, NodeLostError, ResourceSpecError, did_you_mean
@@ -18,6 +19,7 @@ ON_FAILURE = {
 }
 RESTART_SECONDS, _PAUSE = 300.0, 5.0
 _MOST_IN_VAIN = 3
+_LEAST, _MOST = 0.1, 366 * 86400
 
 
 def on_failure_choice(value: object) -> str:
@@ -30,9 +32,11 @@ def on_failure_choice(value: object) -> str:
 
 
 def lost_after_seconds(value: object) -> float:
-    """A positive number of seconds."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise ResourceSpecError(f"lost_after={value!r}: expected a positive number of seconds.")
+    """A number of seconds in which a sign of life can come: from a tenth of one to a year of them."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not _LEAST <= float(value) <= _MOST:
+        raise ResourceSpecError(
+            f"lost_after={value!r}: expected a positive number of seconds, from {_LEAST:g} to {_MOST:g}."
+        )
     return float(value)
 
 

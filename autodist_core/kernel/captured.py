@@ -229,6 +229,13 @@ class Captured:
         """Of several trained variables, the one of a slot's shape that its name contains; all where none stands out."""
         if len(owners) < 2:
             return owners
+        # An operation that writes a slot together with a variable says whose it is.
+        beside = {
+            touch.variable for touched in self.touches.values() if any(other.variable == name for other in touched)
+            for touch in touched
+        }.intersection(owners)
+        if len(beside) == 1:
+            return list(beside)
         shape, (whole, part) = self.variables[name].shape, self._whole_and_part(name)
         named = [
             owner for owner in owners if self.variables[owner].shape == shape

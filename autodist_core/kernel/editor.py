@@ -47,6 +47,16 @@ def canonical(name: str) -> str:
     return tensor(*split(name))
 
 
+def label(name: str) -> str:
+    """A tensor's name as part of a node's name, another one for every tensor.
+
+    >>> label("split:1"), label("split_1")
+    ('split/output1', 'split_1/output0')
+    """
+    node, output = split(name)
+    return f"{node}/output{output}"
+
+
 def node_of(name: str) -> str:
     """The node that produces a tensor, or that a control input names."""
     return split(name)[0]

@@ -158,7 +158,7 @@ class Draft:
 
     def stacked(self, name: str, dtype: tf.DType, device: str) -> str:
         """The rows of all busy replicas' copies of a captured tensor, one behind the other."""
-        label = f"stacked/{name.replace(':', '_')}"
+        label = f"stacked/{editor.label(name)}"
         if label in self.editor:
             return label
         return self.join(label, [copied(replica, name) for replica in self.busy], dtype, device)
@@ -200,7 +200,8 @@ class Draft:
         """A value where a replica's machine has it: it crosses the network once, for all replicas there."""
         if host_of(self.editor[editor.node_of(value)].device) == replica.host:
             return value
-        name = f"brought/{replica.host.removesuffix('/device:CPU:0').strip('/').replace(':', '_')}/{value}"
+        host = replica.host.removesuffix("/device:CPU:0").strip("/").replace(":", "_")
+        name = f"brought/{host}/{editor.label(value)}"
         if name not in self.editor:
             self.editor.add("Identity", name, [value], replica.host, T=dtype)
         return name

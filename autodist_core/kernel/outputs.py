@@ -74,7 +74,7 @@ def _joined(draft: Draft, name: str) -> str:
     copies = [copied(replica, name) for replica in draft.busy]
     if len(copies) == 1 or not _differs_between_replicas(captured, name):
         return copies[0]
-    dtype, label = output_type(captured, name), f"joined/{name.replace(':', '_')}"
+    dtype, label = output_type(captured, name), f"joined/{editor.label(name)}"
     if captured.item.concat_outputs:
         return draft.join(label, copies, dtype, draft.busy[0].device) if label not in draft.editor else label
     if dtype.is_integer:

@@ -19,7 +19,7 @@ from autodist_core.compiler import Shard, VariablePlan
 from autodist_core.errors import CaptureError
 from autodist_core.graph_item import BRANCH, UPDATE, Gradient, GraphItem, Variable
 from autodist_core.kernel import editor
-from autodist_core.kernel.captured import Captured, output_type
+from autodist_core.kernel.captured import Captured, check, output_type
 from autodist_core.kernel.editor import Editor
 from autodist_core.kernel.shard_lookups import Ids, look_up
 from autodist_core.kernel.splitting import MEETING_ELEMENTS, Splitting, cut_axis, reduced_axes, splitting
@@ -63,7 +63,10 @@ class VariablePartitioner:
         known = {variable.name for variable in item.variables}
         if any(variable.part_of for variable in item.variables) or not known & set(self.plans):
             return item
-        return _Rewrite(self, item).run()
+        rewrite = _Rewrite(self, item)
+        # Split, a variable that compute writes too would look like two.
+        check(rewrite.captured)
+        return rewrite.run()
 
 
 def _mixed(found: Mapping[str, Splitting]) -> dict[str, str]:

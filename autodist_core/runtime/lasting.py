@@ -161,7 +161,7 @@ class LastingSession:
             raise
         except Exception as failure:
             self._session = None
-            raise error.leaving(f"it was not started again: {failure} {self._backup}") from failure
+            raise error.leaving(f"it was not started again: {failure}\nSo {self._backup}") from failure
 
     def _repeat(self) -> None:
         session = self._open()

@@ -40,7 +40,18 @@ class _Checker:
         self.devices = dict(resource_spec.devices)
         self.source = resource_spec.source
         # What can travel by itself: a whole variable, or a shard. Each may have a group of its own; more make no sense.
-        self.pieces = sum(len(node.part_config) or _shards(node) for node in strategy.node_config)
+        self.pieces = sum(len(node.part_config) or self.shards(node) for node in strategy.node_config)
+
+    def shards(self, node: Node) -> int:
+        """How many shards a node makes of its variable; one where it cannot be split like that."""
+        variable = self.variables.get(variable_name(node.var_name))
+        try:
+            config = PartitionerConfig(partition_str=node.partitioner) if node.partitioner else None
+        except StrategyError:
+            return 1
+        if config is None or variable is None or any(self.partition("", config, variable)):
+            return 1
+        return config.num_shards
 
     def run(self) -> Iterator[str]:
         yield from self.replicas(self.strategy.graph_config.replicas)
@@ -206,13 +217,6 @@ class _Checker:
                 f"{whose}: wire_dtype is {WIRE_DTYPES[reduce.wire_dtype]} without a compressor of half precision. "
                 f"Set one of {', '.join(HALF_PRECISION)}, or leave it out."
             )
-
-
-def _shards(node: Node) -> int:
-    try:
-        return PartitionerConfig(partition_str=node.partitioner).num_shards if node.partitioner else 1
-    except StrategyError:
-        return 1
 
 
 def _numbered(names: Mapping[int, str]) -> str:

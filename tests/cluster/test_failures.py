@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from autodist_core.cluster import fleet
 from autodist_core.errors import NodeLostError
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
+from tests.cluster import until
 from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
@@ -138,6 +140,7 @@ def test_a_lost_node_ends_the_fit_and_what_was_trained_is_kept(network, how, str
             fit(hosts.front, callbacks=[hurt])
         assert time.monotonic() - hurt.at < seconds
         assert caught.value.host == host.address
+        until(lambda: not agents(network.hosts[1]))
         kept = int(hosts.model.optimizer.iterations.numpy())
         assert f"after training step {kept}" in str(caught.value) and 0 < kept <= hurt.steps
         state = {"weights": named(hosts.model.weights), "optimizer": named(hosts.model.optimizer.variables)}
@@ -147,6 +150,21 @@ def test_a_lost_node_ends_the_fit_and_what_was_trained_is_kept(network, how, str
         fit(hosts.front, epochs=1)
         assert int(hosts.model.optimizer.iterations.numpy()) == kept + PER_EPOCH
     assert threading.active_count() <= threads + 2
+
+
+def test_after_a_restart_that_was_given_up_the_next_fit_works(network, monkeypatch):
+    monkeypatch.setattr(fleet, "RESTART_SECONDS", 1.0)
+    monkeypatch.setenv("AUTODIST_DEADLINES", "connect=2")
+    host = network.hosts[2]
+    with OverHosts(DENSE, network.spec(), on_failure="restart", lost_after=LOST_AFTER) as hosts:
+        hosts.compile("adam", PS())
+        with pytest.raises(NodeLostError, match="It was not started again"):
+            fit(hosts.front, callbacks=[Hurt(cut, host, 15)])
+        monkeypatch.delenv("AUTODIST_DEADLINES")
+        host.mend()
+        kept = int(hosts.model.optimizer.iterations.numpy())
+        fit(hosts.front, epochs=1)
+        assert int(hosts.model.optimizer.iterations.numpy()) == kept + PER_EPOCH
 
 
 @pytest.mark.parametrize("on_failure, builder", [("restart", "PS"), ("shrink", "AllReduce")])

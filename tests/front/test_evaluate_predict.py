@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.compare import assert_same
+from tests.support.distributed import distributed
 from tests.support.models import BY_NAME, DENSE, dense_data
 from tests.support.twins import QUIET, assert_same_outcome
 
@@ -33,6 +36,21 @@ def test_predictions_are_in_order_and_keep_their_structure(name: str):
         return {"all": front.predict(data.x, batch_size=5, verbose=0), "first": front.predict_on_batch(data.x)}
 
     assert_same_outcome(program, reference, replicas=3)
+
+
+def test_outputs_of_names_that_look_alike_are_two():
+    class Halves(keras.Model):
+        def call(self, x):
+            _, one = tf.split(x, 2, axis=1)  # split:1
+            other, _ = tf.split(tf.tanh(x), 2, axis=1)  # split_1
+            return {"one": one, "other": other}
+
+    x = np.random.default_rng(0).normal(size=(8, 4))
+    model = Halves()
+    model.compile("sgd", "mse")
+    expected = model.predict(x, verbose=0)
+    with distributed(model, replicas=2) as front:
+        assert_same(expected, front.predict(x, verbose=0))
 
 
 def test_after_training_they_use_the_trained_weights():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from autodist_core import ResourceSpec
 from autodist_keras import DistributedModel
@@ -68,6 +71,40 @@ def test_a_gradient_with_a_regularizers_part_is_no_product(float64):
     together, with_kernel, gradients = train(share_memory=True, replicas=2, regularizer="l2")
     assert (with_kernel, gradients) == (["at_once", "at_once"], each_of(2))
     assert_same(train(share_memory=None, regularizer="l2")[0], together)
+
+
+class Halves(keras.layers.Layer):
+    """Large layers on two tensors of one kind, which TensorFlow calls `split:1` and `split_1`."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = keras.layers.Dense(WIDTH), keras.layers.Dense(WIDTH)
+
+    def build(self, shape):
+        self.first.build((None, WIDTH))
+        self.second.build((None, WIDTH))
+
+    def call(self, x):
+        _, one = tf.split(x, 2, axis=1)
+        other, _ = tf.split(tf.tanh(x), 2, axis=1)
+        return self.first(one) + self.second(other)
+
+
+def test_tensors_of_names_that_look_alike_are_stacked_apart(float64):
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(size=(EXAMPLES, 2 * WIDTH)), rng.normal(size=(EXAMPLES, 2))
+
+    def trained(wrap):
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(5)
+        model = keras.Sequential([keras.Input((2 * WIDTH,)), Halves(), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+        with wrap(model) as front:
+            front.fit(x, y, **ARGUMENTS)
+        return {variable.path: variable.numpy() for variable in model.variables}
+
+    two = ResourceSpec.local(cpus=2)
+    assert_same(trained(nullcontext), trained(lambda model: DistributedModel(model, two, "AllReduce")))
 
 
 def test_rows_of_sequences_are_not_moved(float64):

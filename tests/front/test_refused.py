@@ -170,9 +170,10 @@ def _spectral(frozen: bool) -> keras.Model:
     return keras.Sequential([keras.Input((5,), name="x"), *layers], name="spectral_model")
 
 
-def test_a_layer_that_writes_its_kernel_is_refused_with_what_can_be_done():
+@pytest.mark.parametrize("strategy", ["AllReduce", "PartitionedPS", "UnevenPartitionedPS"])
+def test_a_layer_that_writes_its_kernel_is_refused_with_what_can_be_done(strategy: str):
     data, model = dense_data(), seeded(lambda: _spectral(frozen=False))
-    with distributed(model) as front:
+    with distributed(model, strategy=strategy) as front:
         front.compile("sgd", "mse", jit_compile=False)
         with pytest.raises(CaptureError) as caught:
             front.fit(data.x, data.y, **QUIET)

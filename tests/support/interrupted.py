@@ -1,6 +1,7 @@
 """A program whose `fit` is ended by Ctrl-C again and again: `python -m tests.support.interrupted 8` goes on for 8 s.
 
-Each interrupt falls somewhere into a running step. The last line that is printed counts them.
+Each interrupt falls somewhere into a running step, and a second one into what ends it. The last line that is printed
+counts the trainings.
 """
 
 from __future__ import annotations
@@ -37,7 +38,13 @@ class Interrupts(keras.callbacks.Callback):
         while self.training.wait():
             self.training.clear()
             time.sleep(0.02 * self.random.random())
-            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.005 * self.random.random())
+
+
+def differ(one, other) -> bool:
+    return not np.array_equal(one, other)
 
 
 def main(seconds: float) -> None:
@@ -45,14 +52,23 @@ def main(seconds: float) -> None:
     given, model = dense_data(), dense_model()
     # Batches of more sizes than one, so that the size is left open in the data's specs.
     data = tf.data.Dataset.from_tensor_slices((given.x, given.y)).batch(7).repeat()
-    count, end, interrupts = 0, time.monotonic() + seconds, Interrupts()
+    count, end, interrupts, seen = 0, time.monotonic() + seconds, Interrupts(), None
     with distributed(model) as front:
         front.compile("adam", "mse", jit_compile=False)
         while time.monotonic() < end:
             try:
-                front.fit(data, steps_per_epoch=1_000_000, shuffle=False, verbose=0, callbacks=[interrupts])
+                try:
+                    front.fit(data, steps_per_epoch=1_000_000, shuffle=False, verbose=0, callbacks=[interrupts])
+                finally:
+                    time.sleep(0.02)  # the second interrupt comes now at the latest
             except KeyboardInterrupt:
                 count += 1
+            # Each of Adam's moments is worked on by each step: if one stood still, a part of the state was left behind.
+            steps = int(model.optimizer.iterations)
+            moments = [variable.numpy() for variable in model.optimizer.variables if "momentum" in variable.path]
+            assert seen is None or steps == seen[0] or all(map(differ, moments, seen[1])), steps
+            assert seen is None or steps != seen[0] or not any(map(differ, moments, seen[1])), steps
+            seen = steps, moments
         before = int(model.optimizer.iterations)
         front.fit(data, steps_per_epoch=3, shuffle=False, verbose=0)
         assert int(model.optimizer.iterations) == before + 3
