@@ -169,6 +169,8 @@ class AgentHandle:
 
     def epitaph(self) -> str:
         """That it ended, how, and its last words."""
+        # Its answers end before its log has been read to the end, and why it ended is said last.
+        self._readers[-1].join(1)
         return (self.process.ending(1) or "its agent does not answer any more") + self.last_words()
 
     def last_words(self) -> str:

@@ -98,5 +98,5 @@ class Backup:
 
     def __str__(self) -> str:
         lost = self.done - self.steps
-        since = f"; the {lost} steps since then are lost" if lost else ""
+        since = f"; the {lost} steps since then are lost" if lost else ", the last one: nothing is lost"
         return f"the model holds the state after training step {self.steps}{since}"
