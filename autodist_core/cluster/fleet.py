@@ -32,10 +32,17 @@ def on_failure_choice(value: object) -> str:
 
 
 def lost_after_seconds(value: object) -> float:
-    """A number of seconds in which a sign of life can come: from a tenth of one to a year of them."""
+    """A number of seconds in which a sign of life can come: from a tenth of one to a year of them.
+
+    >>> lost_after_seconds(5)
+    5.0
+    >>> lost_after_seconds(float("inf"))
+    Traceback (most recent call last):
+    autodist_core.errors.ResourceSpecError: lost_after=inf: expected a positive number of seconds, from 0.1 to 31622400.
+    """
     if not isinstance(value, Real) or isinstance(value, bool) or not _LEAST <= float(value) <= _MOST:
         raise ResourceSpecError(
-            f"lost_after={value!r}: expected a positive number of seconds, from {_LEAST:g} to {_MOST:g}."
+            f"lost_after={value!r}: expected a positive number of seconds, from {_LEAST} to {_MOST}."
         )
     return float(value)
 

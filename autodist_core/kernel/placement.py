@@ -22,7 +22,7 @@ from autodist_core.compiler import AllReducePlan, CompiledStrategy, PSPlan, Vari
 from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.kernel.captured import Captured
 from autodist_core.kernel.partitioner import VariablePartitioner
-from autodist_core.kernel.sharing import memories
+from autodist_core.kernel.sharing import memories, shares_memory
 from autodist_core.kernel.tasks import Tasks, host_of
 
 MEMORY = "memory"
@@ -170,7 +170,7 @@ def place(
     tasks = tasks or Tasks()
     replicas = _replicas(strategy.replicas, tasks)
     leads = memories(strategy, share_memory)
-    shared = len(leads) > 1 and set(leads) == {0}
+    shared = shares_memory(strategy, share_memory)
     # In one memory there is one copy and one update of a variable, and nothing to split.
     partitioner = VariablePartitioner() if shared else VariablePartitioner.of(item, _on_servers(strategy))
     split = partitioner.apply(item)
