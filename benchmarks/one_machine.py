@@ -6,9 +6,9 @@ All train the same model on the same random data with the same global batch, on 
 turns, a few steps each, in another order every round, so that whatever else the machine does falls on all of them; a
 ratio is the median over rounds of two times from one round, and comes with its quartiles.
 
-MirroredStrategy needs the CPU divided into logical devices before TensorFlow starts and leaves threads behind, so it
-has a process of its own; the others share this one, in which the CPU is whole. Only one trains at any time. All
-processes use TensorFlow's own defaults for threads and graph optimisation.
+Each has a process of its own, so that none finds memory, threads or devices as another left them (MirroredStrategy
+needs the CPU divided before TensorFlow starts). Only one trains at any time. All use TensorFlow's own defaults for
+threads and graph optimisation.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ Times = Mapping[str, Sequence[float]]
 def measure(workload: str, steps: int, rounds: int, contenders: Sequence[str] = CONTENDERS) -> dict[str, list[float]]:
     """Milliseconds per step of each contender in each round."""
     trainings = [Training(contender, workload, steps, rounds) for contender in contenders]
+    for training in trainings:
+        training.wait_until_ready()
     times: dict[str, list[float]] = {contender: [] for contender in contenders}
     for turn in range(rounds):
         shift = turn % len(trainings)

@@ -7,7 +7,6 @@ is the epoch as a whole, from its beginning to its end, so nothing is added to a
 from __future__ import annotations
 
 import multiprocessing
-import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
@@ -32,18 +31,17 @@ _WARM_UP = 2  # epochs
 
 
 class Training:
-    """One contender training one model in a thread, or, where it needs devices of its own, in a child process."""
+    """One contender training one model in a child process; it waits for its turns once it is warm."""
 
     def __init__(self, contender: str, workload: str, steps: int, rounds: int) -> None:
         self.contender = contender
         self._connection, theirs = multiprocessing.Pipe()
         arguments = (theirs, contender, workload, steps, rounds)
-        self._runner: Any
-        if contender == MIRRORED:
-            self._runner = multiprocessing.get_context("spawn").Process(target=train, args=arguments, daemon=True)
-        else:
-            self._runner = threading.Thread(target=train, args=arguments, daemon=True)
-        self._runner.start()
+        self._process = multiprocessing.get_context("spawn").Process(target=train, args=arguments, daemon=True)
+        self._process.start()
+
+    def wait_until_ready(self) -> None:
+        """Wait until TensorFlow is imported and the training is warm."""
         self._receive()
 
     def turn(self) -> float:
@@ -54,7 +52,7 @@ class Training:
     def end(self) -> None:
         """Wait until `fit` has returned."""
         self._receive()
-        self._runner.join(_SECONDS)
+        self._process.join(_SECONDS)
 
     def _receive(self) -> float:
         if not self._connection.poll(_SECONDS):
