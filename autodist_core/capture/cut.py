@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Marked, Traced, name_of
 from autodist_core.errors import CaptureError
 from autodist_core.graph_item import Gradient
-
-_TAPE = "gradient_tape/"
-# Operations that commute with a sum over replicas when everything they read does.
-_LINEAR = {"AddN", "Identity", "IdentityN", "ConcatV2", "Reshape", "Cast", "Add", "AddV2", "Sub", "Neg",
-           "Squeeze", "ExpandDims", "UnsortedSegmentSum", "Pack"}
-# Inputs of these that say where, not how much.
-_POSITIONS = {"ConcatV2": (-1,), "Reshape": (1,), "ExpandDims": (1,), "UnsortedSegmentSum": (1, 2)}
-_SCALING = {"Mul": (0, 1), "RealDiv": (0,), "DivNoNan": (0,)}
 
 
 def cut(traced: Traced, marks: dict[str, int]) -> tuple[list[Gradient], dict[str, Any]]:
@@ -25,23 +18,23 @@ def cut(traced: Traced, marks: dict[str, int]) -> tuple[list[Gradient], dict[str
     """
     found: list[Gradient] = []
     moved: dict[str, Any] = {}
-    has_tape = _TapeAncestors()
+    tape = Tape()
     for occurrence in sorted(traced.updates):
         marked = [gradient for gradient in traced.gradients if gradient.occurrence == occurrence]
         names = {id(tensor): name_of(tensor) for gradient in marked for tensor in _parts(gradient)}
-        taped = [gradient for gradient in marked if has_tape(gradient.values.op)]
-        if not all(_is_linear(has_tape, tensor.op.inputs[0]) for gradient in taped for tensor in _parts(gradient)):
+        taped = [gradient for gradient in marked if tape.reaches(gradient.values.op)]
+        if not all(tape.is_linear(tensor.op.inputs[0]) for gradient in taped for tensor in _parts(gradient)):
             cuts: dict[str, Any] = {}
             for gradient in taped:
                 for tensor in _parts(gradient):
                     names[id(tensor)] = f"gradient/{occurrence}/{len(cuts)}"
-                    cuts[names[id(tensor)]] = _raw_gradient(has_tape, gradient, tensor)
-            marks.update(dict.fromkeys(_between(taped, cuts.values(), has_tape), occurrence))
+                    cuts[names[id(tensor)]] = _raw_gradient(tape, gradient, tensor)
+            marks.update(dict.fromkeys(_between(taped, cuts.values(), tape), occurrence))
             moved.update(cuts)
         for gradient in marked:
             values, indices = names[id(gradient.values)], names.get(id(gradient.indices), "")
             # What no tape made (zeros for a variable that the loss does not reach) counts as a mean.
-            weighted = gradient.weighted and has_tape(gradient.values.op)
+            weighted = gradient.weighted and tape.reaches(gradient.values.op)
             found.append(Gradient(gradient.variable, occurrence, values, indices, weighted))
     return found, moved
 
@@ -50,57 +43,7 @@ def _parts(gradient: Marked) -> list[Any]:
     return [gradient.values] if gradient.indices is None else [gradient.values, gradient.indices]
 
 
-class _TapeAncestors:
-    """Whether a tensor was computed from a tape's gradients."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, bool] = {}
-
-    def __call__(self, operation: Any) -> bool:
-        waiting = [operation]
-        while waiting:
-            current = waiting[-1]
-            if current.name in self._known:
-                waiting.pop()
-            elif _TAPE in current.name:
-                self._known[current.name] = True
-            else:
-                unknown = [t.op for t in current.inputs if t.op.name not in self._known]
-                if unknown:
-                    waiting.extend(unknown)
-                else:
-                    self._known[current.name] = any(self._known[t.op.name] for t in current.inputs)
-        return self._known[operation.name]
-
-
-def _is_linear(has_tape: _TapeAncestors, tensor: Any) -> bool:
-    """Whether a gradient is as the tape made it, up to operations that commute with a sum over replicas."""
-    operation = tensor.op
-    if _TAPE in operation.name:
-        return True
-    inputs = list(operation.inputs)
-    if operation.type in _LINEAR:
-        skipped = {inputs[position].name for position in _POSITIONS.get(operation.type, ())}
-        return bool(inputs) and all(_is_linear(has_tape, source) for source in inputs if source.name not in skipped)
-    if operation.type in _SCALING:
-        tainted = [position for position, source in enumerate(inputs) if has_tape(source.op)]
-        return (
-            len(tainted) == 1
-            and tainted[0] in _SCALING[operation.type]
-            and _is_linear(has_tape, inputs[tainted[0]])
-            and _is_same_everywhere(inputs[1 - tainted[0]].op)
-        )
-    return False
-
-
-def _is_same_everywhere(operation: Any) -> bool:
-    """Whether a value is computed from constants alone, and so is the same on every replica."""
-    if operation.type == "Placeholder" or operation.op_def.is_stateful:
-        return False
-    return all(_is_same_everywhere(source.op) for source in operation.inputs)
-
-
-def _raw_gradient(has_tape: _TapeAncestors, gradient: Marked, marker: Any) -> Any:
+def _raw_gradient(tape: Tape, gradient: Marked, marker: Any) -> Any:
     """Follow a transformed gradient back, along tensors of its own shape, to the one tensor that the tape made."""
     found: dict[str, Any] = {}
     seen: set[str] = set()
@@ -113,9 +56,9 @@ def _raw_gradient(has_tape: _TapeAncestors, gradient: Marked, marker: Any) -> An
         alike = {
             source.name: source for source in tensor.op.inputs
             if source.dtype == tensor.dtype and source.shape.rank == tensor.shape.rank
-            and source.shape.is_compatible_with(tensor.shape) and has_tape(source.op)
+            and source.shape.is_compatible_with(tensor.shape) and tape.reaches(source.op)
         }
-        if _TAPE in tensor.op.name or (len(alike) != 1 and _is_linear(has_tape, tensor)):
+        if tape.is_source(tensor) or (len(alike) != 1 and tape.is_linear(tensor)):
             found[tensor.name] = tensor
         else:
             waiting.extend(alike.values())
@@ -129,7 +72,7 @@ def _raw_gradient(has_tape: _TapeAncestors, gradient: Marked, marker: Any) -> An
     return next(iter(found.values()))
 
 
-def _between(marked: Sequence[Marked], cuts: Iterable[Any], has_tape: _TapeAncestors) -> list[str]:
+def _between(marked: Sequence[Marked], cuts: Iterable[Any], tape: Tape) -> list[str]:
     """The operations between the cut gradients and the markers, markers included."""
     stops = {tensor.name for tensor in cuts}
     waiting = [tensor.op for gradient in marked for tensor in _parts(gradient)]
@@ -138,14 +81,14 @@ def _between(marked: Sequence[Marked], cuts: Iterable[Any], has_tape: _TapeAnces
         operation = waiting.pop()
         if operation.name in seen:
             continue
-        if _TAPE in operation.name:
+        if tape.made(operation):
             raise CaptureError(
                 f"gradients are transformed before optimizer.apply by something that reads {operation.name!r}, which "
                 "is not the gradient of a variable. It would differ between replicas; move it into the optimizer."
             )
         seen[operation.name] = operation
         waiting.extend(
-            source.op for source in operation.inputs if source.name not in stops and has_tape(source.op)
+            source.op for source in operation.inputs if source.name not in stops and tape.reaches(source.op)
         )
     return list(seen)
 

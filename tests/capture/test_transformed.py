@@ -121,6 +121,83 @@ def test_rows_are_clipped_as_one_device_clips_them(builder: str):
     assert 1e-3 < np.abs(named(model.weights)["looks/table/embeddings"] - start["looks/table/embeddings"]).max() < 0.03
 
 
+def _loss_of(model: keras.Model, data: tuple) -> tf.Tensor:
+    return tf.reduce_mean(tf.square(model(data[0], training=True) - data[1]))
+
+
+def _in_function(model: keras.Model, data: tuple) -> list:
+    return tf.function(lambda: gradients_of(model, data))()
+
+
+def _summed_in_a_loop(model: keras.Model, data: tuple) -> list:
+    """As who trains in parts that fit the memory does."""
+
+    def body(index, *sums):
+        gradients = gradients_of(model, (data[0] / tf.cast(1 + index, "float64"), data[1]))
+        return index + 1, *(total + gradient for total, gradient in zip(sums, gradients, strict=True))
+
+    zeros = [tf.zeros_like(variable) for variable in model.trainable_variables]
+    return list(tf.while_loop(lambda index, *_: index < 2, body, [tf.constant(0), *zeros])[1:])
+
+
+def _in_a_branch(model: keras.Model, data: tuple) -> list:
+    wide = tf.shape(data[0])[1] > 2
+    return tf.cond(wide, lambda: gradients_of(model, data), lambda: [-g for g in gradients_of(model, data)])
+
+
+def _symbolic(model: keras.Model, data: tuple) -> list:
+    return tf.gradients(_loss_of(model, data), [variable.value for variable in model.trainable_variables])
+
+
+ELSEWHERE = {"in a function": _in_function, "in a loop": _summed_in_a_loop, "in a branch": _in_a_branch,
+             "by tf.gradients": _symbolic}  # fmt: skip
+
+
+@pytest.mark.parametrize("index, name", list(enumerate(ELSEWHERE)))
+@pytest.mark.parametrize("clipped", [True, False])
+def test_gradients_that_are_made_elsewhere(index: int, name: str, clipped: bool):
+    """Wherever they were made, by hand they are clipped after the reduction."""
+
+    def step(model, data):
+        gradients = ELSEWHERE[name](model, data)
+        if clipped:
+            gradients = tf.clip_by_global_norm(gradients, 0.3)[0]
+        model.optimizer.apply(gradients, model.trainable_variables)
+
+    plain, model = (stepping(step)() for _ in range(2))
+    plain.fit(DATA.x, DATA.y, **QUIET)
+    with distributed(model, strategy=BUILDERS[("AllReduce", "PS")[index % 2]]()) as front:
+        front.fit(DATA.x, DATA.y, **QUIET)
+    assert_same(named(plain.weights), named(model.weights))
+
+
+CLIPPED_INSIDE = {
+    "a function": lambda model, data: tf.function(lambda: tf.clip_by_global_norm(gradients_of(model, data), 0.3)[0])(),
+    "a branch": lambda model, data: tf.cond(
+        tf.shape(data[0])[1] > 2,
+        lambda: [tf.clip_by_norm(g, 0.1) for g in gradients_of(model, data)], lambda: gradients_of(model, data),
+    ),
+    "a loop": lambda model, data: tf.while_loop(
+        lambda index, *_: index < 2,
+        lambda index, *sums: (index + 1, *(tf.clip_by_norm(g, 0.1) for g in gradients_of(model, data))),
+        [tf.constant(0), *(tf.zeros_like(variable) for variable in model.trainable_variables)],
+    )[1:],
+}
+
+
+@pytest.mark.parametrize("name", CLIPPED_INSIDE)
+def test_what_is_clipped_where_it_is_made_is_refused(name: str):
+    """Nothing can be cut inside a graph that the step only runs."""
+
+    def step(model, data):
+        model.optimizer.apply(list(CLIPPED_INSIDE[name](model, data)), model.trainable_variables)
+
+    model, untouched = (stepping(step)() for _ in range(2))
+    with distributed(model) as front, pytest.raises(CaptureError, match=r"is transformed by .* not clear where it com"):
+        front.fit(DATA.x, DATA.y, **QUIET)
+    assert same_weights(model, untouched)
+
+
 DATA_DEPENDENT = {
     "times the loss": lambda g, x: [t * tf.reduce_mean(tf.square(x)) for t in g],
     "over the largest input": lambda g, x: [t / tf.reduce_max(tf.abs(x)) for t in g],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support.compare import assert_equally_trained, assert_same, named
 from tests.support.distributed import distributed, train_distributed
@@ -106,6 +107,54 @@ def _heads_settings() -> dict:
             "metrics": {"value": ["mse"], "kind": ["accuracy"]}}  # fmt: skip
 
 
+class _Squares(layers.Layer):
+    """A layer with a kernel; how it computes is the subclasses'."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]), name="kernel")
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+class InFunction(_Squares):
+    """Forward and backward are calls of functions."""
+
+    @tf.function
+    def call(self, x):
+        return tf.tanh(x @ self.kernel)
+
+
+class OwnGradient(_Squares):
+    """The gradient of a tenth of the size, by hand."""
+
+    def call(self, x):
+        @tf.custom_gradient
+        def times_kernel(x):
+            def backward(upstream, variables):
+                assert len(variables) == 1
+                return 0.1 * upstream @ tf.transpose(self.kernel), [0.1 * tf.transpose(x) @ upstream]
+
+            return x @ self.kernel, backward
+
+        return tf.tanh(times_kernel(x))
+
+
+class Recomputed(_Squares):
+    """What is inside is computed once more for its gradient."""
+
+    def call(self, x):
+        return keras.remat(lambda x: tf.tanh(x @ self.kernel))(x)
+
+
+def _own_gradients() -> keras.Model:
+    """Gradients that TensorFlow makes otherwise than operation by operation."""
+    x = hidden = keras.Input((5,), name="x")
+    for layer in (InFunction(name="function"), OwnGradient(name="gradient"), Recomputed(name="recomputed")):
+        hidden = layer(hidden)
+    return keras.Model(x, layers.Dense(1, name="out")(hidden), name="own_gradients")
+
+
 def _mse() -> dict:
     return {"loss": "mse", "metrics": ["mae"]}
 
@@ -123,6 +172,7 @@ MODELS = {
         ReferenceModel("nested", _nested, dense_data, _mse),
         ReferenceModel("deep", _deep, dense_data, _mse),
         ReferenceModel("normalized", _normalized, _images, _mse),
+        ReferenceModel("own_gradients", _own_gradients, dense_data, _mse),
         ReferenceModel("mixed_heads", _mixed_heads, _mixed_data, _heads_settings),
     )
 }
