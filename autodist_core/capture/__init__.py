@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture.conditionals import take_apart
-from autodist_core.capture.cut import cut
+from autodist_core.capture.cut import Cut, cut
 from autodist_core.capture.lookups import fuse_lookups
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
 from autodist_core.errors import CaptureError
@@ -32,7 +32,7 @@ def capture(traced: Traced) -> GraphItem:
         operation.name: occurrence
         for occurrence, (first, last) in traced.updates.items() for operation in operations[first:last]
     }
-    gradients, moved = cut(traced, marks)
+    found = cut(traced, marks)
     graph_def = traced.graph.as_graph_def(add_shapes=False)
     for node in graph_def.node:
         if node.name in marks:
@@ -40,13 +40,14 @@ def capture(traced: Traced) -> GraphItem:
     effects = take_apart(graph_def)
     _bypass_identity_n(graph_def)
     fuse_lookups(graph_def)
-    _add_markers(graph_def, moved)
-    variables, tables = _resolve_captures(traced, graph_def, {g.variable: bool(g.indices) for g in gradients})
+    _add_markers(graph_def, found)
+    variables, tables = _resolve_captures(traced, graph_def, {g.variable: bool(g.indices) for g in found.gradients})
+    marked = {name_of(tensor): name for name, tensor in found.moved.items()}
     return GraphItem(
         variables=variables,
-        gradients=tuple(gradients),
+        gradients=tuple(found.gradients),
         inputs=tuple(_tensor(placeholder) for placeholder in traced.inputs),
-        outputs=tuple(name_of(output) for output in traced.outputs),
+        outputs=tuple(marked.get(name_of(output), name_of(output)) for output in traced.outputs),
         concat_outputs=traced.concat_outputs,
         examples=traced.examples.op.name,
         total=traced.total.op.name,
@@ -136,20 +137,20 @@ def _table(traced: Traced, graph_def: Any, node: Any, handle: Any) -> Table:
     return Table(node.name, *names)
 
 
-def _add_markers(graph_def: Any, moved: Mapping[str, Any]) -> None:
-    """Put a marker on each tensor at which a cut moved, read by the update in the tensor's place."""
-    behind: dict[str, list[Any]] = {tensor.op.name: [] for tensor in moved.values()}
+def _add_markers(graph_def: Any, cut: Cut) -> None:
+    """Put a marker on each tensor at which a cut moved, read in the tensor's place by all that is made of gradients."""
+    behind: dict[str, list[Any]] = {tensor.op.name: [] for tensor in cut.moved.values()}
     renamed = {}
-    for name, tensor in moved.items():
+    for name, tensor in cut.moved.items():
         marker = graph_def.node.add(name=name, op="Identity", input=[name_of(tensor)])
         marker.attr["T"].type = tensor.dtype.as_datatype_enum
         renamed[name_of(tensor)] = name
         behind[tensor.op.name].append(type(marker).FromString(marker.SerializeToString()))
     ordered = []
     for node in graph_def.node:
-        if node.name in moved:
+        if node.name in cut.moved:
             continue
-        if UPDATE in node.attr:
+        if UPDATE in node.attr or node.name in cut.outside:
             node.input[:] = [renamed.get(source, source) for source in node.input]
         # Nodes stand in creation order: a marker belongs right behind what it marks.
         ordered += [type(node).FromString(node.SerializeToString()), *behind.get(node.name, ())]

@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from autodist_core.capture.afterwards import afterwards
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Marked, Traced, name_of
 from autodist_core.errors import CaptureError
 from autodist_core.graph_item import Gradient
 
 
-def cut(traced: Traced, marks: dict[str, int]) -> tuple[list[Gradient], dict[str, Any]]:
-    """Where each gradient is cut, and the tensors behind which a cut moved, by the name of the marker they need.
+@dataclass
+class Cut:
+    """Where a step is cut in two."""
 
-    Adds what lies between a moved cut and `apply` to the update.
+    gradients: list[Gradient] = field(default_factory=list)
+    moved: dict[str, Any] = field(default_factory=dict)
+    """The tensors behind which a cut moved, by the name of the marker they need."""
+    outside: set[str] = field(default_factory=set)
+    """The operations outside the update that read gradients where they are cut."""
+
+
+def cut(traced: Traced, marks: dict[str, int]) -> Cut:
+    """Cut a step at its gradients, and where something else is made of them before `apply` does: before that.
+
+    Adds to the update what lies between such a cut and `apply`, and what results are made of gradients alone.
     """
-    found: list[Gradient] = []
-    moved: dict[str, Any] = {}
+    found = Cut()
     tape = Tape()
+    updates = dict(marks)
     for occurrence in sorted(traced.updates):
         marked = [gradient for gradient in traced.gradients if gradient.occurrence == occurrence]
         names = {id(tensor): name_of(tensor) for gradient in marked for tensor in _parts(gradient)}
         taped = [gradient for gradient in marked if tape.reaches(gradient.values.op)]
-        if not all(tape.is_linear(tensor.op.inputs[0]) for gradient in taped for tensor in _parts(gradient)):
-            cuts: dict[str, Any] = {}
-            for gradient in taped:
-                for tensor in _parts(gradient):
-                    names[id(tensor)] = f"gradient/{occurrence}/{len(cuts)}"
-                    cuts[names[id(tensor)]] = _raw_gradient(tape, gradient, tensor)
-            marks.update(dict.fromkeys(_between(taped, cuts.values(), tape), occurrence))
-            moved.update(cuts)
+        raw = {id(part): _raw_gradient(tape, gradient, part) for gradient in taped for part in _parts(gradient)}
+        between = _between(taped, raw.values(), tape)
+        after = afterwards(traced, tape, list(raw.values()), between, updates)
+        linear = all(tape.is_linear(part.op.inputs[0]) for gradient in taped for part in _parts(gradient))
+        if after or not linear:
+            for index, (part, tensor) in enumerate(raw.items()):
+                names[part] = f"gradient/{occurrence}/{index}"
+                found.moved[names[part]] = tensor
+            marks.update(dict.fromkeys([*between, *after.updating], occurrence))
+            found.outside.update(after.outside)
         for gradient in marked:
             values, indices = names[id(gradient.values)], names.get(id(gradient.indices), "")
             # What no tape made (zeros for a variable that the loss does not reach) counts as a mean.
             weighted = gradient.weighted and tape.reaches(gradient.values.op)
-            found.append(Gradient(gradient.variable, occurrence, values, indices, weighted))
-    return found, moved
+            found.gradients.append(Gradient(gradient.variable, occurrence, values, indices, weighted))
+    return found
 
 
 def _parts(gradient: Marked) -> list[Any]:
@@ -58,7 +73,8 @@ def _raw_gradient(tape: Tape, gradient: Marked, marker: Any) -> Any:
             if source.dtype == tensor.dtype and source.shape.rank == tensor.shape.rank
             and source.shape.is_compatible_with(tensor.shape) and tape.reaches(source.op)
         }
-        if tape.is_source(tensor) or (len(alike) != 1 and tape.is_linear(tensor)):
+        alone = len(alike) == 1 and sum(tape.reaches(source.op) for source in tensor.op.inputs) == 1
+        if tape.is_source(tensor) or (not alone and tape.is_linear(tensor)):
             found[tensor.name] = tensor
         else:
             waiting.extend(alike.values())
@@ -72,7 +88,7 @@ def _raw_gradient(tape: Tape, gradient: Marked, marker: Any) -> Any:
     return next(iter(found.values()))
 
 
-def _between(marked: Sequence[Marked], cuts: Iterable[Any], tape: Tape) -> list[str]:
+def _between(marked: Sequence[Marked], cuts: Iterable[Any], tape: Tape) -> Collection[str]:
     """The operations between the cut gradients and the markers, markers included."""
     stops = {tensor.name for tensor in cuts}
     waiting = [tensor.op for gradient in marked for tensor in _parts(gradient)]
@@ -90,5 +106,5 @@ def _between(marked: Sequence[Marked], cuts: Iterable[Any], tape: Tape) -> list[
         waiting.extend(
             source.op for source in operation.inputs if source.name not in stops and tape.reaches(source.op)
         )
-    return list(seen)
+    return seen.keys()
 

@@ -80,7 +80,7 @@ class Tape:
                 len(tainted) == 1
                 and tainted[0] in _SCALING[operation.type]
                 and self.is_linear(inputs[tainted[0]], given)
-                and _is_same_everywhere(inputs[1 - tainted[0]].op)
+                and is_same_everywhere(inputs[1 - tainted[0]].op)
             )
         return operation.type in _RUNNING and self._is_linear_inside(tensor, given)
 
@@ -139,8 +139,8 @@ def _is_zero(operation: Any) -> bool:
     return bool(operation.type == "ZerosLike")
 
 
-def _is_same_everywhere(operation: Any) -> bool:
+def is_same_everywhere(operation: Any) -> bool:
     """Whether a value is computed from constants alone, and so is the same on every replica."""
     if operation.type == "Placeholder" or operation.op_def.is_stateful:
         return False
-    return all(_is_same_everywhere(source.op) for source in operation.inputs)
+    return all(is_same_everywhere(source.op) for source in operation.inputs)

@@ -27,7 +27,10 @@ class Barriers(Kernel):
     def apply(self, draft: Draft) -> None:
         """Add the barriers; the update's writes are tied to theirs when they are copied."""
         captured = draft.captured
-        side = [name for name in _side_effects(captured) if not _follows_update(captured, name)]
+        side = [
+            name for name in _side_effects(captured)
+            if name not in draft.late and not _follows_update(captured, name)
+        ]
         for occurrence in captured.occurrences:
             gradients = [
                 editor.node_of(name) for gradient in captured.item.gradients if gradient.occurrence == occurrence

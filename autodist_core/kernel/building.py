@@ -11,6 +11,7 @@ from autodist_core.kernel.barriers import Barriers
 from autodist_core.kernel.combine import StateCombiner
 from autodist_core.kernel.kept import Kept
 from autodist_core.kernel.kernel import Change, Draft, Kernel, copied, run
+from autodist_core.kernel.late import Late
 from autodist_core.kernel.order import Order
 from autodist_core.kernel.outputs import Outputs
 from autodist_core.kernel.placement import Placement
@@ -20,8 +21,8 @@ from autodist_core.kernel.synchronizer import AllReduceSynchronizer, PSSynchroni
 from autodist_core.kernel.update import Update
 
 PIPELINE: tuple[Kernel, ...] = (
-    Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Residuals(), Update(), StateCombiner(),
-    Outputs(), Order(),
+    Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Residuals(), Update(), Late(),
+    StateCombiner(), Outputs(), Order(),
 )
 
 

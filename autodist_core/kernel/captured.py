@@ -156,6 +156,28 @@ class Captured:
             touch.variable for node, found in self.touches.items() if not self.is_update(node) for touch in found
         )
 
+    @cached_property
+    def late(self) -> frozenset[str]:
+        """The nodes of compute that are made of gradients, and of which no gradient is made."""
+        before = self.cone(self.markers)
+        return frozenset(name for name in self._made_of_gradients if not self.is_update(name) and name not in before)
+
+    @cached_property
+    def handed_back(self) -> tuple[str, ...]:
+        """Gradients, and what the update makes of them, that late nodes read or that are the step's results."""
+        read = {editor.node_of(source) for name in self.late for source in editor.data_inputs(self.nodes[name])}
+        read.update(editor.node_of(name) for name in self.item.outputs)
+        made = {name for name in self._made_of_gradients if self.is_update(name)}
+        return tuple(self.in_order(read & (made | self.markers.keys())))
+
+    @cached_property
+    def _made_of_gradients(self) -> frozenset[str]:
+        found: set[str] = set()
+        for name in self.index:
+            if name not in self.markers and any(s in found or s in self.markers for s in self.sources(name)):
+                found.add(name)
+        return frozenset(found)
+
     def written_in(self, occurrence: int) -> frozenset[str]:
         """The variables that one of the step's updates writes."""
         return self._written(lambda node: self.update_of.get(node) == occurrence)
@@ -169,6 +191,16 @@ class Captured:
     def written_by_compute(self) -> frozenset[str]:
         """Variables that compute writes."""
         return self._written(lambda node: not self.is_update(node))
+
+    @cached_property
+    def first_written(self) -> dict[str, int]:
+        """The time at which compute first writes a variable."""
+        found: dict[str, int] = {}
+        for node in self.in_order(self.touches):
+            for touch in self.touches[node]:
+                if touch.writes and not self.is_update(node):
+                    found.setdefault(touch.variable, self.index[node])
+        return found
 
     def _written(self, where: Callable[[str], bool]) -> frozenset[str]:
         return frozenset(
@@ -253,8 +285,12 @@ class Captured:
         return [variable.name for variable in self.item.variables if variable.name in names]
 
     def last_of_update(self, occurrence: int) -> int:
-        """The time of an update's last node."""
-        return max(self.index[node] for node, mark in self.update_of.items() if mark == occurrence)
+        """The time of an update's last write: what is logged of its gradients may be computed long after."""
+        return max(
+            (self.index[node] for node, touched in self.touches.items()
+             if self.update_of.get(node) == occurrence and any(touch.writes for touch in touched)),
+            default=self.end,
+        )
 
     @cached_property
     def occurrences(self) -> tuple[int, ...]:

@@ -56,6 +56,8 @@ class Draft:
     """The variables that kernels added."""
     remembered: list[Remembered] = field(default_factory=list)
     """Their new values, to be written together with the update."""
+    returned: dict[str, str] = field(default_factory=dict)
+    """Where the values are that the update hands back, by the captured tensor's name."""
 
     @staticmethod
     def of(item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None) -> Draft:
@@ -69,6 +71,16 @@ class Draft:
         if placement.shares_memory and len(indices) > 1:
             draft.products, draft.at_once = products(captured), with_weights(captured)
         return draft
+
+    @property
+    def late(self) -> frozenset[str]:
+        """The captured nodes that wait for the whole batch's gradients; none where each replica goes by its own."""
+        return frozenset() if self.placement.loose else self.captured.late
+
+    @property
+    def handed_back(self) -> tuple[str, ...]:
+        """What late nodes and results take from the update."""
+        return () if self.placement.loose else self.captured.handed_back
 
     @property
     def busy(self) -> tuple[Replica, ...]:

@@ -1,7 +1,8 @@
 """The step's results for the whole batch.
 
 Per-example outputs are put one behind the other. Of the others, what is computed from metric state is computed once
-more from the combined state; what is left is a number per replica: counts are added up, others averaged by weight.
+more from the combined state, and what is computed from gradients from the reduced ones; what is left is a number per
+replica: counts are added up, others averaged by weight.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ class Outputs(Kernel):
 
     def apply(self, draft: Draft) -> None:
         """Add the nodes that compute each output from all replicas' copies."""
-        late = _after_combining(draft.captured)
-        for name in draft.captured.in_order(late):
+        captured = draft.captured
+        cone = captured.cone(editor.node_of(name) for name in captured.item.outputs)
+        late = _after_combining(captured, cone) | (draft.late & cone)
+        for name in captured.in_order(late):
             _copy_late(draft, name, late)
-        for name in draft.captured.item.outputs:
-            draft.outputs.append(_late(name) if editor.node_of(name) in late else _joined(draft, name))
+        draft.outputs += [_value(draft, name, late) for name in captured.item.outputs]
 
 
-def _after_combining(captured: Captured) -> set[str]:
+def _after_combining(captured: Captured, cone: set[str]) -> set[str]:
     """The nodes between a read of combined state and an output."""
     if captured.item.concat_outputs:
         return set()
@@ -39,7 +41,6 @@ def _after_combining(captured: Captured) -> set[str]:
         for node in captured.in_order(captured.touches) if not captured.is_update(node)
         for touch in captured.touches[node] if touch.writes and is_combined(captured.variables[touch.variable])
     }
-    cone = captured.cone(editor.node_of(name) for name in captured.item.outputs)
     late: set[str] = set()
     for name in captured.in_order(cone):
         touched = captured.touches.get(name, ())
@@ -53,7 +54,17 @@ def _late(name: str) -> str:
     return f"result/{name}"
 
 
+def _value(draft: Draft, source: str, late: set[str]) -> str:
+    """A captured tensor for the whole batch."""
+    name, output = editor.split(source)
+    if name in late:
+        return editor.tensor(_late(name), output)
+    returned = draft.returned.get(editor.canonical(source))
+    return returned or _joined(draft, source)
+
+
 def _copy_late(draft: Draft, name: str, late: set[str]) -> None:
+    """A node that runs once, for all."""
     captured, first = draft.captured, draft.busy[0]
     inputs = []
     for source in editor.data_inputs(captured.nodes[name]):
@@ -62,7 +73,7 @@ def _copy_late(draft: Draft, name: str, late: set[str]) -> None:
             variable = captured.handle_of[node]
             inputs.append(draft.handle(variable, draft.placement.mirror(variable, first)))
         else:
-            inputs.append(_late(source) if node in late else _joined(draft, source))
+            inputs.append(_value(draft, source, late))
     touched = captured.touches.get(name)
     device = draft.placement.mirror(touched[0].variable, first).device if touched else first.device
     draft.editor.copy(captured.nodes[name], _late(name), inputs, device, draft.end + 2 if touched else None)
@@ -90,9 +101,11 @@ def _joined(draft: Draft, name: str) -> str:
 
 
 def _differs_between_replicas(captured: Captured, name: str) -> bool:
+    """Whether a tensor is computed from the batch, or from state as this step has left it so far."""
     cone = captured.cone([editor.node_of(name)])
     inputs = {editor.node_of(tensor.name) for tensor in captured.item.inputs} | {captured.item.examples}
     return any(
-        node in inputs or any(t.variable in captured.written_by_compute for t in captured.touches.get(node, ()))
-        for node in cone
+        node in inputs
+        or any(captured.index[node] > captured.first_written.get(t.variable, captured.end) for t in touched)
+        for node in cone for touched in [captured.touches.get(node, ())]
     )

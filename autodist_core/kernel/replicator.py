@@ -32,7 +32,7 @@ class Replicator(Kernel):
         names = needed(draft)
         for replica in draft.busy:
             for name in names:
-                _copy(draft, replica, name, names)
+                copy_node(draft, replica, name)
         for name in draft.captured.in_order(set(names).intersection(draft.captured.item.cross_replica_sums)):
             _sum_over_replicas(draft, name)
         for replica in draft.busy:
@@ -53,7 +53,9 @@ def needed(draft: Draft) -> list[str]:
     }
     roots |= {editor.node_of(name) for gradient in captured.item.gradients for name in draft.sources(gradient)}
     roots |= {editor.node_of(name) for name in captured.item.outputs}
-    cone = captured.cone(roots)
+    later = draft.late.union(draft.handed_back) - captured.markers.keys()
+    roots |= {source for name in draft.late for source in captured.sources(name)} - captured.handle_of.keys()
+    cone = captured.cone(roots - later)
     for name in cone:
         if captured.is_update(name) and any(touch.writes for touch in captured.touches.get(name, ())):
             raise CaptureError(
@@ -64,17 +66,16 @@ def needed(draft: Draft) -> list[str]:
     return captured.in_order(cone - outside)
 
 
-def _copy(draft: Draft, replica: Replica, name: str, names: list[str]) -> None:
+def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef:
+    """Add a replica's copy of a node of compute."""
     captured = draft.captured
     node = captured.nodes[name]
     if name in (captured.item.examples, captured.item.total):
         source = draft.examples(replica) if name == captured.item.examples else draft.total()
-        draft.editor.add("Identity", copied(replica, name), [source], replica.host, T=tf.float64)
-        return
+        return draft.editor[draft.editor.add("Identity", copied(replica, name), [source], replica.host, T=tf.float64)]
     if name in draft.at_once:
         dtype, rows = tf.as_dtype(node.attr["T"].type), _rows_of(draft, replica, name)
-        draft.editor.add("Identity", copied(replica, name), [rows], replica.device, T=dtype)
-        return
+        return draft.editor[draft.editor.add("Identity", copied(replica, name), [rows], replica.device, T=dtype)]
     inputs = [
         renamed for source in node.input if (renamed := _source(draft, replica, source)) is not None
     ]
@@ -88,6 +89,7 @@ def _copy(draft: Draft, replica: Replica, name: str, names: list[str]) -> None:
     wanted = name in captured.item.targets and not captured.is_update(name)
     if wanted or any(touch.writes for touch in touched):
         draft.targets.append(copy.name)
+    return copy
 
 
 def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
@@ -134,6 +136,8 @@ def _source(draft: Draft, replica: Replica, source: str) -> str | None:
         return draft.handle(variable, draft.placement.mirror(variable, replica))
     if name in _table_handles(draft):
         return None if output < 0 else _table(draft, replica.host, name)
+    if source in draft.returned:
+        return draft.returned[source]
     target = copied(replica, name)
     if output >= 0:
         return editor.tensor(target, output)

@@ -77,8 +77,15 @@ class _Search:
                     if marked.indices:
                         self.rows.add(name)
                 continue
-            if self.captured.is_update(name) and name in self.captured.alive:
+            if name not in self.captured.alive:
+                continue
+            if self.captured.is_update(name):
                 obstacle = obstacle or self._look_at(name)
+            elif self.parts.intersection(self.captured.sources(name)):
+                obstacle = obstacle or f"{self.captured.nodes[name].op} ({name})"
+        returned = self.parts.intersection(editor.node_of(name) for name in self.captured.item.outputs)
+        if returned:
+            obstacle = obstacle or f"the step's result ({min(returned)})"
         return Splitting(self.variable, self.members, frozenset(self.parts), frozenset(self.partial), obstacle)
 
     def _look_at(self, name: str) -> str:

@@ -29,8 +29,13 @@ class Update(Kernel):
             for name in _roots(draft, owner):
                 slices.take(owner, name)
                 draft.targets.append(_copied(slices.home(owner, name), name))
+        first = draft.placement.owners[0]
+        for name in draft.handed_back:
+            slices.take(first, name)
         for owner, name in slices:
             _copy(draft, owner, name, slices)
+        for name in draft.handed_back:
+            _hand_back(draft, first, name, slices)
         left = [name for name in _writes(draft.captured) if not slices.has(name)]
         if left:
             raise CaptureError(f"the update writes through {left[0]!r} ({draft.captured.nodes[left[0]].op}), "
@@ -174,6 +179,25 @@ def _check(draft: Draft, owner: Owner, name: str) -> None:
             )
 
 
+def _hand_back(draft: Draft, owner: Owner, name: str, slices: _Slices) -> None:
+    captured = draft.captured
+    if name in captured.markers:
+        draft.returned[name] = _gradient(draft, owner, name)
+        return
+    copy = _copied(slices.home(owner, name), name)
+    used = [source for node in draft.late for source in editor.data_inputs(captured.nodes[node])]
+    for source in (*used, *captured.item.outputs):
+        node, output = editor.split(source)
+        if node == name:
+            draft.returned[editor.canonical(source)] = editor.tensor(copy, output)
+
+
+def _gradient(draft: Draft, owner: Owner, marker: str) -> str:
+    gradient = draft.captured.markers[marker]
+    rows = draft.reduced_for(gradient, owner)
+    return rows.indices if gradient.indices and editor.node_of(gradient.indices) == marker else rows.values
+
+
 def _source(draft: Draft, owner: Owner, reader: str, source: str, slices: _Slices) -> str | None:
     captured = draft.captured
     name, output = editor.split(source)
@@ -183,11 +207,7 @@ def _source(draft: Draft, owner: Owner, reader: str, source: str, slices: _Slice
         variable = captured.handle_of[name]
         return draft.handle(variable, draft.placement.held(variable, owner))
     if name in captured.markers:
-        if output < 0:
-            return None
-        gradient = captured.markers[name]
-        rows = draft.reduced_for(gradient, owner)
-        return rows.indices if gradient.indices and editor.node_of(gradient.indices) == name else rows.values
+        return None if output < 0 else _gradient(draft, owner, name)
     home = slices.home(owner, name)
     if output >= 0:
         return editor.tensor(_copied(home, name), output)

@@ -12,7 +12,7 @@ from autodist_core.kernel.kernel import Change
 from autodist_core.strategy import PS, AllReduce, PSLoadBalancing
 from tests.kernel.graphs import dense_item, draft_of, placed
 
-REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, RESIDUALS, UPDATE, COMBINER, OUTPUTS, ORDER = PIPELINE
+REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, RESIDUALS, UPDATE, LATE, COMBINER, OUTPUTS, ORDER = PIPELINE
 
 
 def _added(draft: Draft, kernel: Kernel) -> dict[str, int]:
@@ -24,8 +24,8 @@ def _added(draft: Draft, kernel: Kernel) -> dict[str, int]:
 
 def test_the_pipeline_is_in_the_order_of_the_flow():
     assert [kernel.name for kernel in PIPELINE] == [
-        "Replicator", "AllReduceSynchronizer", "PSSynchronizer", "Barriers", "Residuals", "Update", "StateCombiner",
-        "Outputs", "Order",
+        "Replicator", "AllReduceSynchronizer", "PSSynchronizer", "Barriers", "Residuals", "Update", "Late",
+        "StateCombiner", "Outputs", "Order",
     ]  # fmt: skip
     assert tuple(type(kernel)() for kernel in PIPELINE) == PIPELINE, "kernels are values"
 
@@ -42,6 +42,7 @@ def test_each_kernel_by_itself_where_replicas_reduce():
     assert _added(draft, BARRIERS) == {"NoOp": 3}  # one on each replica, and one for both
     assert _added(draft, RESIDUALS) == {}
     assert _added(draft, UPDATE) == {"AssignSubVariableOp": 4, "Const": 4, "Mul": 4}
+    assert _added(draft, LATE) == {}
     assert _added(draft, COMBINER) == {}
     assert _added(draft, OUTPUTS) == {"AddV2": 1, "Identity": 1, "Mul": 1, "Sub": 1}
     assert _added(draft, ORDER) == {"NoOp": 1}
@@ -61,7 +62,7 @@ def test_changes_read_as_counts_before_and_after():
     assert [line.partition(":")[0] for line in changes] == [kernel.name for kernel in PIPELINE]
     assert changes[1].startswith("AllReduceSynchronizer: CollectiveReduceV2: 0 -> 2, ConcatV2: 0 -> 2, Const: ")
     assert changes[2] == "PSSynchronizer: no change"
-    assert changes[6] == "StateCombiner: no change"
+    assert changes[6:8] == ["Late: no change", "StateCombiner: no change"]
     assert changes[-1] == "Order: NoOp: 3 -> 4"
     assert str(Change("Some", (("AddN", 0, 2), ("Mul", 3, 1)))) == "Some: AddN: 0 -> 2, Mul: 3 -> 1"
 

@@ -1,0 +1,219 @@
+"""What a custom step makes of its gradients besides training is made of the whole batch's, as on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.strategy import PS
+from tests.support.compare import assert_same, named
+from tests.support.distributed import builder_named, distributed
+from tests.support.models import dense_data
+from tests.support.steps import OwnStep
+from tests.support.training import seeded
+from tests.support.twins import flat
+
+DATA = dense_data(15)
+QUIET = {"verbose": 0, "batch_size": 7, "shuffle": False, "epochs": 2}
+"""Batches of seven, seven and one: of three replicas two have nothing to do in the last."""
+
+
+class Watched(OwnStep):
+    """Two dense layers, whose step also does something with its gradients; `prepare` makes what that needs."""
+
+    def __init__(self) -> None:
+        super().__init__("watched")
+        self.norms = keras.metrics.Mean(name="norms")
+        self.running = self.add_weight(shape=(), initializer="ones", trainable=False, name="running")
+
+    @property
+    def metrics(self):
+        return [self.tracker, self.norms]
+
+    def losses_and_gradients(self, data) -> tuple[Any, list[Any]]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            squares = tf.reduce_mean(tf.square(self(x, training=True) - y), axis=-1)
+            loss = tf.reduce_mean(squares)
+        self.tracker.update_state(squares)
+        return loss, tape.gradient(loss, self.trainable_variables)
+
+    def descend(self, gradients) -> None:
+        self.optimizer.apply(gradients, self.trainable_variables)
+
+
+def _norm_before(model: Watched, loss: Any, gradients: list) -> dict:
+    norm = tf.linalg.global_norm(gradients)
+    model.descend(gradients)
+    return {"norm": norm}
+
+
+def _norm_of_clipping(model: Watched, loss: Any, gradients: list) -> dict:
+    clipped, norm = tf.clip_by_global_norm(gradients, 0.1)
+    model.descend(clipped)
+    return {"norm": norm, "clipped": tf.linalg.global_norm(clipped)}
+
+
+def _norm_before_scaling(model: Watched, loss: Any, gradients: list) -> dict:
+    model.descend([0.5 * gradient for gradient in gradients])
+    return {"norm": tf.linalg.global_norm(gradients)}
+
+
+def _norm_by_layer(model: Watched, loss: Any, gradients: list) -> dict:
+    model.descend(gradients)
+    paths = [variable.path.replace("/", "_") for variable in model.trainable_variables]
+    return {f"norm_{path}": tf.norm(gradient) for path, gradient in zip(paths, gradients, strict=True)}
+
+
+def _with_the_loss(model: Watched, loss: Any, gradients: list) -> dict:
+    """One number of the update's side, one of compute's, and a variable's."""
+    model.descend(gradients)
+    return {"ratio": tf.linalg.global_norm(gradients) / loss, "scaled": model.running * tf.norm(gradients[0])}
+
+
+def _tracked(model: Watched, loss: Any, gradients: list) -> dict:
+    model.norms.update_state(tf.linalg.global_norm(gradients))
+    model.descend(gradients)
+    return {"norms": model.norms.result()}
+
+
+def _running_mean(model: Watched, loss: Any, gradients: list) -> dict:
+    model.descend(gradients)
+    model.running.assign(0.9 * model.running + 0.1 * tf.linalg.global_norm(gradients))
+    return {"running": model.running.value}
+
+
+def _clipped_by_history(model: Watched, loss: Any, gradients: list) -> dict:
+    """Clipped to what norms were before, as some recipes have it."""
+    clipped, norm = tf.clip_by_global_norm(gradients, 0.5 * model.running)
+    model.running.assign(0.9 * model.running + 0.1 * norm)
+    model.descend(clipped)
+    return {"running": model.running.value, "norm": norm}
+
+
+def _the_gradient_itself(model: Watched, loss: Any, gradients: list) -> dict:
+    model.descend(gradients)
+    return {"bias": gradients[-1], "largest": tf.reduce_max(tf.abs(gradients[0]))}
+
+
+def _signs(model: Watched, loss: Any, gradients: list) -> dict:
+    """How many entries go up: an integer that all replicas agree on."""
+    model.descend(gradients)
+    return {"up": tf.add_n([tf.math.count_nonzero(gradient > 0.0) for gradient in gradients])}
+
+
+def _twice(model: Watched, loss: Any, gradients: list) -> dict:
+    """The second gradients are those at the weights that the first ones led to."""
+    norms = {"first": tf.linalg.global_norm(gradients)}
+    model.descend(gradients)
+    _, again = model.again()
+    model.descend(again)
+    return norms | {"second": tf.linalg.global_norm(again), "both": tf.linalg.global_norm([*gradients, *again])}
+
+
+STEPS: dict[str, Callable[[Watched, Any, list], dict]] = {
+    "norm before apply": _norm_before, "norm of clipping": _norm_of_clipping, "norm before scaling":
+    _norm_before_scaling, "norm by layer": _norm_by_layer, "with the loss": _with_the_loss, "tracked": _tracked,
+    "running mean": _running_mean, "clipped by history": _clipped_by_history,
+    "the gradient itself": _the_gradient_itself, "signs": _signs, "twice": _twice,
+}  # fmt: skip
+
+
+def _model(name: str) -> Watched:
+    class Stepping(Watched):
+        """One of the steps above."""
+
+        def train_step(self, data):
+            self.again = lambda: self.losses_and_gradients(data)
+            loss, gradients = self.losses_and_gradients(data)
+            return {"loss": loss, **STEPS[name](self, loss, gradients)}
+
+    model = seeded(Stepping)
+    model.compile(keras.optimizers.Adam(0.05, name="adam"), jit_compile=False)
+    model(DATA.x)
+    return model
+
+
+class Logs(keras.callbacks.Callback):
+    """Keeps every batch's logs: History has the last batch's only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[dict] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.kept.append({name: np.array(value) for name, value in logs.items()})
+
+
+def _outcome(front: Any, model: Watched) -> dict[str, np.ndarray]:
+    logs = Logs()
+    history = front.fit(DATA.x, DATA.y, callbacks=[logs], **QUIET).history
+    state = {"weights": named(model.weights), "optimizer": named(model.optimizer.variables)}
+    return flat({"logs": logs.kept, "history": history, **state})
+
+
+CASES = [
+    (name, builder, replicas, share_memory)
+    for index, name in enumerate(STEPS)
+    for builder, replicas, share_memory in [
+        (("AllReduce", 2, False), ("PS", 3, False), ("PSLoadBalancing", 3, False), ("PartitionedPS", 2, False),
+         ("AllReduce", 3, True), ("PartitionedAR", 3, False))[(index + offset) % 6] for offset in (0, 3, 4)
+    ]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, builder, replicas, share_memory", CASES)
+def test_is_the_whole_batchs(name: str, builder: str, replicas: int, share_memory: bool):
+    plain, model = _model(name), _model(name)
+    expected = _outcome(plain, plain)
+    with distributed(model, strategy=builder_named(builder), replicas=replicas, share_memory=share_memory) as front:
+        assert_same(expected, _outcome(front, model))
+
+
+def test_replicas_that_do_not_wait_log_their_own():
+    """There is no whole batch's gradient where each goes on with its own."""
+    model = _model("tracked")
+    with distributed(model, strategy=PS(staleness=1)) as front:
+        norms = np.array(front.fit(DATA.x, DATA.y, **QUIET).history["norms"])
+    assert np.isfinite(norms).all() and (norms > 0.0).all()
+
+
+class Looks(keras.Model):
+    """A table, whose gradient is rows."""
+
+    def __init__(self) -> None:
+        super().__init__(name="looks")
+        self.table = keras.layers.Embedding(9, 4, name="table")
+        self.out = keras.layers.Dense(1, name="out")
+
+    def call(self, ids):
+        return self.out(tf.reduce_mean(self.table(ids), axis=1))
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        rows, *others = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply([rows, *others], self.trainable_variables)
+        return {"norm": tf.linalg.global_norm([rows, *others]), "rows": tf.size(rows.indices)}
+
+
+@pytest.mark.parametrize("builder, replicas", [("AllReduce", 2), ("Parallax", 3), ("PartitionedPS", 2)])
+def test_of_rows(builder: str, replicas: int):
+    """A row that several examples look up counts for each, as on one device."""
+    random = np.random.default_rng(4)
+    ids, y = random.integers(0, 9, (11, 3)).astype("int32"), random.normal(size=(11, 1))
+    plain, model = seeded(Looks), seeded(Looks)
+    for each in (plain, model):
+        each.compile(keras.optimizers.Adagrad(0.1), "mse", jit_compile=False)
+    expected = plain.fit(ids, y, **QUIET).history
+    assert expected["rows"] == [4 * 3, 4 * 3]
+    with distributed(model, strategy=builder_named(builder), replicas=replicas) as front:
+        history = front.fit(ids, y, **QUIET).history
+    assert_same(flat(expected), flat(history))
+    assert_same(named(plain.weights), named(model.weights))
