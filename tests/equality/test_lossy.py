@@ -155,6 +155,23 @@ def test_a_saved_model_holds_the_residuals_and_plain_keras_loads_it(builder: All
     assert not _same_bits(whole, without), "else the file might as well hold nothing"
 
 
+def test_a_compressor_that_keeps_nothing_is_saved_and_loaded_like_one_that_does(tmp_path):
+    """Whoever loads need not know which compressors keep what."""
+    x, y = _data()
+    path = tmp_path / "cast.keras"
+    model = _compiled()
+    with distributed(model, share_memory=None, strategy=CAST) as front:
+        _fit(front, 1, x, y)
+        front.save(path)
+        assert front.compressor_state().values == {}
+    loaded = keras.models.load_model(path)
+    for front in (distributed(each, share_memory=None, strategy=CAST) for each in (model, loaded)):
+        with front:
+            front.load_compressor_state(path)
+            _fit(front, 1, x, y)
+    assert _same_bits(model, loaded)
+
+
 def test_files_without_residuals(tmp_path, caplog: pytest.LogCaptureFixture):
     x, y = _data()
     exact, plain = tmp_path / "exact.keras", tmp_path / "plain.keras"

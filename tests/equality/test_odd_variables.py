@@ -102,3 +102,33 @@ def test_a_variable_that_is_overwritten_gets_the_whole_batchs_gradient(builder: 
         lambda: {"loss": "mse", "optimizer": type(optimizer).from_config(optimizer.get_config())},
     )
     assert_same(run_plain(_program, reference), run_distributed(_program, reference, builder=builder, replicas=3))
+
+
+class Namesakes(keras.layers.Layer):
+    """Two layers of one name and shape, and one whose name looks like the second's."""
+
+    def __init__(self):
+        super().__init__(name="all")
+        self.parts = [keras.layers.Dense(5, activation="tanh", name=name) for name in ("part", "part", "part_1")]
+
+    def build(self, shape):
+        for part in self.parts:
+            part.build(shape)
+
+    def call(self, x):
+        return sum((index + 1.0) * part(x) for index, part in enumerate(self.parts))
+
+
+def _namesakes() -> keras.Model:
+    return keras.Sequential([keras.Input((5,), name="x"), Namesakes(), keras.layers.Dense(1, name="out")], name="names")
+
+
+@pytest.mark.parametrize("optimizer", [keras.optimizers.Adam, keras.optimizers.Adagrad])
+@pytest.mark.parametrize("builder", ["PSLoadBalancing", "UnevenPartitionedPS", "Parallax"])
+def test_slots_stay_with_their_variable_where_a_norm_ties_all_together(builder: str, optimizer: type):
+    """Each slot's value depends on every gradient then, and its name says too little."""
+    reference = ReferenceModel(
+        "names", _namesakes, dense_data,
+        lambda: {"loss": "mse", "optimizer": optimizer(0.01, global_clipnorm=0.5, name="clipped")},
+    )
+    assert_same(run_plain(_program, reference), run_distributed(_program, reference, builder=builder, replicas=3))
