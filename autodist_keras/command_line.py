@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
 from autodist_core.errors import CaptureError
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.strategy import BUILDERS
+from autodist_core.strategy import BUILDERS, resolve
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +26,9 @@ def run(options: argparse.Namespace) -> int:
     """Print the plan."""
     from autodist_keras.model import DistributedModel
 
-    spec = ResourceSpec(options.file)
-    print(DistributedModel(saved_model(options.model), spec, options.strategy).plan())
+    # A model takes seconds to load: what can be wrong without it comes first.
+    spec, builder = ResourceSpec(options.file), resolve(options.strategy)
+    print(DistributedModel(saved_model(options.model), spec, builder).plan())
     return 0
 
 
@@ -34,8 +36,11 @@ def saved_model(path: str | os.PathLike[str]) -> Any:
     """The model in a file; a CaptureError says why there is none."""
     import keras
 
+    expected = "Expected a model that `model.save(...)` wrote."
     if not Path(path).exists():
-        raise CaptureError(f"{path}: there is no such file. Expected a model that `model.save(...)` wrote.")
+        raise CaptureError(f"{path}: there is no such file. {expected}")
+    if not (zipfile.is_zipfile(path) or Path(path).suffix in (".h5", ".hdf5") or Path(path).is_dir()):
+        raise CaptureError(f"{path}: this is no .keras file, which is a zip archive, and no .h5 file. {expected}")
     try:
         return keras.models.load_model(path)
     except Exception as error:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+import zipfile
 
 import keras
 import pytest
@@ -117,9 +118,15 @@ def test_a_plan_is_the_saved_models(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("autodist plan: unknown strategy 'PartitonedPS'. Did you mean")
     assert main(["plan", cluster, "--model", "none.keras"]) == 1
     assert capsys.readouterr().err.startswith("autodist plan: none.keras: there is no such file.")
+    assert main(["plan", cluster, "--model", "none.keras", "--strategy", "PartitonedPS"]) == 1
+    assert "unknown strategy" in capsys.readouterr().err, "what takes no time to find out comes first"
     (tmp_path / "other.keras").write_text("no model")
     assert main(["plan", cluster, "--model", str(tmp_path / "other.keras")]) == 1
-    assert "Keras cannot load a model from it (ValueError: " in capsys.readouterr().err
+    assert "other.keras: this is no .keras file, which is a zip archive, and no .h5 file." in capsys.readouterr().err
+    with zipfile.ZipFile(tmp_path / "zip.keras", "w") as archive:
+        archive.writestr("readme.txt", "no model either")
+    assert main(["plan", cluster, "--model", str(tmp_path / "zip.keras")]) == 1
+    assert "zip.keras: Keras cannot load a model from it (" in capsys.readouterr().err
 
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.2")
