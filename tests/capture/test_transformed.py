@@ -153,6 +153,7 @@ ELSEWHERE = {"in a function": _in_function, "in a loop": _summed_in_a_loop, "in 
              "by tf.gradients": _symbolic}  # fmt: skip
 
 
+@pytest.mark.oldest  # it reads what TensorFlow remembers of operations and functions
 @pytest.mark.parametrize("index, name", list(enumerate(ELSEWHERE)))
 @pytest.mark.parametrize("clipped", [True, False])
 def test_gradients_that_are_made_elsewhere(index: int, name: str, clipped: bool):
