@@ -149,6 +149,9 @@ class Variable:
         return f"{self.name} : {self.type_text}"
 
 
+EACH, ALIKE, UNIQUE = "each", "alike", "unique"
+
+
 @dataclass(frozen=True)
 class Gradient:
     """A gradient on its way into the update of one variable."""
@@ -162,6 +165,9 @@ class Gradient:
     """The tensor of the row indices; empty for a dense gradient."""
     weighted: bool = False
     """Whether it counts the replica's part of the batch already, because the loss did before it was differentiated."""
+    rows: str = EACH
+    """How the rows of several replicas become one device's: `EACH` counts, they are `ALIKE` and are summed one by one,
+    or each occurs once (`UNIQUE`), on several replicas maybe."""
 
 
 @dataclass(frozen=True)

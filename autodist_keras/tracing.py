@@ -251,7 +251,8 @@ def _hooked_optimizer(optimizer: Any, trace: Trace) -> Iterator[None]:
         weighted = id(optimizer) in trace.scaled
         trace.scaled.discard(id(optimizer))
         marked = [
-            None if gradient is None else _mark(gradient, occurrence, weighted) for gradient in grads
+            None if gradient is None else _mark(gradient, variable, occurrence, weighted)
+            for gradient, variable in zip(grads, variables, strict=True)
         ]
         trace.gradients += [(v, m[0]) for v, m in zip(variables, marked, strict=True) if m is not None]
         first = len(trace.graph.get_operations())
@@ -274,13 +275,12 @@ def _hooked_optimizer(optimizer: Any, trace: Trace) -> Iterator[None]:
         yield
 
 
-def _mark(gradient: Any, occurrence: int, weighted: bool) -> tuple[Marked, Any]:
+def _mark(gradient: Any, variable: Any, occurrence: int, weighted: bool) -> tuple[Marked, Any]:
     if isinstance(gradient, tf.IndexedSlices):
         values, indices = tf.identity(gradient.values), tf.identity(gradient.indices)
-        return (
-            Marked("", occurrence, values, indices, weighted),
-            tf.IndexedSlices(values, indices, gradient.dense_shape),
-        )
+        # A function's gradient would bring the shape with it, and the update would depend on what the function read.
+        shape = tf.constant(list(variable.shape), tf.int32)
+        return Marked("", occurrence, values, indices, weighted), tf.IndexedSlices(values, indices, shape)
     values = tf.identity(gradient)
     return Marked("", occurrence, values, None, weighted), values
 

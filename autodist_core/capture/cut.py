@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autodist_core.capture.afterwards import afterwards
+from autodist_core.capture.rows import rows_of
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Marked, Traced, name_of
 from autodist_core.errors import CaptureError
-from autodist_core.graph_item import Gradient
+from autodist_core.graph_item import EACH, Gradient
 
 
 @dataclass
@@ -50,7 +51,8 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
             values, indices = names[id(gradient.values)], names.get(id(gradient.indices), "")
             # What no tape made (zeros for a variable that the loss does not reach) counts as a mean.
             weighted = gradient.weighted and tape.reaches(gradient.values.op)
-            found.gradients.append(Gradient(gradient.variable, occurrence, values, indices, weighted))
+            rows = EACH if gradient.indices is None else rows_of(gradient.variable, gradient.indices, traced.inputs)
+            found.gradients.append(Gradient(gradient.variable, occurrence, values, indices, weighted, rows))
     return found
 
 

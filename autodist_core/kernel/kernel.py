@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 
 from autodist_core.errors import AutodistError, KernelError
-from autodist_core.graph_item import Gradient, GraphItem
+from autodist_core.graph_item import ALIKE, UNIQUE, Gradient, GraphItem
 from autodist_core.kernel import editor
 from autodist_core.kernel.captured import Captured, check
 from autodist_core.kernel.editor import Editor
@@ -222,11 +222,21 @@ class Draft:
         dtype = gradient_type(self.captured, gradient)
         if not gradient.indices:
             return Rows(self.add_up(name, [part.values for part in parts], dtype, device))
-        indices = output_type_of_indices(self.captured, gradient)
-        return Rows(
+        if len(parts) == 1:
+            return parts[0]
+        ids = output_type_of_indices(self.captured, gradient)
+        if gradient.rows == ALIKE:
+            values = self.add_up(f"{name}/values", [part.values for part in parts], dtype, device)
+            return Rows(values, parts[0].indices)
+        rows = Rows(
             self.join(f"{name}/values", [part.values for part in parts], dtype, device),
-            self.join(f"{name}/indices", [part.indices for part in parts], indices, device),
+            self.join(f"{name}/indices", [part.indices for part in parts], ids, device),
         )
+        if gradient.rows == UNIQUE:
+            shape = self.captured.variables[gradient.variable].shape[1:]
+            specs = {rows.values: tf.TensorSpec((None, *shape), dtype), rows.indices: tf.TensorSpec((None,), ids)}
+            return Rows(*self.editor.trace(f"{name}/merged", _merged, specs, device))
+        return rows
 
     def _multiply(self, name: str, product: Product, owner: Owner) -> str:
         dtype = tf.as_dtype(product.node.attr["T"].type)
@@ -234,6 +244,12 @@ class Draft:
             self.stacked(editor.canonical(factor), dtype, owner.device) for factor in (product.left, product.right)
         ]
         return self.editor.copy(product.node, name, factors, owner.device).name
+
+
+def _merged(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Rows of which none occurs twice, in the order in which they first occur."""
+    rows, places = tf.unique(indices)
+    return tf.math.unsorted_segment_sum(values, places, tf.size(rows)), rows
 
 
 def copied(replica: Replica, name: str) -> str:
