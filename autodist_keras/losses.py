@@ -34,8 +34,21 @@ _ONE_NUMBER = (
 
 
 def weighted(loss: Any, trace: Any) -> Any:
-    """A loss as it counts on this replica: by its part of the batch, or wholly where each example has a value."""
-    return loss if loss.shape.rank else loss * trace.share(loss.dtype)
+    """A loss whose gradient counts by this replica's part of the batch, or wholly where each example has a value.
+
+    The value stays: a step may log what it differentiates.
+    """
+    share = None if loss.shape.rank else trace.share(loss.dtype)
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def counted(value: Any) -> Any:
+        def backward(upstream: Any) -> Any:
+            trace.weighting.append(tf.identity(upstream) if share is None else upstream * share)
+            return trace.weighting[-1]
+
+        return tf.identity(value), backward
+
+    return counted(loss)
 
 
 def said_of_own(model: Any) -> tuple[str, ...]:

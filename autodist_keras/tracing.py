@@ -38,7 +38,8 @@ class Trace:
     gradients: list[tuple[Any, Marked]] = field(default_factory=list)
     updates: dict[int, tuple[int, int]] = field(default_factory=dict)
     sums: list[Any] = field(default_factory=list)
-    scaled: set[int] = field(default_factory=set)
+    weighting: list[Any] = field(default_factory=list)
+    """Where gradients come to count this replica's part of the batch."""
     reduced: bool = False
     """Whether a compiled loss was asked for a number: what Keras reduces is corrected."""
     numbers: list[str] = field(default_factory=list)
@@ -104,7 +105,7 @@ def trace_step(
         outputs=[flat[index] for index in tensors],
         examples=trace.examples, total=trace.total,
         gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
-        updates=trace.updates, sums=trace.sums, concat_outputs=concat,
+        updates=trace.updates, sums=trace.sums, weighting=trace.weighting, concat_outputs=concat,
     )
     structure, plain = trace.result, list(flat)
 
@@ -248,10 +249,8 @@ def _hooked_optimizer(optimizer: Any, trace: Trace) -> Iterator[None]:
         trace.require_top(f"{type(optimizer).__name__}.apply is called")
         occurrence = len(trace.updates)
         variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
-        weighted = id(optimizer) in trace.scaled
-        trace.scaled.discard(id(optimizer))
         marked = [
-            None if gradient is None else _mark(gradient, variable, occurrence, weighted)
+            None if gradient is None else _mark(gradient, variable, occurrence)
             for gradient, variable in zip(grads, variables, strict=True)
         ]
         trace.gradients += [(v, m[0]) for v, m in zip(variables, marked, strict=True) if m is not None]
@@ -268,22 +267,21 @@ def _hooked_optimizer(optimizer: Any, trace: Trace) -> Iterator[None]:
         scaled = scale_loss(loss)
         if trace.inside or tf.compat.v1.get_default_graph() is not trace.graph:
             return scaled
-        trace.scaled.add(id(optimizer))
         return losses.weighted(scaled, trace)
 
     with hook(optimizer, "apply", hooked_apply), hook(optimizer, "scale_loss", hooked_scale_loss):
         yield
 
 
-def _mark(gradient: Any, variable: Any, occurrence: int, weighted: bool) -> tuple[Marked, Any]:
+def _mark(gradient: Any, variable: Any, occurrence: int) -> tuple[Marked, Any]:
     if isinstance(gradient, tf.IndexedSlices):
         values, indices = tf.identity(gradient.values), tf.identity(gradient.indices)
         # A function's gradient would bring the shape with it, and the update would depend on what the function read.
         shape = tf.constant(list(variable.shape), tf.int32)
-        return Marked("", occurrence, values, indices, weighted), tf.IndexedSlices(values, indices, shape)
+        return Marked("", occurrence, values, indices), tf.IndexedSlices(values, indices, shape)
     values = tf.identity(gradient)
-    return Marked("", occurrence, values, None, weighted), values
+    return Marked("", occurrence, values), values
 
 
 def _named(variables: ModelVariables, variable: Any, marked: Marked) -> Marked:
-    return Marked(variables.name_of(variable), marked.occurrence, marked.values, marked.indices, marked.weighted)
+    return Marked(variables.name_of(variable), marked.occurrence, marked.values, marked.indices)

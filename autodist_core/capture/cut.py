@@ -31,7 +31,8 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
     Adds to the update what lies between such a cut and `apply`, and what results are made of gradients alone.
     """
     found = Cut()
-    tape = Tape()
+    tape = Tape(traced)
+    tape.require_one_weight(operation for operation in traced.graph.get_operations() if operation.name not in marks)
     updates = dict(marks)
     for occurrence in sorted(traced.updates):
         marked = [gradient for gradient in traced.gradients if gradient.occurrence == occurrence]
@@ -49,8 +50,7 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
             found.outside.update(after.outside)
         for gradient in marked:
             values, indices = names[id(gradient.values)], names.get(id(gradient.indices), "")
-            # What no tape made (zeros for a variable that the loss does not reach) counts as a mean.
-            weighted = gradient.weighted and tape.reaches(gradient.values.op)
+            weighted = tape.is_weighted(gradient.values.op)
             rows = EACH if gradient.indices is None else rows_of(gradient.variable, gradient.indices, traced.inputs)
             found.gradients.append(Gradient(gradient.variable, occurrence, values, indices, weighted, rows))
     return found

@@ -13,25 +13,53 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.capture.traced import Traced
+from autodist_core.errors import CaptureError
+
 _COMPUTING_GRADIENTS = {("imperative_grad.py", "imperative_grad"), ("gradients_util.py", "_GradientsHelper")}
 # Operations that commute with a sum over replicas when everything they read does.
 _LINEAR = {"AddN", "Identity", "IdentityN", "ConcatV2", "Reshape", "Cast", "Add", "AddV2", "Sub", "Neg",
            "Squeeze", "ExpandDims", "UnsortedSegmentSum", "Pack"}
+_SUMS = {"AddN", "Add", "AddV2", "Sub", "ConcatV2"}
 # Inputs of these that say where, not how much.
 _POSITIONS = {"ConcatV2": (-1,), "Reshape": (1,), "ExpandDims": (1,), "UnsortedSegmentSum": (1, 2)}
 _SCALING = {"Mul": (0, 1), "RealDiv": (0,), "DivNoNan": (0,)}
 # Operations that run other graphs, and the attributes that name these.
 _RUNNING = {"PartitionedCall": ("f",), "StatefulPartitionedCall": ("f",),
             "While": ("body", "cond"), "StatelessWhile": ("body", "cond"),
-            "If": ("then_branch", "else_branch"), "StatelessIf": ("then_branch", "else_branch")}
+            "If": ("then_branch", "else_branch"), "StatelessIf": ("then_branch", "else_branch"),
+            "Case": ("branches",), "StatelessCase": ("branches",)}
 
 
 class Tape:
     """Which operations a tape made, and which compute with what it made."""
 
-    def __init__(self) -> None:
+    def __init__(self, traced: Traced) -> None:
         self._made: dict[Any, bool] = {}
         self._known: dict[Any, bool] = {}
+        self._weighted = _computed_from(tensor.op for tensor in traced.weighting)
+
+    def require_one_weight(self, operations: Iterable[Any]) -> None:
+        """Raise if a sum has terms that count the replica's part of the batch and terms that do not."""
+        for operation in operations if self._weighted else ():
+            if operation.name in self._weighted and operation.type in _SUMS:
+                counted = {
+                    source.op.name in self._weighted for source in operation.inputs
+                    if source.dtype == operation.outputs[0].dtype and source.op.type != "Const"
+                    and self.reaches(source.op)
+                }
+                if len(counted) > 1:
+                    raise CaptureError(
+                        f"gradients of two kinds are added up at {operation.name!r}: of a loss that went through "
+                        "optimizer.scale_loss, and of one that did not. Let the sum of all terms go there, or none."
+                    )
+
+    def is_weighted(self, operation: Any) -> bool:
+        """Whether a gradient counts the replica's part of the batch already.
+
+        What no tape made (zeros for a variable that the loss does not reach) counts as a mean, and does not.
+        """
+        return operation.name in self._weighted
 
     def made(self, operation: Any) -> bool:
         """Whether an operation was created while gradients were computed."""
@@ -70,6 +98,11 @@ class Tape:
         if self.made(operation) or _key(operation) in given:
             return True
         inputs = list(operation.inputs)
+        if operation.type == "Cast" and not _keeps_all(inputs[0].dtype, tensor.dtype):
+            return False
+        # Of rows that were looked up once, the number depends on what the rows are.
+        if operation.type == "UnsortedSegmentSum" and not tensor.shape.is_fully_defined():
+            return False
         if operation.type in _LINEAR:
             skipped = {inputs[position].name for position in _POSITIONS.get(operation.type, ())}
             read = [source for source in inputs if source.name not in skipped]
@@ -91,20 +124,32 @@ class Tape:
         """Whether the graphs that an operation runs make a tensor linearly of what is handed to them."""
         operation, index = tensor.op, tensor.value_index
         handed, graphs = list(operation.inputs), _graphs_of(operation)
-        if operation.type.endswith("If"):
-            # A choice by a gradient would be another one on each replica.
-            chooser = handed.pop(0)
-            if self.reaches(chooser.op) or _key(chooser.op) in given:
-                return False
+        # A choice by a gradient or by the batch would be another one on each replica.
+        if operation.type.endswith(("If", "Case")) and not is_same_everywhere(handed.pop(0).op):
+            return False
         linear = {n for n, source in enumerate(handed) if _is_zero(source.op) or self.is_linear(source, given)}
         if operation.type.endswith("While"):
             body, condition = graphs
             # What a round hands to the next must be so, too.
             while lost := {n for n in linear if not self.is_linear(body.outputs[n], _placeholders(body, linear))}:
                 linear -= lost
-            asked = {n for n in linear if _reads(condition.outputs[0], _placeholders(condition, [n]))}
-            return index in linear and not asked
+            asked = {n for n in range(len(handed)) if _reads(condition.outputs[0], _placeholders(condition, [n]))}
+            return index in linear and not asked & linear and all(
+                is_same_everywhere(handed[n].op) for n in asked
+            )
         return all(self.is_linear(graph.outputs[index], _placeholders(graph, linear)) for graph in graphs)
+
+
+def _computed_from(operations: Iterable[Any]) -> set[str]:
+    """The names of all operations that compute with what these make, them included."""
+    found: set[str] = set()
+    waiting = list(operations)
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in found:
+            found.add(operation.name)
+            waiting.extend(reader for output in operation.outputs for reader in output.consumers())
+    return found
 
 
 def _key(operation: Any) -> tuple[int, str]:
@@ -113,7 +158,8 @@ def _key(operation: Any) -> tuple[int, str]:
 
 def _graphs_of(operation: Any) -> list[Any]:
     """The graphs that an operation runs, as they were traced."""
-    names = [operation.get_attr(attribute).name for attribute in _RUNNING.get(operation.type, ())]
+    found = [operation.get_attr(attribute) for attribute in _RUNNING.get(operation.type, ())]
+    names = [function.name for each in found for function in (each if isinstance(each, list) else [each])]
     # TensorFlow has no public way from a function's name to the graph that remembers where it was traced.
     return [operation.graph._get_function(name).graph for name in names]
 
@@ -131,6 +177,14 @@ def _reads(tensor: Any, given: frozenset[Any]) -> bool:
             seen.add(operation.name)
             waiting.extend(source.op for source in operation.inputs)
     return any(name in seen for _, name in given)
+
+
+def _keeps_all(source: tf.DType, target: tf.DType) -> bool:
+    """Whether a cast loses nothing: rounding each replica's gradient is not rounding the sum."""
+    numbers = all(dtype.is_floating or dtype.is_complex for dtype in (source, target))
+    return numbers and bool(tf.experimental.numpy.promote_types(source.real_dtype, target.real_dtype) == (
+        target.real_dtype.as_numpy_dtype
+    ))
 
 
 def _is_zero(operation: Any) -> bool:

@@ -17,7 +17,6 @@ class Marked:
     occurrence: int
     values: Any
     indices: Any = None
-    weighted: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,8 @@ class Traced:
     gradients: Sequence[Marked] = ()
     updates: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     sums: Sequence[Any] = ()
+    weighting: Sequence[Any] = ()
+    """Where gradients come to count a replica's part of the batch: what is computed from these counts it."""
     concat_outputs: bool = False
 
 

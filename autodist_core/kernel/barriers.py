@@ -62,7 +62,10 @@ def _follows_update(captured: Captured, name: str) -> bool:
     """Whether a node of compute needs a value that an update of this step has written."""
     first = min((captured.index[node] for node in captured.update_of), default=captured.end)
     later = [node for node in captured.cone([name]) if captured.index[node] > first]
-    return any(t.variable in captured.written_by_update for node in later for t in captured.touches.get(node, ()))
+    written = captured.written_by_update
+    # Of a split variable compute still reads the whole.
+    written |= {captured.variables[variable].part_of for variable in written}
+    return any(t.variable in written for node in later for t in captured.touches.get(node, ()))
 
 
 def _hold_back(draft: Draft, gradients: list[str], side: list[str]) -> None:

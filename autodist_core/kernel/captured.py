@@ -158,7 +158,7 @@ class Captured:
 
     @cached_property
     def late(self) -> frozenset[str]:
-        """The nodes of compute that are made of gradients, and of which no gradient is made."""
+        """The nodes of compute made of gradients, or of what was left of these in a variable, and not on to another."""
         before = self.cone(self.markers)
         return frozenset(name for name in self._made_of_gradients if not self.is_update(name) and name not in before)
 
@@ -173,9 +173,15 @@ class Captured:
     @cached_property
     def _made_of_gradients(self) -> frozenset[str]:
         found: set[str] = set()
+        written: set[str] = set()
         for name in self.index:
-            if name not in self.markers and any(s in found or s in self.markers for s in self.sources(name)):
+            if name in self.markers:
+                continue
+            touched = () if self.is_update(name) else self.touches.get(name, ())
+            reads = any(not touch.writes and touch.variable in written for touch in touched)
+            if reads or any(source in found or source in self.markers for source in self.sources(name)):
                 found.add(name)
+                written.update(touch.variable for touch in touched if touch.writes)
         return frozenset(found)
 
     def written_in(self, occurrence: int) -> frozenset[str]:

@@ -25,7 +25,9 @@ class Outputs(Kernel):
         """Add the nodes that compute each output from all replicas' copies."""
         captured = draft.captured
         cone = captured.cone(editor.node_of(name) for name in captured.item.outputs)
-        late = _after_combining(captured, cone) | (draft.late & cone)
+        writers = {name for name, touched in captured.touches.items() if any(touch.writes for touch in touched)}
+        # What writes runs on every replica, and not once more for its value.
+        late = (_after_combining(captured, cone) | (draft.late & cone)) - writers
         for name in captured.in_order(late):
             _copy_late(draft, name, late)
         draft.outputs += [_value(draft, name, late) for name in captured.item.outputs]

@@ -105,6 +105,7 @@ class _Rewrite:
         self.head_of |= {name: name for name in self.plans}
         self.split_at = {node: split for split in self.splits.values() for node in split.parts}
         self.partial_at = {node: split for split in self.splits.values() for node in split.partial}
+        self.left_out: set[str] = set()
 
     def run(self) -> GraphItem:
         """Rewrite the graph, and the item around it."""
@@ -116,8 +117,8 @@ class _Rewrite:
         for name, node in self.captured.nodes.items():
             if name in self.captured.handle_of:
                 self._handle(node)
-            elif self.captured.is_update(name) and name not in self.captured.alive:
-                continue  # nobody reads it, and what it reads may be there in pieces only
+            elif self._is_left_out(name):
+                self.left_out.add(name)
             elif name in self.captured.markers:
                 self.editor.copy_whole(node, name, node.input)
                 if name in last_marker:
@@ -137,6 +138,14 @@ class _Rewrite:
             gradients=tuple(found for gradient in self.item.gradients for found in self._gradients(gradient)),
             targets=tuple(found for name in self.item.targets for found in self._targets(name)),
             graph_bytes=self.editor.graph_def(captured=True).SerializeToString(deterministic=True),
+        )
+
+    def _is_left_out(self, name: str) -> bool:
+        """Whether nobody reads a node, and what it reads may be there in pieces only."""
+        if name in self.captured.alive:
+            return False
+        return self.captured.is_update(name) or any(
+            source in self.left_out or source in self.split_at for source in self.captured.sources(name)
         )
 
     # What the item says ------------------------------------------------------------------------------------------
@@ -196,7 +205,7 @@ class _Rewrite:
         ]
 
     def _is_there(self, name: str) -> bool:
-        return name not in self.split_at and (name in self.captured.alive or not self.captured.is_update(name))
+        return name not in self.split_at and name not in self.left_out
 
     def _copy_part(self, node: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> node_def_pb2.NodeDef:
         inputs = []

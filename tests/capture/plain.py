@@ -29,13 +29,14 @@ class Tracer:
         self.marked: list[Marked] = []
         self.updates: dict[int, tuple[int, int]] = {}
         self.sums: list[Any] = []
+        self.weighting: list[Any] = []
 
     def sum_over_replicas(self, value: Any) -> Any:
         """A value that counts summed over the replicas."""
         self.sums.append(tf.identity(value))
         return self.sums[-1]
 
-    def apply(self, gradients: Mapping[str, Any], update: Callable[[dict], None], weighted: bool = False) -> None:
+    def apply(self, gradients: Mapping[str, Any], update: Callable[[dict], None]) -> None:
         """One `apply`: `update` gets the marked gradients by name."""
         occurrence, handed = len(self.updates), {}
         for name, gradient in gradients.items():
@@ -45,7 +46,7 @@ class Tracer:
             else:
                 values, indices = tf.identity(gradient), None
                 handed[name] = values
-            self.marked.append(Marked(name, occurrence, values, indices, weighted))
+            self.marked.append(Marked(name, occurrence, values, indices))
         graph = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
         update(handed)
@@ -75,7 +76,8 @@ def trace(
         graph=concrete.graph,
         sources=[Source(described.get(name) or spec_of(name, v), v.handle) for name, v in variables.items()],
         inputs=concrete.inputs[: len(specs)], outputs=list(outputs), examples=counts[0], total=counts[1],
-        gradients=tracer.marked, updates=tracer.updates, sums=tracer.sums, concat_outputs=concat_outputs,
+        gradients=tracer.marked, updates=tracer.updates, sums=tracer.sums, weighting=tracer.weighting,
+        concat_outputs=concat_outputs,
     )
 
 

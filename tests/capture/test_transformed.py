@@ -23,6 +23,9 @@ TRANSFORMED = {
     "by norm": lambda model, g: [tf.clip_by_norm(x, 0.1) for x in g],
     "by value": lambda model, g: [keras.ops.clip(x, -0.02, 0.02) for x in g],
     "in a function": lambda model, g: tf.function(lambda g: tf.clip_by_global_norm(g, 0.3)[0])(g),
+    "in a switch": lambda model, g: tf.switch_case(
+        tf.constant(1), [lambda: list(g), lambda: [tf.clip_by_norm(x, 0.1) for x in g], lambda: [-x for x in g]]
+    ),
     "in a conditional": lambda model, g: [
         tf.cond(tf.reduce_max(tf.abs(x)) > 0.05, lambda x=x: 0.5 * x, lambda x=x: x) for x in g
     ],
@@ -141,8 +144,10 @@ def _summed_in_a_loop(model: keras.Model, data: tuple) -> list:
 
 
 def _in_a_branch(model: keras.Model, data: tuple) -> list:
-    wide = tf.shape(data[0])[1] > 2
-    return tf.cond(wide, lambda: gradients_of(model, data), lambda: [-g for g in gradients_of(model, data)])
+    def other():
+        return [-g for g in gradients_of(model, data)]
+
+    return tf.cond(tf.constant(True), lambda: gradients_of(model, data), other)
 
 
 def _symbolic(model: keras.Model, data: tuple) -> list:
@@ -172,10 +177,19 @@ def test_gradients_that_are_made_elsewhere(index: int, name: str, clipped: bool)
     assert_same(named(plain.weights), named(model.weights))
 
 
+def _chosen_by_data(model: keras.Model, data: tuple) -> list:
+    positive = tf.reduce_mean(data[0]) > 0.0
+    return tf.cond(positive, lambda: gradients_of(model, data), lambda: [-g for g in gradients_of(model, data)])
+
+
 CLIPPED_INSIDE = {
     "a function": lambda model, data: tf.function(lambda: tf.clip_by_global_norm(gradients_of(model, data), 0.3)[0])(),
+    "fewer digits": lambda model, data: [
+        tf.cast(tf.cast(64.0 * g, "int32"), g.dtype) / 64.0 for g in gradients_of(model, data)
+    ],
+    "by its data": _chosen_by_data,
     "a branch": lambda model, data: tf.cond(
-        tf.shape(data[0])[1] > 2,
+        tf.constant(True),
         lambda: [tf.clip_by_norm(g, 0.1) for g in gradients_of(model, data)], lambda: gradients_of(model, data),
     ),
     "a loop": lambda model, data: tf.while_loop(
@@ -187,8 +201,8 @@ CLIPPED_INSIDE = {
 
 
 @pytest.mark.parametrize("name", CLIPPED_INSIDE)
-def test_what_is_clipped_where_it_is_made_is_refused(name: str):
-    """Nothing can be cut inside a graph that the step only runs."""
+def test_what_each_replica_would_do_by_itself_is_refused(name: str):
+    """Nothing can be cut inside a graph that the step only runs, nor where a gradient is not a number any more."""
 
     def step(model, data):
         model.optimizer.apply(list(CLIPPED_INSIDE[name](model, data)), model.trainable_variables)
@@ -214,6 +228,40 @@ def test_what_depends_on_a_replicas_own_data_is_refused(name: str):
 
     model, untouched = (stepping(step)() for _ in range(2))
     with distributed(model) as front, pytest.raises(CaptureError, match=r"reads the step's input 'input_0'"):
+        front.fit(DATA.x, DATA.y, **QUIET)
+    assert same_weights(model, untouched)
+
+
+def test_one_scaled_loss_for_two_optimizers_and_its_value():
+    """Both optimizers' gradients count the replica's part already, and what was scaled is logged as it is."""
+
+    def step(model, data):
+        with tf.GradientTape() as tape:
+            loss = model.optimizer.scale_loss(tf.reduce_mean(tf.square(model(data[0], training=True) - data[1])))
+        gradients, variables = tape.gradient(loss, model.trainable_variables), model.trainable_variables
+        model.optimizer.apply(gradients[:2], variables[:2])
+        model.other.apply(gradients[2:], variables[2:])
+        model.tracker.update_state(loss)
+
+    def prepare(model):
+        model.other = keras.optimizers.Adam(0.05, name="other")
+
+    outcomes = []
+    for front_of in (lambda model: model, lambda model: distributed(model, replicas=3)):
+        model = stepping(step, prepare)()
+        model.optimizer.build(model.trainable_variables[:2])
+        history = front_of(model).fit(DATA.x, DATA.y, **QUIET).history
+        outcomes.append({**named(model.weights), **{name: np.array(values) for name, values in history.items()}})
+    assert_same(*outcomes)
+
+
+def test_gradients_of_a_scaled_and_of_an_unscaled_loss_are_not_added_up():
+    def step(model, data):
+        both = [a + b for a, b in zip(gradients_of(model, data, True), gradients_of(model, data, False), strict=True)]
+        model.optimizer.apply(both, model.trainable_variables)
+
+    model, untouched = (stepping(step)() for _ in range(2))
+    with distributed(model) as front, pytest.raises(CaptureError, match=r"gradients of two kinds are added up at"):
         front.fit(DATA.x, DATA.y, **QUIET)
     assert same_weights(model, untouched)
 

@@ -116,11 +116,44 @@ def _twice(model: Watched, loss: Any, gradients: list) -> dict:
     return norms | {"second": tf.linalg.global_norm(again), "both": tf.linalg.global_norm([*gradients, *again])}
 
 
+def _counted(model: Watched, loss: Any, gradients: list) -> dict:
+    """A function that writes, and whose value is a result."""
+
+    @tf.function
+    def count(gradients):
+        model.running.assign_add(1.0)
+        return tf.linalg.global_norm(gradients)
+
+    norm = count(gradients)
+    model.descend(gradients)
+    return {"norm": norm}
+
+
+def _follows_weights(model: Watched, loss: Any, gradients: list) -> dict:
+    """A variable that looks at the weights as the update has left them."""
+    model.descend(gradients)
+    model.running.assign(0.5 * model.running + tf.norm(model.first.kernel))
+    return {}
+
+
+def _asserted(model: Watched, loss: Any, gradients: list) -> dict:
+    """What nothing reads, before the update and behind it, and an assertion on what was tracked."""
+    norm = tf.linalg.global_norm(gradients)
+    with tf.control_dependencies([tf.debugging.assert_less(norm, tf.constant(1e9, norm.dtype))]):
+        gradients = [tf.identity(gradient) for gradient in gradients]
+    tf.debugging.assert_all_finite(gradients[0], "not finite")
+    model.norms.update_state(norm)
+    tf.debugging.assert_less(model.norms.result(), tf.constant(1e9, norm.dtype))
+    model.descend(gradients)
+    return {"norms": model.norms.result()}
+
+
 STEPS: dict[str, Callable[[Watched, Any, list], dict]] = {
     "norm before apply": _norm_before, "norm of clipping": _norm_of_clipping, "norm before scaling":
     _norm_before_scaling, "norm by layer": _norm_by_layer, "with the loss": _with_the_loss, "tracked": _tracked,
     "running mean": _running_mean, "clipped by history": _clipped_by_history,
-    "the gradient itself": _the_gradient_itself, "signs": _signs, "twice": _twice,
+    "the gradient itself": _the_gradient_itself, "signs": _signs, "twice": _twice, "counted": _counted,
+    "follows weights": _follows_weights, "asserted": _asserted,
 }  # fmt: skip
 
 
