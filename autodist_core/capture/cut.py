@@ -8,6 +8,7 @@ from typing import Any
 
 from autodist_core.capture.afterwards import afterwards
 from autodist_core.capture.rows import rows_of
+from autodist_core.capture.second_use import require_no_second_use
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Marked, Traced, name_of
 from autodist_core.errors import CaptureError
@@ -34,10 +35,15 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
     tape = Tape(traced)
     tape.require_one_weight(operation for operation in traced.graph.get_operations() if operation.name not in marks)
     updates = dict(marks)
+    require_no_second_use(traced, tape, updates)
     for occurrence in sorted(traced.updates):
         marked = [gradient for gradient in traced.gradients if gradient.occurrence == occurrence]
         names = {id(tensor): name_of(tensor) for gradient in marked for tensor in _parts(gradient)}
         taped = [gradient for gradient in marked if tape.reaches(gradient.values.op)]
+        for gradient in marked:
+            # What is made of a gradient that is cut is the whole batch's, in a variable too.
+            if not tape.reaches(gradient.values.op):
+                tape.require_linear_through_variables(gradient.variable, gradient.values.op.inputs[0], updates)
         raw = {id(part): _raw_gradient(tape, gradient, part) for gradient in taped for part in _parts(gradient)}
         between = _between(taped, raw.values(), tape)
         after = afterwards(traced, tape, list(raw.values()), between, updates)

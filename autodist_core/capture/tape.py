@@ -7,7 +7,7 @@ work, whatever scope it got: the gradients of a `tf.function`, a `tf.custom_grad
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class Tape:
         self._made: dict[Any, bool] = {}
         self._known: dict[Any, bool] = {}
         self._weighted = _computed_from(tensor.op for tensor in traced.weighting)
+        self._created = {operation.name: index for index, operation in enumerate(traced.graph.get_operations())}
 
     def require_one_weight(self, operations: Iterable[Any]) -> None:
         """Raise if a sum has terms that count the replica's part of the batch and terms that do not."""
@@ -87,6 +88,32 @@ class Tape:
                 else:
                     self._known[_key(current)] = any(self._known[_key(tensor.op)] for tensor in current.inputs)
         return self._known[_key(operation)]
+
+    def require_linear_through_variables(self, variable: str, tensor: Any, updates: Collection[str]) -> None:
+        """Raise if a gradient went through a variable in this step, and what came out is transformed."""
+        waiting, seen = [(tensor.op, False)], set()
+        while waiting:
+            operation, transformed = waiting.pop()
+            if (operation.name, transformed) in seen or self.made(operation):
+                continue
+            seen.add((operation.name, transformed))
+            if operation.type == "ReadVariableOp":
+                if transformed and self._left_in(operation, updates):
+                    raise CaptureError(
+                        f"the gradient of {variable!r} is made of what this step left of gradients in a variable "
+                        f"(read at {operation.name!r}), and not linearly: each replica would do it by itself. Let the "
+                        "optimizer keep such state (momentum, gradient_accumulation_steps) and clip."
+                    )
+            else:
+                linear = operation.type in _LINEAR or operation.type in _SCALING
+                waiting.extend((source.op, transformed or not linear) for source in operation.inputs)
+
+    def _left_in(self, read: Any, updates: Collection[str]) -> bool:
+        """Whether the step has written a variable with something made of gradients before it reads it."""
+        return any(
+            writer.type.startswith("Assign") and writer.name not in updates and self.reaches(writer.inputs[1].op)
+            and self._created[writer.name] < self._created[read.name] for writer in read.inputs[0].consumers()
+        )
 
     def is_source(self, tensor: Any) -> bool:
         """Whether a tensor is a gradient as a tape made it, here or in a graph that runs here."""

@@ -199,6 +199,29 @@ class Captured:
         return self._written(lambda node: not self.is_update(node))
 
     @cached_property
+    def reads_own(self) -> dict[str, str]:
+        """Nodes that read a variable while its copies differ between replicas, and the variable.
+
+        They do where compute has written it from the batch in this step; sums are on the first replica only.
+        """
+        inputs = {editor.node_of(tensor.name) for tensor in self.item.inputs} | {self.item.examples}
+        equal = self.markers.keys() | set(self.item.cross_replica_sums)
+        apart = {name for name, variable in self.variables.items() if variable.aggregation == "sum"}
+        differing: set[str] = set()
+        found: dict[str, str] = {}
+        for name in self.index:
+            touched = self.touches.get(name, ())
+            for touch in touched:
+                if touch.variable in apart:
+                    found[name] = touch.variable
+            differs = name in inputs or name in found or any(source in differing for source in self.sources(name))
+            if differs and name not in equal:
+                differing.add(name)
+            if not self.is_update(name):
+                apart.update(touch.variable for touch in touched if touch.writes and name in differing)
+        return found
+
+    @cached_property
     def first_written(self) -> dict[str, int]:
         """The time at which compute first writes a variable."""
         found: dict[str, int] = {}

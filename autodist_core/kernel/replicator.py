@@ -29,6 +29,7 @@ class Replicator(Kernel):
 
     def apply(self, draft: Draft) -> None:
         """Copy compute, then scale each replica's gradients by its part of the batch."""
+        _require_whole_state(draft)
         names = needed(draft)
         for replica in draft.busy:
             for name in names:
@@ -41,6 +42,18 @@ class Replicator(Kernel):
                 if key not in draft.products:
                     draft.local[*key, replica.index] = _weighted(draft, replica, gradient)
         _add_tables(draft)
+
+
+def _require_whole_state(draft: Draft) -> None:
+    """Sums, as of metrics, are complete on the first replica only: no gradient may be made of one."""
+    captured = draft.captured
+    for name in captured.cone(captured.markers) if len(draft.placement.replicas) > 1 else ():
+        for touch in captured.touches.get(name, ()):
+            if captured.variables[touch.variable].aggregation == "sum" and not captured.is_update(name):
+                raise CaptureError(
+                    f"gradients are made of {touch.variable!r}, read at {name!r}: it is summed up over the replicas, "
+                    "and each has a part of it. Use a variable of the model's own that is no metric's."
+                )
 
 
 def needed(draft: Draft) -> list[str]:

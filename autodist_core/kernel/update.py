@@ -163,6 +163,11 @@ def _check(draft: Draft, owner: Owner, name: str) -> None:
             f"the optimizer's update reads the step's input {name!r}. Only gradients may pass from the model to "
             "optimizer.apply: compute what else it needs from variables."
         )
+    if name in captured.reads_own and len(draft.placement.replicas) > 1:
+        raise CaptureError(
+            f"what is made of gradients reads {captured.reads_own[name]!r} at {name!r} ({node.op}) when each replica "
+            "has its own value of it, from its part of the batch. Read it before the step writes it, or after apply."
+        )
     draws = "seed2" in node.attr and is_stateful(node) and not node.attr["seed"].i and not node.attr["seed2"].i
     draws |= any(captured.variables[touch.variable].kind == "seed" for touch in captured.touches.get(name, ()))
     if draws and owner.replica is not None and len(draft.placement.replicas) > 1:

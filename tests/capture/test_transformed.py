@@ -213,6 +213,68 @@ def test_what_each_replica_would_do_by_itself_is_refused(name: str):
     assert same_weights(model, untouched)
 
 
+def _penalised(model: keras.Model, data: tuple) -> list:
+    """The size of the gradient is part of the loss."""
+    with tf.GradientTape() as tape:
+        loss = _loss_of(model, data) + 0.1 * tf.add_n([tf.reduce_sum(g**2) for g in gradients_of(model, data)])
+    return tape.gradient(loss, model.trainable_variables)
+
+
+def _after_an_inner_step(model: keras.Model, data: tuple) -> list:
+    """The loss is that of the weights after a step, as in learning to learn."""
+    variables = model.trainable_variables
+    with tf.GradientTape() as tape:
+        moved = [v.value - 0.5 * g for v, g in zip(variables, gradients_of(model, data), strict=True)]
+        predicted, _ = model.stateless_call(moved, [v.value for v in model.non_trainable_variables], data[0])
+        loss = tf.reduce_mean(tf.square(predicted - data[1]))
+    return tape.gradient(loss, variables)
+
+
+def _clipped_behind_a_variable(model: keras.Model, data: tuple) -> list:
+    for kept, gradient in zip(model.kept, gradients_of(model, data), strict=True):
+        kept.assign(0.9 * kept + 0.1 * gradient)
+    return tf.clip_by_global_norm([kept.value for kept in model.kept], 0.1)[0]
+
+
+def _scaled_by_a_metric(model: keras.Model, data: tuple) -> list:
+    return [gradient * (1.0 + model.tracker.result()) for gradient in gradients_of(model, data)]
+
+
+def _by_a_variable_of_this_step(model: keras.Model, data: tuple) -> list:
+    gradients = gradients_of(model, data)
+    model.kept[0].assign(0.5 * model.kept[0] + tf.reduce_mean(data[0]))
+    return [tf.sign(gradient) * tf.reduce_mean(model.kept[0]) for gradient in gradients]
+
+
+EACH_BY_ITSELF = {
+    "penalised": (_penalised, "that loss is differentiated again"),
+    "after an inner step": (_after_an_inner_step, "that loss is differentiated again"),
+    "clipped behind a variable": (_clipped_behind_a_variable, "left of gradients in a variable"),
+    "scaled by a metric": (_scaled_by_a_metric, "when each replica has its own value of it"),
+    "by a variable of this step": (_by_a_variable_of_this_step, "when each replica has its own value of it"),
+}
+
+
+@pytest.mark.parametrize("name", EACH_BY_ITSELF)
+def test_what_needs_the_whole_batch_before_the_update_is_refused(name: str):
+    """Replicas would go on with gradients, or state, of their own."""
+    gradients, said = EACH_BY_ITSELF[name]
+
+    def step(model, data):
+        model.optimizer.apply(gradients(model, data), model.trainable_variables)
+
+    def prepare(model):
+        model.kept = [
+            model.add_weight(shape=shape, initializer="zeros", trainable=False, name=f"kept_{index}")
+            for index, shape in enumerate([(5, 6), (6,), (6, 1), (1,)])
+        ]
+
+    model, untouched = (stepping(step, prepare)() for _ in range(2))
+    with distributed(model) as front, pytest.raises(CaptureError, match=said):
+        front.fit(DATA.x, DATA.y, **QUIET)
+    assert same_weights(model, untouched)
+
+
 DATA_DEPENDENT = {
     "times the loss": lambda g, x: [t * tf.reduce_mean(tf.square(x)) for t in g],
     "over the largest input": lambda g, x: [t / tf.reduce_max(tf.abs(x)) for t in g],

@@ -1,0 +1,68 @@
+"""Gradients of variables that go into a loss which is differentiated again.
+
+On one device they are the whole batch's gradients. A replica has its own when it computes the second loss, which is no
+matter where that is linear in them; else (a norm of them, weights after a step of an inner loop) it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from autodist_core.capture.tape import Tape
+from autodist_core.capture.traced import Traced
+from autodist_core.errors import CaptureError
+
+_LINEAR = {"AddN", "Identity", "IdentityN", "ConcatV2", "Reshape", "Add", "AddV2", "Neg", "Squeeze", "ExpandDims",
+           "Pack", "Sum", "Mean", "Transpose"}
+_PRODUCTS = {"Mul", "MatMul", "BatchMatMulV2", "RealDiv"}
+_SIZES = {"Shape", "Size", "ZerosLike", "OnesLike"}
+
+
+def require_no_second_use(traced: Traced, tape: Tape, updates: Iterable[str]) -> None:
+    """Raise a CaptureError that names the operation if there is such a use."""
+    operations = traced.graph.get_operations()
+    created = {operation.name: position for position, operation in enumerate(operations)}
+    markers = {part.op.name for g in traced.gradients for part in (g.values, g.indices) if part is not None}
+    ours = {*updates, *markers}
+    shapes = {tuple(g.values.shape) for g in traced.gradients if g.values.shape.is_fully_defined()}
+    # What one call of a tape makes stands together.
+    calls: dict[str, int] = {}
+    for operation in operations:
+        if tape.made(operation):
+            before = operations[created[operation.name] - 1]
+            calls[operation.name] = calls.get(before.name, created[operation.name])
+    for operation in operations:
+        for tensor in operation.outputs if operation.name in calls and operation.type != "Const" else ():
+            if tensor.shape.is_fully_defined() and tuple(tensor.shape) in shapes:
+                _follow(tensor, calls, ours, created)
+
+
+def _follow(gradient: Any, calls: dict[str, int], ours: set[str], created: dict[str, int]) -> None:
+    """Follow a gradient through what the step makes of it; raise if a later gradient is made of that."""
+    reached, waiting = {gradient.name}, [gradient]
+    culprit, again = None, False
+    while waiting:
+        tensor = waiting.pop()
+        for reader in tensor.consumers():
+            if reader.name in calls:
+                again |= calls[reader.name] != calls[gradient.op.name]
+                continue
+            if reader.name in ours or reader.type in _SIZES:
+                continue
+            tainted = sum(source.name in reached for source in reader.inputs)
+            if reader.type not in _LINEAR and not (reader.type in _PRODUCTS and tainted == 1):
+                culprit = culprit or reader
+            following = list(reader.outputs)
+            if reader.type.startswith("Assign"):
+                following = [
+                    output for other in reader.inputs[0].consumers() for output in other.outputs
+                    if other.type == "ReadVariableOp" and created[other.name] > created[reader.name]
+                ]
+            waiting.extend(output for output in following if output.name not in reached)
+            reached.update(output.name for output in following)
+    if again and culprit is not None:
+        raise CaptureError(
+            f"{culprit.name!r} ({culprit.type}) makes part of a loss of the gradient of a variable, and that loss is "
+            "differentiated again: each replica would take its own gradient there, not the whole batch's."
+        )
