@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from autodist_core.capture import computed_from
 from autodist_keras.hooks import hook
 
 
@@ -50,7 +51,7 @@ def _statistics(layer: Any, trace: Any) -> Any:
 def _sum_over_replicas(value: Any, trace: Any) -> Any:
     def summed(value: Any) -> Any:
         def gradient(upstream: Any) -> Any:
-            if trace.scaled:
+            if upstream.op.name in computed_from(trace.weighting):
                 return trace.sum_over_replicas(upstream)
             # The loss does not carry this replica's part of the batch yet; its gradient will.
             share = trace.share(upstream.dtype)

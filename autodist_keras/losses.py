@@ -191,6 +191,17 @@ def _of_scalars(metric: Any, trace: Any) -> Any:
     return hooked
 
 
+def _of_sums(metric: Any, trace: Any) -> Any:
+    """A sum of numbers of which each stands for a whole batch: a replica adds its part of one."""
+    update_state = metric.update_state
+
+    def hooked(values: Any, sample_weight: Any = None) -> Any:
+        whole = _is_float_scalar(values) and not tf.is_tensor(sample_weight)
+        return update_state(values * trace.share(metric.dtype) if whole else values, sample_weight=sample_weight)
+
+    return hooked
+
+
 def _of_function(metric: Any, trace: Any) -> Any:
     """A mean of what a function makes of a batch: one number where predictions have no last axis, say, and `mae`."""
     update_state = metric.update_state
@@ -205,6 +216,7 @@ def _of_function(metric: Any, trace: Any) -> Any:
 
 _UPDATES = {
     keras.metrics.Mean.update_state: _of_scalars,
+    keras.metrics.Sum.update_state: _of_sums,
     keras.metrics.MeanMetricWrapper.update_state: _of_function,
 }
 """How a metric's update is hooked, by the update that its class has; metrics with an update of their own are left."""

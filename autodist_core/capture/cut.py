@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autodist_core.capture.afterwards import afterwards
+from autodist_core.capture.afterwards import Afterwards, afterwards
 from autodist_core.capture.rows import rows_of
 from autodist_core.capture.second_use import require_no_second_use
-from autodist_core.capture.tape import Tape
+from autodist_core.capture.tape import Tape, computed_from
 from autodist_core.capture.traced import Marked, Traced, name_of
 from autodist_core.errors import CaptureError
 from autodist_core.graph_item import EACH, Gradient
@@ -26,40 +26,82 @@ class Cut:
     """The operations outside the update that read gradients where they are cut."""
 
 
+@dataclass(frozen=True)
+class _Apply:
+    """One `apply`: its gradients, and what else is made of them."""
+
+    occurrence: int
+    marked: Sequence[Marked]
+    raw: Mapping[int, Any]
+    """The tensors that the tape made, by the marker's tensor that each leads to."""
+    between: Collection[str]
+    after: Afterwards
+    linear: bool
+
+    def reads(self, graph: Any) -> set[str]:
+        """The tensors that go into what is made of the gradients."""
+        names = (*self.between, *self.after.updating, *self.after.outside)
+        return {tensor.name for name in names for tensor in graph.get_operation_by_name(name).inputs}
+
+
 def cut(traced: Traced, marks: dict[str, int]) -> Cut:
     """Cut a step at its gradients, and where something else is made of them before `apply` does: before that.
 
     Adds to the update what lies between such a cut and `apply`, and what results are made of gradients alone.
     """
     found = Cut()
+    weighted = computed_from(traced.weighting)
+    applies = _applies(traced, marks)
+    moving = _moving(traced, applies)
+    for apply in applies:
+        names = {id(tensor): name_of(tensor) for gradient in apply.marked for tensor in _parts(gradient)}
+        if apply.occurrence in moving:
+            for index, (part, tensor) in enumerate(apply.raw.items()):
+                names[part] = f"gradient/{apply.occurrence}/{index}"
+                found.moved[names[part]] = tensor
+            marks.update(dict.fromkeys([*apply.between, *apply.after.updating], apply.occurrence))
+            found.outside.update(apply.after.outside)
+        for gradient in apply.marked:
+            values, indices = names[id(gradient.values)], names.get(id(gradient.indices), "")
+            rows = EACH if gradient.indices is None else rows_of(gradient.variable, gradient.indices, traced.inputs)
+            counted = gradient.values.op.name in weighted
+            found.gradients.append(Gradient(gradient.variable, apply.occurrence, values, indices, counted, rows))
+    return found
+
+
+def _applies(traced: Traced, marks: Mapping[str, int]) -> list[_Apply]:
+    """Every `apply` of a step; a CaptureError says what in it replicas could not do as one device does."""
     tape = Tape(traced)
     tape.require_one_weight(operation for operation in traced.graph.get_operations() if operation.name not in marks)
-    updates = dict(marks)
-    require_no_second_use(traced, tape, updates)
+    require_no_second_use(traced, tape, marks)
+    for gradient in traced.gradients:
+        # What is made of a gradient that is cut is the whole batch's, in a variable too.
+        if not tape.reaches(gradient.values.op):
+            tape.require_linear_through_variables(gradient.variable, gradient.values.op.inputs[0], marks)
+    taped = [gradient for gradient in traced.gradients if tape.reaches(gradient.values.op)]
+    raw = {id(part): _raw_gradient(tape, gradient, part) for gradient in taped for part in _parts(gradient)}
+    found = []
     for occurrence in sorted(traced.updates):
         marked = [gradient for gradient in traced.gradients if gradient.occurrence == occurrence]
-        names = {id(tensor): name_of(tensor) for gradient in marked for tensor in _parts(gradient)}
-        taped = [gradient for gradient in marked if tape.reaches(gradient.values.op)]
-        for gradient in marked:
-            # What is made of a gradient that is cut is the whole batch's, in a variable too.
-            if not tape.reaches(gradient.values.op):
-                tape.require_linear_through_variables(gradient.variable, gradient.values.op.inputs[0], updates)
-        raw = {id(part): _raw_gradient(tape, gradient, part) for gradient in taped for part in _parts(gradient)}
-        between = _between(taped, raw.values(), tape)
-        after = afterwards(traced, tape, list(raw.values()), between, updates)
-        linear = all(tape.is_linear(part.op.inputs[0]) for gradient in taped for part in _parts(gradient))
-        if after or not linear:
-            for index, (part, tensor) in enumerate(raw.items()):
-                names[part] = f"gradient/{occurrence}/{index}"
-                found.moved[names[part]] = tensor
-            marks.update(dict.fromkeys([*between, *after.updating], occurrence))
-            found.outside.update(after.outside)
-        for gradient in marked:
-            values, indices = names[id(gradient.values)], names.get(id(gradient.indices), "")
-            weighted = tape.is_weighted(gradient.values.op)
-            rows = EACH if gradient.indices is None else rows_of(gradient.variable, gradient.indices, traced.inputs)
-            found.gradients.append(Gradient(gradient.variable, occurrence, values, indices, weighted, rows))
+        parts = [part for gradient in marked for part in _parts(gradient) if id(part) in raw]
+        ours = {id(part): raw[id(part)] for part in parts}
+        between = _between(parts, raw.values(), tape)
+        after = afterwards(traced, tape, list(ours.values()), between, marks)
+        linear = all(tape.is_linear(part.op.inputs[0]) for part in parts)
+        found.append(_Apply(occurrence, marked, ours, between, after, linear))
     return found
+
+
+def _moving(traced: Traced, applies: Sequence[_Apply]) -> set[int]:
+    """The occurrences whose cuts move; with one, those whose gradients it reads (one norm for two optimizers)."""
+    moving = {apply.occurrence for apply in applies if apply.after or not apply.linear}
+    read = {apply.occurrence: apply.reads(traced.graph) for apply in applies}
+    while more := {
+        other.occurrence for apply in applies if apply.occurrence in moving for other in applies
+        if any(tensor.name in read[apply.occurrence] for tensor in other.raw.values())
+    } - moving:
+        moving |= more
+    return moving
 
 
 def _parts(gradient: Marked) -> list[Any]:
@@ -96,10 +138,10 @@ def _raw_gradient(tape: Tape, gradient: Marked, marker: Any) -> Any:
     return next(iter(found.values()))
 
 
-def _between(marked: Sequence[Marked], cuts: Iterable[Any], tape: Tape) -> Collection[str]:
+def _between(markers: Sequence[Any], cuts: Iterable[Any], tape: Tape) -> Collection[str]:
     """The operations between the cut gradients and the markers, markers included."""
     stops = {tensor.name for tensor in cuts}
-    waiting = [tensor.op for gradient in marked for tensor in _parts(gradient)]
+    waiting = [tensor.op for tensor in markers]
     seen: dict[str, Any] = {}
     while waiting:
         operation = waiting.pop()

@@ -37,13 +37,15 @@ class Tape:
     def __init__(self, traced: Traced) -> None:
         self._made: dict[Any, bool] = {}
         self._known: dict[Any, bool] = {}
-        self._weighted = _computed_from(tensor.op for tensor in traced.weighting)
+        self._weighted = computed_from(traced.weighting)
         self._created = {operation.name: index for index, operation in enumerate(traced.graph.get_operations())}
 
     def require_one_weight(self, operations: Iterable[Any]) -> None:
         """Raise if a sum has terms that count the replica's part of the batch and terms that do not."""
         for operation in operations if self._weighted else ():
-            if operation.name in self._weighted and operation.type in _SUMS:
+            # A tape adds up by AddN only; what else it makes may be a part of the model, recomputed.
+            sums = {"AddN"} if self.made(operation) else _SUMS
+            if operation.name in self._weighted and operation.type in sums:
                 counted = {
                     source.op.name in self._weighted for source in operation.inputs
                     if source.dtype == operation.outputs[0].dtype and source.op.type != "Const"
@@ -54,13 +56,6 @@ class Tape:
                         f"gradients of two kinds are added up at {operation.name!r}: of a loss that went through "
                         "optimizer.scale_loss, and of one that did not. Let the sum of all terms go there, or none."
                     )
-
-    def is_weighted(self, operation: Any) -> bool:
-        """Whether a gradient counts the replica's part of the batch already.
-
-        What no tape made (zeros for a variable that the loss does not reach) counts as a mean, and does not.
-        """
-        return operation.name in self._weighted
 
     def made(self, operation: Any) -> bool:
         """Whether an operation was created while gradients were computed."""
@@ -167,16 +162,20 @@ class Tape:
         return all(self.is_linear(graph.outputs[index], _placeholders(graph, linear)) for graph in graphs)
 
 
-def _computed_from(operations: Iterable[Any]) -> set[str]:
-    """The names of all operations that compute with what these make, them included."""
+def computed_from(tensors: Iterable[Any]) -> frozenset[str]:
+    """The operations that make some tensors or compute with them.
+
+    Of where gradients come to count a replica's part of the batch, these are all that count it. What no tape made
+    (zeros for a variable that the loss does not reach) counts as a mean, and does not.
+    """
     found: set[str] = set()
-    waiting = list(operations)
+    waiting = [tensor.op for tensor in tensors]
     while waiting:
         operation = waiting.pop()
         if operation.name not in found:
             found.add(operation.name)
             waiting.extend(reader for output in operation.outputs for reader in output.consumers())
-    return found
+    return frozenset(found)
 
 
 def _key(operation: Any) -> tuple[int, str]:

@@ -160,8 +160,9 @@ def _check(draft: Draft, owner: Owner, name: str) -> None:
     node = captured.nodes[name]
     if node.op.startswith("Placeholder"):
         raise CaptureError(
-            f"the optimizer's update reads the step's input {name!r}. Only gradients may pass from the model to "
-            "optimizer.apply: compute what else it needs from variables."
+            f"the update, or what a step does to its gradients before apply, reads the step's input {name!r}, of which "
+            "each replica has a part. Only gradients may pass from the model to it: compute what else it needs from "
+            "variables."
         )
     if name in captured.reads_own and len(draft.placement.replicas) > 1:
         raise CaptureError(

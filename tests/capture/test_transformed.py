@@ -294,13 +294,20 @@ def test_what_depends_on_a_replicas_own_data_is_refused(name: str):
     assert same_weights(model, untouched)
 
 
-def test_one_scaled_loss_for_two_optimizers_and_its_value():
-    """Both optimizers' gradients count the replica's part already, and what was scaled is logged as it is."""
+@pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing"])
+@pytest.mark.parametrize("clipped", [True, False])
+def test_one_scaled_loss_for_two_optimizers_and_its_value(clipped: bool, builder: str):
+    """Both optimizers' gradients count the replica's part already, and what was scaled is logged as it is.
+
+    Clipped, both depend on one norm of all gradients.
+    """
 
     def step(model, data):
         with tf.GradientTape() as tape:
             loss = model.optimizer.scale_loss(tf.reduce_mean(tf.square(model(data[0], training=True) - data[1])))
         gradients, variables = tape.gradient(loss, model.trainable_variables), model.trainable_variables
+        if clipped:
+            gradients, _ = tf.clip_by_global_norm(gradients, 0.1)
         model.optimizer.apply(gradients[:2], variables[:2])
         model.other.apply(gradients[2:], variables[2:])
         model.tracker.update_state(loss)
@@ -309,7 +316,7 @@ def test_one_scaled_loss_for_two_optimizers_and_its_value():
         model.other = keras.optimizers.Adam(0.05, name="other")
 
     outcomes = []
-    for front_of in (lambda model: model, lambda model: distributed(model, replicas=3)):
+    for front_of in (lambda model: model, lambda m: distributed(m, replicas=3, strategy=BUILDERS[builder]())):
         model = stepping(step, prepare)()
         model.optimizer.build(model.trainable_variables[:2])
         history = front_of(model).fit(DATA.x, DATA.y, **QUIET).history

@@ -1,4 +1,4 @@
-"""Means of numbers of which each stands for a batch, as custom steps keep them, are the whole batch's."""
+"""Means and sums of numbers of which each stands for a batch, as custom steps keep them, are the whole batch's."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ class Tracked(keras.Model):
         self.out = keras.layers.Dense(3, name="out")
         self.plainly = keras.metrics.Mean(name="plainly")
         self.weighted = keras.metrics.Mean(name="weighted")
+        self.summed = keras.metrics.Sum(name="summed")
+        self.batches = keras.metrics.Sum(name="batches")
+        self.seen = keras.metrics.Sum(name="seen")
 
     @property
     def metrics(self):
-        return [self.plainly, self.weighted]
+        return [self.plainly, self.weighted, self.summed, self.batches, self.seen]
 
     def call(self, x):
         return self.out(x)
@@ -36,6 +39,9 @@ class Tracked(keras.Model):
         self.optimizer.apply(gradients, self.trainable_variables)
         self.plainly.update_state(loss)
         self.weighted.update_state(loss, sample_weight=tf.shape(x)[0])
+        self.summed.update_state(loss)
+        self.batches.update_state(1.0)
+        self.seen.update_state(tf.shape(x)[0])
         return {metric.name: metric.result() for metric in self.metrics}
 
 
@@ -54,6 +60,7 @@ def _history(replicas: int | None) -> dict[str, list[float]]:
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_means_of_losses(replicas: int):
     expected, actual = _history(None), _history(replicas)
-    assert set(expected) == {"plainly", "weighted"}
+    assert set(expected) == {"plainly", "weighted", "summed", "batches", "seen"}
+    assert expected["batches"] == [4.0, 4.0] and expected["seen"] == [22.0, 22.0]
     for name, values in expected.items():
         assert relative_error(np.array(values), np.array(actual[name])) <= 1e-12
