@@ -372,7 +372,9 @@ class DistributedModel:
         if fleet.cluster is None:
             return DistributedSession(placement())
         restart = None if self.on_failure == "raise" else self._restart
-        return LastingSession(lambda: DistributedSession(placement(), fleet.cluster), restart, fleet.progress)
+        return LastingSession(
+            lambda: DistributedSession(placement(), fleet.cluster), fleet.renew, restart, fleet.progress
+        )
 
     def _placement(self, item: GraphItem) -> Placement:
         return place(item, self._compile_strategy(item), self.share_memory, self._tasks)

@@ -82,6 +82,12 @@ class Fleet:
         if cluster is not None:
             cluster.close()
 
+    def renew(self, error: Exception) -> None:
+        """Have new servers on the same nodes, after an error that those there were do not survive."""
+        _log.warning("%s The servers of all nodes are started again.", error)
+        self.close()
+        self.start()
+
     def restart(self, error: NodeLostError) -> None:
         """Have a cluster again after a node was lost; raises what keeps one from it."""
         self.close()

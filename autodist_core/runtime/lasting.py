@@ -22,15 +22,17 @@ _MOST_BROKEN = 2
 class LastingSession:
     """What a `DistributedSession` is, over sessions that may be lost.
 
-    `open_session` makes one on the cluster as it is; `restart` is told what happened, and either sees to it that there
-    is a cluster again, or raises; `progress` is told of each completed step.
+    `open_session` makes one on the cluster as it is; `renew` is told why its servers are of no use any more, and has
+    them started again; `restart` is told who was lost, and either sees to it that there is a cluster again, or raises;
+    `progress` is told of each completed step.
     """
 
     def __init__(
-        self, open_session: Callable[[], DistributedSession], restart: Callable[[NodeLostError], None] | None = None,
-        progress: Callable[[], None] = lambda: None,
+        self, open_session: Callable[[], DistributedSession], renew: Callable[[BrokenOffError], None],
+        restart: Callable[[NodeLostError], None] | None = None, progress: Callable[[], None] = lambda: None,
     ) -> None:
         self._open = open_session
+        self._renew = renew
         self._restart = restart
         self._progress = progress
         self._backup = Backup()
@@ -59,7 +61,7 @@ class LastingSession:
 
     def run(self, event: Ran) -> list[Any]:
         """Run a step on a batch, on another cluster if need be."""
-        outputs = self._lasting(lambda session: self._steps[event.step](event.arrays, event.total))
+        outputs = self._lasting(lambda session: self._run(session, event))
         self._backup.ran(event, bool(self._items[event.step].gradients))
         self._progress()
         if self._backup.due:
@@ -116,6 +118,11 @@ class LastingSession:
         assert self._session is not None
         return self._session
 
+    def _run(self, session: DistributedSession, event: Ran) -> list[Any]:
+        if session.spoilt:
+            raise BrokenOffError("A step failed, and collectives over several machines do not survive that.")
+        return self._steps[event.step](event.arrays, event.total)
+
     def _lasting(self, action: Callable[[DistributedSession], T]) -> T:
         broken = 0
         while True:
@@ -150,6 +157,7 @@ class LastingSession:
 
     def _go_on_after(self, error: NodeLostError | BrokenOffError) -> None:
         if isinstance(error, BrokenOffError):
+            self._renew(error)
             self._repeat()
             return
         if self._restart is None:

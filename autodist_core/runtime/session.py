@@ -34,6 +34,8 @@ class DistributedSession:
         self._transfers = Transfers(self._graph, self._session, placement, self.call)
         self._functions = 0
         self._loose: list[LooseStep] = []
+        self.spoilt = False
+        """Whether no step may follow, since a step with collectives failed, and they do not survive that."""
 
     @property
     def lost(self) -> bool:
@@ -143,7 +145,18 @@ class DistributedSession:
         types = [tensor.dtype.as_numpy_dtype for tensor in tensors]
         if self._calls_of_cluster is None:
             return lambda *arrays: call(*map(np.asarray, arrays, types))
-        return lambda *arrays: self.call(doing(), call, *map(np.asarray, arrays, types))
+        collective = any(node.op == "CollectiveReduceV2" for node in graph.graph_def.node)
+        return lambda *arrays: self._run_step(collective, doing(), call, *map(np.asarray, arrays, types))
+
+    def _run_step(self, collective: bool, doing: str, *call: Any) -> Any:
+        try:
+            return self.call(doing, *call)
+        except tf.errors.OpError:
+            # Whoever still waits for the failed step's tensors fails in turn, at times before he is told to stop: then
+            # TensorFlow ends all collectives of his server for good. And the next step gets the failed one's number,
+            # so that a clean-up that comes late takes it for the failed one, and it hangs.
+            self.spoilt = collective
+            raise
 
     def _tensor(self, prefix: str, name: str) -> Any:
         return self._graph.get_tensor_by_name(f"{prefix}/{name}" if ":" in name else f"{prefix}/{name}:0")

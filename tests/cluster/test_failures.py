@@ -234,25 +234,45 @@ def test_a_node_without_memory_is_named_and_what_was_trained_is_kept(network):
         fit(hosts.front, epochs=1)
 
 
-def test_an_error_of_the_step_on_a_worker_is_the_users_and_ends_nothing_else(network):
-    class Choosy(keras.layers.Layer):
-        def call(self, x):
-            with tf.control_dependencies([tf.debugging.assert_less(x, tf.constant(90.0, x.dtype), "too large")]):
-                return tf.identity(x)
+class Choosy(keras.layers.Layer):
+    """Refuses numbers that are large."""
 
+    def call(self, x):
+        with tf.control_dependencies([tf.debugging.assert_less(x, tf.constant(90.0, x.dtype), "too large")]):
+            return tf.identity(x)
+
+
+def choosy():
     inputs = keras.Input((3,))
-    model = keras.Model(inputs, keras.layers.Dense(1)(Choosy()(inputs)))
-    model.compile("sgd", "mse")
-    x, y = np.ones((12, 3)), np.ones((12, 1))
+    model = keras.Model(inputs, keras.layers.Dense(1, name="dense")(Choosy()(inputs)))
+    model.compile(keras.optimizers.Adam(name="adam"), "mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("strategy", "times", "survives"), [("AllReduce", 1, False), ("PS", 8, True)], ids=["AllReduce", "PS"]
+)
+def test_an_error_of_the_step_on_a_worker_is_the_users_and_ends_nothing_else(network, strategy, times, survives):
+    x, y = np.random.default_rng(0).normal(size=(12, 3)), np.ones((12, 1))
     bad = np.array(x)
     bad[-1] = 99  # on the last host's slice
+    alone = seeded(choosy)
+    model = seeded(choosy)
     with DistributedModel(model, network.spec()) as front:
-        front.fit(x, y, batch_size=6, verbose=0)
-        before = named(model.weights)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
-            front.fit(bad, y, batch_size=12, verbose=0, shuffle=False)
-        assert_same(before, named(model.weights))
-        front.fit(x, y, batch_size=6, verbose=0)
+        front.compile(keras.optimizers.Adam(name="adam"), "mse", strategy=strategy)
+        for either in (alone, front):
+            either.fit(x, y, batch_size=6, verbose=0, shuffle=False)
+        servers = agents(network.hosts[1])
+        for _ in range(times):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+                front.fit(bad, y, batch_size=12, verbose=0, shuffle=False)
+            assert_same(named(alone.weights), named(model.weights))
+            for either in (alone, front):
+                either.fit(x, y, batch_size=6, verbose=0, shuffle=False)
+        assert_same(named(alone.weights), named(model.weights))
+        assert_same(named(alone.optimizer.variables), named(model.optimizer.variables))
+        # TensorFlow's collectives over several servers end for good, or wait for ever, once a step of theirs failed.
+        assert (agents(network.hosts[1]) == servers) == survives
 
 
 @pytest.fixture
