@@ -6,12 +6,14 @@ to the update; the rest, which touches variables or looks at the batch, stays ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.capture.tape import Tape, is_same_everywhere
+from autodist_core.capture.linear import is_same_everywhere
+from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
+from autodist_core.capture.walks import reached_from, readers, sources
 
 
 @dataclass(frozen=True)
@@ -35,19 +37,18 @@ def afterwards(
 
     `between` names the operations on the way from them to `apply`, and `marks` those of all updates.
     """
-    reached = _closure(
-        (reader for tensor in raw for reader in tensor.consumers()),
-        lambda operation: (reader for output in operation.outputs for reader in output.consumers()),
-        lambda operation: operation.name in marks or tape.made(operation),
+    reached = reached_from(
+        (reader for tensor in raw for reader in tensor.consumers()), readers,
+        stop=lambda operation: operation.name in marks or tape.made(operation),
     )
     given = {tensor.name for tensor in raw}
     is_result = any(output.name in given or output.op.name in between for output in traced.outputs)
     if all(name in between for name in reached):
         return Afterwards(is_result=is_result)
     markers = (part.op for g in traced.gradients for part in (g.values, g.indices) if part is not None)
-    for_gradients = _closure(markers, _sources, lambda operation: False)
+    for_gradients = reached_from(markers, sources)
     roots = [*(output.op for output in traced.outputs), *traced.graph.control_outputs]
-    wanted = _closure(roots, _sources, lambda operation: operation.name not in reached)
+    wanted = reached_from(roots, sources, stop=lambda operation: operation.name not in reached)
     updating: dict[str, None] = {}
     outside: list[str] = []
     for name in (operation.name for operation in traced.graph.get_operations()):
@@ -62,21 +63,3 @@ def afterwards(
         else:
             outside.append(name)
     return Afterwards(tuple(updating), tuple(outside), is_result)
-
-
-def _sources(operation: Any) -> list[Any]:
-    return [tensor.op for tensor in operation.inputs]
-
-
-def _closure(
-    start: Iterable[Any], following: Callable[[Any], Iterable[Any]], stop: Callable[[Any], bool]
-) -> dict[str, Any]:
-    """All operations that follow from some, by name; those at which to stop are left out."""
-    found: dict[str, Any] = {}
-    waiting = list(start)
-    while waiting:
-        operation = waiting.pop()
-        if operation.name not in found and not stop(operation):
-            found[operation.name] = operation
-            waiting.extend(following(operation))
-    return found

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autodist_core.capture.afterwards import Afterwards, afterwards
+from autodist_core.capture.linear import Linearity, require_linear_through_variables
 from autodist_core.capture.rows import rows_of
 from autodist_core.capture.second_use import require_no_second_use
-from autodist_core.capture.tape import Tape, computed_from
+from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Marked, Traced, name_of
+from autodist_core.capture.walks import reached_from
+from autodist_core.capture.weights import require_one_weight
 from autodist_core.errors import CaptureError
 from autodist_core.graph_item import EACH, Gradient
 
@@ -50,7 +53,6 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
     Adds to the update what lies between such a cut and `apply`, and what results are made of gradients alone.
     """
     found = Cut()
-    weighted = computed_from(traced.weighting)
     applies = _applies(traced, marks)
     moving = _moving(traced, applies)
     for apply in applies:
@@ -64,22 +66,20 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
         for gradient in apply.marked:
             values, indices = names[id(gradient.values)], names.get(id(gradient.indices), "")
             rows = EACH if gradient.indices is None else rows_of(gradient.variable, gradient.indices, traced.inputs)
-            counted = gradient.values.op.name in weighted
+            counted = gradient.values.op.name in traced.weighted
             found.gradients.append(Gradient(gradient.variable, apply.occurrence, values, indices, counted, rows))
     return found
 
 
 def _applies(traced: Traced, marks: Mapping[str, int]) -> list[_Apply]:
     """Every `apply` of a step; a CaptureError says what in it replicas could not do as one device does."""
-    tape = Tape(traced)
-    tape.require_one_weight(operation for operation in traced.graph.get_operations() if operation.name not in marks)
+    tape = Tape()
+    linearity = Linearity(tape)
+    require_one_weight(traced, tape, marks)
     require_no_second_use(traced, tape, marks)
-    for gradient in traced.gradients:
-        # What is made of a gradient that is cut is the whole batch's, in a variable too.
-        if not tape.reaches(gradient.values.op):
-            tape.require_linear_through_variables(gradient.variable, gradient.values.op.inputs[0], marks)
+    require_linear_through_variables(traced, tape, marks)
     taped = [gradient for gradient in traced.gradients if tape.reaches(gradient.values.op)]
-    raw = {id(part): _raw_gradient(tape, gradient, part) for gradient in taped for part in _parts(gradient)}
+    raw = {id(part): _raw_gradient(tape, linearity, gradient, part) for gradient in taped for part in _parts(gradient)}
     found = []
     for occurrence in sorted(traced.updates):
         marked = [gradient for gradient in traced.gradients if gradient.occurrence == occurrence]
@@ -87,7 +87,7 @@ def _applies(traced: Traced, marks: Mapping[str, int]) -> list[_Apply]:
         ours = {id(part): raw[id(part)] for part in parts}
         between = _between(parts, raw.values(), tape)
         after = afterwards(traced, tape, list(ours.values()), between, marks)
-        linear = all(tape.is_linear(part.op.inputs[0]) for part in parts)
+        linear = all(linearity.is_linear(part.op.inputs[0]) for part in parts)
         found.append(_Apply(occurrence, marked, ours, between, after, linear))
     return found
 
@@ -108,7 +108,7 @@ def _parts(gradient: Marked) -> list[Any]:
     return [gradient.values] if gradient.indices is None else [gradient.values, gradient.indices]
 
 
-def _raw_gradient(tape: Tape, gradient: Marked, marker: Any) -> Any:
+def _raw_gradient(tape: Tape, linearity: Linearity, gradient: Marked, marker: Any) -> Any:
     """Follow a transformed gradient back, along tensors of its own shape, to the one tensor that the tape made."""
     found: dict[str, Any] = {}
     seen: set[str] = set()
@@ -124,7 +124,7 @@ def _raw_gradient(tape: Tape, gradient: Marked, marker: Any) -> Any:
             and source.shape.is_compatible_with(tensor.shape) and tape.reaches(source.op)
         }
         alone = len(alike) == 1 and sum(tape.reaches(source.op) for source in tensor.op.inputs) == 1
-        if tape.is_source(tensor) or (not alone and tape.is_linear(tensor)):
+        if linearity.is_source(tensor) or (not alone and linearity.is_linear(tensor)):
             found[tensor.name] = tensor
         else:
             waiting.extend(alike.values())
@@ -141,20 +141,16 @@ def _raw_gradient(tape: Tape, gradient: Marked, marker: Any) -> Any:
 def _between(markers: Sequence[Any], cuts: Iterable[Any], tape: Tape) -> Collection[str]:
     """The operations between the cut gradients and the markers, markers included."""
     stops = {tensor.name for tensor in cuts}
-    waiting = [tensor.op for tensor in markers]
-    seen: dict[str, Any] = {}
-    while waiting:
-        operation = waiting.pop()
-        if operation.name in seen:
-            continue
+    found = reached_from(
+        (tensor.op for tensor in markers),
+        lambda operation: (
+            source.op for source in operation.inputs if source.name not in stops and tape.reaches(source.op)
+        ),
+    )
+    for operation in found.values():
         if tape.made(operation):
             raise CaptureError(
                 f"gradients are transformed before optimizer.apply by something that reads {operation.name!r}, which "
                 "is not the gradient of a variable. It would differ between replicas; move it into the optimizer."
             )
-        seen[operation.name] = operation
-        waiting.extend(
-            source.op for source in operation.inputs if source.name not in stops and tape.reaches(source.op)
-        )
-    return seen.keys()
-
+    return found.keys()

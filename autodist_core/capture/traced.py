@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from autodist_core.capture.walks import computed_from
 from autodist_core.graph_item import Variable
 
 
@@ -43,6 +45,14 @@ class Traced:
     weighting: Sequence[Any] = ()
     """Where gradients come to count a replica's part of the batch: what is computed from these counts it."""
     concat_outputs: bool = False
+
+    @cached_property
+    def weighted(self) -> frozenset[str]:
+        """The operations that count a replica's part of the batch.
+
+        What no tape made (zeros for a variable that the loss does not reach) counts as a mean, and is not among them.
+        """
+        return computed_from(self.weighting)
 
 
 def name_of(tensor: Any) -> str:
