@@ -19,7 +19,7 @@ from autodist_core.capture import Marked, Source, Traced, capture
 from autodist_core.errors import CaptureError
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel.captured import Captured as GraphIndex
-from autodist_keras import batch_norm, losses
+from autodist_keras import batch_norm, custom_gradients, losses
 from autodist_keras.fused import fused
 from autodist_keras.hooks import hook
 from autodist_keras.variables import Entry, ModelVariables
@@ -107,7 +107,9 @@ def trace_step(
         gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
         updates=trace.updates, sums=trace.sums, weighting=trace.weighting, concat_outputs=concat,
     )
-    structure, plain = trace.result, list(flat)
+    # Without its tensors, which would keep the graph.
+    structure = keras.tree.map_structure(lambda _: 0, trace.result)
+    plain = [None if tf.is_tensor(value) else value for value in flat]
 
     def rebuild(values: Sequence[Any]) -> Any:
         leaves = list(plain)
@@ -191,6 +193,9 @@ def _trace(
             if trace.refusal is not None:
                 raise trace.refusal from None
         raise
+    finally:
+        for trace in passes:
+            custom_gradients.forget(trace.graph)
 
 
 @contextmanager
