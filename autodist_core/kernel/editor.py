@@ -59,7 +59,7 @@ def label(name: str) -> str:
 
 def node_of(name: str) -> str:
     """The node that produces a tensor, or that a control input names."""
-    return split(name)[0]
+    return name.removeprefix("^").partition(":")[0]
 
 
 def is_control(name: str) -> bool:
@@ -233,17 +233,18 @@ class Editor:
 
     def check(self) -> None:
         """Raise a KernelError that lists every input that no node produces, or a node on a cycle."""
-        missing = [
-            f"{node.name} ({node.op}) reads {name}"
-            for node in self for name in node.input if node_of(name) not in self._nodes
-        ]
-        if missing:
+        sources = {node.name: {node_of(name) for name in node.input} for node in self}
+        if not all(each in self._nodes for found in sources.values() for each in found):
+            missing = [
+                f"{node.name} ({node.op}) reads {name}"
+                for node in self for name in node.input if node_of(name) not in self._nodes
+            ]
             raise KernelError("the graph has inputs that nothing produces: " + "; ".join(missing[:8]) + ".")
-        waiting = {node.name: len({node_of(name) for name in node.input}) for node in self}
+        waiting = {name: len(found) for name, found in sources.items()}
         readers: dict[str, list[str]] = {}
-        for node in self:
-            for source in {node_of(name) for name in node.input}:
-                readers.setdefault(source, []).append(node.name)
+        for name, found in sources.items():
+            for source in found:
+                readers.setdefault(source, []).append(name)
         ready = [name for name, count in waiting.items() if count == 0]
         done = 0
         while ready:
