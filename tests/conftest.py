@@ -46,8 +46,17 @@ def fresh_keras(request):
 
 @pytest.fixture(autouse=True, scope="module")
 def collected():
-    """Look no more at what outlives a module: Keras and TensorFlow keep some of every model, which takes its time."""
+    """Collect garbage after a module and not in it, where looking through all graphs again and again takes its time.
+
+    TensorFlow keeps every custom gradient, and with it the graph of a training: those of a module's are taken back.
+    """
+    gc.disable()
     yield
+    gc.enable()
+    if "tensorflow" in sys.modules:
+        registered = sys.modules["tensorflow.python.framework.ops"].gradient_registry._registry
+        for name in [name for name in registered if name.startswith("CustomGradient-")]:
+            del registered[name]
     gc.collect()
     gc.freeze()
 
