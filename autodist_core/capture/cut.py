@@ -109,8 +109,12 @@ def _parts(gradient: Marked) -> list[Any]:
 
 
 def _raw_gradient(tape: Tape, linearity: Linearity, gradient: Marked, marker: Any) -> Any:
-    """Follow a transformed gradient back, along tensors of its own shape, to the one tensor that the tape made."""
+    """Follow a transformed gradient back, along tensors of its own shape, to the one tensor that the tape made.
+
+    Where it made none, as for a variable that the loss does not reach, to the zeros that stand for it.
+    """
     found: dict[str, Any] = {}
+    nothing = None
     seen: set[str] = set()
     waiting = [marker.op.inputs[0]]
     while waiting:
@@ -118,16 +122,23 @@ def _raw_gradient(tape: Tape, linearity: Linearity, gradient: Marked, marker: An
         if tensor.name in seen:
             continue
         seen.add(tensor.name)
+        # What runs a tape itself may begin with zeros, and does not end with them.
+        by_itself = tape.runs_one(tensor.op)
         alike = {
             source.name: source for source in tensor.op.inputs
             if source.dtype == tensor.dtype and source.shape.rank == tensor.shape.rank
-            and source.shape.is_compatible_with(tensor.shape) and tape.reaches(source.op)
+            and source.shape.is_compatible_with(tensor.shape)
+            and (tape.reaches(source.op) or (not by_itself and linearity.is_linear(source)))
         }
         alone = len(alike) == 1 and sum(tape.reaches(source.op) for source in tensor.op.inputs) == 1
-        if linearity.is_source(tensor) or (not alone and linearity.is_linear(tensor)):
+        if not tape.reaches(tensor.op):
+            nothing = tensor
+        elif linearity.is_source(tensor) or (not alone and linearity.is_linear(tensor)):
             found[tensor.name] = tensor
         else:
             waiting.extend(alike.values())
+    if not found and nothing is not None:
+        return nothing
     if len(found) != 1:
         operation = marker.op.inputs[0].op
         raise CaptureError(
@@ -148,7 +159,7 @@ def _between(markers: Sequence[Any], cuts: Iterable[Any], tape: Tape) -> Collect
         ),
     )
     for operation in found.values():
-        if tape.made(operation):
+        if tape.made(operation) or tape.runs_one(operation):
             raise CaptureError(
                 f"gradients are transformed before optimizer.apply by something that reads {operation.name!r}, which "
                 "is not the gradient of a variable. It would differ between replicas; move it into the optimizer."

@@ -34,13 +34,12 @@ class Linearity:
     def is_linear(self, tensor: Any, given: frozenset[Any] = frozenset()) -> bool:
         """Whether a tensor is what tapes made, or `given`, up to operations that commute with a sum over replicas."""
         operation = tensor.op
-        if self._tape.made(operation) or key(operation) in given:
+        if self._tape.made(operation) or key(operation) in given or _is_zero(operation):
             return True
         inputs = list(operation.inputs)
         if operation.type == "Cast" and not _keeps_all(inputs[0].dtype, tensor.dtype):
             return False
-        # Of rows that were looked up once, the number depends on what the rows are.
-        if operation.type == "UnsortedSegmentSum" and not tensor.shape.is_fully_defined():
+        if operation.type == "UnsortedSegmentSum" and not self._as_many_everywhere(tensor):
             return False
         if operation.type in _LINEAR:
             skipped = {inputs[position].name for position in _POSITIONS.get(operation.type, ())}
@@ -48,6 +47,8 @@ class Linearity:
             return bool(inputs) and all(self.is_linear(source, given) for source in read)
         if operation.type in _SCALING:
             tainted = [n for n, source in enumerate(inputs) if self._tape.reaches(source.op) or key(source.op) in given]
+            if any(_is_zero(inputs[position].op) for position in _SCALING[operation.type]):
+                return True
             return (
                 len(tainted) == 1
                 and tainted[0] in _SCALING[operation.type]
@@ -56,6 +57,14 @@ class Linearity:
             )
         return bool(graphs_of(operation)) and self._is_linear_inside(tensor, given)
 
+    def _as_many_everywhere(self, sums: Any) -> bool:
+        """Whether rows are added up into as many on every replica: not those that each looked up, once each."""
+        count = sums.op.inputs[2].op
+        return sums.shape.is_fully_defined() or (
+            # The shape that a tape gives a gradient of rows is its variable's.
+            count.type == "StridedSlice" and self._tape.made(count.inputs[0].op)
+        )
+
     def _is_linear_inside(self, tensor: Any, given: frozenset[Any]) -> bool:
         """Whether the graphs that an operation runs make a tensor linearly of what is handed to them."""
         operation, index = tensor.op, tensor.value_index
@@ -63,7 +72,7 @@ class Linearity:
         # A choice by a gradient or by the batch would be another one on each replica.
         if operation.type.endswith(("If", "Case")) and not is_same_everywhere(handed.pop(0).op):
             return False
-        linear = {n for n, source in enumerate(handed) if _is_zero(source.op) or self.is_linear(source, given)}
+        linear = {n for n, source in enumerate(handed) if self.is_linear(source, given)}
         if operation.type.endswith("While"):
             body, condition = graphs
             # What a round hands to the next must be so, too.
@@ -134,4 +143,4 @@ def _keeps_all(source: tf.DType, target: tf.DType) -> bool:
 def _is_zero(operation: Any) -> bool:
     if operation.type == "Const":
         return not np.any(tf.make_ndarray(operation.get_attr("value")))
-    return bool(operation.type == "ZerosLike")
+    return operation.type == "ZerosLike" or (operation.type == "Fill" and _is_zero(operation.inputs[1].op))

@@ -29,7 +29,8 @@ class Tape:
     def made(self, operation: Any) -> bool:
         """Whether an operation was created while gradients were computed."""
         if key(operation) not in self._made:
-            self._made[key(operation)] = any(
+            # A nested graph's argument is none, even if it was computing gradients that asked for it.
+            self._made[key(operation)] = operation.type != "Placeholder" and any(
                 (os.path.basename(frame.filename), frame.name) in _COMPUTING_GRADIENTS
                 for frame in operation.traceback or ()
             )

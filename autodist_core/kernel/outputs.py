@@ -27,9 +27,10 @@ class Outputs(Kernel):
         cone = captured.cone(editor.node_of(name) for name in captured.item.outputs)
         writers = {name for name, touched in captured.touches.items() if any(touch.writes for touch in touched)}
         # What writes runs on every replica, and not once more for its value.
-        late = (_after_combining(captured, cone) | (draft.late & cone)) - writers
+        combined = _after_combining(captured, cone)
+        late = (combined | (draft.late & cone)) - writers
         for name in captured.in_order(late):
-            _copy_late(draft, name, late)
+            _copy_late(draft, name, late, draft.end + 2 if name in combined else draft.at(name))
         draft.outputs += [_value(draft, name, late) for name in captured.item.outputs]
 
 
@@ -65,8 +66,8 @@ def _value(draft: Draft, source: str, late: set[str]) -> str:
     return returned or _joined(draft, source)
 
 
-def _copy_late(draft: Draft, name: str, late: set[str]) -> None:
-    """A node that runs once, for all."""
+def _copy_late(draft: Draft, name: str, late: set[str], time: int) -> None:
+    """A node that runs once, for all; what it reads, it reads at that time."""
     captured, first = draft.captured, draft.busy[0]
     inputs = []
     for source in editor.data_inputs(captured.nodes[name]):
@@ -78,7 +79,7 @@ def _copy_late(draft: Draft, name: str, late: set[str]) -> None:
             inputs.append(_value(draft, source, late))
     touched = captured.touches.get(name)
     device = draft.placement.mirror(touched[0].variable, first).device if touched else first.device
-    draft.editor.copy(captured.nodes[name], _late(name), inputs, device, draft.end + 2 if touched else None)
+    draft.editor.copy(captured.nodes[name], _late(name), inputs, device, time if touched else None)
 
 
 def _joined(draft: Draft, name: str) -> str:

@@ -1,0 +1,64 @@
+"""Training steps that are put together by chance equal one device.
+
+`AUTODIST_DRAWN_STEPS=200` draws that many, `AUTODIST_DRAWN_STEPS=100:200` those from the hundredth on.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.support.compare import assert_equally_trained
+from tests.support.distributed import BUILDERS, distributed
+from tests.support.drawn import Drawn, build, compiling, data
+from tests.support.training import fit, seeded, trained
+
+START, STOP = ([0, *map(int, os.environ.get("AUTODIST_DRAWN_STEPS", "8").split(":"))])[-2:]
+
+DIFFERED = {
+    "a variable made of gradients, read between two writes": Drawn(
+        "plain", "mean", "tape", "none", "twice", "sgd", "running", "AllReduce", 3, False
+    ),
+    "zeros for layers that are not in use, clipped by one norm": Drawn(
+        "tied", "of two terms", "of a persistent tape", "global norm", "twice", "averaging", "rate", "PS", 2, True
+    ),
+    "rows of a table in a function, made dense": Drawn(
+        "in a function", "regularized", "tape", "value", "by two optimizers", "lion", "largest", "PartitionedPS", 3,
+        False,
+    ),
+    "what a loop's gradients capture": Drawn(
+        "looped", "scaled", "symbolic", "decayed", "in pairs", "rmsprop", "rate", "Parallax", 2, True
+    ),
+}
+"""Drawn steps that gave other numbers, or were refused, once."""
+
+
+def _check(choices: Drawn) -> None:
+    def trained_by(front, model):
+        history = fit(front, data(), epochs=2)
+        return trained(model, history, [model.optimizer, model.second_optimizer])
+
+    alone = seeded(lambda: build(choices))
+    alone.compile(**compiling(choices))
+    model = seeded(lambda: build(choices))
+    model.compile(**compiling(choices))
+    with distributed(
+        model, replicas=choices.replicas, strategy=BUILDERS[choices.builder](), share_memory=choices.share_memory
+    ) as front:
+        assert_equally_trained(trained_by(alone, alone), trained_by(front, model))
+
+
+@pytest.mark.parametrize("seed", range(START, STOP))
+def test_a_step_by_chance_equals_one_device(seed: int):
+    choices = Drawn.of(seed)
+    try:
+        _check(choices)
+    except Exception as error:
+        error.add_note(str(choices))
+        raise
+
+
+@pytest.mark.parametrize("choices", DIFFERED.values(), ids=DIFFERED)
+def test_what_once_differed_equals_one_device(choices: Drawn):
+    _check(choices)
