@@ -46,9 +46,9 @@ class Linearity:
             read = [source for source in inputs if source.name not in skipped]
             return bool(inputs) and all(self.is_linear(source, given) for source in read)
         if operation.type in _SCALING:
-            tainted = [n for n, source in enumerate(inputs) if self._tape.reaches(source.op) or key(source.op) in given]
             if any(_is_zero(inputs[position].op) for position in _SCALING[operation.type]):
                 return True
+            tainted = [n for n, source in enumerate(inputs) if self._tape.reaches(source.op) or key(source.op) in given]
             return (
                 len(tainted) == 1
                 and tainted[0] in _SCALING[operation.type]

@@ -155,7 +155,7 @@ class DistributedSession:
             # Whoever still waits for the failed step's tensors fails in turn, at times before he is told to stop: then
             # TensorFlow ends all collectives of his server for good. And the next step gets the failed one's number,
             # so that a clean-up that comes late takes it for the failed one, and it hangs.
-            self.spoilt = collective
+            self.spoilt |= collective
             raise
 
     def _tensor(self, prefix: str, name: str) -> Any:
