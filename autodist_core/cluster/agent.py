@@ -10,13 +10,13 @@ import os
 import platform
 import queue
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import IO, Any
 
+from autodist_core.cluster.bare import import_server
 from autodist_core.cluster.machine import own_machine
 from autodist_core.cluster.messages import Message, Sender, received
 from autodist_core.cluster.probes import Listener, measure, reach
@@ -141,14 +141,8 @@ def _end(why: str) -> None:
 
 def _import_tensorflow() -> None:
     """Not before all nodes have found each other: no other thread runs while a slow disk yields a large library."""
-    # The import writes Keras's settings into the user's home, where there are none yet, and asks for a directory for
-    # temporary files; Python would write one to see which directory takes it. Neither is needed.
-    os.environ["KERAS_HOME"] = os.devnull
-    tempfile.tempdir = os.environ.get("TMPDIR", "/tmp")
     try:
-        import tensorflow as tf
-
-        tf.distribute.Server  # noqa: B018
+        import_server()
     except Exception as error:
         raise LaunchError("", f"TensorFlow cannot be imported ({type(error).__name__}: {error})") from error
 

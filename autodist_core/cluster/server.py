@@ -6,7 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
+from tensorflow.python.training.server_lib import ClusterSpec
+from tensorflow.python.training.server_lib import Server as TensorFlowServer
 
 from autodist_core.cluster.admission import admit_only
 
@@ -26,13 +28,11 @@ def start(job: str, task: int, tasks: list[str], cpus: int, admitted: list[str])
     """Start the server of one task of the cluster `tasks` ("host:port" each), with so many CPU devices."""
     # gRPC would ask the http_proxy of the environment for the way to the other nodes. Empty means none, for gRPC alone.
     os.environ[_PROXY] = ""
-    config = tf.compat.v1.ConfigProto(device_count={"CPU": cpus}, allow_soft_placement=True)
+    config = ConfigProto(device_count={"CPU": cpus}, allow_soft_placement=True)
     config.gpu_options.allow_growth = True
     # Without a leader, and the same one in the session's config, collectives across tasks wait for ever.
     config.experimental.collective_group_leader = f"/job:{job}/replica:0/task:0"
-    server = tf.distribute.Server(
-        tf.train.ClusterSpec({job: tasks}), job_name=job, task_index=task, config=config, start=False
-    )
+    server = TensorFlowServer(ClusterSpec({job: tasks}), job_name=job, task_index=task, config=config, start=False)
     strangers = admit_only(int(tasks[task].rpartition(":")[2]), admitted)
     server.start()
     return Server(server, strangers)

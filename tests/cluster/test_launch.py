@@ -189,8 +189,8 @@ SLOW = """
 import ctypes, sys
 ctypes.PyDLL(None).sleep(3)  # nothing else of Python runs meanwhile, as while a large library is loaded
 sys.path.remove("/tmp/slow")
-del sys.modules["tensorflow"]
-import tensorflow
+del sys.modules["numpy"]
+import numpy
 """
 
 
@@ -200,7 +200,7 @@ def test_a_disk_that_is_full_and_one_from_which_tensorflow_is_slow_to_load(make_
     monkeypatch.setenv("AUTODIST_DEADLINES", "answer=2, reach=1")
     host = network.hosts[1]
     host.file("/tmp/slow").mkdir()
-    host.file("/tmp/slow/tensorflow.py").write_text(SLOW)
+    host.file("/tmp/slow/numpy.py").write_text(SLOW)
     with contextlib.suppress(NetworkError):
         host.output("dd", "if=/dev/zero", "of=/tmp/full")
     before = running(network)

@@ -1,0 +1,65 @@
+"""A server without the rest of TensorFlow's Python computes all that TensorFlow computes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.framework import kernels
+
+AS_AN_AGENT = """
+import json, sys
+from autodist_core.cluster.bare import import_server
+import_server()
+from autodist_core.cluster import server
+whole = "keras" in sys.modules
+from tests.cluster.test_bare import known
+print(json.dumps([whole, *known()]))
+"""
+
+
+def known():
+    """The operations and the kernels that this process knows, each as TensorFlow's own message."""
+    from tensorflow.core.framework.op_def_pb2 import OpList
+
+    operations = OpList.FromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
+    registered = kernels.get_all_registered_kernels().kernel
+    both = operations.op, registered
+    return [sorted(each.SerializeToString().decode("latin-1") for each in found) for found in both]
+
+
+@pytest.fixture
+def agent(tmp_path):
+    """What an agent's process knows, whose environment has these variables besides."""
+
+    def run(**environment):
+        home = tmp_path / "home"
+        home.mkdir()
+        variables = os.environ | {"HOME": str(home), **environment}
+        done = subprocess.run(
+            [sys.executable, "-c", AS_AN_AGENT], env=variables, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        assert not list(home.iterdir())
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_it_knows_every_operation_and_every_kernel(agent):
+    whole, *found = agent()
+    assert not whole
+    for here, there in zip(known(), found, strict=True):
+        # Sound features for the smallest devices, in a library of their own that TensorFlow's Python loads.
+        missing = [each for each in here if each not in set(there) and "AudioMicrofrontend" not in each]
+        assert len(there) > 1500 and missing == []
+
+
+def test_where_libraries_extend_tensorflow_it_is_imported_whole(agent, tmp_path):
+    (tmp_path / "tensorflow-plugins").mkdir()
+    whole, *_ = agent(PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
+    assert whole
