@@ -20,6 +20,7 @@ from autodist_core.errors import CaptureError
 from autodist_core.graph_item import GraphItem
 from autodist_core.kernel.captured import Captured as GraphIndex
 from autodist_keras import batch_norm, custom_gradients, losses
+from autodist_keras.ahead import build_ahead
 from autodist_keras.fused import fused
 from autodist_keras.hooks import hook
 from autodist_keras.variables import Entry, ModelVariables
@@ -89,7 +90,7 @@ def trace_step(
     `specs` has one entry for each leaf of `data` that is not None; `concat` says that its results have a row per
     example, `fused_updates` that optimizers may update in TensorFlow's training kernels.
     """
-    _build_optimizer(model, step)
+    build_ahead(model, step, data, specs)
     function, trace = _trace(model, step, data, specs, fused_updates)
     if not trace.complete:
         # What was built while tracing was built by Keras's own rules, and without hooks.
@@ -122,27 +123,6 @@ def trace_step(
     touched = {variable.name for variable in item.variables if variable.handle}
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
     return Captured(item, rebuild, entries, losses.said_of(model, trace))
-
-
-_ONLY_MAKE_VARIABLES = (
-    keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.AdamW, keras.optimizers.RMSprop,
-    keras.optimizers.Adagrad, keras.optimizers.Lion,
-)
-"""Optimizers whose `build` does nothing else, so that it may as well run before the trace."""
-
-
-def _build_optimizer(model: Any, step: Callable[[Any], Any]) -> None:
-    """Make the optimizer's variables as the first `apply` of Keras's own step would.
-
-    TensorFlow traces a function again in which variables were created, and a large model's trace takes seconds.
-    """
-    optimizer = getattr(model, "optimizer", None)
-    is_kerass = getattr(step, "__func__", None) is keras.Model.train_step
-    if optimizer is None or type(optimizer) not in _ONLY_MAKE_VARIABLES or optimizer.built:
-        return
-    if is_kerass and model.built:
-        with keras.name_scope(optimizer.name, caller=optimizer):
-            optimizer.build(model.trainable_variables)
 
 
 def _require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) -> None:

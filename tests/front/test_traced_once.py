@@ -1,0 +1,45 @@
+"""A step is traced once, for a large model's trace takes seconds; what Keras makes in it is made before."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from autodist_keras import ahead
+from tests.support.distributed import distributed
+
+
+class Counting(keras.layers.Layer):
+    """Counts how often Python runs through it."""
+
+    calls = 0
+
+    def call(self, x):
+        self.calls += 1
+        return x
+
+
+def _functional(counting: Counting) -> keras.Model:
+    inputs = keras.Input((3,))
+    return keras.Model(inputs, keras.layers.Dense(1)(counting(inputs)))
+
+
+def _sequential(counting: Counting) -> keras.Model:
+    return keras.Sequential([keras.Input((3,)), counting, keras.layers.Dense(1)])
+
+
+@pytest.mark.parametrize("build", [_functional, _sequential])
+@pytest.mark.parametrize("optimizer", ahead._ONLY_MAKE_VARIABLES[::3])
+def test_python_runs_through_a_model_once_for_each_of_its_steps(build, optimizer):
+    counting = Counting()
+    model = build(counting)
+    x, y = np.ones((12, 3)), np.ones((12, 1))
+    with distributed(model) as front:
+        front.compile(optimizer(), "mse", metrics=["mae"], weighted_metrics=["mse"], jit_compile=False)
+        counting.calls = 0
+        front.fit(x, y, batch_size=5, epochs=2, verbose=0)
+        assert counting.calls == 1
+        front.evaluate(x, y, batch_size=5, verbose=0)
+        assert counting.calls == 2
+    assert list(front.history.history) == ["loss", "mae", "mse"]
