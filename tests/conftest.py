@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from tests.network.fixtures import make_network, network, network_is_possible  #
 
 NUMERIC = {"capture", "equality", "front", "kernel"}
 """The folders in which everything is computed in float64."""
+
+# What a shell puts into the background ignores Ctrl-C, and so would every program that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OF_KERAS = "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
 """Keras's callbacks and its saving turn variables into arrays in a way that NumPy 2 warns of."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from pathlib import Path
@@ -12,11 +13,17 @@ from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.models import DENSE, dense_data
 
-pytestmark = pytest.mark.filterwarnings(OF_KERAS)
+pytestmark = [pytest.mark.filterwarnings(OF_KERAS), pytest.mark.usefixtures("collecting")]
 
 WARM, MORE = 40, 160
 MEGABYTES = 24
 """What allocators may still take for themselves after the first fits; a step's batch kept each time would be more."""
+
+
+@pytest.fixture
+def collecting(collected):
+    """Garbage is collected as in any program, for it would count as growth."""
+    gc.enable()
 
 
 def resident(pid) -> float:
