@@ -65,6 +65,11 @@ def messages(found: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
         yield message
 
 
+def _begins(piece: Piece) -> bool:
+    """Whether it is the first of several of its variable."""
+    return piece.stop is not None and piece.start == 0
+
+
 class Transfers:
     """Writes and reads the variables of one session."""
 
@@ -74,18 +79,19 @@ class Transfers:
         self._placement = placement
         self._call = call
         self._writers: dict[Piece, tuple[list[Any], list[Any]]] = {}
+        self._makers: dict[Piece, list[Any]] = {}
         self._readers: dict[Piece, Any] = {}
         self._calls: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def load(self, variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> None:
         """Write every copy of each variable."""
-        for message in self._messages(variables):
-            begun = [piece for piece in message if piece.stop is not None and piece.start == 0]
+        found = list(self._messages(variables))
+        self._prepare(self._writers, self._writer, found)
+        self._prepare(self._makers, self._maker, [[piece for piece in message if _begins(piece)] for message in found])
+        for message in found:
+            begun = [piece for piece in message if _begins(piece)]
             if begun:
-                self._run(("make", *begun), [make for piece in begun for make in self._make(piece.variable)])
-            for piece in message:
-                if piece not in self._writers:
-                    self._writers[piece] = self._writer(piece)
+                self._run(("make", *begun), [make for piece in begun for make in self._makers[piece]])
             feeds = [feed for piece in message for feed in self._writers[piece][0]]
             writes = [write for piece in message for write in self._writers[piece][1]]
             arrays = [array for piece in message for array in self._arrays(piece, values[piece.variable.name])]
@@ -95,14 +101,21 @@ class Transfers:
     def read(self, variables: Sequence[Variable]) -> dict[str, np.ndarray]:
         """The current value of each."""
         found: dict[str, list[np.ndarray]] = {variable.name: [] for variable in variables}
-        for message in self._messages(variables):
-            for piece in message:
-                if piece not in self._readers:
-                    self._readers[piece] = self._reader(piece)
+        sent = list(self._messages(variables))
+        self._prepare(self._readers, self._reader, sent)
+        for message in sent:
             arrays = self._run(("read", *message), [self._readers[piece] for piece in message])
             for piece, array in zip(message, arrays, strict=True):
                 found[piece.variable.name].append(array)
         return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
+
+    @staticmethod
+    def _prepare(known: dict[Piece, Any], make: Callable[[Piece], Any], found: Iterable[Iterable[Piece]]) -> None:
+        """All pieces before the first message: TensorFlow takes the whole graph in again when it has grown."""
+        for message in found:
+            for piece in message:
+                if piece not in known:
+                    known[piece] = make(piece)
 
     def _messages(self, variables: Sequence[Variable]) -> Iterator[list[Piece]]:
         # Here nothing is sent, and one call is cheaper than two.
@@ -113,6 +126,7 @@ class Transfers:
         """Let go of the session."""
         self._graph = self._session = None
         self._writers.clear()
+        self._makers.clear()
         self._readers.clear()
         self._calls.clear()
 
@@ -132,13 +146,15 @@ class Transfers:
         copies = self._placement.copies(variable.name)
         return [copy for index, copy in enumerate(copies) if index == 0 or _is_own(variable, copy)]
 
-    def _make(self, variable: Variable) -> Iterator[Any]:
+    def _maker(self, piece: Piece) -> list[Any]:
         """Make every copy of what is written row by row."""
-        for part in (variable, *self._placement.parts.get(variable.name, ())):
+        makes = []
+        for part in (piece.variable, *self._placement.parts.get(piece.variable.name, ())):
             for copy in self._placement.copies(part.name):
                 with self._graph.as_default(), tf.device(copy.device):
                     zeros = tf.zeros(part.shape, tf.as_dtype(part.dtype))
-                    yield tf.raw_ops.AssignVariableOp(resource=_handle(part, copy), value=zeros)
+                    makes.append(tf.raw_ops.AssignVariableOp(resource=_handle(part, copy), value=zeros))
+        return makes
 
     def _writer(self, piece: Piece) -> tuple[list[Any], list[Any]]:
         variable, copies = piece.variable, self._placement.copies(piece.variable.name)

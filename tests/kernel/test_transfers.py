@@ -18,9 +18,9 @@ def test_large_variables_travel_by_their_rows(monkeypatch, builder):
     sent = []
 
     def limited(self, variables):
-        found = [piece for variable in variables for piece in transfers.pieces(variable, 100)]
+        found = [piece for variable in variables for piece in transfers.pieces(variable, 300)]
         sent.extend(piece for piece in found if piece.stop is not None)
-        return transfers.messages(found, 100)
+        return transfers.messages(found, 300)
 
     monkeypatch.setattr(transfers.Transfers, "_messages", limited)
     reference = BY_NAME["embedding"]
