@@ -11,7 +11,8 @@ from typing import Any
 
 from autodist_core.capture.walks import sources
 
-_COMPUTING_GRADIENTS = {("imperative_grad.py", "imperative_grad"), ("gradients_util.py", "_GradientsHelper")}
+# The functions of TensorFlow that compute gradients, and their files.
+_COMPUTING_GRADIENTS = {"imperative_grad": "imperative_grad.py", "_GradientsHelper": "gradients_util.py"}
 # Operations that run other graphs, and the attributes that name these.
 _RUNNING = {"PartitionedCall": ("f",), "StatefulPartitionedCall": ("f",),
             "While": ("body", "cond"), "StatelessWhile": ("body", "cond"),
@@ -31,8 +32,8 @@ class Tape:
         if key(operation) not in self._made:
             # A nested graph's argument is none, even if it was computing gradients that asked for it.
             self._made[key(operation)] = operation.type != "Placeholder" and any(
-                (os.path.basename(frame.filename), frame.name) in _COMPUTING_GRADIENTS
-                for frame in operation.traceback or ()
+                os.path.basename(frame.filename) == _COMPUTING_GRADIENTS[frame.name]
+                for frame in operation.traceback or () if frame.name in _COMPUTING_GRADIENTS
             )
         return self._made[key(operation)]
 
