@@ -42,7 +42,7 @@ proto: $(VENV)/.installed-test
 	$(PY) proto/generate.py
 
 pytest: $(VENV)/.installed-test
-	$(PY) -m pytest -n $(JOBS) --durations 10 $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile --durations 10 $(PYTEST_ARGS)
 
 # A part of the tests on the lower bounds of setup.cfg, in a virtual environment of its own.
 test-oldest: $(OLDEST)/.installed

@@ -30,9 +30,10 @@ def _combinations(axes: dict, every: int = 1) -> list[dict]:
     if os.environ.get("AUTODIST_FULL_MATRIX") == "1":
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     return [
-        {"model": model, "optimizer": _turn(axes["optimizer"], turn), "builder": builder,
+        {"model": model, "optimizer": _turn(axes["optimizer"], turn // every), "builder": builder,
          "replicas": _turn(axes["replicas"], turn + turn // len(axes["optimizer"]))}
-        for row, model in enumerate(axes["model"]) for turn, builder in enumerate(axes["builder"], row) if turn % every == 0
+        for row, model in enumerate(axes["model"])
+        for turn, builder in enumerate(axes["builder"], row) if turn % every == 0
     ]  # fmt: skip
 
 
