@@ -50,6 +50,7 @@ def agent(tmp_path):
     return run
 
 
+@pytest.mark.oldest
 def test_it_knows_every_operation_and_kernel_and_what_extends_tensorflow_is_not_left_out(agent, tmp_path):
     (tmp_path / "tensorflow-plugins").mkdir()
     whole, *everything = agent(PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))

@@ -31,6 +31,7 @@ def _sequential(counting: Counting) -> keras.Model:
 
 @pytest.mark.parametrize("build", [_functional, _sequential])
 @pytest.mark.parametrize("optimizer", ahead._ONLY_MAKE_VARIABLES[::3])
+@pytest.mark.oldest
 def test_python_runs_through_a_model_once_for_each_of_its_steps(build, optimizer):
     counting = Counting()
     model = build(counting)
