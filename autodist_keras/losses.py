@@ -134,16 +134,15 @@ class _Corrected:
 
     def _factor(self, masks: list[Any], sample_weight: Any, dtype: Any) -> Any:
         reduction, trace = self._loss.reduction, self._trace
-        whole = trace.total / trace.examples
         if reduction in _UNREDUCED:
             return None
         if reduction == "sum":
-            return tf.cast(whole, dtype)
+            return trace.whole(dtype)
         weights = sample_weight if reduction == "mean_with_sample_weight" else None
         if weights is None and not masks:
             return None
         mass = _mass(masks, weights)
-        return tf.cast(whole * tf.math.divide_no_nan(mass, trace.sum_over_replicas(mass)), dtype)
+        return tf.cast(trace.whole(tf.float64) * tf.math.divide_no_nan(mass, trace.sum_over_replicas(mass)), dtype)
 
 
 def _mass(masks: list[Any], weights: Any) -> Any:
@@ -167,7 +166,7 @@ def _mass(masks: list[Any], weights: Any) -> Any:
 def _per_example(loss: Any, trace: Any) -> Any:
     """Keras sums an `add_loss` term that has a value for each example; a scalar counts as a mean."""
     if loss.shape.rank is None or (loss.shape.rank > 0 and loss.shape[0] is None):
-        return loss * tf.cast(trace.total / trace.examples, loss.dtype)
+        return loss * trace.whole(loss.dtype)
     return loss
 
 

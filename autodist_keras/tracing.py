@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import tensorflow as tf
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
 from autodist_core.capture import Marked, Source, Traced, capture
 from autodist_core.errors import CaptureError
@@ -50,17 +51,38 @@ class Trace:
 
     def share(self, dtype: Any) -> Any:
         """This replica's part of the batch."""
+        self._require_no_function()
         return tf.cast(self.examples / self.total, dtype)
+
+    def whole(self, dtype: Any) -> Any:
+        """How many times this replica's part the batch is."""
+        self._require_no_function()
+        return tf.cast(self.total / self.examples, dtype)
 
     def require_top(self, what: str) -> None:
         """Raise unless the current graph is the step's own, not a loop's or a nested function's."""
         if tf.compat.v1.get_default_graph() is not self.graph:
-            # TensorFlow wraps what is raised in a nested function; `_trace` raises this one instead.
-            self.refusal = CaptureError(
+            self._refuse(
                 f"{what} inside a loop, a conditional or a nested tf.function of the training step. "
                 "Do it at the top level of train_step (without a @tf.function decorator), once per step and optimizer."
             )
-            raise self.refusal
+
+    def _require_no_function(self) -> None:
+        """Raise within a tf.function that the step calls: it would keep what was made for this trace alone."""
+        graph = tf.compat.v1.get_default_graph()
+        while isinstance(graph, ControlFlowFuncGraph):
+            graph = graph.outer_graph
+        if graph is not self.graph:
+            self._refuse(
+                "a metric is updated, or a loss computed, that needs to know how large a replica's part of the batch "
+                "is, inside a tf.function that the training step calls. Take its @tf.function away, or let it return "
+                "what metrics are updated with."
+            )
+
+    def _refuse(self, why: str) -> NoReturn:
+        # TensorFlow wraps what is raised in a nested function; `_trace` raises this one instead.
+        self.refusal = CaptureError(why)
+        raise self.refusal
 
     def sum_over_replicas(self, value: Any) -> Any:
         """A value that the kernels replace by its sum over the replicas."""
