@@ -25,7 +25,8 @@ _OWN_STEPS = (keras.Model.train_step, keras.Model.test_step)
 def build_ahead(model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[tf.TensorSpec]) -> None:
     """Make the variables of the optimizer, the loss and the metrics as `step(data)` would in its first call."""
     made_by = getattr(step, "__func__", None)
-    if not model.built or made_by not in _OWN_STEPS:
+    # A model may be built before its layers are, which the first call builds: an optimizer must know their variables.
+    if made_by not in _OWN_STEPS or not all(layer.built for layer in model._flatten_layers()):
         return
     if made_by is keras.Model.train_step:
         _build_optimizer(model)

@@ -8,6 +8,8 @@ import pytest
 
 from autodist_keras import ahead
 from tests.support.distributed import distributed
+from tests.support.models import ReferenceModel, dense_data
+from tests.support.twins import QUIET, assert_same_outcome
 
 
 class Counting(keras.layers.Layer):
@@ -44,3 +46,34 @@ def test_python_runs_through_a_model_once_for_each_of_its_steps(build, optimizer
         front.evaluate(x, y, batch_size=5, verbose=0)
         assert counting.calls == 2
     assert list(front.history.history) == ["loss", "mae", "mse"]
+
+
+class Lazy(keras.Model):
+    """Is built before its layers are, which the first call builds."""
+
+    def __init__(self):
+        super().__init__(name="lazy")
+        self.hidden = keras.layers.Dense(4, activation="tanh", name="hidden")
+        self.out = keras.layers.Dense(1, name="out")
+
+    def build(self, input_shape):
+        self.hidden.build(input_shape)
+        self.built = True
+
+    def call(self, x):
+        return self.out(self.hidden(x))
+
+
+def _lazy() -> keras.Model:
+    model = Lazy()
+    model.build((None, 5))
+    return model
+
+
+def test_layers_that_the_first_call_builds_are_trained_too():
+    data = dense_data()
+
+    def program(front, model):
+        return front.fit(data.x, data.y, epochs=2, **QUIET).history
+
+    assert_same_outcome(program, ReferenceModel("lazy", _lazy, dense_data, lambda: {"loss": "mse"}))
