@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,6 +35,10 @@ _TOP = ("nodes", "ssh")
 _NODE = ("address", "chief", "gpus", "cpus", "network_bandwidth", "ssh_config")
 _SSH = ("username", "port", "key_file", "python_venv", "shared_envs")
 _DEFAULT_GROUP = "default"
+_MOST_DEVICES = 4096
+"""Of one kind on one machine: far more than any has, and few enough to list."""
+_MOST_GBIT = 1_000_000
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _Loader(yaml.SafeLoader):
@@ -50,10 +55,10 @@ class _Loader(yaml.SafeLoader):
 
 def load(path: Path) -> Any:
     """The content of a YAML file."""
-    if path.is_dir():
-        raise ResourceSpecError(f"{path} is a directory. Name the YAML file in it.")
     try:
         text = path.read_text(encoding="utf-8")
+    except IsADirectoryError:
+        raise ResourceSpecError(f"{path} is a directory. Name the YAML file in it.") from None
     except FileNotFoundError:
         near = did_you_mean(path.name, sorted(other.name for other in path.parent.glob("*.y*ml")))
         raise ResourceSpecError(f"{path}: there is no such file (looked in {path.parent.resolve()}).{near}") from None
@@ -63,6 +68,8 @@ def load(path: Path) -> Any:
         raise ResourceSpecError(
             f"{path} is not text in UTF-8. Name the YAML file that describes the cluster."
         ) from None
+    except ValueError as error:
+        raise ResourceSpecError(f"{str(path)!r} is no path: {error}. Name the YAML file of the cluster.") from None
     try:
         return yaml.load(text, _Loader)  # the loader is a SafeLoader: it makes plain values only
     except yaml.YAMLError as error:
@@ -70,6 +77,12 @@ def load(path: Path) -> Any:
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise ResourceSpecError(f"{path}{where}: this is not valid YAML: {problem}. Correct that line.") from None
+    except RecursionError:
+        raise ResourceSpecError(f"{path} is nested too deeply to be a cluster. Write it as the README shows.") from None
+    except (ValueError, KeyError, OverflowError) as error:
+        # A date that is none, or a value that a tag such as !!int does not fit.
+        problem = f"it holds a value that YAML cannot read ({error})"
+        raise ResourceSpecError(f"{path}: {problem}. Put text in quotes, and leave tags (!!) out.") from None
 
 
 def parse(content: Any, source: str) -> tuple[tuple[Node, ...], tuple[SSHGroup, ...]]:
@@ -141,12 +154,18 @@ class _Reader:
         if isinstance(value, int) and not isinstance(value, bool):
             if value < 0:
                 self.fail(key, value, f"{wanted}; it cannot be negative")
+            if value > _MOST_DEVICES:
+                self.fail(key, value, f"{wanted}; a machine has {_MOST_DEVICES} at most")
             return tuple(range(value))
         if not isinstance(value, list | tuple) or not all(type(index) is int for index in value):
             self.fail(key, value, wanted)
         for index in value:
             if index < 0:
                 raise ResourceSpecError(f"{self.whose}: '{key}' holds the index {index}. Indices begin at 0.")
+            if index >= _MOST_DEVICES:
+                raise ResourceSpecError(
+                    f"{self.whose}: '{key}' holds the index {_shown(index)}. Indices end at {_MOST_DEVICES - 1}."
+                )
             if value.count(index) > 1:
                 raise ResourceSpecError(f"{self.whose}: '{key}' holds the index {index} twice. Name each device once.")
         return tuple(value)
@@ -172,8 +191,8 @@ def _node(item: Any, position: int, count: int, groups: Mapping[str, SSHGroup], 
     if not cpus:
         reader.fail("cpus", given["cpus"], "at least one device; leave the key out for [0]")
     bandwidth = given.get("network_bandwidth", 1)
-    if isinstance(bandwidth, bool) or not isinstance(bandwidth, int | float) or not 0 < bandwidth < float("inf"):
-        reader.fail("network_bandwidth", bandwidth, "a number of Gbit/s greater than 0")
+    if isinstance(bandwidth, bool) or not isinstance(bandwidth, int | float) or not 0 < bandwidth <= _MOST_GBIT:
+        reader.fail("network_bandwidth", bandwidth, f"a number of Gbit/s greater than 0, and {_MOST_GBIT} at most")
     group = reader.text("ssh_config", given["ssh_config"]) if "ssh_config" in given else None
     if group is not None and group not in groups:
         remedy = f"Known: {', '.join(groups)}." if groups else "Add it under 'ssh:'."
@@ -213,13 +232,15 @@ def _groups(content: Any, source: str) -> dict[str, SSHGroup]:
     if not isinstance(content, Mapping) or not content:
         reader.mapping(content or None, _SSH, "")
     # Named groups hold mappings. A flat group's shared_envs is one too, hence the second condition.
-    if all(isinstance(value, Mapping) for value in content.values()) and not set(content) & set(_SSH):
+    if all(isinstance(value, Mapping | None) for value in content.values()) and not set(content) & set(_SSH):
         return {str(name): _group(value, str(name), f"{source}, ssh group '{name}'") for name, value in content.items()}
     return {_DEFAULT_GROUP: _group(content, _DEFAULT_GROUP, reader.whose)}
 
 
 def _group(content: Any, name: str, whose: str) -> SSHGroup:
     reader = _Reader(whose)
+    if content is None:
+        raise ResourceSpecError(f"{whose}: it is empty. Add one of the keys {', '.join(_SSH)}, or leave the group out.")
     given = {key: value for key, value in reader.mapping(content, _SSH, "an ssh group").items() if value is not None}
     port = given.get("port")
     if port is not None and (type(port) is not int or not 0 < port < 65536):
@@ -228,8 +249,12 @@ def _group(content: Any, name: str, whose: str) -> SSHGroup:
     if not isinstance(envs, Mapping) or not all(isinstance(value, str | int | float) for value in envs.values()):
         reader.fail("shared_envs", envs, "a mapping from the names of environment variables to their values")
     for key, value in envs.items():
-        if isinstance(value, bool):
+        if not _VARIABLE.fullmatch(str(key)):
+            reader.fail("shared_envs", key, "a mapping whose keys are names of environment variables such as CUDA_HOME")
+        if isinstance(value, bool) or "\0" in str(value):
             reader.fail(f"shared_envs.{key}", value, "text or a number; put it in quotes")
+    if str(given.get("username", "")).startswith("-"):
+        reader.fail("username", given["username"], "the name of a user there, which begins with no dash")
     return SSHGroup(
         name=name,
         port=port,

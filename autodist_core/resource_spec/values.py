@@ -37,13 +37,14 @@ def parse_address(text: str) -> str:
 def is_loopback(address: str) -> bool:
     """Whether an address means "this machine", so that another machine cannot use it.
 
-    >>> [is_loopback(address) for address in ("localhost", "127.0.1.1", "::1", "10.0.0.1")]
+    >>> [is_loopback(address) for address in ("localhost", "127.0.1.1", "::ffff:127.0.0.1", "10.0.0.1")]
     [True, True, True, False]
     """
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return address.split(".")[0].startswith("localhost") or address.endswith(".localhost")
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
     return parsed.is_loopback or parsed.is_unspecified
 
 
