@@ -19,6 +19,9 @@ _ONLY_MAKE_VARIABLES = (
 )
 """Optimizers whose `build` does nothing else, so that it may as well run before the trace."""
 
+_OF_SHAPES = {"accuracy", "acc", "crossentropy", "ce"}
+"""Metrics that Keras chooses by the shapes of targets and predictions, which are certain in the trace only."""
+
 _OWN_STEPS = (keras.Model.train_step, keras.Model.test_step)
 
 
@@ -43,14 +46,20 @@ def _build_optimizer(model: Any) -> None:
 
 
 def _build_loss_and_metrics(model: Any, data: Any, specs: Sequence[tf.TensorSpec]) -> None:
-    """For one output with one target, of which Keras makes nothing but their shapes."""
+    """For one output with one target, of which Keras looks at nothing but that there is one."""
+    metrics = model._compile_metrics
+    given = [] if metrics is None else keras.tree.flatten([metrics._user_metrics, metrics._user_weighted_metrics])
+    if any(isinstance(metric, str) and metric in _OF_SHAPES for metric in given):
+        return
     remaining = iter(specs)
     symbolic = keras.tree.map_structure(lambda leaf: None if leaf is None else _symbolic(next(remaining)), data)
     _, target, _ = keras.utils.unpack_x_y_sample_weight(symbolic)
-    output = getattr(model, "_functional", model).output
+    # A Sequential model has none inside where Keras could not tell the shapes.
+    functional = getattr(model, "_functional", model)
+    output = None if functional is None else functional.output
     if not isinstance(target, keras.KerasTensor) or not isinstance(output, keras.KerasTensor):
         return
-    for part in (model._compile_loss, model._compile_metrics):
+    for part in (model._compile_loss, metrics):
         if part is not None and not part.built:
             part.build(target, output)
 

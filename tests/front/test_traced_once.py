@@ -77,3 +77,21 @@ def test_layers_that_the_first_call_builds_are_trained_too():
         return front.fit(data.x, data.y, epochs=2, **QUIET).history
 
     assert_same_outcome(program, ReferenceModel("lazy", _lazy, dense_data, lambda: {"loss": "mse"}))
+
+
+def test_accuracy_is_chosen_by_the_shapes_of_the_trace():
+    """Of any number of scores in a row there is one in each here, so that they are right or wrong: no classes."""
+    ids = np.random.default_rng(5).integers(0, 9, (23, 1))
+
+    def build() -> keras.Model:
+        inputs = keras.Input((None,))
+        scores = keras.layers.Dense(1, name="score")(keras.layers.Embedding(9, 4, name="items")(inputs))
+        return keras.Model(inputs, keras.layers.Reshape((-1,), name="scores")(scores), name="scorer")
+
+    def program(front, model):
+        target = (ids[:, 0] > 4).astype("int64")
+        return front.fit(ids, target, epochs=2, **QUIET).history
+
+    settings = {"loss": "mse", "metrics": ["accuracy"]}
+    outcome = assert_same_outcome(program, ReferenceModel("scorer", build, dense_data, lambda: settings))
+    assert 0 < outcome["result/accuracy/0"]
