@@ -122,6 +122,14 @@ class StepFunction:
         """Specs with a dynamic batch axis, and dynamic axes where this batch differs from known ones."""
         return tuple(_dynamic(spec, seen) for spec, seen in zip(batch.specs, known or batch.specs, strict=True))
 
+    def without_data(self, iterator: Any) -> None:
+        """Trace the step as Keras does before it finds that there is no batch: so that metrics are there to ask."""
+        specs = keras.tree.flatten(getattr(iterator, "element_spec", None))
+        if self._known or not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in specs):
+            return
+        batch = read_batch(keras.tree.map_structure(_one_of_zeros, iterator.element_spec))
+        self.capture(batch, self.specs_for(batch))
+
     def _learn(self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None) -> tuple[Any, ...]:
         """Capture for this batch; axes in which it differs from earlier ones become dynamic."""
         specs = self.specs_for(batch, known)
@@ -132,6 +140,10 @@ class StepFunction:
         self.state.watch(captured.entries)
         self._known[batch.signature] = specs, step, captured.rebuild
         return self._known[batch.signature]
+
+
+def _one_of_zeros(spec: tf.TensorSpec) -> Any:
+    return tf.zeros([size or 1 for size in spec.shape.as_list()], spec.dtype)
 
 
 def _dynamic(spec: tf.TensorSpec, seen: tf.TensorSpec) -> tf.TensorSpec:
@@ -191,6 +203,7 @@ def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
             except (StopIteration, tf.errors.OutOfRangeError):
                 if ran:
                     return outputs
+                function.without_data(feed.iterator)
                 raise StopIteration from None
             outputs, ran = function(data), True
         return outputs
