@@ -7,6 +7,7 @@ plain Keras model that holds the trained state.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from os import PathLike
@@ -33,7 +34,10 @@ from autodist_keras.settings import OF_THE_CLUSTER, SETTINGS, refuse_misspelt
 from autodist_keras.state import State
 from autodist_keras.tracing import Captured
 
-_OWN = ("model", *SETTINGS, "_functions", "_state", "_trained", "_compiled_as", "_depth", "_compressors", "_fleet")
+_OWN = (
+    "model", *SETTINGS, "_functions", "_state", "_trained", "_compiled_as", "_depth", "_thread", "_compressors",
+    "_fleet",
+)  # fmt: skip
 
 
 class DistributedModel:
@@ -97,6 +101,7 @@ class DistributedModel:
         self._trained: CompiledStrategy | None = None
         self._compiled_as: checks.Identity | None = None
         self._depth = 0
+        self._thread = 0
         self._compressors: CompressorState | None = None
 
     # Keras's surface ---------------------------------------------------------------------------------------------
@@ -270,6 +275,8 @@ class DistributedModel:
     def _distributed(self) -> Iterator[None]:
         """Keras calls our step functions while this is open; before and after, it is a plain model."""
         if self._depth:
+            if self._thread != threading.get_ident():
+                raise SessionError("this DistributedModel is training in another thread; one call at a time.")
             yield
             return
         with once(), self._own_functions():
@@ -286,6 +293,7 @@ class DistributedModel:
         names = ("train_function", "test_function", "predict_function")
         before = {name: getattr(self.model, name) for name in names}
         self._depth += 1
+        self._thread = threading.get_ident()
         try:
             with ExitStack() as hooks:
                 hooks.enter_context(checks.claimed(self.model, self))
