@@ -61,7 +61,7 @@ def read_batch(data: Any) -> Batch:
     if len(set(sizes)) > 1:
         raise CaptureError(
             f"the arrays of a batch disagree on the number of examples (first axes: {', '.join(map(str, sizes))}). "
-            "Every input, target and weight must have one row for each example."
+            "Every input, target and weight must have one row for each example; a dataset must be batched."
         )
     return Batch(structure, tuple(arrays), tuple(specs), sizes[0])
 

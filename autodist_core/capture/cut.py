@@ -144,7 +144,8 @@ def _raw_gradient(tape: Tape, linearity: Linearity, gradient: Marked, marker: An
         raise CaptureError(
             f"the gradient of {gradient.variable!r} is transformed by {operation.name!r} ({operation.type}) between "
             "the tape and optimizer.apply, and it is not clear where it comes from. Let the optimizer clip (clipnorm, "
-            "clipvalue, global_clipnorm), or override its update, so that it acts on the reduced gradient."
+            "clipvalue, global_clipnorm), or override its update, so that it acts on the reduced gradient. Gradients "
+            "of single examples (jacobian, vectorized_map) cannot be treated one by one."
         )
     return next(iter(found.values()))
 

@@ -64,5 +64,6 @@ def _follow(gradient: Any, calls: dict[str, int], ours: set[str], created: dict[
     if again and culprit is not None:
         raise CaptureError(
             f"{culprit.name!r} ({culprit.type}) makes part of a loss of the gradient of a variable, and that loss is "
-            "differentiated again: each replica would take its own gradient there, not the whole batch's."
+            "differentiated again: each replica would take its own gradient there, not the whole batch's. "
+            "Leave that term out, or train this model on one device."
         )
