@@ -4,6 +4,7 @@ Each holds its namespaces open: when it ends, the kernel ends whatever else runs
 The signal that says so comes when the *thread* ends that started them: start them in one that lives on.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -37,7 +38,9 @@ class Program(subprocess.Popen):
     def send_signal(self, sig):
         while self.poll() is None:
             for pid in children(self.pid):
-                os.kill(pid, sig)
+                # Killed a moment ago, it may be gone by now.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, sig)
                 # nsenter stops when its program does, and goes on when told to, be it to see that its program is dead.
                 if sig in (signal.SIGCONT, signal.SIGKILL):
                     super().send_signal(signal.SIGCONT)
