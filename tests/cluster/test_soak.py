@@ -16,7 +16,7 @@ from tests.support.models import DENSE, dense_data
 pytestmark = [pytest.mark.filterwarnings(OF_KERAS), pytest.mark.usefixtures("collecting")]
 
 WARM, MORE = 30, 100
-MEGABYTES = 16
+MEGABYTES = 15
 """What allocators may still take for themselves after the first fits; a step's batch kept each time would be more."""
 
 
