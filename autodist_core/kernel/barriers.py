@@ -3,6 +3,10 @@
 A label out of range, an assertion, a metric that raises: each would otherwise end the step with some variables written
 and others not. So the update of an occurrence waits for every gradient and side effect before it, and what compute
 writes (batch statistics, metrics) waits for the gradients too, unless these need what is written.
+
+On CPU devices of one process a gradient counts as there once nothing on the way to it can fail. The rest of the
+backward pass then runs along with the first updates, whose time is the memory's rather than the processor's. A GPU can
+run out of memory at any operation, and another machine can be lost at any time: there all gradients are waited for.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from dataclasses import dataclass
 
 from autodist_core.kernel import editor
 from autodist_core.kernel.captured import Captured
+from autodist_core.kernel.failing import last_to_fail
 from autodist_core.kernel.kernel import Draft, Kernel, copied
 
 
@@ -36,6 +41,8 @@ class Barriers(Kernel):
                 editor.node_of(name) for gradient in captured.item.gradients if gradient.occurrence == occurrence
                 for name in draft.sources(gradient)
             ]
+            if draft.placement.on_cpus_of_one_process:
+                gradients = last_to_fail(captured, gradients)
             if occurrence == captured.occurrences[0]:
                 _hold_back(draft, gradients, side)
             _add(draft, barrier(occurrence), [*gradients, *side])

@@ -101,6 +101,12 @@ class Placement:
         """Whether all replicas compute on one copy of the weights."""
         return self.owners[0].name == MEMORY
 
+    @property
+    def on_cpus_of_one_process(self) -> bool:
+        """Whether no GPU and no other process takes part."""
+        devices = [each.device for each in self.replicas] + [each.device for each in self.owners]
+        return not self.tasks.job and all("/device:CPU:" in device for device in devices)
+
     def owner(self, name: str) -> Owner:
         """The owner of that name."""
         return next(owner for owner in self.owners if owner.name == name)

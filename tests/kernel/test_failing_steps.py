@@ -40,6 +40,38 @@ class Finite(layers.Layer):
         return shape
 
 
+class FailsOnItsWayBack(layers.Layer):
+    """Looks at large numbers when it is asked for its gradient, and not before."""
+
+    def call(self, x):
+        @tf.custom_gradient
+        def same(x):
+            def back(upstream):
+                place = tf.cast(tf.reduce_any(x > 100.0), "int32")
+                return upstream * tf.gather(tf.ones(1, upstream.dtype), place)
+
+            return tf.identity(x), back
+
+        return same(x)
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+class Decays(layers.Layer):
+    """Has a weight with a loss of its own: its gradient is there before the step has begun."""
+
+    def build(self, shape):
+        self.weight = self.add_weight(shape=(2,), initializer="ones", name="weight")
+
+    def call(self, x):
+        self.add_loss(tf.reduce_sum(self.weight**2))
+        return x
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
 class Bounded(keras.metrics.Metric):
     """A metric that raises while it runs."""
 
@@ -57,7 +89,7 @@ class Bounded(keras.metrics.Metric):
 
 def _dense(*first: layers.Layer, metrics: Callable[[], list] = list) -> Callable[[], keras.Model]:
     def build() -> keras.Model:
-        stack = [layer.from_config(layer.get_config()) for layer in first]
+        stack = [Decays(name="decays"), *(layer.from_config(layer.get_config()) for layer in first)]
         tail = [layers.BatchNormalization(name="norm"), layers.Dense(1, name="out")]
         model = keras.Sequential([keras.Input((3,), name="x"), *stack, *tail], name="model")
         model.compile(_adam(), "mse", metrics=metrics(), jit_compile=False)
@@ -68,7 +100,7 @@ def _dense(*first: layers.Layer, metrics: Callable[[], list] = list) -> Callable
 
 def _rows() -> keras.Model:
     table = layers.Embedding(4, 2, name="table")
-    tail = [layers.Flatten(name="flat"), layers.Dense(1, name="out")]
+    tail = [layers.Flatten(name="flat"), Decays(name="decays"), layers.Dense(1, name="out")]
     model = keras.Sequential([keras.Input((3,), dtype="int32", name="x"), table, *tail], name="model")
     model.compile(_adam(), "mse", jit_compile=False)
     return model
@@ -105,6 +137,9 @@ CASES = {
     "lookup": Case(_rows, r"(?s)1000.*is not in \[0, 4\)", bad_x=1000, ids=True),
     "assertion": Case(_dense(Checked(name="checked")), "too large", bad_x=1000.0),
     "metric": Case(_dense(metrics=lambda: [Bounded()]), "metric", bad_y=1000.0),
+    "gradient": Case(
+        _dense(layers.Dense(3, name="before"), FailsOnItsWayBack(name="back")), r"(?s)is not in \[0, 1\)", bad_x=1e6
+    ),
     "not a number": Case(_dense(Finite(name="finite")), "not finite", bad_x=np.nan),
 }
 

@@ -47,16 +47,6 @@ def test_mirrors_are_new_before_the_second_half_of_a_step_reads_them():
         assert first in ancestors(graph.node, pulled)
 
 
-def test_no_weight_changes_before_everything_that_can_fail():
-    """Every write waits for every gradient of every replica."""
-    item = dense_item()
-    for builder in (PS(), AllReduce(), PSLoadBalancing()):
-        graph = build(item, placed(item, builder)).graph_def
-        gradients = {f"replica{r}/{node_of(g.values)}" for r in range(2) for g in item.gradients}
-        writers = nodes_of(graph, "AssignSubVariableOp")
-        assert writers and all(gradients <= ancestors(graph.node, name) for name in writers)
-
-
 @pytest.mark.parametrize("builder", [PS(), Parallax()])
 def test_a_table_is_never_mirrored_and_is_looked_up_where_it_is(builder):
     item = table_item()

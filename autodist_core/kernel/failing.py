@@ -1,0 +1,64 @@
+"""Which nodes of a captured step can fail once the forward pass has run.
+
+The gradients that TensorFlow's tape derives do arithmetic on tensors whose shapes the forward pass has checked. What
+the tape did not derive (a custom gradient, the forward pass itself) and operations that look at values (assertions,
+lookups, labels, integer division) can fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autodist_core.kernel import editor
+from autodist_core.kernel.captured import Captured
+
+_TAPE = "gradient_tape/"  # the scope in which TensorFlow's tape calls the gradient functions of TensorFlow's operations
+
+_SAFE_IN_TAPE = frozenset({
+    "Abs", "AddV2", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Cos", "DivNoNan", "Einsum", "Erf", "Exp",
+    "Expm1", "Greater", "GreaterEqual", "Less", "LessEqual", "Log", "Log1p", "LogSoftmax", "LogicalAnd", "MatMul",
+    "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "Reciprocal", "Rsqrt", "Sigmoid", "Sign", "Sin", "Softmax", "Sqrt",
+    "Square", "Sub", "Sum", "Tanh",
+    "BroadcastTo", "Cast", "ConcatV2", "Const", "ExpandDims", "Fill", "OnesLike", "Pack", "Pad", "Reshape",
+    "SelectV2", "Shape", "ShapeN", "Slice", "Squeeze", "Tile", "Transpose", "Unpack", "ZerosLike",
+    "AvgPool3DGrad", "AvgPoolGrad", "BiasAddGrad", "Conv2DBackpropFilter", "Conv2DBackpropInput",
+    "Conv3DBackpropFilterV2", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropFilter",
+    "DepthwiseConv2dNativeBackpropInput", "EluGrad", "FusedBatchNormGradV3", "LeakyReluGrad", "MaxPoolGrad",
+    "Relu6Grad", "ReluGrad", "RsqrtGrad", "SeluGrad", "SigmoidGrad", "SoftplusGrad", "SoftsignGrad", "SqrtGrad",
+    "StridedSliceGrad", "TanhGrad",
+})
+
+
+def last_to_fail(captured: Captured, names: Iterable[str]) -> list[str]:
+    """The nodes after which nothing can fail any more on the way to these values."""
+    doubtful: set[str] = set()
+    seen: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if _is_safe(captured, name):
+            waiting.extend(captured.sources(name))
+        else:
+            doubtful.add(name)
+    before = captured.cone(source for name in doubtful for source in captured.sources(name))
+    return captured.in_order(doubtful - before)
+
+
+def _is_safe(captured: Captured, name: str) -> bool:
+    node = captured.nodes[name]
+    if editor.branch_of(node):
+        return False
+    if node.op == "Identity" or not node.input:
+        return True
+    if node.op == "AddN":  # the tape adds up what comes back along several paths, outside of its scope
+        return all(_is_of_tape(captured, source) for source in captured.sources(name))
+    return node.op in _SAFE_IN_TAPE and _TAPE in name
+
+
+def _is_of_tape(captured: Captured, name: str) -> bool:
+    while captured.nodes[name].op == "AddN":
+        name = captured.sources(name)[0]
+    return _TAPE in name
