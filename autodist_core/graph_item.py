@@ -184,6 +184,11 @@ class Tensor:
             object.__setattr__(self, "shape", tuple(self.shape))
         _check(f"input '{self.name}'", "dtype", self.dtype, _DTYPES)
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether it has one row for each example; what has no axis is the same for all examples."""
+        return self.shape is None or len(self.shape) > 0
+
     def __str__(self) -> str:
         return f"{self.name} : {_type_and_shape(self.dtype, self.shape)}"
 

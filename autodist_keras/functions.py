@@ -96,12 +96,16 @@ class StepFunction:
         with own_trace():
             return trace_step(self._model, self._step, batch.structure, specs, self._concat, self._fused_updates)
 
-    def __call__(self, data: Any) -> Any:
-        """Run the step on one batch; returns what the step returns, for the whole batch."""
+    def __call__(self, data: Any, alike: bool = False) -> Any:
+        """Run the step on one batch; returns what the step returns, for the whole batch.
+
+        `alike` says that other batches have as many examples. As with Keras, the first such size gets a graph of its
+        own, in which TensorFlow computes in advance what depends on it, and rounds accordingly.
+        """
         batch = read_batch(data)
-        specs, step, rebuild = self._known.get(batch.signature) or self._learn(batch, None)
+        specs, step, rebuild = self._known.get(batch.signature) or self._learn(batch, None, alike)
         if not all(spec.shape.is_compatible_with(seen.shape) for spec, seen in zip(specs, batch.specs, strict=True)):
-            specs, step, rebuild = self._learn(batch, specs)
+            specs, step, rebuild = self._learn(batch, specs, alike)
         state = self.state
         self._mention_idle(batch.total, len(state.session.placement.replicas))
         state.before_step()
@@ -130,13 +134,13 @@ class StepFunction:
         batch = read_batch(keras.tree.map_structure(_one_of_zeros, iterator.element_spec))
         self.capture(batch, self.specs_for(batch))
 
-    def _learn(self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None) -> tuple[Any, ...]:
+    def _learn(self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None, alike: bool) -> tuple[Any, ...]:
         """Capture for this batch; axes in which it differs from earlier ones become dynamic."""
         specs = self.specs_for(batch, known)
         captured = self.capture(batch, specs)
         self.captured = self.captured or captured
         self.state = self._open_session(captured.item)
-        step = self.state.session.add(captured.item)
+        step = self.state.session.add(captured.item, batch.total if alike else None)
         self.state.watch(captured.entries)
         self._known[batch.signature] = specs, step, captured.rebuild
         return self._known[batch.signature]
@@ -158,10 +162,11 @@ def _dynamic(spec: tf.TensorSpec, seen: tf.TensorSpec) -> tf.TensorSpec:
 
 @dataclass(frozen=True)
 class Feed:
-    """An iterator that Keras hands over, and what takes its next batch."""
+    """An iterator that Keras hands over, what takes its next batch, and whether all have as many examples."""
 
     iterator: Any
     fetch: Callable[[], Any]
+    alike: bool = True
 
 
 def _feed(iterator: Any) -> Feed:
@@ -172,7 +177,9 @@ def _feed(iterator: Any) -> Feed:
     """
     if not isinstance(iterator, tf.data.Iterator):
         return Feed(iterator, partial(next, iterator))
-    return Feed(iterator, partial(_get_next(tf.type_spec_from_value(iterator)), *_tensors(iterator)))
+    fetch = partial(_get_next(tf.type_spec_from_value(iterator)), *_tensors(iterator))
+    shapes = [getattr(spec, "shape", tf.TensorShape([])) for spec in keras.tree.flatten(iterator.element_spec)]
+    return Feed(iterator, fetch, all(shape.rank == 0 or (shape.rank and shape[0]) for shape in shapes))
 
 
 @lru_cache(maxsize=16)
@@ -205,7 +212,7 @@ def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
                     return outputs
                 function.without_data(feed.iterator)
                 raise StopIteration from None
-            outputs, ran = function(data), True
+            outputs, ran = function(data, feed.alike), True
         return outputs
 
     return run

@@ -52,10 +52,14 @@ class DistributedGraph:
 
 def build(
     item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None,
-    kernels: Sequence[Kernel] = PIPELINE,
+    kernels: Sequence[Kernel] = PIPELINE, sizes: Sequence[int] = (),
 ) -> DistributedGraph:
-    """The graph of one step in which the first `active` replicas, or those with these indices, have examples."""
-    draft = Draft.of(placement.partitioner.apply(item), placement, active)
+    """The graph of one step in which the first `active` replicas, or those with these indices, have examples.
+
+    With `sizes`, the number of examples of each of them, it takes no others, and TensorFlow computes in advance what
+    depends on shapes alone.
+    """
+    draft = Draft.of(placement.partitioner.apply(item), placement, active, sizes)
     changes = run(draft, kernels)
     examples = tuple(draft.examples(replica) for replica in draft.busy)
     total = draft.total()
@@ -64,7 +68,7 @@ def build(
     )
     return DistributedGraph(
         draft.editor.graph_def(),
-        tuple(tuple(copied(replica, item.inputs[index].name) for index in used) for replica in draft.busy),
+        tuple(tuple(draft.fed(replica, item.inputs[index].name) for index in used) for replica in draft.busy),
         used,
         examples, total, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
         tuple(draft.kept),

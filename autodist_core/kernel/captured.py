@@ -75,6 +75,11 @@ class Captured:
         return node in self.update_of
 
     @cached_property
+    def rows(self) -> dict[str, tuple[int | None, ...]]:
+        """The shapes of the inputs that have a row for each example."""
+        return {each.name: each.shape for each in self.item.inputs if each.has_rows and each.shape is not None}
+
+    @cached_property
     def pivots(self) -> frozenset[str]:
         """The nodes whose death ends a branch of a conditional."""
         return frozenset(pivot for node in self.graph.node for pivot in editor.branch_of(node))

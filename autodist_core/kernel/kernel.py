@@ -39,6 +39,8 @@ class Draft:
     placement: Placement
     active: tuple[int, ...]
     editor: Editor
+    sizes: tuple[int, ...] = ()
+    """How many examples each of them has, where the graph is for these sizes alone."""
     products: dict[tuple[str, int], Product] = field(default_factory=dict)
     """Gradients that are made of all replicas' rows at once."""
     at_once: frozenset[str] = frozenset()
@@ -60,14 +62,16 @@ class Draft:
     """Where the values are that the update hands back, by the captured tensor's name."""
 
     @staticmethod
-    def of(item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None) -> Draft:
+    def of(
+        item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None, sizes: Sequence[int] = ()
+    ) -> Draft:
         """An empty draft of a captured step."""
         captured = Captured(item)
         check(captured)
         graph = captured.graph
         count = len(placement.replicas) if active is None else active
         indices = tuple(range(count)) if isinstance(count, int) else tuple(count)
-        draft = Draft(captured, placement, indices, Editor(graph.library, graph.versions))
+        draft = Draft(captured, placement, indices, Editor(graph.library, graph.versions), tuple(sizes))
         if placement.shares_memory and len(indices) > 1:
             draft.products, draft.at_once = products(captured), with_weights(captured)
         return draft
@@ -122,6 +126,11 @@ class Draft:
         """Shape and type of a variable."""
         found = self.captured.variables[variable]
         return tf.TensorSpec(found.shape, tf.as_dtype(found.dtype))
+
+    def fed(self, replica: Replica, name: str) -> str:
+        """The placeholder that is fed a replica's part of one of the captured step's inputs."""
+        of_known_size = f"{copied(replica, name)}/fed"
+        return of_known_size if of_known_size in self.editor else copied(replica, name)
 
     def total(self) -> str:
         """The placeholder that is fed the number of examples of the whole batch."""

@@ -86,6 +86,8 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef
     if name in (captured.item.examples, captured.item.total):
         source = draft.examples(replica) if name == captured.item.examples else draft.total()
         return draft.editor[draft.editor.add("Identity", copied(replica, name), [source], replica.host, T=tf.float64)]
+    if draft.sizes and (shape := draft.captured.rows.get(name)):
+        return _of_known_size(draft, replica, node, shape)
     if name in draft.at_once:
         dtype, rows = tf.as_dtype(node.attr["T"].type), _rows_of(draft, replica, name)
         return draft.editor[draft.editor.add("Identity", copied(replica, name), [rows], replica.device, T=dtype)]
@@ -103,6 +105,16 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef
     if wanted or any(touch.writes for touch in touched):
         draft.targets.append(copy.name)
     return copy
+
+
+def _of_known_size(
+    draft: Draft, replica: Replica, node: node_def_pb2.NodeDef, shape: tuple[int | None, ...]
+) -> node_def_pb2.NodeDef:
+    """What a replica is fed, as a tensor of a known shape: a placeholder can be fed any, and TensorFlow trusts none."""
+    name, dtype = copied(replica, node.name), tf.as_dtype(node.attr["dtype"].type)
+    fed = draft.editor.copy(node, f"{name}/fed", [], replica.device)
+    known = tf.TensorShape([draft.sizes[draft.active.index(replica.index)], *shape[1:]])
+    return draft.editor[draft.editor.add("EnsureShape", name, [fed.name], replica.device, T=dtype, shape=known)]
 
 
 def _rows_of(draft: Draft, replica: Replica, name: str) -> str:

@@ -13,9 +13,7 @@ class Batches:
     """Cuts the arrays of a captured step's batches; what has no batch axis goes to every replica."""
 
     def __init__(self, item: GraphItem) -> None:
-        self._batched = {
-            index for index, tensor in enumerate(item.inputs) if tensor.shape is None or len(tensor.shape) > 0
-        }
+        self._batched = {index for index, tensor in enumerate(item.inputs) if tensor.has_rows}
 
     def part(self, arrays: Sequence[Any], inputs: Sequence[int], start: int, stop: int) -> list[Any]:
         """Of the inputs with these indices, the rows from `start` to `stop`."""

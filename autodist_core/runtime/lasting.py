@@ -36,7 +36,7 @@ class LastingSession:
         self._restart = restart
         self._progress = progress
         self._backup = Backup()
-        self._items: list[GraphItem] = []
+        self._added: list[tuple[GraphItem, int | None]] = []
         self._session: DistributedSession | None = open_session()
         self._steps: list[AnyStep] = []
         self._known: tuple[str, ...] = ()
@@ -47,13 +47,13 @@ class LastingSession:
         """The variables that the steps of this session touch."""
         return self._known
 
-    def add(self, item: GraphItem) -> LastingStep:
+    def add(self, item: GraphItem, usual: int | None = None) -> LastingStep:
         """A step of this session."""
-        self._items.append(item)
+        self._added.append((item, usual))
         if self._session is not None:
-            self._steps.append(self._session.add(item))
+            self._steps.append(self._session.add(item, usual))
             self._known = self._session.known
-        return LastingStep(self, len(self._items) - 1)
+        return LastingStep(self, len(self._added) - 1)
 
     def step(self, number: int) -> AnyStep:
         """The step of that number, of the session there is now."""
@@ -62,7 +62,7 @@ class LastingSession:
     def run(self, event: Ran) -> list[Any]:
         """Run a step on a batch, on another cluster if need be."""
         outputs = self._lasting(lambda session: self._run(session, event))
-        self._backup.ran(event, bool(self._items[event.step].gradients))
+        self._backup.ran(event, bool(self._added[event.step][0].gradients))
         self._progress()
         if self._backup.due:
             self._lasting(self._take)
@@ -174,7 +174,7 @@ class LastingSession:
     def _repeat(self) -> None:
         session = self._open()
         self._session, self.placement = session, session.placement
-        self._steps = [session.add(item) for item in self._items]
+        self._steps = [session.add(item, usual) for item, usual in self._added]
         session.load({name: value for name, value in self._backup.values.items() if name in session.known})
         session.load_kept(self._backup.kept)
         for event in self._backup.events:

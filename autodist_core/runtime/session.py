@@ -47,15 +47,18 @@ class DistributedSession:
         """The variables that the steps of this session touch."""
         return tuple(self._variables)
 
-    def add(self, item: GraphItem) -> AnyStep:
-        """A step of this session; its graph is built when it first runs."""
+    def add(self, item: GraphItem, usual: int | None = None) -> AnyStep:
+        """A step of this session; its graph is built when it first runs.
+
+        Batches of `usual` examples get a graph of their own, made for that size.
+        """
         for variable in item.variables:
             if variable.handle:
                 self._variables.setdefault(variable.name, variable)
         self._functions += 1
         name = f"function{self._functions}"
         if not item.gradients or self.placement.loose is None:
-            return Step(self, item, name)
+            return Step(self, item, name, usual)
         self._loose.append(LooseStep(self, item, name))
         return self._loose[-1]
 
@@ -165,10 +168,11 @@ class DistributedSession:
 class Step:
     """One captured function, distributed: call it with the arrays of a whole batch."""
 
-    def __init__(self, session: DistributedSession, item: GraphItem, prefix: str) -> None:
+    def __init__(self, session: DistributedSession, item: GraphItem, prefix: str, usual: int | None = None) -> None:
         self._session = session
         self._prefix = prefix
-        self._callables: dict[int, tuple[Callable[..., Any], tuple[int, ...]]] = {}
+        self._usual = usual
+        self._callables: dict[tuple[int, ...], tuple[Callable[..., Any], tuple[int, ...]]] = {}
         self._batches = Batches(item)
         self._steps = 0
         self.item = item
@@ -180,19 +184,21 @@ class Step:
         self._steps += 1
         count = len(self._session.placement.replicas)
         active = max(1, min(total, count))
-        if active not in self._callables:
-            self._callables[active] = self._build(active)
-        call, inputs = self._callables[active]
-        if active == 1:
-            return call(*(arrays[index] for index in inputs), float(total), float(total))
-        bounds = slices(total, count)[:active]
+        bounds = slices(total, count)[:active] if active > 1 else [(0, total)]
+        key = (active, total) if total == self._usual else (active,)
+        if key not in self._callables:
+            self._callables[key] = self._build(key, bounds)
+        call, inputs = self._callables[key]
         feeds = [array for start, stop in bounds for array in self._batches.part(arrays, inputs, start, stop)]
         return call(*feeds, *(float(stop - start) for start, stop in bounds), float(total))
 
-    def _build(self, active: int) -> tuple[Callable[..., Any], tuple[int, ...]]:
-        graph = build(self.item, self._session.placement, active)
+    def _build(
+        self, key: tuple[int, ...], bounds: Sequence[tuple[int, int]]
+    ) -> tuple[Callable[..., Any], tuple[int, ...]]:
+        sizes = [stop - start for start, stop in bounds] if len(key) > 1 else ()
+        graph = build(self.item, self._session.placement, key[0], sizes=sizes)
         self.graph = self.graph or graph
-        return self._session.import_graph(graph, f"{self._prefix}_{active}", self._doing), graph.inputs
+        return self._session.import_graph(graph, "_".join(map(str, (self._prefix, *key))), self._doing), graph.inputs
 
     def _doing(self) -> str:
         return f"{'training' if self.item.gradients else 'inference'} step {self._steps}"

@@ -29,6 +29,7 @@ def _check(reference: ReferenceModel, optimizer: str = "adam", *, builder="AllRe
         (17, 8, 3, True),  # a last batch of one example for three replicas
         (10, 2, 3, False),  # every batch is smaller than the number of replicas
         (3, 8, 3, False),  # one batch an epoch, smaller than asked for
+        (21, 7, 2, True),  # batches all alike that do not divide: 4 3
     ],
 )
 def test_sizes(examples: int, batch: int, replicas: int, share: bool):
@@ -38,6 +39,10 @@ def test_sizes(examples: int, batch: int, replicas: int, share: bool):
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_statistics_of_replicas_without_examples_do_not_count(builder: str):
     _check(BY_NAME["convolution"], "momentum", builder=builder, replicas=3, batch_size=10)
+
+
+def test_batches_that_are_all_alike():
+    _check(BY_NAME["convolution"], replicas=2, batch_size=11)
 
 
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])

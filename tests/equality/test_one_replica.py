@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import assert_equally_trained
-from tests.support.distributed import train_distributed
-from tests.support.models import BY_NAME, DENSE, MODELS, TWICE, ReferenceModel
+from tests.support.compare import assert_equally_trained, assert_same, named
+from tests.support.distributed import distributed, train_distributed
+from tests.support.models import BY_NAME, DENSE, EXAMPLES, MODELS, TWICE, ReferenceModel
 from tests.support.optimizers import OPTIMIZERS
-from tests.support.training import plain, train_plain
+from tests.support.training import plain, seeded, train_plain
 
 
 @pytest.fixture
@@ -46,3 +46,30 @@ def test_every_builder(builder: str):
 def test_every_optimizer(optimizer: str):
     actual = train_distributed(DENSE, optimizer, replicas=1)
     assert_equally_trained(plain(DENSE, optimizer), actual, tolerance=0.0)
+
+
+@pytest.mark.parametrize("reference", MODELS, ids=str)
+def test_batches_that_are_all_alike(reference: ReferenceModel):
+    """TensorFlow knows numbers to divide by in advance, and multiplies with their reciprocals.
+
+    In what order it then multiplies constants, logged losses depend on what else the graph holds.
+    """
+    alike = {"batch_size": EXAMPLES // 2}
+    expected = train_plain(reference, "adam", **alike)
+    actual = train_distributed(reference, "adam", builder="AllReduce", replicas=1, **alike)
+    assert_same({**expected.weights, **expected.optimizer}, {**actual.weights, **actual.optimizer}, tolerance=0.0)
+    assert_equally_trained(expected, actual)
+
+
+def test_single_batches():
+    """Of the first size Keras knows, like of data whose batches are all alike; of the others it does not."""
+    reference, weights = BY_NAME["convolution"], []
+    data = reference.data()
+    for wrap in (lambda model: model, lambda model: distributed(model, replicas=1)):
+        model = seeded(reference.build)
+        model.compile(**reference.compile_arguments("adam"))
+        front = wrap(model)
+        for size in (10, 10, 7, 11, 10):
+            front.train_on_batch(data.x[:size], data.y[:size])
+        weights.append(named([*model.weights, *model.optimizer.variables]))
+    assert_same(*weights, tolerance=0.0)

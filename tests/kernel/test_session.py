@@ -46,6 +46,18 @@ def test_rows_come_back_in_the_order_of_the_batch():
     session.close()
 
 
+def test_batches_of_the_usual_size_have_a_graph_of_their_own():
+    item = capture(trace(_identity_step, {}, X, concat_outputs=True))
+    session = DistributedSession(inference(NAMES))
+    step = session.add(item, usual=7)
+    for total in (7, 8, 7, 2):
+        x = np.arange(3.0 * total).reshape(total, 3)
+        np.testing.assert_array_equal(step([x], total)[0], x)
+    shapes = [node.attr["shape"].shape for node in step.graph.graph_def.node if node.op == "EnsureShape"]
+    assert [tf.TensorShape(shape).as_list() for shape in shapes] == [[3, 3], [2, 3], [2, 3]]
+    session.close()
+
+
 def test_a_closed_session_says_so():
     item = dense_item()
     session = DistributedSession(placed(item, AllReduce()))
