@@ -172,7 +172,7 @@ class Step:
         self._session = session
         self._prefix = prefix
         self._usual = usual
-        self._callables: dict[tuple[int, ...], tuple[Callable[..., Any], tuple[int, ...]]] = {}
+        self._callables: dict[tuple[int, bool], tuple[Callable[..., Any], tuple[int, ...]]] = {}
         self._batches = Batches(item)
         self._steps = 0
         self.item = item
@@ -185,20 +185,20 @@ class Step:
         count = len(self._session.placement.replicas)
         active = max(1, min(total, count))
         bounds = slices(total, count)[:active] if active > 1 else [(0, total)]
-        key = (active, total) if total == self._usual else (active,)
+        key = active, total == self._usual
         if key not in self._callables:
-            self._callables[key] = self._build(key, bounds)
+            self._callables[key] = self._build(*key, [stop - start for start, stop in bounds])
         call, inputs = self._callables[key]
         feeds = [array for start, stop in bounds for array in self._batches.part(arrays, inputs, start, stop)]
         return call(*feeds, *(float(stop - start) for start, stop in bounds), float(total))
 
     def _build(
-        self, key: tuple[int, ...], bounds: Sequence[tuple[int, int]]
+        self, active: int, usual: bool, sizes: Sequence[int]
     ) -> tuple[Callable[..., Any], tuple[int, ...]]:
-        sizes = [stop - start for start, stop in bounds] if len(key) > 1 else ()
-        graph = build(self.item, self._session.placement, key[0], sizes=sizes)
+        graph = build(self.item, self._session.placement, active, sizes=sizes if usual else ())
         self.graph = self.graph or graph
-        return self._session.import_graph(graph, "_".join(map(str, (self._prefix, *key))), self._doing), graph.inputs
+        name = f"{self._prefix}_{active}{'_usual' if usual else ''}"
+        return self._session.import_graph(graph, name, self._doing), graph.inputs
 
     def _doing(self) -> str:
         return f"{'training' if self.item.gradients else 'inference'} step {self._steps}"
