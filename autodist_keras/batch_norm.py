@@ -1,7 +1,7 @@
 """Batch normalization with `synchronized=True`: the statistics of the whole batch, whichever replica has which rows.
 
 Sums, sums of squares and counts are added over the replicas while the step runs; so are the gradients that flow back
-through them. The result equals one device's.
+through them. The result equals one device's, of what a mask leaves too, by the formula that Keras has for it.
 """
 
 from __future__ import annotations
@@ -28,22 +28,28 @@ def synchronized(model: Any, trace: Any) -> Iterator[None]:
 
 
 def _statistics(layer: Any, trace: Any) -> Any:
-    own_rows_only = layer._moments
+    axes = layer._reduction_axes
+
+    def added_up(values: Any) -> Any:
+        return _sum_over_replicas(tf.reduce_sum(values, axis=axes, keepdims=True), trace)
 
     def statistics(inputs: Any, mask: Any) -> Any:
         if mask is not None:
-            # Keras does not synchronize masked statistics either.
-            return own_rows_only(inputs, mask)
+            return of_the_kept(inputs, mask)
         dtype = inputs.dtype
         x = tf.cast(inputs, tf.float32) if dtype.size < 4 else inputs
-        axes = layer._reduction_axes
-        rows, total, squares = (
-            _sum_over_replicas(tf.reduce_sum(part, axis=axes, keepdims=True), trace)
-            for part in (tf.ones_like(x), x, tf.square(x))
-        )
+        rows, total, squares = (added_up(part) for part in (tf.ones_like(x), x, tf.square(x)))
         mean = tf.math.divide_no_nan(total, rows)
         variance = tf.maximum(tf.math.divide_no_nan(squares, rows) - tf.square(mean), 0.0)
         return tf.cast(tf.squeeze(mean, axes), dtype), tf.cast(tf.squeeze(variance, axes), dtype)
+
+    def of_the_kept(inputs: Any, mask: Any) -> Any:
+        kept = tf.cast(tf.broadcast_to(tf.expand_dims(mask, -1), tf.shape(inputs)), tf.bool)
+        nothing = tf.zeros_like(inputs)
+        rows = added_up(tf.cast(kept, inputs.dtype)) + keras.backend.epsilon()
+        mean = added_up(tf.where(kept, inputs, nothing)) / rows
+        variance = added_up(tf.square(tf.where(kept, inputs - mean, nothing))) / rows
+        return tf.squeeze(mean), tf.squeeze(variance)
 
     return statistics
 

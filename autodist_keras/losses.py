@@ -20,6 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from autodist_core.capture.walks import reached_from, sources
 from autodist_keras.hooks import hook
 
 _UNREDUCED = ("none", None)
@@ -30,6 +31,12 @@ _OWN = (
 _ONE_NUMBER = (
     "loss {!r} makes one number of a batch, which counts as a mean over its examples; for a sum, return a value for "
     "each example from a keras.losses.Loss of reduction='sum'"
+)
+_COUPLED = "loss {!r} compares the examples of a batch with each other, and a replica only its own"
+_COUPLING = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
+_ADDED = (
+    "an add_loss term of one number counts as a mean over the examples; for a sum, add a tensor with a value for each "
+    "example"
 )
 
 
@@ -60,8 +67,7 @@ def said_of_own(model: Any) -> tuple[str, ...]:
 
 def said_of(model: Any, trace: Any) -> tuple[str, ...]:
     """What the plan says of the losses of a traced training step."""
-    numbers = [_ONE_NUMBER.format(name) for name in dict.fromkeys(trace.numbers)]
-    return (*numbers, *(() if trace.reduced else said_of_own(model)))
+    return (*dict.fromkeys(trace.remarks), *(() if trace.reduced else said_of_own(model)))
 
 
 @contextmanager
@@ -105,9 +111,12 @@ class _Corrected:
         if "losses" not in seen:
             return value
         trace.reduced |= value.shape.rank == 0
-        if seen["losses"].shape.rank == 0:
-            if any(leaf.shape.rank != 1 for leaf in keras.tree.flatten(y_pred)):
-                trace.numbers.append(self._loss.name)
+        one_number = seen["losses"].shape.rank == 0
+        if isinstance(self._loss, _COUPLING) and (one_number or isinstance(self._loss, keras.losses.Circle)):
+            trace.remarks.append(_COUPLED.format(self._loss.name))
+        elif one_number and any(leaf.shape.rank != 1 for leaf in keras.tree.flatten(y_pred)):
+            trace.remarks.append(_ONE_NUMBER.format(self._loss.name))
+        if one_number:
             return value if sample_weight is None else self._of_weighted_scalar(value, seen["losses"], sample_weight)
         masks = [m for m in (mask, seen["mask"]) if m is not None]
         factor = self._factor(masks, sample_weight, value.dtype)
@@ -167,7 +176,15 @@ def _per_example(loss: Any, trace: Any) -> Any:
     """Keras sums an `add_loss` term that has a value for each example; a scalar counts as a mean."""
     if loss.shape.rank is None or (loss.shape.rank > 0 and loss.shape[0] is None):
         return loss * trace.whole(loss.dtype)
+    if tf.is_symbolic_tensor(loss) and _looks_at_examples(loss):
+        trace.remarks.append(_ADDED)
     return loss
+
+
+def _looks_at_examples(value: Any) -> bool:
+    """Whether a value is made of the step's data; a regularizer is made of variables alone."""
+    behind = reached_from([value.op], sources).values()
+    return any(operation.type == "Placeholder" and operation.outputs[0].dtype != tf.resource for operation in behind)
 
 
 def _single(metrics: Iterable[Any]) -> Iterator[Any]:

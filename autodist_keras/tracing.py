@@ -44,8 +44,8 @@ class Trace:
     """Where gradients come to count this replica's part of the batch."""
     reduced: bool = False
     """Whether a compiled loss was asked for a number: what Keras reduces is corrected."""
-    numbers: list[str] = field(default_factory=list)
-    """The compiled losses that made a number of a batch by themselves."""
+    remarks: list[str] = field(default_factory=list)
+    """What the plan says of the losses that were met."""
     inside: int = 0
     refusal: CaptureError | None = None
 

@@ -13,6 +13,10 @@ from autodist_keras.tracing import optimizers_of
 from autodist_keras.variables import Entry, ModelVariables
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-1}
+_UNEXPLAINED = (
+    "Nothing in the plan explains it. If no layer or loss of the model mixes the examples of a batch (a mean over the "
+    "batch axis, say) or takes rows by their position, it is a defect worth reporting."
+)
 
 
 def verify(distributed: Any, x: Any, y: Any, steps: int) -> str:
@@ -141,6 +145,6 @@ def _table(
         said = "; ".join(explanation.remarks)
         raise ValueError(
             f"training over replicas differs from one device in {'; '.join(wrong)}. "
-            + (f"The plan says: {said}." if said else "Nothing in the plan explains it: a defect worth reporting.")
+            + (f"The plan says: {said}." if said else _UNEXPLAINED)
         )
     return "\n".join(lines)

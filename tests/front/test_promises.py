@@ -192,6 +192,52 @@ def test_a_compiled_sum_is_the_whole_batchs_in_a_custom_step_too(build, loss: st
         assert "note" not in front.verify(data.x, data.y)
 
 
+def _adds(*layer: keras.layers.Layer) -> keras.Model:
+    first = keras.layers.Dense(3, kernel_regularizer="l2", name="first")
+    return keras.Sequential([keras.Input((5,)), first, *layer, keras.layers.Dense(1, name="out")])
+
+
+class AddsSum(keras.layers.Layer):
+    """Adds one number of all examples."""
+
+    def call(self, x):
+        self.add_loss(0.01 * keras.ops.sum(x**2))
+        return x
+
+
+COUPLED = {
+    "dice": (keras.losses.Dice, lambda y: y),
+    "tversky": (keras.losses.Tversky, lambda y: y),
+    "circle": (keras.losses.Circle, lambda y: (y[:, 0] > 0).astype("int64")),
+}
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_losses_that_compare_examples_are_named(name: str):
+    loss, labels = COUPLED[name]
+    model, data = _adds(), dense_data(16)
+    model.compile(keras.optimizers.SGD(0.1), loss(name=name), jit_compile=False)
+    note = f"loss '{name}' compares the examples of a batch with each other"
+    with distributed(model) as front:
+        assert f"note: {note}" in front.plan(data.x, labels(data.y))
+        with pytest.raises(ValueError, match=rf"differs from one device in .*\. The plan says: {note}"):
+            front.verify(data.x, labels(data.y))
+
+
+def test_an_added_number_counts_as_a_mean_and_a_regularizer_does_not():
+    data, note = dense_data(16), "an add_loss term of one number counts as a mean over the examples; for a sum, add"
+    for layers, said in (((AddsSum(),), True), ((), False)):
+        model = _adds(*layers)
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+        with distributed(model) as front:
+            assert (note in front.plan(data.x, data.y)) == said
+            if said:
+                with pytest.raises(ValueError, match=rf"differs from one device in .*\. The plan says: {note}"):
+                    front.verify(data.x, data.y)
+            else:
+                assert "note" not in front.verify(data.x, data.y)
+
+
 COUNT_AS_MEANS = {
     "step": (lambda: ByHand(_sum), {}, "train_step is the model's own"),
     "compute_loss": (OwnLoss, {}, "compute_loss is the model's own"),
