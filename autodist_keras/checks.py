@@ -54,7 +54,7 @@ def replicas(spec: ResourceSpec) -> tuple[str, ...]:
 def compiled(model: Any) -> None:
     """Raise unless `compile` was called."""
     if not model.compiled:
-        raise ValueError("You must call `compile()` before planning a training step with data.")
+        raise ValueError(f"model {model.name!r} is not compiled, so it has no training step yet. Call compile() first.")
 
 
 def built(model: Any) -> None:
@@ -119,9 +119,14 @@ def claimed(model: Any, owner: Any) -> Iterator[None]:
         vars(model).pop(CLAIM, None)
 
 
-def say_without_effect(model: Any) -> None:
-    """Log what was asked for in `compile` and is not done."""
+def say_what_is_not_done(model: Any, spec: ResourceSpec) -> None:
+    """Log what was asked for in `compile` and is not done, and that nothing is distributed where it is not."""
     lines = without_effect(model)
+    if len(replicas(spec)) == 1:
+        lines.append(
+            f"single replica: {replicas(spec)[0]} computes the whole batch, as with plain Keras. A resource spec says "
+            "what else there is: GPUs under 'gpus', processors under 'cpus', other machines under 'nodes'"
+        )
     if lines:
         _log.warning("%s.", "; ".join(lines))
 

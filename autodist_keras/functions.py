@@ -118,7 +118,7 @@ class StepFunction:
         if not self._mentioned and total < replicas:
             _log.warning(
                 "A batch of %d examples leaves %d of %d replicas idle; larger batches keep them all busy.",
-                total, replicas - max(total, 1), replicas,
+                total, replicas - total, replicas,
             )
         self._mentioned = True
 

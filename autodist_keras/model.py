@@ -10,6 +10,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -25,6 +26,7 @@ from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime import AnySession, DistributedSession, LastingSession
 from autodist_core.strategy.base import StrategyBuilder
 from autodist_keras import checks, planning
+from autodist_keras.batches import first_batch
 from autodist_keras.compressor_state import CompressorState
 from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
 from autodist_keras.hooks import hook
@@ -108,40 +110,40 @@ class DistributedModel:
 
     def compile(self, *args: Any, strategy: Any = None, **kwargs: Any) -> None:
         """Keras's `compile`, and optionally another strategy; the weights stay."""
-        if strategy is not None:
-            self.strategy = strategy
-        self.model.compile(*args, **kwargs)
+        strategy = self.strategy if strategy is None else SETTINGS["strategy"](strategy)
         self._forget()
+        self.model.compile(*args, **kwargs)
+        self.strategy = strategy
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `fit`, over all replicas."""
         with self._distributed():
-            return self.model.fit(*args, **kwargs)
+            return self._keras("fit")(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `evaluate`, over all replicas."""
         with self._distributed():
-            return self.model.evaluate(*args, **kwargs)
+            return self._keras("evaluate")(*args, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `predict`, over all replicas; results in the order of the data."""
         with self._distributed():
-            return self.model.predict(*args, **kwargs)
+            return self._keras("predict")(*args, **kwargs)
 
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `train_on_batch`; the batch is split over the replicas."""
         with self._distributed():
-            return self.model.train_on_batch(*args, **kwargs)
+            return self._keras("train_on_batch")(*args, **kwargs)
 
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `test_on_batch`; the batch is split over the replicas."""
         with self._distributed():
-            return self.model.test_on_batch(*args, **kwargs)
+            return self._keras("test_on_batch")(*args, **kwargs)
 
     def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `predict_on_batch`; the batch is split over the replicas."""
         with self._distributed():
-            return self.model.predict_on_batch(*args, **kwargs)
+            return self._keras("predict_on_batch")(*args, **kwargs)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Keras's `save`: the file is that of the plain model, and holds the compressors' state besides."""
@@ -155,6 +157,12 @@ class DistributedModel:
         if self._depth:
             raise SessionError("this DistributedModel is training: load the compressors' state afterwards.")
         self.set_compressor_state(CompressorState.read(path))
+
+    def _keras(self, name: str) -> Any:
+        """The model's method of that name, not this wrapper's, which `model.fit = dm.fit` puts in its place."""
+        found = getattr(self.model, name)
+        ours = getattr(found, "__self__", None) is self
+        return partial(getattr(type(self.model), name), self.model) if ours else found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped model."""
@@ -177,6 +185,8 @@ class DistributedModel:
             value = SETTINGS[name](value)
             if "_functions" in vars(self):
                 self._forget()
+        if name == "model" and name in vars(self):
+            raise AttributeError("a DistributedModel keeps its model: wrap the other one, DistributedModel(other, ...)")
         if name in _OWN:
             object.__setattr__(self, name, value)
             if name in OF_THE_CLUSTER and "_fleet" in vars(self):
@@ -207,7 +217,7 @@ class DistributedModel:
         Without data, the model must be built and the tables of Embedding layers are taken to be sparse; with a batch
         (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
         """
-        captured = self._captured() or (self._captured_for(data) if data else None)
+        captured = self._captured() or (self._captured_for(first_batch("plan", self.model, *data)) if data else None)
         item = captured.item if captured else planning.assumed_item(self.model)
         remarks = captured.remarks if captured else said_of_own(self.model)
         return planning.plan(
@@ -335,7 +345,7 @@ class DistributedModel:
             if function is None:
                 if mode == "train":
                     checks.optimizer(self.model)
-                    checks.say_without_effect(self.model)
+                    checks.say_what_is_not_done(self.model, self.resource_spec)
                 step = getattr(self.model, f"{mode}_step")
                 function = self._functions[mode] = StepFunction(
                     self.model, step, mode == "predict", self._open, self._fuses

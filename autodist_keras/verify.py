@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from autodist_keras.batches import first_batch
 from autodist_keras.tracing import optimizers_of
 from autodist_keras.variables import Entry, ModelVariables
 
@@ -26,8 +27,7 @@ def verify(distributed: Any, x: Any, y: Any, steps: int) -> str:
     """
     model = distributed.model
     data = _same_each_time(x, y, steps)
-    first = next(iter(data)) if isinstance(data, tf.data.Dataset) else data[0]
-    _require_targets(model, first)
+    first = first_batch("verify", model, data)
     # Creates what is still missing of model and optimizers, so that both ways start from one complete state.
     captured = distributed._captured_for(first)
     entries = _entries(model)
@@ -94,19 +94,6 @@ def _same_each_time(x: Any, y: Any, steps: Any) -> Any:
 def _taken(data: Any, steps: int) -> list[Any]:
     count = data.num_batches
     return [data[index] for index in range(steps if count is None else min(steps, count))]
-
-
-def _require_targets(model: Any, batch: Any) -> None:
-    own = keras.Model.train_step is type(model).train_step and keras.Model.compute_loss is type(model).compute_loss
-    if own and model.compiled and model._compile_loss is not None and _targets(batch) is None:
-        raise ValueError(
-            f"verify: model {model.name!r} is compiled with a loss, which needs targets. "
-            "Pass them, verify(x, y), or a dataset whose batches have them."
-        )
-
-
-def _targets(batch: Any) -> Any:
-    return keras.utils.unpack_x_y_sample_weight(batch)[1]
 
 
 def _entries(model: Any) -> tuple[Entry, ...]:

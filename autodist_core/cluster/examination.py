@@ -188,7 +188,7 @@ class _Examiner:
             (problem,) = probes.reach(self.secret, [(chief.address, port)], self._deadlines.reach)
             if problem:
                 what = f"this program cannot reach its own agent at port {port}: {problem}"
-                self._note(chief, f"{what}. Is {chief.address} an address of this machine?")
+                self._note(chief, f"{what} (is {chief.address} an address of this machine?)")
 
 
 def _pair(source: Node, target: Node, problem: str) -> Pair:

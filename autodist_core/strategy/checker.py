@@ -63,8 +63,7 @@ class _Checker:
             variable = self.variables.get(name)
             if variable is None:
                 yield self.unknown(name)
-            else:
-                yield from self.node(node, variable)
+            yield from self.node(node, name, variable)
         for name in self.variables:
             if name not in names:
                 yield f"trainable variable '{name}' has no node. Add one that says how it is synchronized."
@@ -96,8 +95,9 @@ class _Checker:
         hint = did_you_mean(name, self.variables)
         return f"strategy names variable '{name}', which the captured graph does not train.{hint}"
 
-    def node(self, node: Node, variable: Variable) -> Iterator[str]:
-        whose = f"'{variable.name}'"
+    def node(self, node: Node, name: str, variable: Variable | None) -> Iterator[str]:
+        """What is wrong with a node; of one whose variable is not known, what is wrong with any variable."""
+        whose = f"'{name}'"
         parts = node.part_config
         if parts and not node.partitioner:
             yield f"{whose} has part_config and no partitioner. Set it, such as '2,1' for two shards of a matrix."
@@ -109,14 +109,14 @@ class _Checker:
                 yield f"{whose}: {error}"
             else:
                 shards = config.num_shards
-                yield from self.partition(whose, config, variable)
+                yield from self.partition(whose, config, variable) if variable else ()
                 if parts and len(parts) != shards:
                     yield (
                         f"{whose}: partitioner '{node.partitioner}' makes {shards} shards, and part_config has "
                         f"{len(parts)}. Give one for each shard, or none."
                     )
         for index, part in enumerate(parts):
-            yield from self.part(f"{whose}, shard {index}", index, part, node, variable)
+            yield from self.part(f"{whose}, shard {index}", part, variable.part_name(index) if variable else "")
         # What the node itself says counts for the shards that say nothing, or for the whole.
         if not parts or any(part.WhichOneof("synchronizer") is None for part in parts):
             yield from self.synchronizer(whose, node, 1 if parts else max(shards, 1))
@@ -136,9 +136,8 @@ class _Checker:
                 f"and it has {variable.shape[config.axis]} entries. A shard holds at least one."
             )
 
-    def part(self, whose: str, index: int, part: Node, node: Node, variable: Variable) -> Iterator[str]:
-        expected = variable.part_name(index)
-        if part.var_name and variable_name(part.var_name) != expected:
+    def part(self, whose: str, part: Node, expected: str) -> Iterator[str]:
+        if part.var_name and expected and variable_name(part.var_name) != expected:
             yield f"{whose} is named '{part.var_name}' in part_config. Name it '{expected}', or leave the name out."
         if part.partitioner or part.part_config:
             yield f"{whose} is split again in part_config. A variable is split once: give it more shards instead."

@@ -66,6 +66,16 @@ def test_a_strategy_of_a_wrong_type():
         DistributedModel(_compiled(), ResourceSpec.local(cpus=2), strategy=42).plan()
 
 
+def test_a_wrapper_keeps_its_model_and_a_compile_that_fails_its_strategy():
+    model = _compiled()
+    with distributed(model, strategy=AllReduce()) as front:
+        with pytest.raises(AttributeError, match=r"keeps its model: wrap the other one, DistributedModel\(other"):
+            front.model = keras.Sequential()
+        with pytest.raises(ValueError, match="nonsense"):
+            front.compile("nonsense", "mse", strategy="PS")
+        assert front.model is model and isinstance(front.strategy, AllReduce)
+
+
 def test_a_second_wrapper_around_the_same_model_takes_turns():
     model, data = _compiled(), dense_data()
     with distributed(model) as first, distributed(model, replicas=3) as second:
@@ -140,6 +150,20 @@ def test_the_plan_of_an_unbuilt_model_asks_for_data():
         front.plan()
 
 
+def test_the_plan_of_arrays_without_targets_asks_for_them():
+    asks = pytest.raises(ValueError, match=r"^plan: .* needs targets\. Pass them, plan\(x, y\)")
+    with distributed(_compiled()) as front, asks:
+        front.plan(dense_data().x)
+
+
+@pytest.mark.parametrize("use", ["plan", "verify"])
+def test_what_needs_a_training_step_asks_for_compile(use: str):
+    data = dense_data()
+    asks = pytest.raises(ValueError, match=r"'dense' is not compiled.* Call compile\(\)")
+    with distributed(seeded(DENSE.build)) as front, asks:
+        getattr(front, use)(data.x, data.y)
+
+
 def test_a_missing_optimizer():
     data, model = dense_data(), seeded(DENSE.build)
     before = named(model.weights)
@@ -181,13 +205,13 @@ def test_a_batch_smaller_than_the_number_of_replicas_is_mentioned(caplog, capsys
     assert re.search(r"(?s)batch.*2.*3 replicas|3 replicas.*batch.*2", text)
 
 
-def test_a_single_replica_is_mentioned(caplog, capsys):
-    def action():
-        with distributed(_compiled(), replicas=1) as front:
-            print(front.plan())
-
-    text = _said(caplog, capsys, action)
-    assert re.search(r"(?i)(single|one|only 1|1) replica\b", text)
+@pytest.mark.parametrize("use", ["plan", "fit"])
+def test_a_single_replica_is_mentioned(caplog, capsys, use: str):
+    data = dense_data()
+    with distributed(_compiled(), replicas=1) as front:
+        calls = {"plan": lambda: print(front.plan()), "fit": lambda: front.fit(data.x, data.y, verbose=0)}
+        text = _said(caplog, capsys, calls[use])
+    assert "single replica: " in text
 
 
 @pytest.mark.parametrize("asked, line", [

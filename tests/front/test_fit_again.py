@@ -104,6 +104,17 @@ def test_afterwards_the_model_is_keras_again():
     assert_same({k: v for k, v in expected.items() if k.startswith("state")}, flat({"state": state(model)}))
 
 
+def test_fit_may_take_the_place_of_the_models_own():
+    def program(front, model):
+        if front is not model:
+            model.fit, model.evaluate = front.fit, front.evaluate
+        data = dense_data()
+        history = model.fit(data.x, data.y, validation_data=(data.x, data.y), epochs=2, **QUIET).history
+        return [history, model.evaluate(data.x, data.y, verbose=0)]
+
+    assert_same_outcome(program)
+
+
 def test_other_attributes_are_the_models():
     model = seeded(DENSE.build)
     with distributed(model) as front:

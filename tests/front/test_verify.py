@@ -152,6 +152,14 @@ def test_an_optimizer_of_a_part_of_the_model_is_built_for_that_part_only():
     assert 0 < len(model.critic_optimizer._trainable_variables) < len(model.trainable_variables)
 
 
+def test_the_plan_takes_a_dataset_as_well():
+    data = dense_data()
+    with distributed(_compiled()) as front:
+        expected = front.plan(data.x, data.y)
+        assert front.plan(tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(4)) == expected
+        assert front.plan(_pydataset(data)[0]) == expected
+
+
 REFUSED = {
     "steps=0": (lambda verify, data: verify(data.x, data.y, steps=0), ValueError,
                 "verify(steps=0): expected a whole number of steps, at least 1."),

@@ -201,14 +201,14 @@ def test_everything_that_is_refused():
 
 def test_all_violations_at_once():
     strategy = written(
-        Node(var_name="wieght", PSSynchronizer=on(CPU0)),
+        Node(var_name="wieght", partitioner="a,b", PSSynchronizer=on("localhost:CPU:7", staleness=-3)),
         Node(var_name="w", PSSynchronizer=on("localhost:CPU:9", staleness=-2)),
         Node(var_name="b", partitioner="5", AllReduceSynchronizer=Reduce(group=99, compressor=7)),
         replicas=(CPU0, CPU0),
         rest=(),
     )
     error = refused(strategy)
-    assert len(error.violations) == 8
+    assert len(error.violations) == 11
     assert all(violation in str(error) for violation in error.violations)
     goldens.check("strategy_errors_together", str(error))
 
