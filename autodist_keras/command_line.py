@@ -20,6 +20,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strategy", metavar="NAME", help=f"{', '.join(BUILDERS)}, or by default Parallax"
     )
+    parser.add_argument(
+        "--no-share-memory", dest="share_memory", action="store_const", const=False,
+        help="the plan for share_memory=False: replicas on the CPUs of one machine do as the strategy says",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -28,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
     # A model takes seconds to load: what can be wrong without it comes first.
     spec, builder = ResourceSpec(options.file), resolve(options.strategy)
-    print(DistributedModel(saved_model(options.model), spec, builder).plan())
+    print(DistributedModel(saved_model(options.model), spec, builder, options.share_memory).plan())
     return 0
 
 

@@ -114,6 +114,11 @@ def test_a_plan_is_the_saved_models(tmp_path, capsys):
         assert capsys.readouterr().out == wanted + "\n"
     assert "ps(10.0.0.1:CPU:0)" in wanted
 
+    (tmp_path / "two.yml").write_text("nodes: [{address: localhost, cpus: [0, 1]}]")
+    for words, where in (([], "in shared memory"), (["--no-share-memory"], "ps(localhost:CPU:0)")):
+        assert main(["plan", str(tmp_path / "two.yml"), "--model", saved, "--strategy", "PS", *words]) == 0
+        assert where in capsys.readouterr().out
+
     assert main(["plan", cluster, "--model", saved, "--strategy", "PartitonedPS"]) == 1
     assert capsys.readouterr().err.startswith("autodist plan: unknown strategy 'PartitonedPS'. Did you mean")
     assert main(["plan", cluster, "--model", "none.keras"]) == 1
