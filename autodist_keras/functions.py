@@ -78,15 +78,17 @@ class StepFunction:
 
     def __init__(
         self, model: Any, step: Callable[[Any], Any], concat: bool, open_session: Callable[[GraphItem], State],
-        fused_updates: bool = False,
+        fused_updates: bool = False, alone: bool = False,
     ) -> None:
         self._model = model
         self._step = step
         self._concat = concat
         self._open_session = open_session
         self._fused_updates = fused_updates
+        self._alone = alone
+        """Whether there is one replica, so that its batches are the whole ones."""
         self._known: dict[
-            tuple[Any, ...], tuple[tuple[tf.TensorSpec, ...], AnyStep | LastingStep, Callable[..., Any]]
+            tuple[Any, ...], list[tuple[tuple[tf.TensorSpec, ...], AnyStep | LastingStep, Callable[..., Any]]]
         ] = {}
         self.captured: Captured | None = None
         self._mentioned = False
@@ -103,9 +105,7 @@ class StepFunction:
         own, in which TensorFlow computes in advance what depends on it, and rounds accordingly.
         """
         batch = read_batch(data)
-        specs, step, rebuild = self._known.get(batch.signature) or self._learn(batch, None, alike)
-        if not all(spec.shape.is_compatible_with(seen.shape) for spec, seen in zip(specs, batch.specs, strict=True)):
-            specs, step, rebuild = self._learn(batch, specs, alike)
+        step, rebuild = self._step_for(batch, alike)
         state = self.state
         self._mention_idle(batch.total, len(state.session.placement.replicas))
         state.before_step()
@@ -134,16 +134,30 @@ class StepFunction:
         batch = read_batch(keras.tree.map_structure(_one_of_zeros, iterator.element_spec))
         self.capture(batch, self.specs_for(batch))
 
-    def _learn(self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None, alike: bool) -> tuple[Any, ...]:
-        """Capture for this batch; axes in which it differs from earlier ones become dynamic."""
-        specs = self.specs_for(batch, known)
+    def _step_for(self, batch: Batch, alike: bool) -> tuple[AnyStep | LastingStep, Callable[..., Any]]:
+        alternatives = self._known.get(batch.signature, [])
+        for specs, step, rebuild in alternatives:
+            if all(spec.shape.is_compatible_with(seen.shape) for spec, seen in zip(specs, batch.specs, strict=True)):
+                return step, rebuild
+        # The last of them is the most general.
+        return self._learn(batch, alternatives[-1][0] if alternatives else None, alike)
+
+    def _learn(
+        self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None, alike: bool
+    ) -> tuple[AnyStep | LastingStep, Callable[..., Any]]:
+        """Capture for this batch; axes in which it differs from earlier ones become dynamic.
+
+        Of batches that are all alike, one replica's step is captured with the sizes that Keras would trace it with.
+        """
+        alike = alike and not (self._alone and known)
+        specs = batch.specs if alike and self._alone else self.specs_for(batch, known)
         captured = self.capture(batch, specs)
         self.captured = self.captured or captured
         self.state = self._open_session(captured.item)
         step = self.state.session.add(captured.item, batch.total if alike else None)
         self.state.watch(captured.entries)
-        self._known[batch.signature] = specs, step, captured.rebuild
-        return self._known[batch.signature]
+        self._known.setdefault(batch.signature, []).append((specs, step, captured.rebuild))
+        return step, captured.rebuild
 
 
 def _one_of_zeros(spec: tf.TensorSpec) -> Any:

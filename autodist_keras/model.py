@@ -348,7 +348,8 @@ class DistributedModel:
                     checks.say_what_is_not_done(self.model, self.resource_spec)
                 step = getattr(self.model, f"{mode}_step")
                 function = self._functions[mode] = StepFunction(
-                    self.model, step, mode == "predict", self._open, self._fuses
+                    self.model, step, mode == "predict", self._open, self._fuses,
+                    len(self.resource_spec.replica_devices) == 1,
                 )
             run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
             object.__setattr__(self.model, f"{mode}_function", run)

@@ -2,7 +2,7 @@
 
 A label out of range, an assertion, a metric that raises: each would otherwise end the step with some variables written
 and others not. So the update of an occurrence waits for every gradient and side effect before it, and what compute
-writes (batch statistics, metrics) waits for the gradients too, unless these need what is written.
+writes (batch statistics, metrics) waits for the gradients, results and what else is written, unless these need it.
 
 On CPU devices of one process a gradient counts as there once nothing on the way to it can fail. The rest of the
 backward pass then runs along with the first updates, whose time is the memory's rather than the processor's. A GPU can
@@ -36,16 +36,16 @@ class Barriers(Kernel):
             name for name in _side_effects(captured)
             if name not in draft.late and not _follows_update(captured, name)
         ]
+        results = _results(draft, side)
         for occurrence in captured.occurrences:
-            gradients = [
-                editor.node_of(name) for gradient in captured.item.gradients if gradient.occurrence == occurrence
-                for name in draft.sources(gradient)
-            ]
-            if draft.placement.on_cpus_of_one_process:
+            applied = [each for each in captured.item.gradients if each.occurrence == occurrence]
+            gradients = [editor.node_of(name) for gradient in applied for name in draft.sources(gradient)]
+            # Of what is no number, any gradient may have been handed to the tape.
+            if draft.placement.on_cpus_of_one_process and all(gradient.weighted for gradient in applied):
                 gradients = last_to_fail(captured, gradients)
             if occurrence == captured.occurrences[0]:
-                _hold_back(draft, gradients, side)
-            _add(draft, barrier(occurrence), [*gradients, *side])
+                _hold_back(draft, gradients, side, results)
+            _add(draft, barrier(occurrence), dict.fromkeys([*gradients, *side, *results]))
 
 
 def _add(draft: Draft, name: str, waits_for: Iterable[str]) -> str:
@@ -65,6 +65,30 @@ def _side_effects(captured: Captured) -> list[str]:
     return captured.in_order(name for name in {*writes, *captured.item.targets} if not captured.is_update(name))
 
 
+def _results(draft: Draft, side: list[str]) -> list[str]:
+    """What compute returns, if that is there before the update."""
+    captured, awaited = draft.captured, set(side)
+    afterwards = {
+        touch.variable for name, touched in captured.touches.items() if name not in awaited
+        for touch in touched if touch.writes and not captured.is_update(name)
+    }
+
+    return [
+        name for name in map(editor.node_of, captured.item.outputs)
+        if _is_there(draft, name) and name not in draft.late and not _follows_update(captured, name)
+        and not _looks_at(captured, name, afterwards)
+    ]
+
+
+def _looks_at(captured: Captured, name: str, variables: set[str]) -> bool:
+    touched = (touch for node in captured.cone([name]) for touch in captured.touches.get(node, ()))
+    return any(touch.variable in variables for touch in touched)
+
+
+def _is_there(draft: Draft, name: str) -> bool:
+    return all(copied(replica, name) in draft.editor for replica in draft.busy)
+
+
 def _follows_update(captured: Captured, name: str) -> bool:
     """Whether a node of compute needs a value that an update of this step has written."""
     first = min((captured.index[node] for node in captured.update_of), default=captured.end)
@@ -75,10 +99,13 @@ def _follows_update(captured: Captured, name: str) -> bool:
     return any(t.variable in written for node in later for t in captured.touches.get(node, ()))
 
 
-def _hold_back(draft: Draft, gradients: list[str], side: list[str]) -> None:
-    touches = draft.captured.touches
-    writes = [name for name in side if any(touch.writes for touch in touches.get(name, ()))]
-    vital = [*gradients, *(name for name in side if name not in writes)]
+def _hold_back(draft: Draft, gradients: list[str], side: list[str], results: list[str]) -> None:
+    captured = draft.captured
+    writes = [name for name in side if any(touch.writes for touch in captured.touches.get(name, ()))]
+    values = [source for name in writes for source in captured.sources(name) if _is_there(draft, source)]
+    written = {touch.variable for name in writes for touch in captured.touches[name] if touch.writes}
+    others = [name for name in results if not _looks_at(captured, name, written)]
+    vital = list(dict.fromkeys([*gradients, *(name for name in side if name not in writes), *values, *others]))
     needed = _needed(draft, vital)
     held = [name for name in writes if not any(copied(replica, name) in needed for replica in draft.busy)]
     if held:

@@ -31,14 +31,14 @@ class DistributedGraph:
     """One step for all replicas: what to feed, what to fetch, what to run.
 
     `feeds` names, for each replica, the placeholders of those captured inputs that are read at all, `inputs` says which
-    these are.
+    these are. `counts` are the placeholders for how many examples each replica has, and all together; a graph for
+    batches of one size has none.
     """
 
     graph_def: Any
     feeds: tuple[tuple[str, ...], ...]
     inputs: tuple[int, ...]
-    examples: tuple[str, ...]
-    total: str
+    counts: tuple[str, ...]
     outputs: tuple[str, ...]
     steps: tuple[str, ...]
     initializers: tuple[str, ...]
@@ -61,8 +61,7 @@ def build(
     """
     draft = Draft.of(placement.partitioner.apply(item), placement, active, sizes)
     changes = run(draft, kernels)
-    examples = tuple(draft.examples(replica) for replica in draft.busy)
-    total = draft.total()
+    counts = () if sizes else (*(draft.examples(replica) for replica in draft.busy), draft.total())
     used = tuple(
         index for index, tensor in enumerate(item.inputs) if copied(draft.busy[0], tensor.name) in draft.editor
     )
@@ -70,6 +69,6 @@ def build(
         draft.editor.graph_def(),
         tuple(tuple(draft.fed(replica, item.inputs[index].name) for index in used) for replica in draft.busy),
         used,
-        examples, total, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
+        counts, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
         tuple(draft.kept),
     )

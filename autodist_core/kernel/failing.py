@@ -2,7 +2,7 @@
 
 The gradients that TensorFlow's tape derives do arithmetic on tensors whose shapes the forward pass has checked. What
 the tape did not derive (a custom gradient, the forward pass itself) and operations that look at values (assertions,
-lookups, labels, integer division) can fail.
+lookups, labels, integer division) can fail, and so can convolutions, whose libraries refuse some sizes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ _SAFE_IN_TAPE = frozenset({
     "Square", "Sub", "Sum", "Tanh",
     "BroadcastTo", "Cast", "ConcatV2", "Const", "ExpandDims", "Fill", "OnesLike", "Pack", "Pad", "Reshape",
     "SelectV2", "Shape", "ShapeN", "Slice", "Squeeze", "Tile", "Transpose", "Unpack", "ZerosLike",
-    "AvgPool3DGrad", "AvgPoolGrad", "BiasAddGrad", "Conv2DBackpropFilter", "Conv2DBackpropInput",
-    "Conv3DBackpropFilterV2", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropFilter",
-    "DepthwiseConv2dNativeBackpropInput", "EluGrad", "FusedBatchNormGradV3", "LeakyReluGrad", "MaxPoolGrad",
-    "Relu6Grad", "ReluGrad", "RsqrtGrad", "SeluGrad", "SigmoidGrad", "SoftplusGrad", "SoftsignGrad", "SqrtGrad",
-    "StridedSliceGrad", "TanhGrad",
+    "BiasAddGrad", "EluGrad", "LeakyReluGrad", "Relu6Grad", "ReluGrad", "RsqrtGrad", "SeluGrad", "SigmoidGrad",
+    "SoftplusGrad", "SoftsignGrad", "SqrtGrad", "StridedSliceGrad", "TanhGrad",
 })
 
 
 def last_to_fail(captured: Captured, names: Iterable[str]) -> list[str]:
-    """The nodes after which nothing can fail any more on the way to these values."""
+    """The nodes after which nothing can fail any more on the way to these gradients of a number.
+
+    If something else than numbers enters the backward pass from outside the tape, no shape is sure, and it is all.
+    """
+    names = list(names)
     doubtful: set[str] = set()
     seen: set[str] = set()
-    waiting = list(names)
+    waiting = names.copy()
     while waiting:
         name = waiting.pop()
         if name in seen:
@@ -43,8 +44,20 @@ def last_to_fail(captured: Captured, names: Iterable[str]) -> list[str]:
             waiting.extend(captured.sources(name))
         else:
             doubtful.add(name)
+    backward = _behind_the_tape(captured)
+    if any(name in backward and captured.shapes.get(name) != () for name in doubtful):
+        return names
     before = captured.cone(source for name in doubtful for source in captured.sources(name))
     return captured.in_order(doubtful - before)
+
+
+def _behind_the_tape(captured: Captured) -> set[str]:
+    """The nodes that depend on what the tape has derived."""
+    found: set[str] = set()
+    for name in captured.index:
+        if any(_TAPE in source or source in found for source in captured.sources(name)):
+            found.add(name)
+    return found
 
 
 def _is_safe(captured: Captured, name: str) -> bool:

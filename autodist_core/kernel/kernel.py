@@ -133,19 +133,20 @@ class Draft:
         return of_known_size if of_known_size in self.editor else copied(replica, name)
 
     def total(self) -> str:
-        """The placeholder that is fed the number of examples of the whole batch."""
-        name = "feed/total"
-        if name not in self.editor:
-            self.editor.add(
-                "Placeholder", name, device=self.placement.tasks.chief, dtype=tf.float64, shape=tf.TensorShape([])
-            )
-        return name
+        """The number of examples of the whole batch."""
+        return self._count("feed/total", sum(self.sizes), self.placement.tasks.chief)
 
     def examples(self, replica: Replica) -> str:
-        """The placeholder that is fed a replica's number of examples."""
-        name = f"feed/{replica.prefix}/examples"
-        if name not in self.editor:
-            self.editor.add("Placeholder", name, device=replica.host, dtype=tf.float64, shape=tf.TensorShape([]))
+        """A replica's number of examples."""
+        size = self.sizes[self.active.index(replica.index)] if self.sizes else 0
+        return self._count(f"feed/{replica.prefix}/examples", size, replica.host)
+
+    def _count(self, name: str, known: int, device: str) -> str:
+        """A constant if the graph is for known sizes, else a placeholder."""
+        if name not in self.editor and self.sizes:
+            self.editor.constant(name, float(known), tf.float64, device)
+        elif name not in self.editor:
+            self.editor.add("Placeholder", name, device=device, dtype=tf.float64, shape=tf.TensorShape([]))
         return name
 
     def share(self, replica: Replica, dtype: tf.DType) -> str:

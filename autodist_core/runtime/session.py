@@ -137,7 +137,7 @@ class DistributedSession:
         if initializers:
             self._run(initializers)
         # Made from options, a callable goes straight to the runtime; `make_callable` walks its feeds in Python.
-        feeds = [name for replica in graph.feeds for name in replica] + [*graph.examples, graph.total]
+        feeds = [name for replica in graph.feeds for name in replica] + list(graph.counts)
         tensors = [self._tensor(prefix, name) for name in feeds]
         options = config_pb2.CallableOptions(
             feed=[tensor.name for tensor in tensors],
@@ -190,7 +190,8 @@ class Step:
             self._callables[key] = self._build(*key, [stop - start for start, stop in bounds])
         call, inputs = self._callables[key]
         feeds = [array for start, stop in bounds for array in self._batches.part(arrays, inputs, start, stop)]
-        return call(*feeds, *(float(stop - start) for start, stop in bounds), float(total))
+        counts = () if total == self._usual else (*(float(stop - start) for start, stop in bounds), float(total))
+        return call(*feeds, *counts)
 
     def _build(
         self, active: int, usual: bool, sizes: Sequence[int]

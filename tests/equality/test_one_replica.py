@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import keras
 import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_equally_trained, assert_same, named
 from tests.support.distributed import distributed, train_distributed
-from tests.support.models import BY_NAME, DENSE, EXAMPLES, MODELS, TWICE, ReferenceModel
+from tests.support.models import BY_NAME, DENSE, EXAMPLES, MODELS, TWICE, ReferenceModel, dense_data
 from tests.support.optimizers import OPTIMIZERS
 from tests.support.training import plain, seeded, train_plain
 
@@ -59,6 +60,28 @@ def test_batches_that_are_all_alike(reference: ReferenceModel):
     actual = train_distributed(reference, "adam", builder="AllReduce", replicas=1, **alike)
     assert_same({**expected.weights, **expected.optimizer}, {**actual.weights, **actual.optimizer}, tolerance=0.0)
     assert_equally_trained(expected, actual)
+
+
+def _normalized(kind: type[keras.layers.Layer]) -> ReferenceModel:
+    def build() -> keras.Model:
+        layers = keras.layers
+        return keras.Sequential([
+            keras.Input((5,)), layers.Reshape((5, 1)), layers.LSTM(4, return_sequences=True, name="lstm"),
+            kind(name="norm"), layers.GlobalAveragePooling1D(), layers.Dense(1, name="out"),
+        ], name="normalized")
+
+    return ReferenceModel("normalized", build, dense_data, DENSE.settings)
+
+
+@pytest.mark.parametrize("kind", [keras.layers.LayerNormalization, keras.layers.UnitNormalization])
+@pytest.mark.parametrize("size", [7, 24])
+def test_sizes_that_no_power_of_two_divides(kind: type[keras.layers.Layer], size: int):
+    """Means over sequences and features divide by sizes that are known once the batch's is."""
+    data = {"data": dense_data(2 * size), "batch_size": size}
+    reference = _normalized(kind)
+    actual = train_distributed(reference, "adam", builder="AllReduce", replicas=1, **data)
+    expected = train_plain(reference, "adam", **data)
+    assert_same({**expected.weights, **expected.optimizer}, {**actual.weights, **actual.optimizer}, tolerance=0.0)
 
 
 def test_single_batches():

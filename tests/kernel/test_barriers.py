@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ def test_where_memory_can_run_out_every_write_waits_for_every_gradient(builder: 
 
 def test_on_processors_the_last_layer_is_written_while_the_first_ones_gradient_is_computed():
     item = layered_item(layered_variables())
+    item = replace(item, gradients=tuple(replace(gradient, weighted=True) for gradient in item.gradients))
     graph = build(item, placed(item, PS())).graph_def
     (writer,) = _writes(graph, "third")
     before = ancestors(graph.node, writer)

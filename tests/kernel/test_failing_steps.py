@@ -58,6 +58,64 @@ class FailsOnItsWayBack(layers.Layer):
         return shape
 
 
+class LosesARow(layers.Layer):
+    """Hands on too short a gradient where there are large numbers: what the tape does with it fails."""
+
+    def call(self, x):
+        @tf.custom_gradient
+        def same(x):
+            def back(upstream):
+                return upstream[: tf.shape(upstream)[0] - tf.cast(tf.reduce_any(x > 100.0), "int32")]
+
+            return tf.identity(x), back
+
+        return same(x)
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+class LooksUp(keras.Sequential):
+    """Returns what fails on large numbers, and nothing else needs."""
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        return {**logs, "looked up": _one_if_small(data[0])}
+
+
+class HandsIn(keras.Sequential):
+    """Hands the tape a gradient of the predictions, which is too short where there are large numbers."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            predictions = self(x, training=True)
+            added = tf.reduce_sum(self.losses)
+        slope = (predictions - y)[: tf.shape(x)[0] - tf.cast(tf.reduce_any(x > 100.0), "int32")]
+        handed_in = [slope, tf.ones((), slope.dtype)]
+        gradients = tape.gradient([predictions, added], self.trainable_variables, output_gradients=handed_in)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"error": tf.reduce_mean(tf.abs(predictions - y))}
+
+
+def _one_if_small(values: tf.Tensor) -> tf.Tensor:
+    return tf.gather(tf.ones(1), tf.cast(tf.reduce_any(values > 100.0), "int32"))
+
+
+class LooksUpInAMetric(keras.metrics.Metric):
+    """A metric that fails by what it computes, not by an assertion."""
+
+    def __init__(self):
+        super().__init__(name="looks")
+        self.total = self.add_variable((), initializer="zeros", name="total", aggregation="sum")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.total.assign_add(tf.cast(_one_if_small(y_true), self.total.dtype))
+
+    def result(self):
+        return self.total
+
+
 class Decays(layers.Layer):
     """Has a weight with a loss of its own: its gradient is there before the step has begun."""
 
@@ -87,12 +145,14 @@ class Bounded(keras.metrics.Metric):
         return self.total
 
 
-def _dense(*first: layers.Layer, metrics: Callable[[], list] = list) -> Callable[[], keras.Model]:
+def _dense(
+    *first: layers.Layer, metrics: Callable[[], list] = list, kind: type[keras.Sequential] = keras.Sequential
+) -> Callable[[], keras.Model]:
     def build() -> keras.Model:
         stack = [Decays(name="decays"), *(layer.from_config(layer.get_config()) for layer in first)]
         tail = [layers.BatchNormalization(name="norm"), layers.Dense(1, name="out")]
-        model = keras.Sequential([keras.Input((3,), name="x"), *stack, *tail], name="model")
-        model.compile(_adam(), "mse", metrics=metrics(), jit_compile=False)
+        model = kind([keras.Input((3,), name="x"), *stack, *tail], name="model")
+        model.compile(_adam(), "mse", metrics=metrics() or None, jit_compile=False)
         return model
 
     return build
@@ -140,6 +200,10 @@ CASES = {
     "gradient": Case(
         _dense(layers.Dense(3, name="before"), FailsOnItsWayBack(name="back")), r"(?s)is not in \[0, 1\)", bad_x=1e6
     ),
+    "row": Case(_dense(layers.Dense(3, name="before"), LosesARow(name="row")), "(?s)ncompatible", bad_x=1e6),
+    "handed in": Case(_dense(layers.Dense(3, name="before"), kind=HandsIn), "(?s)ncompatible", bad_x=1e6),
+    "result": Case(_dense(kind=LooksUp), r"(?s)is not in \[0, 1\)", bad_x=1e6),
+    "metric's value": Case(_dense(metrics=lambda: [LooksUpInAMetric()]), r"(?s)is not in \[0, 1\)", bad_y=1e6),
     "not a number": Case(_dense(Finite(name="finite")), "not finite", bad_x=np.nan),
 }
 
