@@ -45,7 +45,7 @@ def last_to_fail(captured: Captured, names: Iterable[str]) -> list[str]:
         else:
             doubtful.add(name)
     backward = _behind_the_tape(captured)
-    if any(name in backward and captured.shapes.get(name) != () for name in doubtful):
+    if any(name in backward and _TAPE not in name and not _is_number(captured, name) for name in doubtful):
         return names
     before = captured.cone(source for name in doubtful for source in captured.sources(name))
     return captured.in_order(doubtful - before)
@@ -58,6 +58,10 @@ def _behind_the_tape(captured: Captured) -> set[str]:
         if any(_TAPE in source or source in found for source in captured.sources(name)):
             found.add(name)
     return found
+
+
+def _is_number(captured: Captured, name: str) -> bool:
+    return captured.shapes.get(name) == () and f"{name}:1" not in captured.partial_shapes
 
 
 def _is_safe(captured: Captured, name: str) -> bool:
