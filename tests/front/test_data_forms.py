@@ -135,7 +135,7 @@ def test_sequences_whose_length_changes_from_batch_to_batch():
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(6))
         return front.fit(dataset, epochs=1, shuffle=False, verbose=0).history
 
-    assert_same_outcome(program, reference, replicas=3)
+    assert_same_outcome(program, reference, replicas=3, built=False)
 
 
 def test_a_model_that_is_built_by_its_first_batch():

@@ -40,7 +40,7 @@ def fit(front, data: Data, **overrides) -> Mapping:
 
 def build_all(model: keras.Model, data: Data) -> None:
     """Build what Keras builds while it traces a step, only to trace it once more: half of a short training's time."""
-    if type(model).train_step is not keras.Model.train_step:
+    if not model.built or type(model).train_step is not keras.Model.train_step:
         return
     with keras.name_scope(model.optimizer.name, caller=model.optimizer):
         model.optimizer.build(model.trainable_variables)

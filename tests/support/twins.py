@@ -12,7 +12,7 @@ from autodist_core.strategy import StrategyBuilder
 from tests.support.compare import TOLERANCE, assert_same, named
 from tests.support.distributed import builder_named, distributed
 from tests.support.models import BATCH, DENSE, ReferenceModel
-from tests.support.training import SEED, seeded
+from tests.support.training import SEED, build_all, seeded
 
 Program = Callable[[Any, keras.Model], Mapping]
 """Takes what has `fit` and its siblings, and the model behind it; returns numbers by name (nested as it likes)."""
@@ -37,10 +37,17 @@ def state(model: keras.Model) -> dict[str, dict]:
     return {"weights": named(model.weights), "optimizer": named(model.optimizer.variables)}
 
 
-def run_plain(program: Program, reference: ReferenceModel = DENSE, optimizer: str = "adam", **settings) -> dict:
-    """The program's result on one device, and the state it left."""
+def run_plain(
+    program: Program, reference: ReferenceModel = DENSE, optimizer: str = "adam", *, built: bool = True, **settings
+) -> dict:
+    """The program's result on one device, and the state it left.
+
+    One that trains, and on data like the model's in the table, finds all `built`.
+    """
     model = seeded(reference.build)
     model.compile(**{**reference.compile_arguments(optimizer), **settings})
+    if built:
+        build_all(model, reference.data())
     keras.utils.set_random_seed(SEED + 1)
     return flat({"result": program(model, model), "state": state(model)})
 
@@ -74,13 +81,14 @@ def assert_same_outcome(
     builder: str = "AllReduce",
     share_memory: bool = False,
     tolerance: float = TOLERANCE,
+    built: bool = True,
     settings: Callable[[], dict] = dict,
 ) -> dict:
     """Both results and both states are equal; gives the plain one, for what a test wants to know besides.
 
     `settings` makes fresh arguments of `compile`, which go before the reference model's own.
     """
-    expected = run_plain(program, reference, optimizer, **settings())
+    expected = run_plain(program, reference, optimizer, built=built, **settings())
     actual = run_distributed(
         program, reference, optimizer, replicas=replicas, builder=builder, share_memory=share_memory, **settings()
     )
