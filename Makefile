@@ -1,7 +1,8 @@
 # make demo   a real Keras model on two local replicas, compared with one device
-# make test   linter, types, generated files, tests, notebook, README: what CI runs
+# make test   linter, types, generated files, tests, notebook, README
 #
-# Both need Python 3.11 to 3.13 with pip, and make, and put everything else into .venv here. Knobs, with their defaults:
+# CI runs `make test-long` and `make test-oldest` besides: more combinations and repetitions, and the oldest versions.
+# All need Python 3.11 to 3.13 with pip, and make, and put everything else into .venv here. Knobs, with their defaults:
 #   PYTHON=          interpreter for a new .venv (the first of python3, python3.13, python3.12, python3.11 that fits)
 #   VENV=.venv       where to install
 #   JOBS=2           test processes (0: all in one, so that TensorFlow is imported once)
@@ -12,13 +13,14 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
+PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadfile --durations 10
 OLDEST := .venv-oldest
 METADATA := setup.cfg setup.py pyproject.toml
 
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11,$(shell $(python) -c '$(FITS)' 2>/dev/null && echo $(python))))
 
-.PHONY: help demo test lint types proto-check proto pytest test-oldest clean
+.PHONY: help demo test lint types proto-check proto pytest test-long test-oldest clean
 .DELETE_ON_ERROR:
 
 help:
@@ -42,7 +44,11 @@ proto: $(VENV)/.installed-test
 	$(PY) proto/generate.py
 
 pytest: $(VENV)/.installed-test
-	$(PY) -m pytest -n $(JOBS) --dist loadfile --durations 10 $(PYTEST_ARGS)
+	$(PYTEST) -m "not long" $(PYTEST_ARGS)
+
+# More combinations of what `make test` shows on some, and what takes its time.
+test-long: $(VENV)/.installed-test
+	$(PYTEST) -m long $(PYTEST_ARGS)
 
 # A part of the tests on the lower bounds of setup.cfg, in a virtual environment of its own.
 test-oldest: $(OLDEST)/.installed

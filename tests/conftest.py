@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 
 # Both are read when TensorFlow and Keras are imported: once in this process, and after this file.
@@ -30,10 +31,15 @@ def is_numeric(path: Path) -> bool:
 
 
 def pytest_collection_modifyitems(items):
-    """Warnings are errors, except for the one that is Keras's own."""
+    """Warnings are errors, except for the one that is Keras's own; of what is `every(n)`, the others are long."""
+    before = Counter()
     for item in items:
         if is_numeric(item.path):
             item.add_marker(pytest.mark.filterwarnings(OF_KERAS))
+        if every := item.get_closest_marker("every"):
+            if before[item.function] % every.args[0]:
+                item.add_marker(pytest.mark.long)
+            before[item.function] += 1
 
 
 @pytest.fixture(autouse=True)

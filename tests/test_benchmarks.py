@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARK = Path(__file__).parent.parent / "benchmarks" / "one_machine.py"
 
 
+@pytest.mark.long
 def test_a_quick_run_measures_all_contenders():
     command = [sys.executable, str(BENCHMARK), "--quick", "--json", "--models", "one_layer"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)

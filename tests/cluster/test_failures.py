@@ -155,6 +155,7 @@ def test_a_lost_node_ends_the_fit_and_what_was_trained_is_kept(network, how, str
     assert threading.active_count() <= threads + 2
 
 
+@pytest.mark.long
 def test_after_a_restart_that_was_given_up_the_next_fit_works(network, monkeypatch):
     monkeypatch.setattr(fleet, "RESTART_SECONDS", 1.0)
     monkeypatch.setenv("AUTODIST_DEADLINES", "connect=2")
@@ -170,6 +171,7 @@ def test_after_a_restart_that_was_given_up_the_next_fit_works(network, monkeypat
         assert int(hosts.model.optimizer.iterations.numpy()) == kept + PER_EPOCH
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("on_failure, builder", [("restart", "PS"), ("shrink", "AllReduce")])
 def test_training_goes_on_and_counts_no_sample_twice(network, on_failure, builder):
     host = network.hosts[1]

@@ -46,6 +46,7 @@ def sizes(network) -> dict[str, float]:
     return found
 
 
+@pytest.mark.long
 def test_hundreds_of_fits_leave_everything_as_it_was(network, monkeypatch):
     monkeypatch.setenv("HOME", str(network.home))
     data = dense_data(24)
@@ -64,6 +65,7 @@ def test_hundreds_of_fits_leave_everything_as_it_was(network, monkeypatch):
     assert grown == {}
 
 
+@pytest.mark.long
 def test_clusters_that_come_and_go_leave_nothing(network, monkeypatch):
     monkeypatch.setenv("HOME", str(network.home))
     data = dense_data(24)

@@ -28,6 +28,7 @@ def known_hosts(lan, monkeypatch):
     monkeypatch.setenv("HOME", str(lan.home))
 
 
+@pytest.mark.long
 def test_every_builder_over_two_uneven_hosts(lan):
     spec = lan.spec(cpus=[1, 3], hosts=lan.hosts[:2])
     with OverHosts(DENSE, spec) as hosts:
@@ -40,6 +41,7 @@ def test_every_builder_over_two_uneven_hosts(lan):
 MODELS = {"convolution": ("momentum", "PartitionedPS"), "embedding": ("adam", "Parallax"), "lstm": ("rmsprop", "Mixed")}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_models_over_four_hosts(lan, name):
     optimizer, builder = MODELS[name]

@@ -1,6 +1,7 @@
 """Distributed training equals plain Keras: every builder with every model, replicas and optimizers in turns.
 
-Every model meets every optimizer, and every builder all optimizers but two; `test_optimizers.py` has the rest.
+With the long tests every model meets every optimizer, and every builder all optimizers but two; `test_optimizers.py`
+has the rest.
 `AUTODIST_FULL_MATRIX=1` runs every combination.
 """
 
@@ -54,16 +55,19 @@ def _check(combination: dict, share_memory: bool) -> None:
     )
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("combination", _combinations(AXES), ids=_label)
 def test_every_weight_slot_and_metric_equals_one_device(combination: dict):
     _check(combination, share_memory=False)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("combination", _combinations(TWICE_AXES, every=2), ids=_label)
 def test_a_step_that_applies_twice_equals_one_device(combination: dict):
     _check(combination, share_memory=False)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("index, reference", list(enumerate(MODELS + TWICE)), ids=str)
 def test_replicas_that_share_their_memory_equal_one_device(index: int, reference: ReferenceModel):
     builder, replicas = ("AllReduce", "PS")[index % 2], (2, 3)[index // 2 % 2]

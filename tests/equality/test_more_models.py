@@ -178,6 +178,7 @@ MODELS = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("replicas, share_memory, builder", [(2, True, "AllReduce"), (3, False, "Parallax")])
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_one_device(name: str, replicas: int, share_memory: bool, builder: str):

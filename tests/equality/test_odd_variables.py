@@ -45,6 +45,7 @@ def _program(front, model) -> dict:
     return front.fit(data.x, data.y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
 
 
+@pytest.mark.every(2)
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing", "PartitionedPS", "PartitionedAR", "Mixed"])
 def test_every_kind_of_variable(builder: str):
@@ -123,6 +124,7 @@ def _namesakes() -> keras.Model:
     return keras.Sequential([keras.Input((5,), name="x"), Namesakes(), keras.layers.Dense(1, name="out")], name="names")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("optimizer", [keras.optimizers.Adam, keras.optimizers.Adagrad])
 @pytest.mark.parametrize("builder", ["PSLoadBalancing", "UnevenPartitionedPS", "Parallax"])
 def test_slots_stay_with_their_variable_where_a_norm_ties_all_together(builder: str, optimizer: type):

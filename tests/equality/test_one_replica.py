@@ -49,6 +49,7 @@ def test_every_optimizer(optimizer: str):
     assert_equally_trained(plain(DENSE, optimizer), actual, tolerance=0.0)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("reference", MODELS, ids=str)
 def test_batches_that_are_all_alike(reference: ReferenceModel):
     """TensorFlow knows numbers to divide by in advance, and multiplies with their reciprocals.
@@ -73,6 +74,7 @@ def _normalized(kind: type[keras.layers.Layer]) -> ReferenceModel:
     return ReferenceModel("normalized", build, dense_data, DENSE.settings)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", [keras.layers.LayerNormalization, keras.layers.UnitNormalization])
 @pytest.mark.parametrize("size", [7, 24])
 def test_sizes_that_no_power_of_two_divides(kind: type[keras.layers.Layer], size: int):

@@ -60,6 +60,7 @@ def _expected(name: str) -> dict:
     return run_plain(_program, _reference(name), built=False)  # some name their variables otherwise outside a trace
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("name", "builder"), [
     (name, builder) for index, name in enumerate(OPTIMIZERS)
     for builder in (("AllReduce", "PartitionedPS"), ("PS", "PartitionedAR"))[index % 2]

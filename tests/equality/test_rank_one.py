@@ -22,6 +22,7 @@ def _model() -> keras.Model:
     return keras.Model(inputs, outputs, name="flat")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("weights", ["spread", "zeros_in_front"])
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"])
 def test_sample_weights(reduction: str, weights: str):
@@ -57,6 +58,7 @@ METRICS = {
 """Functions that make one number of a batch: because predictions have no last axis, or by themselves."""
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "sample_weight"])
 @pytest.mark.parametrize("case", METRICS)
 def test_metrics_that_are_one_number_for_a_batch(case: str, weighted: bool):

@@ -55,6 +55,7 @@ def _sequences() -> Data:
     return Data(x, y)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("base", [keras.Sequential, NoScaling])
 @pytest.mark.parametrize("replicas, share_memory", [(2, False), (3, False), (2, True)])
 def test_statistics_of_the_whole_batch(base: type[keras.Sequential], replicas: int, share_memory: bool):

@@ -14,6 +14,7 @@ from tests.support.training import permuted_within_batches, plain, train_plain
 NOISE = TOLERANCE / 10
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("reference", MODELS + TWICE, ids=str)
 def test_the_order_of_rows_within_a_batch_is_far_below_the_tolerance(reference: ReferenceModel):
     permuted = train_plain(reference, "adam", data=permuted_within_batches(reference.data()))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from autodist_keras import functions
@@ -17,6 +18,7 @@ from tests.support.training import seeded
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_interrupted_again_and_again():
     command = [sys.executable, "-m", "tests.support.interrupted", "10"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)

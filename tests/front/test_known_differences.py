@@ -31,6 +31,7 @@ def _on_one_device(letter: str) -> dict[str, np.ndarray]:
     return outcome(BY_LETTER[letter])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing"])
 @pytest.mark.parametrize("letter", EQUAL)
 def test_outcome_is_one_devices(letter: str, builder: str):

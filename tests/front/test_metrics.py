@@ -74,6 +74,7 @@ def _fit(front, model):
     return {"history": history.history, "batches": logs.logs}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("replicas, builder", [(2, "AllReduce"), (3, "PS")])
 def test_history_and_the_logs_of_every_batch(replicas: int, builder: str):
     outcome = assert_same_outcome(_fit, CLASSIFIER, replicas=replicas, builder=builder)

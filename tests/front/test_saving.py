@@ -24,6 +24,7 @@ def _twice(reference: ReferenceModel) -> dict:
     return run_plain(lambda front, model: [_fit(front, reference), _fit(front, reference)][1], reference)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 @pytest.mark.parametrize("name", ["heads", "embedding"])
 def test_saved_here_continued_in_keras(name: str, builder: str, tmp_path: Path):

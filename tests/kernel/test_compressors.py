@@ -284,6 +284,7 @@ def test_dependent_columns_are_no_division_by_zero(batch: np.ndarray):
         np.testing.assert_allclose(found, -RATE * 5 * batch.mean(axis=0), rtol=0.0, atol=1e-12)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("builder", [*HALF, power(1), power(2, bucket_bytes=16)], ids=str)
 @pytest.mark.parametrize("cpus", [2, 3])
 def test_all_replicas_hold_the_same_bits(builder: AllReduce, cpus: int):
@@ -350,6 +351,7 @@ DTYPES = [{}, {"first": "float32", "scale": "float16"}, {"first": "float32", "se
 BUILDERS = [EXACT, *HALF, power(1), power(2), power(50)]
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(("builder", "dtypes", "cpus"), [
     (builder, dtypes, 2 + (row + column) % 2) for row, builder in enumerate(BUILDERS)
     for column, dtypes in enumerate(DTYPES)

@@ -180,6 +180,7 @@ def _expected(name: str) -> dict[str, np.ndarray]:
     return run_plain(_program, _reference(name))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("builder", ["PartitionedPS", "Mixed"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_shards_equal_one_device_whatever_stands_around_the_update(name: str, builder: str):
@@ -208,6 +209,7 @@ def test_what_stays_whole_says_which_operation_needs_it(name: str):
     assert all(rows[name].count("localhost:CPU") == 1 and "uneven" not in rows[name] for name in whole)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("model, optimizer", [("lstm", "adam"), ("convolution", "adagrad"), ("embedding", "rmsprop")])
 @pytest.mark.parametrize("builder", ["Mixed", "EveryAxis"])
 def test_hand_written_splits_equal_one_device(model: str, optimizer: str, builder: str):
