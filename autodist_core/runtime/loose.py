@@ -38,8 +38,20 @@ class Progress:
     queued: Counter[int] = field(default_factory=Counter)
     """For each replica, the steps whose gradients wait in its queue."""
     failure: BaseException | None = None
+    end: int = 0
+    """Once something failed: the first batch that is not to be trained."""
     lead: int = 0
     """The most batches by which a replica has been ahead of the updates."""
+
+    def fail(self, failure: BaseException, batch: int) -> None:
+        """Let this batch and all after it end; those before it are finished, as one device would have."""
+        if self.failure is None or batch < self.end:
+            self.failure, self.end = failure, batch
+        self.moved.notify_all()
+
+    def is_over(self, batch: int) -> bool:
+        """Whether a batch is not to be trained any more."""
+        return self.failure is not None and batch >= self.end
 
 
 class LooseStep:
@@ -160,25 +172,25 @@ class LooseStep:
 
     def _run(self, replica: int, batch: int, feeds: list[Any], counts: tuple[float, float]) -> list[Any]:
         """One replica's part of one batch, in its own thread."""
-        progress = self._progress
+        progress, ends = self._progress, batch
         try:
             with progress.moved:
-                progress.moved.wait_for(lambda: progress.failure or self._may_start(batch))
-                if progress.failure is not None:
+                progress.moved.wait_for(lambda: progress.is_over(batch) or self._may_start(batch))
+                if progress.is_over(batch):
                     return []
                 progress.lead = max(progress.lead, batch - progress.version)
                 self._call("follow", replica)(*counts)
             outputs = self._call("compute", replica)(*feeds, *counts)
             with progress.moved:
                 progress.queued[replica] += 1
-                if progress.failure is None:
+                if not progress.is_over(batch):
+                    ends = 0  # an update that fails is the end of all that are not done
                     self._arrive(replica, batch)
                 progress.moved.notify_all()
             return outputs
         except BaseException as failure:
             with progress.moved:
-                progress.failure = progress.failure or failure
-                progress.moved.notify_all()
+                progress.fail(failure, ends)
             raise
 
     def _may_start(self, batch: int) -> bool:
@@ -215,8 +227,8 @@ class LooseStep:
         """Let all end what they are at, forget gradients that were not applied, and be ready for another batch."""
         progress = self._progress
         with progress.moved:
-            progress.failure = progress.failure or failure
-            progress.moved.notify_all()
+            if progress.failure is None:
+                progress.fail(failure, 0)
         for _, future in self._running:
             future.exception()
         self._running.clear()

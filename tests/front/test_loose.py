@@ -224,11 +224,13 @@ def test_an_update_that_fails_ends_the_fit_and_the_next_one_works(builder):
         assert int(model.optimizer.iterations.numpy()) == before + (2 if builder.sync else 6)
 
 
-def test_what_was_trained_before_a_failing_batch_is_kept():
-    layers = [keras.Input((1,), dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.Flatten()]
+def test_all_batches_before_a_failing_one_are_trained():
+    """Those too that another replica still computes when it fails."""
+    layers = [keras.Input((1,)), Slow(), keras.layers.Embedding(5, 2), keras.layers.Flatten()]
     model = keras.Sequential(layers)
     model.compile("sgd", "mse")
     x, y = np.ones((19, 1)), np.ones((19, 2))
+    x[6] = 2  # the second batch takes the first replica long
     x[17] = 7  # in the third batch; the fourth has a single row, for which another graph is built
     with distributed(model, replicas=3, strategy=PS(staleness=2)) as front:
         before = model.get_weights()[0].copy()
