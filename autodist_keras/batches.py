@@ -1,4 +1,4 @@
-"""One batch of what a person hands over, as `train_step` gets it."""
+"""Batches of what a person hands over, as `train_step` gets them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,34 @@ def first_batch(whose: str, model: Any, *data: Any) -> Any:
     >>> [part.shape for part in first_batch("plan", model, tf.data.Dataset.from_tensor_slices((x, y)).batch(4))]
     [TensorShape([4, 3]), TensorShape([4, 1])]
     """
-    batch: Any = data
-    if isinstance(data[0], tf.data.Dataset | keras.utils.PyDataset):
-        kind = type(data[0]).__name__
-        if any(part is not None for part in data[1:]):
-            raise ValueError(f"{whose}(x, y): targets come with the batches of a {kind}; leave y out.")
-        batches = list(data[0].take(1)) if isinstance(data[0], tf.data.Dataset) else [data[0][0]]
-        if not batches:
-            raise ValueError(f"{whose}(x): the {kind} has no batches; at least 1 is needed.")
-        batch = batches[0]
+    batch = taken(whose, *data, count=1)[0] if is_dataset(data[0]) else data
     _require_targets(whose, model, batch)
     return batch
+
+
+def is_dataset(data: Any) -> bool:
+    """Whether data comes in batches, targets included."""
+    return isinstance(data, tf.data.Dataset | keras.utils.PyDataset)
+
+
+def taken(whose: str, dataset: Any, *besides: Any, count: int) -> list[Any]:
+    """The first batches of a dataset, `count` or as many as it has; what is given besides is refused.
+
+    >>> dataset = tf.data.Dataset.range(6).batch(2)
+    >>> [batch.numpy().tolist() for batch in taken("verify", dataset, count=2)]
+    [[0, 1], [2, 3]]
+    """
+    kind = type(dataset).__name__
+    if any(part is not None for part in besides):
+        raise ValueError(f"{whose}(x, y): targets come with the batches of a {kind}; leave y out.")
+    if isinstance(dataset, tf.data.Dataset):
+        batches = list(dataset.take(count))
+    else:
+        there = dataset.num_batches
+        batches = [dataset[index] for index in range(count if there is None else min(count, there))]
+    if not batches:
+        raise ValueError(f"{whose}(x): the {kind} has no batches; at least 1 is needed.")
+    return batches
 
 
 def _require_targets(whose: str, model: Any, batch: Any) -> None:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from autodist_keras.batches import first_batch
+from autodist_keras.batches import first_batch, is_dataset, taken
 from autodist_keras.tracing import optimizers_of
 from autodist_keras.variables import Entry, ModelVariables
 
@@ -73,12 +73,8 @@ def _same_each_time(x: Any, y: Any, steps: Any) -> Any:
     """The data of `steps` steps, in the form of which `fit` hands the same structure to a training step."""
     if not isinstance(steps, int) or steps < 1:
         raise ValueError(f"verify(steps={steps!r}): expected a whole number of steps, at least 1.")
-    if isinstance(x, tf.data.Dataset | keras.utils.PyDataset):
-        if y is not None:
-            raise ValueError(f"verify(x, y): targets come with the batches of a {type(x).__name__}; leave y out.")
-        batches = list(x.take(steps)) if isinstance(x, tf.data.Dataset) else _taken(x, steps)
-        if not batches:
-            raise ValueError(f"verify(x): the {type(x).__name__} has no batches; at least 1 is needed.")
+    if is_dataset(x):
+        batches = taken("verify", x, y, count=steps)
         if not isinstance(x, tf.data.Dataset):
             return _Kept(batches)
         kept = tf.data.Dataset.from_generator(lambda: batches, output_signature=x.element_spec)
@@ -89,11 +85,6 @@ def _same_each_time(x: Any, y: Any, steps: Any) -> Any:
             f"Received: x of type {type(x).__name__}, y of type {type(y).__name__}."
         )
     return tf.data.Dataset.from_tensors(keras.utils.pack_x_y_sample_weight(x, y)).repeat(steps)
-
-
-def _taken(data: Any, steps: int) -> list[Any]:
-    count = data.num_batches
-    return [data[index] for index in range(steps if count is None else min(steps, count))]
 
 
 def _entries(model: Any) -> tuple[Entry, ...]:

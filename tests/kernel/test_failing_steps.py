@@ -102,9 +102,9 @@ def _one_if_small(values: tf.Tensor) -> tf.Tensor:
     """Fails on large numbers, and takes so long that whatever does not wait for it is done before."""
     late = tf.fill((500, 500), values[0, 0])
     for _ in range(10):
-        late = 0.0 * (late @ late)
-    large = tf.cast(tf.reduce_any(values > 100.0), "int32")
-    return tf.gather(tf.ones(1), large + tf.cast(late[0, 0], "int32"))
+        late = tf.tanh(late @ late)  # not of a number that TensorFlow would compute in advance
+    never, large = tf.cast(late[0, 0] > 2.0, "int32"), tf.cast(tf.reduce_any(values > 100.0), "int32")
+    return tf.gather(tf.ones(1), large + never)
 
 
 class LooksUpInAMetric(keras.metrics.Metric):
