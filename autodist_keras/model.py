@@ -196,6 +196,10 @@ class DistributedModel:
             refuse_misspelt(name, self.model)
             setattr(self.model, name, value)
 
+    def __reduce__(self) -> Any:
+        """What a copy is made of: the model, the settings and what compressors kept, but no session."""
+        return _made_anew, (self.model, {name: getattr(self, name) for name in SETTINGS}, self.compressor_state())
+
     def __enter__(self) -> DistributedModel:
         return self
 
@@ -412,6 +416,12 @@ class DistributedModel:
             self._state.release()
             self._state.session.close()
         self._functions, self._state, self._trained, self._compiled_as = {}, None, None, None
+
+
+def _made_anew(model: Any, settings: dict[str, Any], compressors: CompressorState | None) -> DistributedModel:
+    copied = DistributedModel(model, **settings)
+    copied.set_compressor_state(compressors)
+    return copied
 
 
 def _show_signatures() -> None:

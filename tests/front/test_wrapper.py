@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 
 import keras
+import numpy as np
+import pytest
 
-from autodist_core.strategy import PS
+from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
+from tests.support.compare import assert_same
 from tests.support.distributed import distributed
 from tests.support.models import BY_NAME, DENSE, dense_data
 from tests.support.training import seeded
@@ -95,3 +100,32 @@ def test_the_plan_of_shared_memory_has_rows_like_its_notes():
         front.share_memory = False
         plan = front.plan()
         assert "split(" in plan and "shared memory" not in plan and "; 0 B travel" not in plan
+
+
+def _in_order(model: keras.Model) -> dict[int, np.ndarray]:
+    """The model's state without names, which Keras changes when it copies a model."""
+    return {index: variable.numpy() for index, variable in enumerate([*model.weights, *model.optimizer.variables])}
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda front: pickle.loads(pickle.dumps(front))])
+def test_a_copy_trains_on_as_the_original_does(copied):
+    """From the same weights, optimizer variables and residuals."""
+    data = dense_data()
+    with distributed(_compiled(), strategy=AllReduce(compressor="HorovodCompressorEF")) as front:
+        front.fit(data.x, data.y, **QUIET)
+        with copied(front) as other:
+            assert other.model is not front.model
+            for each in (front, other):
+                each.fit(data.x, data.y, **QUIET)
+            assert_same(_in_order(front.model), _in_order(other.model), tolerance=0.0)
+            assert_same(front.compressor_state().values, other.compressor_state().values, tolerance=0.0)
+
+
+def test_a_shallow_copy_is_a_second_wrapper_around_the_model():
+    data, model, alone = dense_data(), _compiled(), _compiled()
+    alone.fit(data.x, data.y, epochs=2, **QUIET)
+    with distributed(model) as front, copy.copy(front) as other:
+        for each in (front, other):
+            each.fit(data.x, data.y, **QUIET)
+        assert other.model is model
+    assert_same(_in_order(alone), _in_order(model))
