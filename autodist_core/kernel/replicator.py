@@ -21,6 +21,7 @@ from autodist_core.kernel.placement import Replica
 
 _SEED_STEP = 1_000_003
 _LOOKUPS = {"GatherV2", "ResourceGather"}
+_SCOPES_OF_GRADIENTS = ("gradient_tape/", "gradients/")  # of a step's own, and of those in functions
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Replicator(Kernel):
     def apply(self, draft: Draft) -> None:
         """Copy compute, then scale each replica's gradients by its part of the batch."""
         _require_whole_state(draft)
+        _require_tapes_of_its_own(draft)
         names = needed(draft)
         for replica in draft.busy:
             for name in names:
@@ -54,6 +56,18 @@ def _require_whole_state(draft: Draft) -> None:
                     f"gradients are made of {touch.variable!r}, read at {name!r}: it is summed up over the replicas, "
                     "and each has a part of it. Use a variable of the model's own that is no metric's."
                 )
+
+
+def _require_tapes_of_its_own(draft: Draft) -> None:
+    """A `tf.py_function` remembers its forward pass under one name: another replica's takes the place of the first."""
+    graph, several = draft.captured.graph, len(draft.placement.replicas) > 1
+    for node in (*graph.node, *(each for function in graph.library.function for each in function.node_def)):
+        if several and node.op == "EagerPyFunc" and any(scope in node.name for scope in _SCOPES_OF_GRADIENTS):
+            raise CaptureError(
+                f"{node.name!r} is the gradient of a tf.py_function, for which TensorFlow keeps one forward pass in a "
+                "process, whichever replica's it is. Write it with TensorFlow's operations, give it a gradient by "
+                "tf.custom_gradient, or train with one replica."
+            )
 
 
 def needed(draft: Draft) -> list[str]:

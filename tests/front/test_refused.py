@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -177,6 +178,49 @@ def test_python_in_the_step_runs_on_this_machine():
         actual = flat({"result": program(front, model), "state": state(model)})
     expected = run_plain(program, reference)
     assert max(relative_error(value, actual[name]) for name, value in expected.items()) <= TOLERANCE
+
+
+class DifferentiatesPython(keras.layers.Layer):
+    """Squares its input in Python, and asks TensorFlow for the gradient."""
+
+    def __init__(self, where: str):
+        super().__init__(name="python")
+        self.where = where
+
+    def call(self, x):
+        def squared(x):
+            found = tf.py_function(lambda rows: rows**2, [x], x.dtype)
+            return tf.ensure_shape(found, x.shape)
+
+        if self.where == "in a function":
+            squared = tf.function(squared)
+        if self.where == "in a branch":
+            return tf.cond(tf.reduce_sum(x**2) < 1e9, lambda: squared(x), lambda: x)
+        return squared(x)
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+@pytest.mark.parametrize("where", ["in the step", "in a function", "in a branch"])
+def test_gradients_of_python_are_refused_on_several_replicas(where: str):
+    """TensorFlow would take one replica's forward pass for another's, or find none, as it happens."""
+    dense = keras.layers.Dense
+    plain, model = (
+        seeded(lambda: keras.Sequential([keras.Input((5,)), dense(3), DifferentiatesPython(where), dense(1)]))
+        for _ in range(2)
+    )
+    for each in (plain, model):
+        each.compile("sgd", "mse", jit_compile=False)
+    data, before = dense_data(), model.get_weights()
+    with distributed(model, replicas=2) as front:
+        with pytest.raises(CaptureError, match=r"gradient of a tf\.py_function.*tf\.custom_gradient, or train with"):
+            front.fit(data.x, data.y, **QUIET)
+        assert all(map(np.array_equal, before, model.get_weights()))
+    plain.fit(data.x, data.y, **QUIET)
+    with distributed(model, replicas=1) as front:
+        front.fit(data.x, data.y, **QUIET)
+    assert all(map(np.array_equal, plain.get_weights(), model.get_weights()))
 
 
 def _spectral(frozen: bool) -> keras.Model:
