@@ -19,7 +19,11 @@ def first_batch(whose: str, model: Any, *data: Any) -> Any:
     >>> [part.shape for part in first_batch("plan", model, tf.data.Dataset.from_tensor_slices((x, y)).batch(4))]
     [TensorShape([4, 3]), TensorShape([4, 1])]
     """
-    batch = taken(whose, *data, count=1)[0] if is_dataset(data[0]) else data
+    if is_dataset(data[0]):
+        batch = taken(whose, *data, count=1)[0]
+    else:
+        require_arrays(whose, *data)
+        batch = data
     _require_targets(whose, model, batch)
     return batch
 
@@ -47,6 +51,24 @@ def taken(whose: str, dataset: Any, *besides: Any, count: int) -> list[Any]:
     if not batches:
         raise ValueError(f"{whose}(x): the {kind} has no batches; at least 1 is needed.")
     return batches
+
+
+def require_arrays(whose: str, x: Any, y: Any = None, *others: Any) -> None:
+    """Raise unless this is one batch: arrays, and examples in them.
+
+    >>> require_arrays("plan", iter([]))
+    Traceback (most recent call last):
+    TypeError: plan(x, y): expected the arrays of one batch, a tf.data.Dataset or a keras.utils.PyDataset. Received: x
+        of type list_iterator, y of type NoneType.
+    """
+    leaves = [leaf for leaf in keras.tree.flatten((x, y, others)) if leaf is not None]
+    if x is None or not all(hasattr(leaf, "shape") for leaf in leaves):
+        raise TypeError(
+            f"{whose}(x, y): expected the arrays of one batch, a tf.data.Dataset or a keras.utils.PyDataset. "
+            f"Received: x of type {type(x).__name__}, y of type {type(y).__name__}."
+        )
+    if any(0 in leaf.shape[:1] for leaf in leaves):
+        raise ValueError(f"{whose}(x, y): the batch has no examples; at least 1 is needed.")
 
 
 def _require_targets(whose: str, model: Any, batch: Any) -> None:

@@ -112,7 +112,7 @@ class DistributedModel:
         """Keras's `compile`, and optionally another strategy; the weights stay."""
         strategy = self.strategy if strategy is None else SETTINGS["strategy"](strategy)
         self._forget()
-        self.model.compile(*args, **kwargs)
+        self._keras("compile")(*args, **kwargs)
         self.strategy = strategy
 
     def fit(self, *args: Any, **kwargs: Any) -> Any:
@@ -147,7 +147,7 @@ class DistributedModel:
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Keras's `save`: the file is that of the plain model, and holds the compressors' state besides."""
-        self.model.save(*args, **kwargs)
+        self._keras("save")(*args, **kwargs)
         state = self.compressor_state()
         if state is not None:
             state.write(args[0] if args else kwargs["filepath"])
@@ -221,7 +221,8 @@ class DistributedModel:
         Without data, the model must be built and the tables of Embedding layers are taken to be sparse; with a batch
         (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
         """
-        captured = self._captured() or (self._captured_for(first_batch("plan", self.model, *data)) if data else None)
+        checks.batched(self.model, len(self.resource_spec.replica_devices))
+        captured = self._captured_for(first_batch("plan", self.model, *data)) if data else self._captured()
         item = captured.item if captured else planning.assumed_item(self.model)
         remarks = captured.remarks if captured else said_of_own(self.model)
         return planning.plan(
@@ -256,6 +257,7 @@ class DistributedModel:
     def _captured_for(self, data: Any) -> Captured:
         """The training step, captured for a batch as `train_step` gets it; nothing runs."""
         checks.compiled(self.model)
+        checks.optimizer(self.model)
         batch = read_batch(data)
         function = StepFunction(self.model, self.model.train_step, False, self._open, self._fuses)
         return function.capture(batch, function.specs_for(batch))

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from autodist_keras.batches import first_batch, is_dataset, taken
+from autodist_keras.batches import first_batch, is_dataset, require_arrays, taken
 from autodist_keras.tracing import optimizers_of
 from autodist_keras.variables import Entry, ModelVariables
 
@@ -71,7 +71,7 @@ class _Kept(keras.utils.PyDataset):
 
 def _same_each_time(x: Any, y: Any, steps: Any) -> Any:
     """The data of `steps` steps, in the form of which `fit` hands the same structure to a training step."""
-    if not isinstance(steps, int) or steps < 1:
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"verify(steps={steps!r}): expected a whole number of steps, at least 1.")
     if is_dataset(x):
         batches = taken("verify", x, y, count=steps)
@@ -79,11 +79,7 @@ def _same_each_time(x: Any, y: Any, steps: Any) -> Any:
             return _Kept(batches)
         kept = tf.data.Dataset.from_generator(lambda: batches, output_signature=x.element_spec)
         return kept.apply(tf.data.experimental.assert_cardinality(len(batches)))
-    if not all(hasattr(leaf, "shape") for leaf in keras.tree.flatten((x, y)) if leaf is not None):
-        raise TypeError(
-            "verify(x, y): expected the arrays of one batch, a tf.data.Dataset or a keras.utils.PyDataset. "
-            f"Received: x of type {type(x).__name__}, y of type {type(y).__name__}."
-        )
+    require_arrays("verify", x, y)
     return tf.data.Dataset.from_tensors(keras.utils.pack_x_y_sample_weight(x, y)).repeat(steps)
 
 
@@ -105,6 +101,12 @@ def _table(
     entries: tuple[Entry, ...], alone: dict[str, np.ndarray], together: dict[str, np.ndarray], steps: int,
     explanation: Explanation,
 ) -> str:
+    lost = [name for name, value in alone.items() if value.dtype.kind == "f" and not np.isfinite(value).all()]
+    if lost:
+        raise ValueError(
+            f"on one device {', '.join(lost[:3])} {'is' if len(lost) == 1 else 'are'} not finite after {steps} steps, "
+            "so there is nothing to compare. Verify with data and a learning rate with which the plain model trains."
+        )
     lines, wrong = [f"{steps} steps on one device and over all replicas; max|a-b| / max|a|:"], []
     width = max(len(entry.spec.name) for entry in entries)
     for entry in entries:

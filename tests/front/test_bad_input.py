@@ -156,6 +156,38 @@ def test_the_plan_of_arrays_without_targets_asks_for_them():
         front.plan(dense_data().x)
 
 
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("given", [[[0.0] * 5], iter(()), None])
+def test_the_plan_of_what_is_no_batch(given, trained: bool):
+    data = dense_data()
+    received = rf"Received: x of type {type(given).__name__}, y of type NoneType\."
+    with distributed(_compiled()) as front:
+        if trained:
+            front.fit(data.x, data.y, **QUIET)
+        with pytest.raises(TypeError, match=rf"^plan\(x, y\): expected the arrays of one batch.*{received}"):
+            front.plan(given)
+
+
+@pytest.mark.parametrize("use", ["plan", "verify"])
+def test_what_needs_an_optimizer_asks_for_one(use: str):
+    data, model = dense_data(), seeded(DENSE.build)
+    model.compile(None, "mse")
+    asks = pytest.raises(ValueError, match=r"'dense' was compiled without an optimizer\. Call compile\(optimizer=")
+    with distributed(model) as front, asks:
+        getattr(front, use)(data.x, data.y)
+
+
+def test_a_fixed_batch_size_is_refused_by_the_plan_as_by_fit():
+    inputs = keras.Input(batch_shape=(4, 5), name="x")
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs), name="fixed")
+    model.compile("sgd", "mse")
+    data = dense_data(4)
+    with distributed(model) as front:
+        for call in (front.plan, front.fit):
+            with pytest.raises(ValueError, match=r"'x' of model 'fixed' has a fixed batch size of 4"):
+                call(data.x, data.y)
+
+
 @pytest.mark.parametrize("use", ["plan", "verify"])
 def test_what_needs_a_training_step_asks_for_compile(use: str):
     data = dense_data()

@@ -105,11 +105,14 @@ def test_afterwards_the_model_is_keras_again():
     assert_same({k: v for k, v in expected.items() if k.startswith("state")}, flat({"state": state(model)}))
 
 
-def test_fit_may_take_the_place_of_the_models_own():
+def test_methods_may_take_the_place_of_the_models_own(tmp_path):
     def program(front, model):
         if front is not model:
-            model.fit, model.evaluate = front.fit, front.evaluate
+            for name in ("compile", "fit", "evaluate", "save"):
+                setattr(model, name, getattr(front, name))
         data = dense_data()
+        model.compile(**DENSE.compile_arguments("adam"))
+        model.save(tmp_path / "begun.keras")
         history = model.fit(data.x, data.y, validation_data=(data.x, data.y), epochs=2, **QUIET).history
         return [history, model.evaluate(data.x, data.y, verbose=0)]
 

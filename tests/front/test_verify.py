@@ -165,6 +165,16 @@ REFUSED = {
                 "verify(steps=0): expected a whole number of steps, at least 1."),
     "steps=1.5": (lambda verify, data: verify(data.x, data.y, steps=1.5), ValueError,
                   "verify(steps=1.5): expected a whole number of steps, at least 1."),
+    "steps=True": (lambda verify, data: verify(data.x, data.y, steps=True), ValueError,
+                   "verify(steps=True): expected a whole number of steps, at least 1."),
+    "nothing": (lambda verify, data: verify(None), TypeError,
+                "verify(x, y): expected the arrays of one batch, a tf.data.Dataset or a keras.utils.PyDataset. "
+                "Received: x of type NoneType, y of type NoneType."),
+    "no examples": (lambda verify, data: verify(data.x[:0], data.y[:0]), ValueError,
+                    "verify(x, y): the batch has no examples; at least 1 is needed."),
+    "not a number": (lambda verify, data: verify(data.x * np.nan, data.y), ValueError,
+                     "on one device first/kernel, first/bias, second/kernel are not finite after 3 steps, so there is "
+                     "nothing to compare. Verify with data and a learning rate with which the plain model trains."),
     "dataset and targets": (lambda verify, data: verify(_pydataset(data)[0], data.y), ValueError,
                             "verify(x, y): targets come with the batches of a Shuffled; leave y out."),
     "no batches": (lambda verify, data: verify(tf.data.Dataset.from_tensors((data.x, data.y)).take(0)), ValueError,
