@@ -60,6 +60,7 @@ def _expected(name: str) -> dict[str, np.ndarray]:
     return named(model.weights)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("index, name", list(enumerate(EVERYTHING)))
 def test_the_whole_batchs_gradients_are_transformed(index: int, name: str):
     """Builders, ways of scaling and of keeping memory are spread over the transformations."""
@@ -158,6 +159,7 @@ ELSEWHERE = {"in a function": _in_function, "in a loop": _summed_in_a_loop, "in 
              "by tf.gradients": _symbolic}  # fmt: skip
 
 
+@pytest.mark.every(3)
 @pytest.mark.oldest  # it reads what TensorFlow remembers of operations and functions
 @pytest.mark.parametrize("index, name", list(enumerate(ELSEWHERE)))
 @pytest.mark.parametrize("clipped", [True, False])

@@ -158,6 +158,7 @@ def test_ports_that_are_taken(network, tmp_path):
     assert "servers take ports 20007 to 20007 (AUTODIST_PORTS)" in done.stdout
 
 
+@pytest.mark.long
 def test_every_fault_at_once_and_the_others_are_measured(make_network, tmp_path):
     network = make_network(7)
     _, one, off, slow, bare, other, apart = network.hosts

@@ -127,6 +127,7 @@ def on_one_device(epochs=3):
     return {**{f"history {name}": np.asarray(values) for name, values in history.items()}, **named(model.weights)}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "how, strategy, seconds",
     [(kill, PS(), 5), (stop, AllReduce(), LOST_AFTER + 5), (cut, PS(), LOST_AFTER + 5)],
@@ -212,6 +213,7 @@ def test_what_a_call_returned_with_is_never_lost(network):
         assert int(hosts.model.optimizer.iterations.numpy()) == 2 * PER_EPOCH
 
 
+@pytest.mark.long
 def test_replicas_that_run_ahead_go_on_after_a_loss(network):
     threads = threading.active_count()
     with OverHosts(DENSE, network.spec(), on_failure="restart", lost_after=LOST_AFTER) as hosts:
@@ -223,6 +225,7 @@ def test_replicas_that_run_ahead_go_on_after_a_loss(network):
     assert threading.active_count() <= threads + 2
 
 
+@pytest.mark.long
 def test_a_node_without_memory_is_named_and_what_was_trained_is_kept(network):
     host = network.hosts[2]
     with OverHosts(DENSE, network.spec(), lost_after=LOST_AFTER) as hosts:
@@ -254,6 +257,7 @@ def choosy():
     return model
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("strategy", "times", "survives"), [("AllReduce", 1, False), ("PS", 8, True)], ids=["AllReduce", "PS"]
 )

@@ -41,7 +41,7 @@ def test_every_builder_over_two_uneven_hosts(lan):
 MODELS = {"convolution": ("momentum", "PartitionedPS"), "embedding": ("adam", "Parallax"), "lstm": ("rmsprop", "Mixed")}
 
 
-@pytest.mark.every(3)
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_models_over_four_hosts(lan, name):
     optimizer, builder = MODELS[name]

@@ -49,7 +49,7 @@ def _check(choices: Drawn) -> None:
         assert_equally_trained(trained_by(alone, alone), trained_by(front, model))
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("seed", range(START, STOP))
 def test_a_step_by_chance_equals_one_device(seed: int):
     choices = Drawn.of(seed)
@@ -60,6 +60,7 @@ def test_a_step_by_chance_equals_one_device(seed: int):
         raise
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("choices", DIFFERED.values(), ids=DIFFERED)
 def test_what_once_differed_equals_one_device(choices: Drawn):
     _check(choices)

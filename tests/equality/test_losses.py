@@ -138,6 +138,7 @@ _PICKED = ("added_vector", "sum_with_regularizer", "masked", "unreduced", "unred
 ON_PS = [case for case in CASES if case.name in _PICKED]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "case, builder, replicas",
     [(case, "AllReduce", 3) for case in CASES] + [(case, "PS", 2) for case in ON_PS],

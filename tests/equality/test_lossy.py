@@ -286,6 +286,7 @@ def test_verifying_restores_the_residuals_and_names_what_is_not_exact():
         assert_same(before, front.compressor_state().values, tolerance=0.0)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("reference", (MODELS + TWICE)[::2], ids=str)
 def test_feedback_trains_reference_models_to_four_digits(reference: ReferenceModel):
     builder = Parallax(compressor="HorovodCompressorEF", bucket_bytes=100)

@@ -94,7 +94,7 @@ WAYS = [("AllReduce", 2, False, "adam"), ("PSLoadBalancing", 3, False, "adagrad"
         ("UnevenPartitionedPS", 3, False, "adam"), ("Parallax", 2, False, "lion")]  # fmt: skip
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("builder, replicas, share_memory, optimizer", WAYS)
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_one_device(name: str, builder: str, replicas: int, share_memory: bool, optimizer: str):

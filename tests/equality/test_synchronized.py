@@ -62,6 +62,7 @@ def test_statistics_of_the_whole_batch(base: type[keras.Sequential], replicas: i
     _check(lambda: _model(base), dense_data(), replicas, share_memory)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("replicas, share_memory", [(1, False), (2, True), (3, False)])
 def test_statistics_of_what_a_mask_leaves(replicas: int, share_memory: bool):
     _check(_masked, _sequences(), replicas, share_memory)

@@ -65,6 +65,7 @@ def train(optimizer, fused: bool, replicas: int = 2) -> tuple[dict[str, np.ndarr
     return {f"{index} {variable.path}": variable.numpy() for index, variable in enumerate(variables)}, ops
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.oldest
 def test_a_kernel_changes_nothing_but_the_speed(name: str):

@@ -207,7 +207,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name, builder, replicas, share_memory", CASES)
 def test_is_the_whole_batchs(name: str, builder: str, replicas: int, share_memory: bool):
     expected, model = _expected(name), _model(name)

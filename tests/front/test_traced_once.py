@@ -31,6 +31,7 @@ def _sequential(counting: Counting) -> keras.Model:
     return keras.Sequential([keras.Input((3,)), counting, keras.layers.Dense(1)])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("build", [_functional, _sequential])
 @pytest.mark.parametrize("optimizer", ahead._ONLY_MAKE_VARIABLES[::3])
 @pytest.mark.oldest

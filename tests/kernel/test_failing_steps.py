@@ -244,6 +244,7 @@ COMBINATIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name, builder, share_memory", COMBINATIONS)
 def test_a_failing_step_leaves_the_state_of_the_step_before(name: str, builder: str, share_memory: bool):
     case = CASES[name]

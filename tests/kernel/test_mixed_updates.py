@@ -71,6 +71,7 @@ def _found(name: str, **options) -> dict:
     return run_distributed(_program, _reference(OPTIMIZERS[name]), **options)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_all_reduce_equals_one_device(name: str):
     assert_same(_expected(name), _found(name))

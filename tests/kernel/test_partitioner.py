@@ -180,13 +180,14 @@ def _expected(name: str) -> dict[str, np.ndarray]:
     return run_plain(_program, _reference(name))
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("builder", ["PartitionedPS", "Mixed"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_shards_equal_one_device_whatever_stands_around_the_update(name: str, builder: str):
     assert_same(_expected(name), run_distributed(_program, _reference(name), builder=builder))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_what_stays_whole_says_which_operation_needs_it(name: str):
     reference = _reference(name)
