@@ -172,7 +172,7 @@ def test_after_a_restart_that_was_given_up_the_next_fit_works(network, monkeypat
         assert int(hosts.model.optimizer.iterations.numpy()) == kept + PER_EPOCH
 
 
-@pytest.mark.every(2)
+@pytest.mark.long
 @pytest.mark.parametrize("on_failure, builder", [("restart", "PS"), ("shrink", "AllReduce")])
 def test_training_goes_on_and_counts_no_sample_twice(network, on_failure, builder):
     host = network.hosts[1]

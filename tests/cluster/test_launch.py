@@ -120,6 +120,7 @@ def test_a_host_whose_python_lacks_another_package(network):
     )
 
 
+@pytest.mark.long
 def test_an_agent_that_never_answers(network, monkeypatch):
     monkeypatch.setenv("AUTODIST_DEADLINES", "answer=3")
     tool(network.hosts[1], "python", "sleep 30; true")

@@ -70,6 +70,7 @@ FORMS = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_form(form: str):
     def program(front, model):

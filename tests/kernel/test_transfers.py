@@ -13,7 +13,7 @@ from tests.support.models import BY_NAME
 from tests.support.training import plain
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS", "Mixed", "EveryAxis"])
 def test_large_variables_travel_by_their_rows(monkeypatch, builder):
     sent = []
