@@ -7,39 +7,33 @@ plain Keras model that holds the trained state.
 from __future__ import annotations
 
 import inspect
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import Any
 
 import keras
 
-from autodist_core.cluster import Fleet, stand_by_unless_chief
-from autodist_core.compiler import CompiledStrategy, StrategyCompiler
-from autodist_core.errors import NodeLostError, SessionError
-from autodist_core.graph_item import GraphItem
-from autodist_core.kernel import Placement, inference, place
-from autodist_core.kernel.tasks import Tasks
+from autodist_core.cluster import stand_by_unless_chief
+from autodist_core.errors import SessionError
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.runtime import AnySession, DistributedSession, LastingSession
 from autodist_core.strategy.base import StrategyBuilder
 from autodist_keras import checks, planning
 from autodist_keras.batches import first_batch
 from autodist_keras.compressor_state import CompressorState
-from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
-from autodist_keras.hooks import hook
-from autodist_keras.interrupts import once
+from autodist_keras.driver import Driver
 from autodist_keras.losses import said_of_own
-from autodist_keras.settings import OF_THE_CLUSTER, SETTINGS, refuse_misspelt
-from autodist_keras.state import State
-from autodist_keras.tracing import Captured
+from autodist_keras.settings import SETTINGS, Settings, refuse_misspelt
 
-_OWN = (
-    "model", *SETTINGS, "_functions", "_state", "_trained", "_compiled_as", "_depth", "_thread", "_compressors",
-    "_fleet",
-)  # fmt: skip
+
+def _shown_as_keras(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `help` and editors show Keras's parameters, and those that the method adds, where a call goes to Keras."""
+    signature = inspect.signature(getattr(keras.Model, method.__name__))
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    added = [one for one in inspect.signature(method).parameters.values() if one.kind is keyword_only]
+    method.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
+    return method
 
 
 class DistributedModel:
@@ -89,62 +83,59 @@ class DistributedModel:
         tunnelled: bool = False,
     ) -> None:
         self.model = checks.keras_model(model)
-        self.resource_spec = resource_spec
-        stand_by_unless_chief(self.resource_spec)
-        self.strategy = strategy
-        self.share_memory = share_memory
-        self.fused_updates = fused_updates
-        self.on_failure = on_failure
-        self.lost_after = lost_after
-        self.tunnelled = tunnelled
-        self._fleet = self._new_fleet()
-        self._functions: dict[str, StepFunction] = {}
-        self._state: State | None = None
-        self._trained: CompiledStrategy | None = None
-        self._compiled_as: checks.Identity | None = None
-        self._depth = 0
-        self._thread = 0
-        self._compressors: CompressorState | None = None
+        settings = Settings(resource_spec, strategy, share_memory, fused_updates, on_failure, lost_after, tunnelled)
+        stand_by_unless_chief(settings.resource_spec)
+        self._driver = Driver(self.model, settings)
 
     # Keras's surface ---------------------------------------------------------------------------------------------
 
+    @_shown_as_keras
     def compile(self, *args: Any, strategy: Any = None, **kwargs: Any) -> None:
         """Keras's `compile`, and optionally another strategy; the weights stay."""
-        strategy = self.strategy if strategy is None else SETTINGS["strategy"](strategy)
-        self._forget()
+        settings = self._driver.settings
+        if strategy is not None:
+            settings = replace(settings, strategy=strategy)
+        self._driver.forget()
         self._keras("compile")(*args, **kwargs)
-        self.strategy = strategy
+        self._driver.change(settings)
 
+    @_shown_as_keras
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `fit`, over all replicas."""
-        with self._distributed():
+        with self._driver.running():
             return self._keras("fit")(*args, **kwargs)
 
+    @_shown_as_keras
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `evaluate`, over all replicas."""
-        with self._distributed():
+        with self._driver.running():
             return self._keras("evaluate")(*args, **kwargs)
 
+    @_shown_as_keras
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `predict`, over all replicas; results in the order of the data."""
-        with self._distributed():
+        with self._driver.running():
             return self._keras("predict")(*args, **kwargs)
 
+    @_shown_as_keras
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `train_on_batch`; the batch is split over the replicas."""
-        with self._distributed():
+        with self._driver.running():
             return self._keras("train_on_batch")(*args, **kwargs)
 
+    @_shown_as_keras
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `test_on_batch`; the batch is split over the replicas."""
-        with self._distributed():
+        with self._driver.running():
             return self._keras("test_on_batch")(*args, **kwargs)
 
+    @_shown_as_keras
     def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `predict_on_batch`; the batch is split over the replicas."""
-        with self._distributed():
+        with self._driver.running():
             return self._keras("predict_on_batch")(*args, **kwargs)
 
+    @_shown_as_keras
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Keras's `save`: the file is that of the plain model, and holds the compressors' state besides."""
         self._keras("save")(*args, **kwargs)
@@ -154,7 +145,7 @@ class DistributedModel:
 
     def load_compressor_state(self, path: str | PathLike[str]) -> None:
         """Go on with what the compressors of a strategy had kept when `save` wrote this file."""
-        if self._depth:
+        if self._driver.runs:
             raise SessionError("this DistributedModel is training: load the compressors' state afterwards.")
         self.set_compressor_state(CompressorState.read(path))
 
@@ -169,32 +160,27 @@ class DistributedModel:
         return self.model(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OWN:
+        if name in ("model", "_driver"):
             raise AttributeError(name)
-        return getattr(self.model, name)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*object.__dir__(self), *dir(self.model)})
-
-    def __repr__(self) -> str:
-        replicas = len(self.resource_spec.replica_devices)
-        return f"<DistributedModel of {self.model!r}, {type(self.strategy).__name__}, {replicas} replicas>"
+        return getattr(self._driver.settings if name in SETTINGS else self.model, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in SETTINGS:
-            value = SETTINGS[name](value)
-            if "_functions" in vars(self):
-                self._forget()
-        if name == "model" and name in vars(self):
+            self._driver.change(replace(self._driver.settings, **{name: value}))
+        elif name == "model" and name in vars(self):
             raise AttributeError("a DistributedModel keeps its model: wrap the other one, DistributedModel(other, ...)")
-        if name in _OWN:
+        elif name in ("model", "_driver"):
             object.__setattr__(self, name, value)
-            if name in OF_THE_CLUSTER and "_fleet" in vars(self):
-                self._fleet.close()
-                self._fleet = self._new_fleet()
         else:
             refuse_misspelt(name, self.model)
             setattr(self.model, name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *SETTINGS, *dir(self.model)})
+
+    def __repr__(self) -> str:
+        replicas = self._driver.settings.replicas
+        return f"<DistributedModel of {self.model!r}, {type(self.strategy).__name__}, {replicas} replicas>"
 
     def __reduce__(self) -> Any:
         """What a copy is made of: the model, the settings and what compressors kept, but no session."""
@@ -208,10 +194,7 @@ class DistributedModel:
 
     def close(self) -> None:
         """Free the devices. The model keeps its state, and a later `fit` starts anew from it."""
-        try:
-            self._forget()
-        finally:
-            self._fleet.close()
+        self._driver.close()
 
     # Planning ----------------------------------------------------------------------------------------------------
 
@@ -221,12 +204,13 @@ class DistributedModel:
         Without data, the model must be built and the tables of Embedding layers are taken to be sparse; with a batch
         (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
         """
-        checks.batched(self.model, len(self.resource_spec.replica_devices))
-        captured = self._captured_for(first_batch("plan", self.model, *data)) if data else self._captured()
+        driver, settings = self._driver, self._driver.settings
+        checks.batched(self.model, settings.replicas)
+        captured = driver.captured_for(first_batch("plan", self.model, *data)) if data else driver.captured
         item = captured.item if captured else planning.assumed_item(self.model)
         remarks = captured.remarks if captured else said_of_own(self.model)
         return planning.plan(
-            self.model, item, self._compile_strategy(item), self.share_memory, self._fuses, remarks
+            self.model, item, driver.compile_strategy(item), settings.share_memory, settings.fuses, remarks
         )
 
     def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
@@ -244,197 +228,23 @@ class DistributedModel:
     @property
     def inexact(self) -> tuple[str, ...]:
         """The plan's notes on why the training that is under way gives other numbers than one device."""
-        captured = self._captured()
-        if captured is None or self._trained is None:
+        captured, trained = self._driver.captured, self._driver.trained
+        if captured is None or trained is None:
             return ()
-        return planning.explained(self.model, captured.item, self._trained)
-
-    @property
-    def _fuses(self) -> bool:
-        several = len(self.resource_spec.replica_devices) > 1
-        return several if self.fused_updates is None else self.fused_updates
-
-    def _captured_for(self, data: Any) -> Captured:
-        """The training step, captured for a batch as `train_step` gets it; nothing runs."""
-        checks.compiled(self.model)
-        checks.optimizer(self.model)
-        batch = read_batch(data)
-        function = StepFunction(self.model, self.model.train_step, False, self._open, self._fuses)
-        return function.capture(batch, function.specs_for(batch))
-
-    def _captured(self) -> Captured | None:
-        train = self._functions.get("train")
-        return train.captured if train is not None else None
-
-    def _compile_strategy(self, item: GraphItem) -> CompiledStrategy:
-        return StrategyCompiler(item, self.resource_spec).compile(self.strategy.build(item, self.resource_spec))
+        return planning.explained(self.model, captured.item, trained)
 
     # What compressors keep ---------------------------------------------------------------------------------------
 
     def compressor_state(self) -> CompressorState | None:
         """What the compressors kept after the last step, nothing maybe; None where the strategy has none."""
-        if self._state is not None and self._trained is not None:
-            values = self._state.session.read_kept()
-            return CompressorState(self._trained.id, values) if self._trained.compresses else None
-        return self._compressors
+        return self._driver.compressor_state()
 
     def set_compressor_state(self, state: CompressorState | None) -> None:
         """Let the compressors go on from this state, or start anew."""
-        if self._state is not None and self._trained is not None:
-            self._state.session.load_kept(state.for_strategy(self._trained.id) if state is not None else {})
-        else:
-            self._compressors = state
-
-    # Running -----------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _distributed(self) -> Iterator[None]:
-        """Keras calls our step functions while this is open; before and after, it is a plain model."""
-        if self._depth:
-            if self._thread != threading.get_ident():
-                raise SessionError("this DistributedModel is training in another thread; one call at a time.")
-            yield
-            return
-        with once(), self._own_functions():
-            yield
-
-    @contextmanager
-    def _own_functions(self) -> Iterator[None]:
-        identity = checks.identity_of_compile(self.model)
-        if identity != self._compiled_as or self._is_lost:
-            self._forget()
-            self._compiled_as = identity
-        if self._state is not None:
-            self._state.resume()
-        names = ("train_function", "test_function", "predict_function")
-        before = {name: getattr(self.model, name) for name in names}
-        self._depth += 1
-        self._thread = threading.get_ident()
-        try:
-            with ExitStack() as hooks:
-                hooks.enter_context(checks.claimed(self.model, self))
-                for mode in ("train", "test", "predict"):
-                    hooks.enter_context(hook(self.model, f"make_{mode}_function", self._maker(mode)))
-                yield
-        finally:
-            self._depth -= 1
-            try:
-                if self._state is not None:
-                    self._pull()
-            finally:
-                if self._state is not None:
-                    self._state.release()
-                for name, function in before.items():
-                    object.__setattr__(self.model, name, function)
-                if self._is_lost:
-                    # Nobody waits for the other nodes any more.
-                    self._forget()
-                    self._fleet.close()
-
-    @property
-    def _is_lost(self) -> bool:
-        """Whether a node is gone, and with it what the session was."""
-        return self._fleet.lost or (self._state is not None and self._state.session.lost)
-
-    def _pull(self) -> None:
-        """Bring the state back to the model, also where replicas that ran ahead have failed meanwhile."""
-        assert self._state is not None
-        try:
-            self._state.session.settle()
-        finally:
-            self._state.pull_all(again=self._state.session.lost)
-
-    def _maker(self, mode: str) -> Callable[..., None]:
-        def make(force: bool = False) -> None:
-            del force
-            function = self._functions.get(mode)
-            if function is None:
-                if mode == "train":
-                    checks.optimizer(self.model)
-                    checks.say_what_is_not_done(self.model, self.resource_spec)
-                step = getattr(self.model, f"{mode}_step")
-                function = self._functions[mode] = StepFunction(
-                    self.model, step, mode == "predict", self._open, self._fuses,
-                    len(self.resource_spec.replica_devices) == 1,
-                )
-            run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
-            object.__setattr__(self.model, f"{mode}_function", run)
-
-        return make
-
-    def _open(self, item: GraphItem) -> State:
-        """The state in which a captured step runs: the training's where there is one."""
-        if len(self.resource_spec.nodes) > 1 or self._fleet.cluster is not None:
-            self._fleet.start()
-        else:
-            checks.local_spec(self.resource_spec)
-        checks.batched(self.model, len(self.resource_spec.replica_devices))
-        if item.gradients and self._trained is None:
-            # A strategy that is refused here leaves everything as it was, so that the next call refuses it too.
-            trained = self._compile_strategy(item)
-            if self._state is not None:
-                self._state.pull_all()
-                self._state.release()
-                self._state.session.close()
-                self._functions = {"train": self._functions["train"]}
-            self._trained, self._state = trained, State(self._session(lambda: self._placement(item)))
-            before, self._compressors = self._compressors, None
-            self.set_compressor_state(before)
-        if self._state is None:
-            self._state = State(self._session(lambda: inference(checks.replicas(self.resource_spec), self._tasks)))
-        return self._state
-
-    def _new_fleet(self) -> Fleet:
-        return Fleet(self.resource_spec, self.on_failure, self.lost_after, self.tunnelled)
-
-    def _restart(self, error: NodeLostError) -> None:
-        self._fleet.restart(error)
-        object.__setattr__(self, "resource_spec", self._fleet.spec)
-
-    def _session(self, placement: Callable[[], Placement]) -> AnySession:
-        """A session here, or one over all nodes, which is made again where they are."""
-        fleet = self._fleet
-        if fleet.cluster is None:
-            return DistributedSession(placement())
-        restart = None if self.on_failure == "raise" else self._restart
-        return LastingSession(
-            lambda: DistributedSession(placement(), fleet.cluster), fleet.renew, restart, fleet.progress
-        )
-
-    def _placement(self, item: GraphItem) -> Placement:
-        return place(item, self._compile_strategy(item), self.share_memory, self._tasks)
-
-    @property
-    def _tasks(self) -> Tasks:
-        cluster = self._fleet.cluster
-        return Tasks(cluster.job, cluster.addresses) if cluster is not None else Tasks()
-
-    def _forget(self) -> None:
-        """Drop every captured step and the session."""
-        if self._depth:
-            raise SessionError("this DistributedModel is training: compile, close or change its settings afterwards.")
-        if self._state is not None:
-            self._compressors = self.compressor_state()
-            self._state.release()
-            self._state.session.close()
-        self._functions, self._state, self._trained, self._compiled_as = {}, None, None, None
+        self._driver.set_compressor_state(state)
 
 
 def _made_anew(model: Any, settings: dict[str, Any], compressors: CompressorState | None) -> DistributedModel:
     copied = DistributedModel(model, **settings)
     copied.set_compressor_state(compressors)
     return copied
-
-
-def _show_signatures() -> None:
-    """Let `help` and editors show Keras's parameters where calls go to Keras."""
-    on_batch = ("train_on_batch", "test_on_batch", "predict_on_batch")
-    for name in ("fit", "evaluate", "predict", "save", "compile", *on_batch):
-        method, signature = vars(DistributedModel)[name], inspect.signature(getattr(keras.Model, name))
-        if name == "compile":
-            added = inspect.Parameter("strategy", inspect.Parameter.KEYWORD_ONLY, default=None)
-            signature = signature.replace(parameters=[*signature.parameters.values(), added])
-        method.__signature__ = signature
-
-
-_show_signatures()

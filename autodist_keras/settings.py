@@ -1,8 +1,9 @@
-"""What a DistributedModel is set to. Every setting is checked when it is set, and begins a new session."""
+"""What a DistributedModel is set to: a frozen value, checked as it is made."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,23 +12,6 @@ from autodist_core.cluster.fleet import lost_after_seconds, on_failure_choice
 from autodist_core.errors import ResourceSpecError, StrategyError, did_you_mean
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy import BUILDERS, Strategy, StrategyBuilder, resolve
-
-
-def refuse_misspelt(name: str, model: Any) -> None:
-    """Raise where an attribute that the model does not have was probably meant to be a setting.
-
-    >>> refuse_misspelt("stratgy", object())
-    Traceback (most recent call last):
-    AttributeError: DistributedModel has no setting 'stratgy'. Did you mean 'strategy'? Settings: resource_spec,
-        strategy, share_memory, fused_updates, on_failure, lost_after, tunnelled. An attribute of the Keras model is
-        set on the model: dm.model.stratgy.
-    """
-    hint = did_you_mean(name, SETTINGS, likeness=0.8)
-    if hint and not name.startswith("_") and not hasattr(model, name):
-        raise AttributeError(
-            f"DistributedModel has no setting {name!r}.{hint} Settings: {', '.join(SETTINGS)}. An attribute of the "
-            f"Keras model is set on the model: dm.model.{name}."
-        )
 
 
 def _resource_spec(value: Any) -> ResourceSpec:
@@ -54,7 +38,7 @@ def _yes_or_no(value: Any) -> bool:
     return value
 
 
-SETTINGS: Mapping[str, Callable[[Any], Any]] = {
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "resource_spec": _resource_spec,
     "strategy": resolve,
     "share_memory": partial(_choice, "share_memory"),
@@ -63,7 +47,55 @@ SETTINGS: Mapping[str, Callable[[Any], Any]] = {
     "lost_after": lost_after_seconds,
     "tunnelled": _yes_or_no,
 }
-"""What makes of a given value the one that is kept, by the name of the setting."""
 
-OF_THE_CLUSTER = ("resource_spec", "on_failure", "lost_after", "tunnelled")
-"""The settings with which machines are started."""
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a DistributedModel, which describes them; what exists has passed its checks."""
+
+    resource_spec: ResourceSpec
+    strategy: StrategyBuilder
+    share_memory: bool | None
+    fused_updates: bool | None
+    on_failure: str
+    lost_after: float
+    tunnelled: bool
+
+    def __post_init__(self) -> None:
+        for name, check in _CHECKS.items():
+            object.__setattr__(self, name, check(getattr(self, name)))
+
+    @property
+    def of_the_cluster(self) -> tuple[ResourceSpec, str, float, bool]:
+        """Those with which machines are started."""
+        return self.resource_spec, self.on_failure, self.lost_after, self.tunnelled
+
+    @property
+    def replicas(self) -> int:
+        """How many devices compute."""
+        return len(self.resource_spec.replica_devices)
+
+    @property
+    def fuses(self) -> bool:
+        """Whether updates run in TensorFlow's training kernels."""
+        return self.replicas > 1 if self.fused_updates is None else self.fused_updates
+
+
+SETTINGS = tuple(field.name for field in fields(Settings))
+
+
+def refuse_misspelt(name: str, model: Any) -> None:
+    """Raise where an attribute that the model does not have was probably meant to be a setting.
+
+    >>> refuse_misspelt("stratgy", object())
+    Traceback (most recent call last):
+    AttributeError: DistributedModel has no setting 'stratgy'. Did you mean 'strategy'? Settings: resource_spec,
+        strategy, share_memory, fused_updates, on_failure, lost_after, tunnelled. An attribute of the Keras model is
+        set on the model: dm.model.stratgy.
+    """
+    hint = did_you_mean(name, SETTINGS, likeness=0.8)
+    if hint and not name.startswith("_") and not hasattr(model, name):
+        raise AttributeError(
+            f"DistributedModel has no setting {name!r}.{hint} Settings: {', '.join(SETTINGS)}. An attribute of the "
+            f"Keras model is set on the model: dm.model.{name}."
+        )

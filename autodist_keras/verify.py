@@ -29,7 +29,7 @@ def verify(distributed: Any, x: Any, y: Any, steps: int) -> str:
     data = _same_each_time(x, y, steps)
     first = first_batch("verify", model, data)
     # Creates what is still missing of model and optimizers, so that both ways start from one complete state.
-    captured = distributed._captured_for(first)
+    captured = distributed._driver.captured_for(first)
     entries = _entries(model)
     start, compressors = _values(entries), distributed.compressor_state()
     try:

@@ -55,7 +55,7 @@ def test_two_trainings_on_the_same_hosts_and_ports(network, monkeypatch):
         ]
         for training, (optimizer, _) in zip(trainings, RUNS, strict=True):
             assert_equally_trained(plain(DENSE, optimizer), training.result())
-        own, others = (hosts.front._fleet.cluster for hosts in (one, other))
+        own, others = (hosts.front._driver.fleet.cluster for hosts in (one, other))
         assert own.job != others.job and own.target != others.target
         assert not refused(own.target, own.job) and not refused(others.target, others.job)
         assert f"/job:{own.job}/task:0" in refused(others.target, own.job)

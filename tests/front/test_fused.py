@@ -57,7 +57,7 @@ def train(optimizer, fused: bool, replicas: int = 2) -> tuple[dict[str, np.ndarr
     dm = DistributedModel(model, ResourceSpec.local(cpus=replicas), "AllReduce", fused_updates=fused)
     with dm:
         dm.fit(data.x, data.y, batch_size=5, epochs=2, shuffle=False, verbose=0)
-        step = next(iter(dm._functions["train"]._known.values()))[0][1]
+        step = next(iter(dm._driver.functions["train"]._known.values()))[0][1]
         ops = {node.op for node in step.graph.graph_def.node} | {
             node.op for function in step.graph.graph_def.library.function for node in function.node_def
         }

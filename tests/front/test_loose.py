@@ -54,7 +54,7 @@ def _fit(front, x, y, **options):
 
 
 def _step(front):
-    return next(iter(front._functions["train"]._known.values()))[0][1]
+    return next(iter(front._driver.functions["train"]._known.values()))[0][1]
 
 
 @pytest.mark.parametrize("bound", [1, 3])

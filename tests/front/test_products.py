@@ -43,7 +43,7 @@ def products_of(model: keras.Model, x, y, share_memory: bool, replicas: int) -> 
     found: tuple[list[str], list[str]] = [], []
     with DistributedModel(model, ResourceSpec.local(cpus=replicas), "AllReduce", share_memory) as dm:
         dm.fit(x, y, **ARGUMENTS)
-        step = next(iter(dm._functions["train"]._known.values()))[0][1]
+        step = next(iter(dm._driver.functions["train"]._known.values()))[0][1]
         for node in step.graph.graph_def.node:
             if node.op == "MatMul" and "large" in node.name:
                 found[node.attr["transpose_a"].b].append(node.name.partition("/")[0])

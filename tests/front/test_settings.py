@@ -7,6 +7,7 @@ import pytest
 
 from autodist_core import ResourceSpec
 from autodist_core.errors import ResourceSpecError, SessionError, StrategyError
+from autodist_core.kernel import Placement
 from autodist_core.strategy import PS, AllReduce, Strategy
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, named
@@ -73,11 +74,15 @@ def test_other_attributes_are_set_on_the_model():
     assert (model.stratgy, model.stage, list(model.memory), model._strategy) == ("theirs", 3, [4], 5)
 
 
+def _placement(front: DistributedModel) -> Placement:
+    return front._driver.state.session.placement
+
+
 CHANGES = {
-    "share_memory": (True, lambda front: front._state.session.placement.shares_memory),
+    "share_memory": (True, lambda front: _placement(front).shares_memory),
     "fused_updates": (False, lambda front: "ResourceApplyAdam" not in front.plan()),
     "strategy": (AllReduce(), lambda front: "all_reduce" in front.plan()),
-    "resource_spec": (ResourceSpec.local(cpus=3), lambda front: len(front._state.session.placement.replicas) == 3),
+    "resource_spec": (ResourceSpec.local(cpus=3), lambda front: len(_placement(front).replicas) == 3),
 }
 
 

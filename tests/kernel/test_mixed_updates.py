@@ -115,7 +115,7 @@ def test_a_global_norm_sends_one_number_a_variable():
     with distributed(model, strategy=builder_named("PSLoadBalancing")) as front:
         front.compile(**reference.compile_arguments("adam"))
         _program(front, model)
-        graph = next(iter(front._functions["train"]._known.values()))[0][1].graph.graph_def
+        graph = next(iter(front._driver.functions["train"]._known.values()))[0][1].graph.graph_def
     reduced = [node.name for node in graph.node if node.name.startswith("reduced/") and node.op == "AddN"]
     assert len(reduced) == len(model.trainable_variables)
     assert {name.split("/")[1] for name in reduced} == {"server_localhost_CPU_0", "server_localhost_CPU_1"}

@@ -195,7 +195,7 @@ def test_what_stays_whole_says_which_operation_needs_it(name: str):
     with distributed(model, strategy=PartitionedPS()) as front:
         front.compile(**reference.compile_arguments("adam"))
         _program(front, model)
-        placement = front._state.session.placement
+        placement = front._driver.state.session.placement
         plan = front.plan()
     kernels = {variable.path.partition("/")[2] for variable in model.trainable_variables if len(variable.shape) == 2}
     whole = placement.partitioner.whole

@@ -1,0 +1,241 @@
+"""Runs Keras's own loops on a distributed session, and opens and ends what they need for it.
+
+While a call runs, Keras finds our step functions on the model. The first batch captures a step, which opens a session;
+afterwards the model holds the trained state and Keras's own functions again. Session and steps stay for the next call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from autodist_core.cluster import Fleet
+from autodist_core.compiler import CompiledStrategy, StrategyCompiler
+from autodist_core.errors import NodeLostError, SessionError
+from autodist_core.graph_item import GraphItem
+from autodist_core.kernel import Placement, inference, place
+from autodist_core.kernel.tasks import Tasks
+from autodist_core.runtime import AnySession, DistributedSession, LastingSession
+from autodist_keras import checks
+from autodist_keras.compressor_state import CompressorState
+from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
+from autodist_keras.hooks import hook
+from autodist_keras.interrupts import once
+from autodist_keras.settings import Settings
+from autodist_keras.state import State
+from autodist_keras.tracing import Captured
+
+
+class Driver:
+    """What runs a model under its settings: captured steps, the session they run in, and a cluster where there is one.
+
+    `settings` are replaced as a whole, by `change`.
+    """
+
+    def __init__(self, model: Any, settings: Settings) -> None:
+        self.model = model
+        self.settings = settings
+        self.fleet = Fleet(*settings.of_the_cluster)
+        self.trained: CompiledStrategy | None = None
+        """The strategy of the training that is under way."""
+        self.state: State | None = None
+        self.functions: dict[str, StepFunction] = {}
+        self._compiled_as: checks.Identity | None = None
+        self._compressors: CompressorState | None = None
+        self._depth = 0
+        self._thread = 0
+
+    def change(self, settings: Settings) -> None:
+        """Go on with other settings, in a new session, and on new machines where they are about machines."""
+        self.forget()
+        before, self.settings = self.settings, settings
+        if settings.of_the_cluster != before.of_the_cluster:
+            self.fleet.close()
+            self.fleet = Fleet(*settings.of_the_cluster)
+
+    def forget(self) -> None:
+        """Drop every captured step and the session."""
+        if self._depth:
+            raise SessionError("this DistributedModel is training: compile, close or change its settings afterwards.")
+        if self.state is not None:
+            self._compressors = self.compressor_state()
+            self.state.release()
+            self.state.session.close()
+        self.functions, self.state, self.trained, self._compiled_as = {}, None, None, None
+
+    def close(self) -> None:
+        """Free the devices and machines; the next call begins anew."""
+        try:
+            self.forget()
+        finally:
+            self.fleet.close()
+
+    # What is captured --------------------------------------------------------------------------------------------
+
+    @property
+    def captured(self) -> Captured | None:
+        """The training step, if one was captured."""
+        train = self.functions.get("train")
+        return train.captured if train is not None else None
+
+    def captured_for(self, data: Any) -> Captured:
+        """The training step, captured for a batch as `train_step` gets it; nothing runs."""
+        checks.compiled(self.model)
+        checks.optimizer(self.model)
+        batch = read_batch(data)
+        function = StepFunction(self.model, self.model.train_step, False, self._open, self.settings.fuses)
+        return function.capture(batch, function.specs_for(batch))
+
+    def compile_strategy(self, item: GraphItem) -> CompiledStrategy:
+        """What the strategy says of a step on these devices."""
+        spec = self.settings.resource_spec
+        return StrategyCompiler(item, spec).compile(self.settings.strategy.build(item, spec))
+
+    # What compressors keep ---------------------------------------------------------------------------------------
+
+    def compressor_state(self) -> CompressorState | None:
+        """What the compressors kept after the last step, nothing maybe; None where the strategy has none."""
+        if self.state is not None and self.trained is not None:
+            values = self.state.session.read_kept()
+            return CompressorState(self.trained.id, values) if self.trained.compresses else None
+        return self._compressors
+
+    def set_compressor_state(self, state: CompressorState | None) -> None:
+        """Let the compressors go on from this state, or start anew."""
+        if self.state is not None and self.trained is not None:
+            self.state.session.load_kept(state.for_strategy(self.trained.id) if state is not None else {})
+        else:
+            self._compressors = state
+
+    # A call ------------------------------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> bool:
+        """Whether a call is under way."""
+        return self._depth > 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Keras calls our step functions while this is open; before and after, it is a plain model."""
+        if self._depth:
+            if self._thread != threading.get_ident():
+                raise SessionError("this DistributedModel is training in another thread; one call at a time.")
+            yield
+            return
+        with once(), self._own_functions():
+            yield
+
+    @contextmanager
+    def _own_functions(self) -> Iterator[None]:
+        identity = checks.identity_of_compile(self.model)
+        if identity != self._compiled_as or self._is_lost:
+            self.forget()
+            self._compiled_as = identity
+        if self.state is not None:
+            self.state.resume()
+        names = ("train_function", "test_function", "predict_function")
+        before = {name: getattr(self.model, name) for name in names}
+        self._depth += 1
+        self._thread = threading.get_ident()
+        try:
+            with ExitStack() as hooks:
+                hooks.enter_context(checks.claimed(self.model, self))
+                for mode in ("train", "test", "predict"):
+                    hooks.enter_context(hook(self.model, f"make_{mode}_function", self._maker(mode)))
+                yield
+        finally:
+            self._depth -= 1
+            try:
+                if self.state is not None:
+                    self._pull()
+            finally:
+                if self.state is not None:
+                    self.state.release()
+                for name, function in before.items():
+                    object.__setattr__(self.model, name, function)
+                if self._is_lost:
+                    # Nobody waits for the other nodes any more.
+                    self.close()
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether a node is gone, and with it what the session was."""
+        return self.fleet.lost or (self.state is not None and self.state.session.lost)
+
+    def _pull(self) -> None:
+        """Bring the state back to the model, also where replicas that ran ahead have failed meanwhile."""
+        assert self.state is not None
+        try:
+            self.state.session.settle()
+        finally:
+            self.state.pull_all(again=self.state.session.lost)
+
+    def _maker(self, mode: str) -> Callable[..., None]:
+        def make(force: bool = False) -> None:
+            del force
+            function = self.functions.get(mode)
+            if function is None:
+                if mode == "train":
+                    checks.optimizer(self.model)
+                    checks.say_what_is_not_done(self.model, self.settings.resource_spec)
+                step = getattr(self.model, f"{mode}_step")
+                function = self.functions[mode] = StepFunction(
+                    self.model, step, mode == "predict", self._open, self.settings.fuses, self.settings.replicas == 1,
+                )
+            run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
+            object.__setattr__(self.model, f"{mode}_function", run)
+
+        return make
+
+    # A session ---------------------------------------------------------------------------------------------------
+
+    def _open(self, item: GraphItem) -> State:
+        """The state in which a captured step runs: the training's where there is one."""
+        spec = self.settings.resource_spec
+        if len(spec.nodes) > 1 or self.fleet.cluster is not None:
+            self.fleet.start()
+        else:
+            checks.local_spec(spec)
+        checks.batched(self.model, self.settings.replicas)
+        if item.gradients and self.trained is None:
+            # A strategy that is refused here leaves everything as it was, so that the next call refuses it too.
+            trained = self.compile_strategy(item)
+            if self.state is not None:
+                self.state.pull_all()
+                self.state.release()
+                self.state.session.close()
+                self.functions = {"train": self.functions["train"]}
+            self.trained, self.state = trained, State(self._session(lambda: self._placement(item)))
+            before, self._compressors = self._compressors, None
+            self.set_compressor_state(before)
+        if self.state is None:
+            self.state = State(self._session(self._placement_without_training))
+        return self.state
+
+    def _session(self, placement: Callable[[], Placement]) -> AnySession:
+        """A session here, or one over all nodes, which is made again where they are."""
+        fleet = self.fleet
+        if fleet.cluster is None:
+            return DistributedSession(placement())
+        restart = None if self.settings.on_failure == "raise" else self._restart
+        return LastingSession(
+            lambda: DistributedSession(placement(), fleet.cluster), fleet.renew, restart, fleet.progress
+        )
+
+    def _restart(self, error: NodeLostError) -> None:
+        self.fleet.restart(error)
+        self.settings = replace(self.settings, resource_spec=self.fleet.spec)
+
+    def _placement(self, item: GraphItem) -> Placement:
+        return place(item, self.compile_strategy(item), self.settings.share_memory, self._tasks)
+
+    def _placement_without_training(self) -> Placement:
+        return inference(checks.replicas(self.settings.resource_spec), self._tasks)
+
+    @property
+    def _tasks(self) -> Tasks:
+        cluster = self.fleet.cluster
+        return Tasks(cluster.job, cluster.addresses) if cluster is not None else Tasks()
