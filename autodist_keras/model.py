@@ -25,6 +25,7 @@ from autodist_keras.compressor_state import CompressorState
 from autodist_keras.driver import Driver
 from autodist_keras.losses import said_of_own
 from autodist_keras.settings import SETTINGS, Settings, refuse_misspelt
+from autodist_keras.verify import verify
 
 
 def _shown_as_keras(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -221,8 +222,6 @@ class DistributedModel:
         rounding and nothing in the plan explains it. What does (a lossy strategy, batch statistics or random numbers of
         each replica's own) stands below the table.
         """
-        from autodist_keras.verify import verify
-
         return verify(self, x, y, steps)
 
     @property
