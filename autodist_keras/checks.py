@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from autodist_core.errors import AutodistError, ResourceSpecError, SessionError
+from autodist_core.errors import AutodistError, ResourceSpecError
 from autodist_core.resource_spec import ResourceSpec
 
 _log = logging.getLogger("autodist")
-
-CLAIM = "_autodist_claim"
 
 
 def keras_model(model: Any) -> Any:
@@ -28,10 +24,17 @@ def keras_model(model: Any) -> Any:
     if not isinstance(model, keras.Model):
         raise TypeError(
             "DistributedModel(model): expected a keras.Model. "
-            f"Received: {type(model).__module__}.{type(model).__name__}."
-            + (" Models of tf_keras (Keras 2) must be ported to Keras 3." if "tf_keras" in str(type(model)) else "")
+            f"Received: {type(model).__module__}.{type(model).__name__}.{_instead_of(model)}"
         )
     return model
+
+
+def _instead_of(model: Any) -> str:
+    if isinstance(model, type):
+        return f" Pass a model, not its class: {model.__name__}(...)."
+    if isinstance(getattr(model, "model", None), keras.Model):
+        return " It holds one: use it, or wrap its `model`."
+    return " Models of tf_keras (Keras 2) must be ported to Keras 3." if "tf_keras" in str(type(model)) else ""
 
 
 def local_spec(spec: ResourceSpec) -> ResourceSpec:
@@ -101,22 +104,6 @@ def identity_of_compile(model: Any) -> Identity:
     """The optimizer, losses and metrics that a captured step was made from: as in Keras, `compile` makes it anew."""
     names = ("optimizer", "_compile_loss", "_compile_metrics", "_loss_tracker")
     return Identity(*[getattr(model, name, None) for name in names])
-
-
-@contextmanager
-def claimed(model: Any, owner: Any) -> Iterator[None]:
-    """Only one DistributedModel trains a model at a time."""
-    holder = vars(model).get(CLAIM)
-    if holder is not None and holder is not owner:
-        raise SessionError(
-            f"model {model.name!r} is being trained by another DistributedModel at the moment. "
-            "Let that call end, or use the DistributedModel that is running."
-        )
-    vars(model)[CLAIM] = owner
-    try:
-        yield
-    finally:
-        vars(model).pop(CLAIM, None)
 
 
 def say_what_is_not_done(model: Any, spec: ResourceSpec) -> None:

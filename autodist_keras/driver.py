@@ -6,60 +6,63 @@ afterwards the model holds the trained state and Keras's own functions again. Se
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from autodist_core.cluster import Fleet
+from autodist_core.cluster import Fleet, stand_by_unless_chief
 from autodist_core.compiler import CompiledStrategy, StrategyCompiler
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.graph_item import GraphItem
+from autodist_core.interrupts import once
 from autodist_core.kernel import Placement, inference, place
 from autodist_core.kernel.tasks import Tasks
 from autodist_core.runtime import AnySession, DistributedSession, LastingSession
 from autodist_keras import checks
+from autodist_keras.claims import claimed, in_own_thread, is_claimed
 from autodist_keras.compressor_state import CompressorState
 from autodist_keras.functions import StepFunction, on_batches, on_iterator, read_batch
 from autodist_keras.hooks import hook
-from autodist_keras.interrupts import once
 from autodist_keras.settings import Settings
 from autodist_keras.state import State
 from autodist_keras.tracing import Captured
+
+MODES = ("train", "test", "predict")
 
 
 class Driver:
     """What runs a model under its settings: captured steps, the session they run in, and a cluster where there is one.
 
-    `settings` are replaced as a whole, by `change`.
+    `change` gives it other settings; where a node is left out, the resource spec changes by itself.
     """
 
     def __init__(self, model: Any, settings: Settings) -> None:
         self.model = model
         self.settings = settings
-        self.fleet = Fleet(*settings.of_the_cluster)
+        self.fleet = self._new_fleet()
         self.trained: CompiledStrategy | None = None
         """The strategy of the training that is under way."""
         self.state: State | None = None
         self.functions: dict[str, StepFunction] = {}
         self._compiled_as: checks.Identity | None = None
         self._compressors: CompressorState | None = None
-        self._depth = 0
-        self._thread = 0
 
     def change(self, settings: Settings) -> None:
         """Go on with other settings, in a new session, and on new machines where they are about machines."""
-        self.forget()
+        self.require_idle()
+        self._drop()
         before, self.settings = self.settings, settings
         if settings.of_the_cluster != before.of_the_cluster:
             self.fleet.close()
-            self.fleet = Fleet(*settings.of_the_cluster)
+            self.fleet = self._new_fleet()
 
-    def forget(self) -> None:
-        """Drop every captured step and the session."""
-        if self._depth:
-            raise SessionError("this DistributedModel is training: compile, close or change its settings afterwards.")
+    def _new_fleet(self) -> Fleet:
+        stand_by_unless_chief(self.settings.resource_spec)
+        return Fleet(*self.settings.of_the_cluster)
+
+    def _drop(self) -> None:
+        """Forget every captured step, and the session."""
         if self.state is not None:
             self._compressors = self.compressor_state()
             self.state.release()
@@ -68,8 +71,9 @@ class Driver:
 
     def close(self) -> None:
         """Free the devices and machines; the next call begins anew."""
+        self.require_idle()
         try:
-            self.forget()
+            self._drop()
         finally:
             self.fleet.close()
 
@@ -112,66 +116,76 @@ class Driver:
 
     # A call ------------------------------------------------------------------------------------------------------
 
-    @property
-    def runs(self) -> bool:
-        """Whether a call is under way."""
-        return self._depth > 0
+    def require_idle(self, what: str = "compile, close or change its settings") -> None:
+        """Raise while a call is under way, with what is to wait for its end."""
+        if is_claimed(self.model, self):
+            raise SessionError(f"this DistributedModel is training: {what} afterwards.")
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Keras calls our step functions while this is open; before and after, it is a plain model."""
-        if self._depth:
-            if self._thread != threading.get_ident():
-                raise SessionError("this DistributedModel is training in another thread; one call at a time.")
-            yield
-            return
-        with once(), self._own_functions():
-            yield
+        with claimed(self.model, self) as outermost:
+            if outermost:
+                with once(), self._own_functions():
+                    yield
+            else:
+                yield
 
     @contextmanager
     def _own_functions(self) -> Iterator[None]:
+        # What is entered here ends in the opposite order, and all of it does.
+        with ExitStack() as ending:
+            self._drop_what_is_outdated()
+            ending.callback(self._close_if_lost)
+            ending.enter_context(self._functions_put_back())
+            ending.callback(self._release)
+            ending.callback(self._pull)
+            if self.state is not None:
+                self.state.resume()
+            for mode in MODES:
+                ending.enter_context(hook(self.model, f"make_{mode}_function", self._maker(mode)))
+            yield
+
+    def _drop_what_is_outdated(self) -> None:
         identity = checks.identity_of_compile(self.model)
-        if identity != self._compiled_as or self._is_lost:
-            self.forget()
+        spoilt = self.state is not None and self.state.session.spoilt
+        if identity != self._compiled_as or spoilt or self._is_lost:
+            self._drop()
             self._compiled_as = identity
-        if self.state is not None:
-            self.state.resume()
-        names = ("train_function", "test_function", "predict_function")
-        before = {name: getattr(self.model, name) for name in names}
-        self._depth += 1
-        self._thread = threading.get_ident()
+
+    @contextmanager
+    def _functions_put_back(self) -> Iterator[None]:
+        """Keras's own functions are the model's again afterwards, or none are, where it was compiled meanwhile."""
+        before = {mode: getattr(self.model, f"{mode}_function") for mode in MODES}
         try:
-            with ExitStack() as hooks:
-                hooks.enter_context(checks.claimed(self.model, self))
-                for mode in ("train", "test", "predict"):
-                    hooks.enter_context(hook(self.model, f"make_{mode}_function", self._maker(mode)))
-                yield
+            yield
         finally:
-            self._depth -= 1
+            same = checks.identity_of_compile(self.model) == self._compiled_as
+            for mode, function in before.items():
+                object.__setattr__(self.model, f"{mode}_function", function if same else None)
+
+    def _pull(self) -> None:
+        """Bring the state back to the model, also where replicas that ran ahead have failed meanwhile."""
+        if self.state is not None:
             try:
-                if self.state is not None:
-                    self._pull()
+                self.state.session.settle()
             finally:
-                if self.state is not None:
-                    self.state.release()
-                for name, function in before.items():
-                    object.__setattr__(self.model, name, function)
-                if self._is_lost:
-                    # Nobody waits for the other nodes any more.
-                    self.close()
+                self.state.pull_all(again=self.state.session.lost)
+
+    def _release(self) -> None:
+        if self.state is not None:
+            self.state.release()
+
+    def _close_if_lost(self) -> None:
+        # Nobody waits for the other nodes any more.
+        if self._is_lost:
+            self._drop()
+            self.fleet.close()
 
     @property
     def _is_lost(self) -> bool:
         """Whether a node is gone, and with it what the session was."""
         return self.fleet.lost or (self.state is not None and self.state.session.lost)
-
-    def _pull(self) -> None:
-        """Bring the state back to the model, also where replicas that ran ahead have failed meanwhile."""
-        assert self.state is not None
-        try:
-            self.state.session.settle()
-        finally:
-            self.state.pull_all(again=self.state.session.lost)
 
     def _maker(self, mode: str) -> Callable[..., None]:
         def make(force: bool = False) -> None:
@@ -186,9 +200,9 @@ class Driver:
                     self.model, step, mode == "predict", self._open, self.settings.fuses, self.settings.replicas == 1,
                 )
             run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
-            object.__setattr__(self.model, f"{mode}_function", run)
+            object.__setattr__(self.model, f"{mode}_function", in_own_thread(self.model, run))
 
-        return make
+        return in_own_thread(self.model, make)
 
     # A session ---------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,6 @@ from typing import Any
 
 import keras
 
-from autodist_core.cluster import stand_by_unless_chief
-from autodist_core.errors import SessionError
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy.base import StrategyBuilder
 from autodist_keras import checks, planning
@@ -26,6 +24,8 @@ from autodist_keras.driver import Driver
 from autodist_keras.losses import said_of_own
 from autodist_keras.settings import SETTINGS, Settings, refuse_misspelt
 from autodist_keras.verify import verify
+
+_OWN = ("model", "_driver", "_passed")
 
 
 def _shown_as_keras(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,6 +70,7 @@ class DistributedModel:
     >>> dm.close()
     """
 
+    # For type checkers and editors; `__getattr__` gives them.
     resource_spec: ResourceSpec
     strategy: StrategyBuilder
     share_memory: bool | None
@@ -85,8 +86,8 @@ class DistributedModel:
     ) -> None:
         self.model = checks.keras_model(model)
         settings = Settings(resource_spec, strategy, share_memory, fused_updates, on_failure, lost_after, tunnelled)
-        stand_by_unless_chief(settings.resource_spec)
         self._driver = Driver(self.model, settings)
+        self._passed: set[str] = set()
 
     # Keras's surface ---------------------------------------------------------------------------------------------
 
@@ -96,82 +97,98 @@ class DistributedModel:
         settings = self._driver.settings
         if strategy is not None:
             settings = replace(settings, strategy=strategy)
-        self._driver.forget()
-        self._keras("compile")(*args, **kwargs)
+        self._driver.require_idle()
+        self._keras("compile", *args, **kwargs)
         self._driver.change(settings)
 
     @_shown_as_keras
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `fit`, over all replicas."""
         with self._driver.running():
-            return self._keras("fit")(*args, **kwargs)
+            return self._keras("fit", *args, **kwargs)
 
     @_shown_as_keras
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `evaluate`, over all replicas."""
         with self._driver.running():
-            return self._keras("evaluate")(*args, **kwargs)
+            return self._keras("evaluate", *args, **kwargs)
 
     @_shown_as_keras
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `predict`, over all replicas; results in the order of the data."""
         with self._driver.running():
-            return self._keras("predict")(*args, **kwargs)
+            return self._keras("predict", *args, **kwargs)
 
     @_shown_as_keras
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `train_on_batch`; the batch is split over the replicas."""
         with self._driver.running():
-            return self._keras("train_on_batch")(*args, **kwargs)
+            return self._keras("train_on_batch", *args, **kwargs)
 
     @_shown_as_keras
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `test_on_batch`; the batch is split over the replicas."""
         with self._driver.running():
-            return self._keras("test_on_batch")(*args, **kwargs)
+            return self._keras("test_on_batch", *args, **kwargs)
 
     @_shown_as_keras
     def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `predict_on_batch`; the batch is split over the replicas."""
         with self._driver.running():
-            return self._keras("predict_on_batch")(*args, **kwargs)
+            return self._keras("predict_on_batch", *args, **kwargs)
 
     @_shown_as_keras
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Keras's `save`: the file is that of the plain model, and holds the compressors' state besides."""
-        self._keras("save")(*args, **kwargs)
+        self._keras("save", *args, **kwargs)
         state = self.compressor_state()
         if state is not None:
             state.write(args[0] if args else kwargs["filepath"])
 
     def load_compressor_state(self, path: str | PathLike[str]) -> None:
         """Go on with what the compressors of a strategy had kept when `save` wrote this file."""
-        if self._driver.runs:
-            raise SessionError("this DistributedModel is training: load the compressors' state afterwards.")
         self.set_compressor_state(CompressorState.read(path))
 
-    def _keras(self, name: str) -> Any:
-        """The model's method of that name, not this wrapper's, which `model.fit = dm.fit` puts in its place."""
-        found = getattr(self.model, name)
-        ours = getattr(found, "__self__", None) is self
-        return partial(getattr(type(self.model), name), self.model) if ours else found
+    def _keras(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the model's method; of what a person put in its place, such as `model.fit = dm.fit`, it may come back.
+
+        Then it is Keras's that is called.
+        """
+        back = name in self._passed or name not in vars(self.model)
+        found = partial(getattr(type(self.model), name), self.model) if back else getattr(self.model, name)
+        before, self._passed = self._passed, self._passed - {name} if back else self._passed | {name}
+        try:
+            return found(*args, **kwargs)
+        finally:
+            self._passed = before
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped model."""
         return self.model(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("model", "_driver"):
+        if name in _OWN:
             raise AttributeError(name)
-        return getattr(self._driver.settings if name in SETTINGS else self.model, name)
+        if name in SETTINGS:
+            return getattr(self._driver.settings, name)
+        try:
+            return getattr(self.model, name)
+        except AttributeError:
+            refuse_misspelt(name, self.model)
+            raise
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in SETTINGS:
             self._driver.change(replace(self._driver.settings, **{name: value}))
         elif name == "model" and name in vars(self):
             raise AttributeError("a DistributedModel keeps its model: wrap the other one, DistributedModel(other, ...)")
-        elif name in ("model", "_driver"):
+        elif name in _OWN:
             object.__setattr__(self, name, value)
+        elif name in vars(DistributedModel) and not hasattr(keras.Model, name):
+            raise AttributeError(
+                f"DistributedModel.{name} is the wrapper's own, and cannot be set. An attribute of the Keras model is "
+                f"set on the model: dm.model.{name}."
+            )
         else:
             refuse_misspelt(name, self.model)
             setattr(self.model, name, value)
@@ -185,7 +202,8 @@ class DistributedModel:
 
     def __reduce__(self) -> Any:
         """What a copy is made of: the model, the settings and what compressors kept, but no session."""
-        return _made_anew, (self.model, {name: getattr(self, name) for name in SETTINGS}, self.compressor_state())
+        settings = {name: getattr(self, name) for name in SETTINGS}
+        return _made_anew, (type(self), self.model, settings, self.compressor_state())
 
     def __enter__(self) -> DistributedModel:
         return self
@@ -199,7 +217,7 @@ class DistributedModel:
 
     # Planning ----------------------------------------------------------------------------------------------------
 
-    def plan(self, *data: Any) -> str:
+    def plan(self, x: Any = ..., y: Any = None, sample_weight: Any = None) -> str:
         """The table of what is done with each variable, before anything runs.
 
         Without data, the model must be built and the tables of Embedding layers are taken to be sparse; with a batch
@@ -207,7 +225,10 @@ class DistributedModel:
         """
         driver, settings = self._driver, self._driver.settings
         checks.batched(self.model, settings.replicas)
-        captured = driver.captured_for(first_batch("plan", self.model, *data)) if data else driver.captured
+        if x is ...:
+            captured = driver.captured
+        else:
+            captured = driver.captured_for(first_batch("plan", self.model, x, y, sample_weight))
         item = captured.item if captured else planning.assumed_item(self.model)
         remarks = captured.remarks if captured else said_of_own(self.model)
         return planning.plan(
@@ -235,15 +256,23 @@ class DistributedModel:
     # What compressors keep ---------------------------------------------------------------------------------------
 
     def compressor_state(self) -> CompressorState | None:
-        """What the compressors kept after the last step, nothing maybe; None where the strategy has none."""
+        """What the compressors kept after the last step, nothing maybe; None where its strategy had none."""
         return self._driver.compressor_state()
 
     def set_compressor_state(self, state: CompressorState | None) -> None:
-        """Let the compressors go on from this state, or start anew."""
+        """Let the compressors go on from what `compressor_state` returned, or start anew."""
+        if state is not None and not isinstance(state, CompressorState):
+            raise TypeError(
+                "set_compressor_state(state): expected what compressor_state() returned, or None. "
+                f"Received: {type(state).__name__}."
+            )
+        self._driver.require_idle("set the compressors' state")
         self._driver.set_compressor_state(state)
 
 
-def _made_anew(model: Any, settings: dict[str, Any], compressors: CompressorState | None) -> DistributedModel:
-    copied = DistributedModel(model, **settings)
+def _made_anew(
+    kind: type[DistributedModel], model: Any, settings: dict[str, Any], compressors: CompressorState | None
+) -> DistributedModel:
+    copied = kind(model, **settings)
     copied.set_compressor_state(compressors)
     return copied

@@ -3,13 +3,19 @@
 While a model trains, its variables know that the truth is in the session. Whoever looks at one gets its current value
 first; whatever is changed is loaded before the next step. Who looks at nothing costs nothing. The looking is seen by
 giving the variable *instances* a subclass for the time of a training; it is taken off again when that ends.
+
+Anybody may look, in any thread and in the middle of a step, and may be shown what was true before it: so what is noted
+of a look says after how many steps that was. The training itself is one thread, which nobody else's look waits for
+or holds up for longer than it takes to read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -19,9 +25,10 @@ import tensorflow as tf
 from autodist_core.runtime import AnySession
 from autodist_keras.variables import Entry
 
-_SMALL = 4096
-_LINK = "_autodist_link"
+_Read = Callable[[Iterable[str]], Mapping[str, np.ndarray]]
 
+_SMALL = 4096
+_LINKS = "_autodist_links"
 
 _tracing = ContextVar("autodist_tracing", default=False)
 
@@ -36,22 +43,31 @@ def own_trace() -> Iterator[None]:
         _tracing.reset(token)
 
 
+@dataclass(frozen=True, eq=False)
 class _Link:
-    """Ties one watched variable to the state; copies of the variable are tied to nothing."""
+    """Ties a watched variable to the state that watches it."""
 
-    def __init__(self, state: State, entry: Entry) -> None:
-        self.state = state
-        self.entry = entry
+    state: State
+    entry: Entry
 
-    def __deepcopy__(self, memo: Any) -> None:
-        return None
+
+class _Links(list[_Link]):
+    """The links of one variable; the last counts, and those before wait for its end. Copies are tied to nothing."""
+
+    def __deepcopy__(self, memo: Any) -> _Links:
+        return _Links()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_nothing, ())
+        return (_Links, ())
 
 
-def _nothing() -> None:
-    return None
+@dataclass(frozen=True, eq=False)
+class _Look:
+    """What somebody was shown: from then on, another value is a change."""
+
+    value: np.ndarray | None
+    """None where nobody knows what the session has, so that it is to get what is there."""
+    step: int
 
 
 _watched_classes: dict[type, type] = {}
@@ -62,9 +78,9 @@ def _watched(base: type) -> type:
     if base not in _watched_classes:
 
         def get_value(self: Any) -> Any:
-            link = vars(self).get(_LINK)
-            if link is not None:
-                link.state.looked_at(link.entry)
+            links = vars(self).get(_LINKS)
+            if links:
+                links[-1].state.looked_at(links[-1].entry)
             return vars(self).get("_value")
 
         def set_value(self: Any, value: Any) -> None:
@@ -84,10 +100,14 @@ class State:
         self._entries: dict[str, Entry] = {}
         self._steps = 0
         self._synced: dict[str, int] = {}
-        self._exposed: dict[str, np.ndarray | None] = {}
-        self._classes: list[tuple[Any, type]] = []
-        self._busy = False
+        self._looks: dict[str, _Look] = {}
+        self._watched: list[tuple[Any, _Link]] = []
         self._leaked: set[str] = set()
+        self._thread = threading.get_ident()
+        self._pulling = threading.local()
+        self._writing = threading.Lock()
+        self._others = threading.Lock()
+        """Held while another thread looks."""
 
     def watch(self, entries: Iterable[Entry]) -> None:
         """Begin to watch variables; those already watched stay so."""
@@ -98,32 +118,39 @@ class State:
 
     def resume(self) -> None:
         """Watch all variables again, of which anything may have changed since `release`."""
+        self._thread = threading.get_ident()
         for entry in self._entries.values():
             self._attach(entry)
 
     def _attach(self, entry: Entry) -> None:
-        self._synced[entry.spec.name] = self._steps
-        self._exposed[entry.spec.name] = None
-        if not isinstance(entry.owner, keras.Variable):
-            # A bare TensorFlow variable says nothing of who looks at it.
-            self._leaked.add(entry.spec.name)
+        name, owner = entry.spec.name, entry.owner
+        if isinstance(owner, keras.Variable):
+            links = vars(owner).setdefault(_LINKS, _Links())
+            if links:
+                # The training of another model that shares this variable waits meanwhile: it shows its value, and
+                # will see what becomes of it.
+                links[-1].state.looked_at(links[-1].entry)
+            else:
+                owner.__class__ = _watched(type(owner))
+            links.append(_Link(self, entry))
+            self._watched.append((owner, links[-1]))
         else:
-            vars(entry.owner)[_LINK] = _Link(self, entry)
-            self._classes.append((entry.owner, type(entry.owner)))
-            entry.owner.__class__ = _watched(type(entry.owner))
+            # A bare TensorFlow variable says nothing of who looks at it.
+            self._leaked.add(name)
+        self._synced[name] = self._steps
+        self._looks[name] = _Look(None, self._steps)
 
     def before_step(self) -> None:
         """Load into the session what was changed since the last step, or never was there."""
-        if not self._exposed:
+        if not self._looks:
             return
         known = set(self.session.known)
         changed = {}
-        for name, baseline in list(self._exposed.items()):
-            if name in known:
+        for name in list(self._looks):
+            if name in known and (look := self._looks.pop(name, None)):
                 value = self._entries[name].tf_variable.numpy()
-                if baseline is None or not _same(value, baseline):
+                if not _same(value, look.value):
                     changed[name] = value
-                del self._exposed[name]
         self.session.load(changed)
 
     def after_step(self) -> None:
@@ -131,15 +158,24 @@ class State:
         self._steps += 1
         if self._leaked:
             entries = [self._entries[name] for name in sorted(self._leaked)]
-            self._pull(entries)
+            self._pull(entries, self.session.read)
             for entry in entries:
-                self._exposed.setdefault(entry.spec.name, entry.tf_variable.numpy())
+                if self._synced[entry.spec.name] == self._steps:
+                    self._looks[entry.spec.name] = _Look(entry.tf_variable.numpy(), self._steps)
 
     def looked_at(self, entry: Entry) -> None:
         """Give a variable its current value before somebody sees it."""
-        if self._busy:
+        if getattr(self._pulling, "now", False):
             return
-        name = entry.spec.name
+        if threading.get_ident() == self._thread:
+            self._show(entry, self.session.read)
+            return
+        with self._others:
+            if self._watched:
+                self._show(entry, self.session.peek)
+
+    def _show(self, entry: Entry, read: _Read) -> None:
+        name, steps = entry.spec.name, self._steps
         if not tf.executing_eagerly() and not _tracing.get():
             # Somebody else's graph holds the variable from now on, and will not come by here again.
             self._leaked.add(name)
@@ -148,45 +184,62 @@ class State:
             self._pull([
                 other for other in self._entries.values()
                 if other.spec.kind == entry.spec.kind and (other.spec.byte_size <= _SMALL) == small
-            ])
-        if name not in self._exposed:
+            ], read)
+        if name not in self._looks:
             with tf.init_scope():
-                self._exposed[name] = entry.tf_variable.numpy()
+                self._looks[name] = _Look(entry.tf_variable.numpy(), steps)
 
     def pull_all(self, again: bool = False) -> None:
         """Bring everything the session is ahead in back to the model; `again` also what was brought before."""
         if again:
             self._synced = dict.fromkeys(self._synced, -1)
-            self._exposed.clear()
-        self._pull(list(self._entries.values()))
+            self._looks.clear()
+        self._pull(list(self._entries.values()), self.session.read)
 
     def release(self) -> None:
         """Stop watching; the variables are plain Keras variables again."""
-        for owner, before in self._classes:
-            owner.__class__ = before
-            vars(owner).pop(_LINK, None)
-        self._classes.clear()
-        self._exposed.clear()
-        self._leaked.clear()
+        with self._others:
+            for owner, link in self._watched:
+                links = vars(owner)[_LINKS]
+                links.remove(link)
+                if not links:
+                    owner.__class__ = type(owner).__base__
+                    del vars(owner)[_LINKS]
+            self._watched.clear()
+            self._looks.clear()
+            self._leaked.clear()
 
     def _is_stale(self, name: str) -> bool:
-        return self._synced[name] < self._steps and name not in self._exposed
+        """Whether the session is ahead of what the model shows, and nobody has changed that meanwhile."""
+        if self._synced[name] >= self._steps:
+            return False
+        look = self._looks.get(name)
+        if look is None:
+            return True
+        # Who looked while a step ran was shown what was before it.
+        return look.step < self._steps and _same(self._entries[name].tf_variable.numpy(), look.value)
 
-    def _pull(self, entries: Sequence[Entry]) -> None:
-        known = set(self.session.known)
-        stale = [entry for entry in entries if self._is_stale(entry.spec.name) and entry.spec.name in known]
-        self._busy = True
+    def _pull(self, entries: Sequence[Entry], read: _Read) -> None:
+        known, steps = set(self.session.known), self._steps
+        self._pulling.now = True
         try:
-            values = self.session.read(entry.spec.name for entry in stale)
-            with tf.init_scope():
+            stale = [entry for entry in entries if self._is_stale(entry.spec.name) and entry.spec.name in known]
+            values = read(entry.spec.name for entry in stale)
+            with tf.init_scope(), self._writing:
                 for entry in stale:
+                    name = entry.spec.name
+                    if self._synced[name] >= steps:
+                        continue  # another thread has brought the same, or what is newer
                     # A copy: what was read may be the session's own memory, and TensorFlow would share it.
-                    entry.tf_variable.assign(np.array(values[entry.spec.name]))
-                    self._synced[entry.spec.name] = self._steps
+                    entry.tf_variable.assign(np.array(values[name]))
+                    self._synced[name] = steps
+                    self._looks.pop(name, None)
         finally:
-            self._busy = False
+            self._pulling.now = False
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
+def _same(one: np.ndarray, other: np.ndarray | None) -> bool:
     """Whether two arrays are the same bits, NaN and all."""
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if other is None or one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return one.tobytes() == other.tobytes()

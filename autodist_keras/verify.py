@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_keras.batches import first_batch, is_dataset, require_arrays, taken
+from autodist_keras.claims import claimed
 from autodist_keras.tracing import optimizers_of
 from autodist_keras.variables import Entry, ModelVariables
 
@@ -25,17 +26,22 @@ def verify(distributed: Any, x: Any, y: Any, steps: int) -> str:
 
     Raises a ValueError naming the variables that differ by more than rounding, where no note of the plan says why.
     """
-    model = distributed.model
+    model, driver = distributed.model, distributed._driver
+    driver.require_idle("verify")
     data = _same_each_time(x, y, steps)
     first = first_batch("verify", model, data)
-    # Creates what is still missing of model and optimizers, so that both ways start from one complete state.
-    captured = distributed._driver.captured_for(first)
-    entries = _entries(model)
-    start, compressors = _values(entries), distributed.compressor_state()
+    with claimed(model, driver):
+        # Creates what is still missing of model and optimizers, so that both ways start from one complete state.
+        captured = driver.captured_for(first)
+        entries = _entries(model)
+        start, compressors = _values(entries), distributed.compressor_state()
+        try:
+            # Keras's own `fit`, whatever a person put in its place.
+            type(model).fit(model, data, shuffle=False, verbose=0)
+            alone = _values(entries)
+        finally:
+            _restore(entries, start)
     try:
-        model.fit(data, shuffle=False, verbose=0)
-        alone = _values(entries)
-        _restore(entries, start)
         distributed.fit(data, shuffle=False, verbose=0)
         together = _values(entries)
     finally:

@@ -8,6 +8,7 @@ from numbers import Real
 
 from autodist_core.cluster.cluster import LOST_AFTER_SECONDS, Cluster
 from autodist_core.errors import LaunchError, NodeLostError, ResourceSpecError, did_you_mean
+from autodist_core.interrupts import held
 from autodist_core.resource_spec import ResourceSpec
 
 _log = logging.getLogger("autodist")
@@ -64,7 +65,8 @@ class Fleet:
     @property
     def lost(self) -> bool:
         """Whether there was a cluster, and a node of it is gone."""
-        return self.cluster is not None and self.cluster.lost.done()
+        with held():
+            return self.cluster is not None and self.cluster.lost.done()
 
     def start(self) -> Cluster:
         """The cluster; its agents are started if they do not run."""

@@ -6,17 +6,18 @@ another one that does the calls, one after the other, and waits for whatever hap
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.errors import NodeLostError, SessionError
+from autodist_core.interrupts import held
 
 _EXPLAINED_WITHIN = 3.0
 """How long after an error of the network the word of who is lost may take."""
@@ -25,9 +26,29 @@ _NETWORK = (
     tf.errors.UnknownError, tf.errors.DeadlineExceededError, tf.errors.NotFoundError,
 )
 
-_NODE = re.compile(r"\{\{node \w+/replica([0-9]+)/")
 
-_Job = tuple[Callable[..., Any], tuple[Any, ...], Future[Any]]
+@dataclass(eq=False)
+class _Job:
+    """A call to be made, and what came of it."""
+
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    result: Any = None
+    error: BaseException | None = None
+
+    def do(self) -> None:
+        try:
+            self.result = self.call(*self.arguments)
+        except BaseException as error:
+            self.error = error
+
+
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """What one thread has done by another; None on `jobs` ends that one, and on `done` says that a node is lost."""
+
+    jobs: SimpleQueue[_Job | None] = field(default_factory=SimpleQueue)
+    done: SimpleQueue[_Job | None] = field(default_factory=SimpleQueue)
 
 
 class BrokenOffError(SessionError):
@@ -37,52 +58,56 @@ class BrokenOffError(SessionError):
 class Calls:
     """Makes calls for the threads that use one session of a cluster."""
 
-    def __init__(self, lost: Future[NodeLostError], replicas: Sequence[str]) -> None:
+    def __init__(self, lost: Future[NodeLostError]) -> None:
         self._lost = lost
-        self._replicas = replicas
         self._lines = threading.local()
-        self._all: list[SimpleQueue[_Job | None]] = []
+        self._all: list[_Line] = []
 
     def __call__(self, doing: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """What `call(*arguments)` returns; a NodeLostError says who was lost while doing what."""
-        if self._lost.done():
-            raise self._lost.result().during(doing)
-        future: Future[Any] = Future()
-        self._line().put((call, arguments, future))
-        wait([future, self._lost], return_when=FIRST_COMPLETED)
-        if not future.done():
-            raise self._lost.result().during(doing)
-        error = future.exception()
+        self._require_all(doing)
+        job, line = _Job(call, arguments), self._line()
+        line.jobs.put(job)
+        # What comes first may be of an earlier call, whose wait Ctrl-C has ended.
+        while (done := line.done.get()) is not job:
+            if done is None:
+                self._require_all(doing)
+        error = job.error
         if isinstance(error, _NETWORK):
             try:
-                raise self._lost.result(_EXPLAINED_WITHIN).during(doing) from None
+                with held():
+                    lost = self._lost.result(_EXPLAINED_WITHIN)
             except NotInTime:
                 raise BrokenOffError(f"{doing} was broken off, and no node is lost: {error}") from error
-        if isinstance(error, tf.errors.OpError):
-            # The tasks that TensorFlow names passed the error on, as often as not; the node is the one that failed.
-            for replica in dict.fromkeys(_NODE.findall(str(error))):
-                error.add_note(f"This happened on {self._replicas[int(replica)]}, during {doing}.")
-        return future.result()
+            raise lost.during(doing) from None
+        if error is not None:
+            raise error
+        return job.result
 
     def close(self) -> None:
         """Let the threads end that are not stuck in a call."""
         for line in self._all:
-            line.put(None)
+            line.jobs.put(None)
 
-    def _line(self) -> SimpleQueue[_Job | None]:
-        if not hasattr(self._lines, "queue"):
-            self._lines.queue = SimpleQueue()
-            self._all.append(self._lines.queue)
-            threading.Thread(target=_work, args=(self._lines.queue,), daemon=True, name="autodist-calls").start()
-        queue: SimpleQueue[_Job | None] = self._lines.queue
-        return queue
+    def _require_all(self, doing: str) -> None:
+        with held():
+            if self._lost.done():
+                raise self._lost.result().during(doing)
+
+    def _line(self) -> _Line:
+        if not hasattr(self._lines, "line"):
+            with held():
+                line = _Line()
+                self._lost.add_done_callback(lambda _: line.done.put(None))
+                threading.Thread(target=_work, args=(line,), daemon=True, name="autodist-calls").start()
+                self._all.append(line)
+                self._lines.line = line
+        found: _Line = self._lines.line
+        return found
 
 
-def _work(queue: SimpleQueue[_Job | None]) -> None:
-    while job := queue.get():
-        call, arguments, future = job
-        try:
-            future.set_result(call(*arguments))
-        except BaseException as error:
-            future.set_exception(error)
-        del job, call, arguments, future
+def _work(line: _Line) -> None:
+    while job := line.jobs.get():
+        job.do()
+        line.done.put(job)
+        del job

@@ -92,6 +92,11 @@ class LastingSession:
                     raise
         return {name: self._backup.values[name] for name in names}
 
+    def peek(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Variables as they are at this moment, or were when last safe: for whoever looks from another thread."""
+        session = self._session
+        return session.peek(names) if session is not None else {name: self._backup.values[name] for name in names}
+
     def read_kept(self) -> dict[str, np.ndarray]:
         """What kernels keep between steps."""
         if self._session is None or self._backup.current:
@@ -107,6 +112,11 @@ class LastingSession:
     def lost(self) -> bool:
         """Whether there is no cluster any more, and only what was safe."""
         return self._session is None
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether no step may follow: it makes the session again instead."""
+        return False
 
     def close(self) -> None:
         """Free the state."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.graph_item import GraphItem
+from autodist_core.interrupts import held, wait_for
 from autodist_core.kernel import DistributedGraph, loose
 from autodist_core.runtime.batches import Batches, slices
 from autodist_core.runtime.calls import BrokenOffError
@@ -85,22 +86,26 @@ class LooseStep:
         bounds = slices(total, count)[:active] if active > 1 else [(0, total)]
         try:
             self._begin(active)
-            batch, self._next, self._unsettled = self._next, self._next + 1, True
-            with self._progress.moved:
-                self._progress.expected[batch] = active
-            for replica, (start, stop) in enumerate(bounds):
-                feeds = self._batches.part(arrays, self._calls["compute", replica][1], start, stop)
-                # Without a bound, what a replica has is a batch of its own.
-                counts = float(stop - start), float(total if self._bound is not None else stop - start)
-                future = self._threads[replica].submit(self._run, replica, batch, feeds, counts)
-                self._running.append((replica, future))
+            with held():
+                self._hand_out(arrays, total, bounds)
             self._wait_for(count * (_AHEAD if self._bound is None else self._bound + 1))
             if not self._last:
-                self._last = next(future for replica, future in self._running if replica == 0).result()
+                self._last = _result(next(future for replica, future in self._running if replica == 0))
         except BaseException as failure:
             self._stop(failure)
             raise
         return self._last
+
+    def _hand_out(self, arrays: Sequence[Any], total: int, bounds: Sequence[tuple[int, int]]) -> None:
+        batch, self._next, self._unsettled = self._next, self._next + 1, True
+        with self._progress.moved:
+            self._progress.expected[batch] = len(bounds)
+        for replica, (start, stop) in enumerate(bounds):
+            feeds = self._batches.part(arrays, self._calls["compute", replica][1], start, stop)
+            # Without a bound, what a replica has is a batch of its own.
+            counts = float(stop - start), float(total if self._bound is not None else stop - start)
+            future = self._threads[replica].submit(self._run, replica, batch, feeds, counts)
+            self._running.append((replica, future))
 
     def settle(self) -> None:
         """Wait until all batches are done; then all replicas have the last values, and what they wrote is one state."""
@@ -218,7 +223,7 @@ class LooseStep:
         """Wait until no more than so many slices are under way; a replica's failure is raised here."""
         while len(self._running) > most:
             replica, future = self._running[0]
-            outputs = future.result()
+            outputs = _result(future)
             self._running.pop(0)
             if replica == 0:
                 self._last = outputs or self._last
@@ -226,11 +231,11 @@ class LooseStep:
     def _stop(self, failure: BaseException) -> None:
         """Let all end what they are at, forget gradients that were not applied, and be ready for another batch."""
         progress = self._progress
-        with progress.moved:
+        with held(), progress.moved:
             if progress.failure is None:
                 progress.fail(failure, 0)
         for _, future in self._running:
-            future.exception()
+            wait_for(future)
         self._running.clear()
         with contextlib.suppress(NodeLostError, BrokenOffError):  # with a node, the queues there are gone
             for replica in list(progress.queued):
@@ -238,3 +243,9 @@ class LooseStep:
                     progress.queued[replica] -= 1
                     self._call("discard", replica)(1.0, 1.0)
         self._progress = Progress(version=self._next, lead=progress.lead)
+
+
+def _result(future: Future[list[Any]]) -> list[Any]:
+    wait_for(future)
+    with held():
+        return future.result()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +14,15 @@ from tensorflow.core.protobuf import config_pb2
 from autodist_core.cluster import Cluster
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.graph_item import GraphItem, Variable
+from autodist_core.interrupts import held
 from autodist_core.kernel import DistributedGraph, Placement, build
 from autodist_core.runtime.batches import Batches, slices
 from autodist_core.runtime.calls import BrokenOffError, Calls
 from autodist_core.runtime.kept import KeptVariables
 from autodist_core.runtime.loose import LooseStep
 from autodist_core.runtime.transfers import Transfers
+
+_NODE = re.compile(r"\{\{node \w+/replica([0-9]+)/")
 
 
 class DistributedSession:
@@ -26,13 +31,15 @@ class DistributedSession:
     def __init__(self, placement: Placement, cluster: Cluster | None = None) -> None:
         self.placement = placement
         self._graph = tf.Graph()
-        self._calls_of_cluster = Calls(cluster.lost, [each.name for each in placement.replicas]) if cluster else None
+        self._calls_of_cluster = Calls(cluster.lost) if cluster else None
         target = cluster.target if cluster else ""
         self._session = tf.compat.v1.Session(target, self._graph, _config(placement))
         self._kept = KeptVariables(self._graph, self._run)
         self._variables: dict[str, Variable] = {}
         self._transfers = Transfers(self._graph, self._session, placement, self.call)
         self._functions = 0
+        self._growing = threading.RLock()
+        """Held by the one thread in which the graph grows."""
         self._loose: list[LooseStep] = []
         self.spoilt = False
         """Whether no step may follow, since a step with collectives failed, and they do not survive that."""
@@ -74,7 +81,8 @@ class DistributedSession:
         if not values:
             return
         self.settle()
-        self._transfers.load([self._variables[name] for name in values], values)
+        with self._growing:
+            self._transfers.load([self._variables[name] for name in values], values)
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """The current value of variables."""
@@ -83,7 +91,13 @@ class DistributedSession:
         if not names:
             return {}
         self.settle()
-        return self._transfers.read([self._variables[name] for name in names])
+        return self.peek(names)
+
+    def peek(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Variables as they are now, in the middle of a step maybe: for whoever looks from another thread."""
+        self._require_open()
+        with self._growing:
+            return self._transfers.read([self._variables[name] for name in names])
 
     def read_kept(self) -> dict[str, np.ndarray]:
         """What kernels keep between steps, such as the residuals of compressors, by name."""
@@ -130,9 +144,15 @@ class DistributedSession:
     ) -> Callable[..., Any]:
         """Make a distributed graph part of the session; returns a callable over all its feeds."""
         self._require_open()
-        self._kept.add(graph.kept)
-        with self._graph.as_default():
-            tf.graph_util.import_graph_def(graph.graph_def, name=prefix)
+        with self._growing:
+            return self._import_graph(graph, prefix, doing)
+
+    def _import_graph(self, graph: DistributedGraph, prefix: str, doing: Callable[[], str]) -> Callable[..., Any]:
+        # What is imported by half is in the way of the next attempt.
+        with held():
+            self._kept.add(graph.kept)
+            with self._graph.as_default():
+                tf.graph_util.import_graph_def(graph.graph_def, name=prefix)
         initializers = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]
         if initializers:
             self._run(initializers)
@@ -146,18 +166,24 @@ class DistributedSession:
         )
         call = self.call("the setting up of a step", self._session._make_callable_from_options, options)
         types = [tensor.dtype.as_numpy_dtype for tensor in tensors]
-        if self._calls_of_cluster is None:
-            return lambda *arrays: call(*map(np.asarray, arrays, types))
         collective = any(node.op == "CollectiveReduceV2" for node in graph.graph_def.node)
         return lambda *arrays: self._run_step(collective, doing(), call, *map(np.asarray, arrays, types))
 
     def _run_step(self, collective: bool, doing: str, *call: Any) -> Any:
+        if self.spoilt and self._calls_of_cluster is None:
+            raise SessionError(
+                "a step with collectives failed in this session, and they do not survive that. What was trained is "
+                "kept: end the call in which it failed, and call again."
+            )
         try:
             return self.call(doing, *call)
-        except tf.errors.OpError:
+        except tf.errors.OpError as error:
+            # The tasks that TensorFlow names passed the error on, as often as not; the node is the one that failed.
+            for replica in dict.fromkeys(_NODE.findall(str(error))):
+                error.add_note(f"This happened on {self.placement.replicas[int(replica)].name}, during {doing}.")
             # Whoever still waits for the failed step's tensors fails in turn, at times before he is told to stop: then
-            # TensorFlow ends all collectives of his server for good. And the next step gets the failed one's number,
-            # so that a clean-up that comes late takes it for the failed one, and it hangs.
+            # TensorFlow ends all collectives of his server, or of a session here, for good. And over machines the next
+            # step gets the failed one's number, so that a clean-up that comes late takes it for that one, and it hangs.
             self.spoilt |= collective
             raise
 

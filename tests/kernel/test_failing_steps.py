@@ -260,6 +260,25 @@ def test_a_failing_step_leaves_the_state_of_the_step_before(name: str, builder: 
     assert all(np.isfinite(values).all() for values in history.values())
 
 
+@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
+def test_after_a_failed_step_with_collectives_the_next_call_has_new_ones(builder: str):
+    """TensorFlow ends those of a session for good when a replica fails early: of first steps, one in four or so."""
+    case = CASES["not a number"]
+    x, y = case.data()
+    model, plain = seeded(case.build), seeded(case.build)
+    with distributed(model, strategy=BUILDERS[builder](), replicas=2) as front, distributed(plain) as other:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=case.message) as failure:
+            front.train_on_batch(x[2 * BATCH :], y[2 * BATCH :])
+        assert failure.value.__notes__ == ["This happened on localhost:CPU:1, during training step 1."]
+        failed = front._driver.state.session
+        for batch in range(2):
+            rows = slice(batch * BATCH, (batch + 1) * BATCH)
+            for each in (front, other):
+                each.train_on_batch(x[rows], y[rows])
+        assert (front._driver.state.session is failed) == (builder == "PS")
+        assert_same(_state(plain), _state(model))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_data_fails_on_one_device_too(name: str):
     """Else a failure would be ours."""

@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 
 # The stages of autodist_core, in the order of the flow. `compiler` and `plan` are one stage in two files.
 STAGES = (
-    "errors", "proto", "resource_spec", "graph_item", "strategy", "compiler", "plan", "capture", "kernel", "cluster",
-    "runtime", "command_line", "__main__",
+    "errors", "interrupts", "proto", "resource_spec", "graph_item", "strategy", "compiler", "plan", "capture", "kernel",
+    "cluster", "runtime", "command_line", "__main__",
 )  # fmt: skip
 PLANNING = STAGES[: STAGES.index("capture")]
 # The one name that is found in an earlier stage than the one which defines it; no code there uses it.

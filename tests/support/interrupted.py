@@ -1,7 +1,7 @@
-"""A program whose `fit` is ended by Ctrl-C again and again: `python -m tests.support.interrupted 8` goes on for 8 s.
+"""A program whose `fit` is ended by Ctrl-C again and again: `python -m tests.support.interrupted 8 ahead` for 8 s.
 
-Each interrupt falls somewhere into a running step, and a second one into what ends it. The last line that is printed
-counts the trainings.
+Replicas may be `waiting` for each other, some batches `ahead`, or `apart` without a bound. Each interrupt falls
+somewhere into a running step, and a second one into what ends it. The last line that is printed counts the trainings.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.strategy import PS
 from tests.support.distributed import distributed
 from tests.support.models import dense_data, dense_model
 
@@ -47,13 +48,16 @@ def differ(one, other) -> bool:
     return not np.array_equal(one, other)
 
 
-def main(seconds: float) -> None:
+WAYS = {"waiting": "AllReduce", "ahead": PS(staleness=2), "apart": PS(sync=False)}
+
+
+def main(seconds: float, way: str) -> None:
     """Train, be interrupted, train again from there; then see that the model is whole."""
     given, model = dense_data(), dense_model()
     # Batches of more sizes than one, so that the size is left open in the data's specs.
     data = tf.data.Dataset.from_tensor_slices((given.x, given.y)).batch(7).repeat()
     count, end, interrupts, seen = 0, time.monotonic() + seconds, Interrupts(), None
-    with distributed(model) as front:
+    with distributed(model, strategy=WAYS[way]) as front:
         front.compile("adam", "mse", jit_compile=False)
         while time.monotonic() < end:
             try:
@@ -71,11 +75,11 @@ def main(seconds: float) -> None:
             seen = steps, moments
         before = int(model.optimizer.iterations)
         front.fit(data, steps_per_epoch=3, shuffle=False, verbose=0)
-        assert int(model.optimizer.iterations) == before + 3
+        assert int(model.optimizer.iterations) == before + 3 * (2 if way == "apart" else 1)
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
     np.testing.assert_allclose(front.predict(given.x, verbose=0), np.asarray(model(given.x)), rtol=1e-4, atol=1e-6)
     print(count)
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]))
+    main(float(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,243 @@
+"""Others meanwhile: a second wrapper, models that share layers, other threads. None of them loses a number."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.errors import SessionError
+from tests.support.compare import assert_same, named
+from tests.support.distributed import distributed
+from tests.support.models import DENSE, dense_data
+from tests.support.training import seeded
+from tests.support.twins import QUIET, flat
+
+DATA = dense_data()
+BY_STRATEGY = pytest.mark.parametrize("builder, shares", [("AllReduce", True), ("AllReduce", False), ("PS", False)])
+
+
+def _compiled() -> keras.Model:
+    model = seeded(DENSE.build)
+    model.compile(**DENSE.compile_arguments("adam"))
+    return model
+
+
+def _in_order(model: keras.Model) -> list[np.ndarray]:
+    return [variable.numpy() for variable in (*model.weights, *model.optimizer.variables)]
+
+
+def _at(event: str, action: Callable[[int], None]) -> keras.callbacks.Callback:
+    return keras.callbacks.LambdaCallback(**{event: lambda index, logs: action(index)})
+
+
+def test_a_refused_second_wrapper_changes_nothing():
+    results = []
+    for wrapped in (False, True):
+        model = _compiled()
+
+        def halve(batch: int, model=model):
+            if batch == 1:
+                model.optimizer.learning_rate.assign(0.5 * model.optimizer.learning_rate)
+                model.layers[0].kernel.assign(0.5 * model.layers[0].kernel)
+
+        if not wrapped:
+            history = model.fit(DATA.x, DATA.y, epochs=2, callbacks=[_at("on_train_batch_end", halve)], **QUIET)
+            results.append(flat({"history": history.history, "state": _in_order(model)}))
+            continue
+        refused = []
+        with distributed(model) as first, distributed(model, replicas=3) as second:
+            second.evaluate(DATA.x, DATA.y, verbose=0)
+
+            def intrude(batch: int, second=second, refused=refused):
+                with pytest.raises(SessionError, match="being trained by another DistributedModel"):
+                    second.evaluate(DATA.x, DATA.y, verbose=0)
+                refused.append(batch)
+
+            callbacks = [_at("on_train_batch_end", intrude), _at("on_train_batch_end", halve)]
+            history = first.fit(DATA.x, DATA.y, epochs=2, callbacks=callbacks, **QUIET)
+        assert len(refused) > 2
+        results.append(flat({"history": history.history, "state": _in_order(model)}))
+    assert_same(*results)
+
+
+def _autoencoder() -> tuple[keras.Model, keras.Model]:
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((5,))
+    code = keras.layers.Dense(4, activation="tanh")(inputs)
+    encoder, whole = keras.Model(inputs, code), keras.Model(inputs, keras.layers.Dense(5)(code))
+    for model, rate in ((encoder, 0.05), (whole, 0.1)):
+        model.compile(keras.optimizers.SGD(rate, momentum=0.9), "mse", jit_compile=False)
+    return encoder, whole
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["looks", "trains"])
+@BY_STRATEGY
+def test_models_that_share_layers_train_and_look_within_each_others_fit(builder, shares, trains: bool):
+    """The whole trains; at the end of each epoch its encoder predicts, and trains on its own."""
+    codes = np.tanh(DATA.x[:, :4])
+
+    def run(wrap) -> dict:
+        encoder, whole = _autoencoder()
+        seen = []
+        with wrap(encoder) as part, wrap(whole) as front:
+            part.predict(DATA.x, verbose=0)
+
+            def meanwhile(epoch: int):
+                seen.append(part.predict(DATA.x, verbose=0))
+                if trains:
+                    part.fit(DATA.x, codes, epochs=1, **QUIET)
+                    seen.append([weight.copy() for weight in whole.get_weights()])
+
+            options = {"epochs": 3, "callbacks": [_at("on_epoch_end", meanwhile)], **QUIET}
+            history = front.fit(DATA.x, DATA.x, **options).history
+        return flat({"history": history, "seen": seen, "encoder": _in_order(encoder), "whole": _in_order(whole)})
+
+    plain = run(contextlib.nullcontext)
+    assert_same(plain, run(lambda model: distributed(model, strategy=builder, share_memory=shares)))
+
+
+def test_a_model_that_is_compiled_while_it_trains_keeps_no_function_of_before():
+    plain, model = _compiled(), _compiled()
+    again = keras.callbacks.LambdaCallback(on_train_end=lambda logs: model.compile("sgd", "mse", jit_compile=False))
+    for each in (plain, model):
+        each.fit(DATA.x, DATA.y, **QUIET)
+    with distributed(model) as front:
+        front.fit(DATA.x, DATA.y, callbacks=[again], **QUIET)
+    plain.fit(DATA.x, DATA.y, **QUIET)
+    plain.compile("sgd", "mse", jit_compile=False)
+    histories = [each.fit(DATA.x, DATA.y, **QUIET).history for each in (plain, model)]
+    assert_same(flat(histories[0]), flat(histories[1]))
+    assert_same(flat(_in_order(plain)), flat(_in_order(model)))
+
+
+class _Slow(keras.layers.Layer):
+    """Lets another thread look in the middle of every step."""
+
+    def __init__(self, asked: threading.Event, looked: threading.Event) -> None:
+        super().__init__()
+        self._events = asked, looked
+
+    def call(self, x):
+        def wait() -> np.ndarray:
+            asked, looked = self._events
+            asked.set()
+            assert looked.wait(30)
+            return np.zeros(())
+
+        return x + tf.stop_gradient(tf.reshape(tf.numpy_function(wait, [], tf.float64), ()))
+
+
+@pytest.mark.parametrize("writes", [False, True], ids=["looks", "writes"])
+@BY_STRATEGY
+def test_a_look_from_another_thread_in_the_middle_of_a_step_loses_nothing(builder, shares, writes: bool):
+    """Every step's weights are asked for while it runs; what is written then counts from the next step on."""
+    plain = _compiled()
+    asked, looked, over = threading.Event(), threading.Event(), threading.Event()
+    base = seeded(DENSE.build)
+    model = keras.Sequential([*base.layers[:1], _Slow(asked, looked), *base.layers[1:]])
+    model.build(base.input_shape)
+    model.compile(**DENSE.compile_arguments("adam"))
+    rate = model.optimizer.learning_rate
+
+    def look():
+        while not over.is_set():
+            if asked.wait(0.05):
+                asked.clear()
+                for variable in (*model.weights, *model.optimizer.variables):
+                    variable.numpy()
+                if writes:
+                    rate.assign(0.002)
+                looked.set()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        with distributed(model, strategy=builder, share_memory=shares) as front:
+            for batch in range(4):
+                looked.clear()
+                front.train_on_batch(DATA.x[8 * batch : 8 * batch + 8], DATA.y[8 * batch : 8 * batch + 8])
+    finally:
+        over.set()
+        thread.join()
+    for batch in range(4):
+        plain.train_on_batch(DATA.x[8 * batch : 8 * batch + 8], DATA.y[8 * batch : 8 * batch + 8])
+        if writes:
+            plain.optimizer.learning_rate = 0.002
+    assert_same(flat(_in_order(plain)), flat(_in_order(model)))
+
+
+def test_of_two_threads_that_call_at_once_one_is_refused():
+    model, plain = _compiled(), _compiled()
+    barrier, answers = threading.Barrier(2), []
+
+    def fit():
+        barrier.wait()
+        try:
+            front.fit(DATA.x, DATA.y, epochs=1, **QUIET)
+            answers.append("trained")
+        except SessionError as error:
+            answers.append(str(error))
+
+    with distributed(model) as front:
+        threads = [threading.Thread(target=fit) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(answers) == ["this DistributedModel is training in another thread; one call at a time.", "trained"]
+    for each in (plain, plain, model):
+        each.fit(DATA.x, DATA.y, epochs=1, **QUIET)
+    assert_same(named(plain.weights), named(model.weights))
+
+
+def test_the_plain_models_methods_are_refused_to_other_threads_while_it_trains():
+    model, plain, refusals = _compiled(), _compiled(), []
+
+    def call():
+        for method in (model.predict, lambda x, verbose: model.evaluate(x, DATA.y, verbose=verbose)):
+            try:
+                method(DATA.x, verbose=0)
+            except SessionError as error:
+                refusals.append(str(error))
+
+    def meanwhile(batch: int):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+
+    plain.fit(DATA.x, DATA.y, epochs=2, **QUIET)
+    with distributed(model) as front:
+        front.fit(DATA.x, DATA.y, epochs=2, callbacks=[_at("on_train_batch_end", meanwhile)], **QUIET)
+    assert set(refusals) == {"this DistributedModel is training in another thread; one call at a time."}
+    assert len(refusals) > 4
+    assert_same(named(plain.weights), named(model.weights))
+    assert model.predict(DATA.x, verbose=0).shape == (len(DATA.x), 1)
+
+
+class _Looks(keras.callbacks.Callback):
+    """Asks for a table of differences in the middle of a training."""
+
+    def __init__(self, front, refusals: list[str]) -> None:
+        super().__init__()
+        self._front, self._refusals = front, refusals
+
+    def on_train_batch_end(self, batch, logs=None):
+        with pytest.raises(SessionError) as refusal:
+            self._front.verify(DATA.x[:8], DATA.y[:8])
+        self._refusals.append(str(refusal.value))
+
+
+def test_verify_waits_for_the_end_of_a_training():
+    plain, model, own, others = _compiled(), _compiled(), [], []
+    plain.fit(DATA.x, DATA.y, **QUIET)
+    with distributed(model) as front, distributed(model) as other:
+        front.fit(DATA.x, DATA.y, callbacks=[_Looks(front, own), _Looks(other, others)], **QUIET)
+    assert set(own) == {"this DistributedModel is training: verify afterwards."}
+    assert len(others) == len(own) and "being trained by another DistributedModel" in others[0]
+    assert_same(named(plain.weights), named(model.weights))
