@@ -23,7 +23,7 @@ def first_batch(whose: str, model: Any, *data: Any) -> Any:
         batch = taken(whose, *data, count=1)[0]
     else:
         require_arrays(whose, *data)
-        batch = data
+        batch = keras.utils.pack_x_y_sample_weight(*data)
     _require_targets(whose, model, batch)
     return batch
 
@@ -40,7 +40,7 @@ def taken(whose: str, dataset: Any, *besides: Any, count: int) -> list[Any]:
     >>> [batch.numpy().tolist() for batch in taken("verify", dataset, count=2)]
     [[0, 1], [2, 3]]
     """
-    kind = type(dataset).__name__
+    kind = "tf.data.Dataset" if isinstance(dataset, tf.data.Dataset) else type(dataset).__name__
     if any(part is not None for part in besides):
         raise ValueError(f"{whose}(x, y): targets come with the batches of a {kind}; leave y out.")
     if isinstance(dataset, tf.data.Dataset):

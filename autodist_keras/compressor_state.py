@@ -54,7 +54,13 @@ class CompressorState:
     @staticmethod
     def read(path: str | PathLike[str]) -> CompressorState:
         """The state in a saved model."""
-        with zipfile.ZipFile(path) as archive:
+        try:
+            archive = zipfile.ZipFile(path)
+        except zipfile.BadZipFile:
+            raise SessionError(
+                f"{path} is no .keras file, so it holds no compressor state. DistributedModel.save writes one."
+            ) from None
+        with archive:
             if MEMBER not in archive.namelist():
                 raise SessionError(
                     f"{path} holds no compressor state. DistributedModel.save puts it there, after training with a "

@@ -20,32 +20,26 @@ def _resource_spec(value: Any) -> ResourceSpec:
     if named or builds or isinstance(value, StrategyBuilder | Strategy):
         shown = value.__name__ if builds else repr(value)
         raise ResourceSpecError(
-            f"DistributedModel(model, {shown}): the second argument is the cluster (a YAML file, a dict, a "
+            f"resource_spec={shown}: that is a strategy; the second argument is the cluster (a YAML file, a dict, a "
             f"ResourceSpec, or None for this machine), and the strategy is the third: strategy={shown}."
         )
     return value if isinstance(value, ResourceSpec) else ResourceSpec(value)
 
 
-def _choice(name: str, value: Any) -> bool | None:
-    if value is not None and not isinstance(value, bool):
-        raise StrategyError(f"{name}={value!r}: {name} is True, False or None. Received: {type(value).__name__}.")
-    return value
-
-
-def _yes_or_no(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ResourceSpecError(f"tunnelled={value!r}: tunnelled is True or False. Received: {type(value).__name__}.")
+def _one_of(name: str, choices: str, error: type[Exception], value: Any) -> Any:
+    if not isinstance(value, bool) and (value is not None or "None" not in choices):
+        raise error(f"{name}={value!r}: {name} is {choices}. Received: {type(value).__name__}.")
     return value
 
 
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "resource_spec": _resource_spec,
     "strategy": resolve,
-    "share_memory": partial(_choice, "share_memory"),
-    "fused_updates": partial(_choice, "fused_updates"),
+    "share_memory": partial(_one_of, "share_memory", "True, False or None", StrategyError),
+    "fused_updates": partial(_one_of, "fused_updates", "True, False or None", StrategyError),
     "on_failure": on_failure_choice,
     "lost_after": lost_after_seconds,
-    "tunnelled": _yes_or_no,
+    "tunnelled": partial(_one_of, "tunnelled", "True or False", ResourceSpecError),
 }
 
 

@@ -7,6 +7,7 @@ summed, and stateful random ops get a seed of their own (`Variable.kind == "seed
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -21,7 +22,7 @@ from autodist_core.kernel.placement import Replica
 
 _SEED_STEP = 1_000_003
 _LOOKUPS = {"GatherV2", "ResourceGather"}
-_SCOPES_OF_GRADIENTS = ("gradient_tape/", "gradients/")  # of a step's own, and of those in functions
+_OF_GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_[0-9]+)?)/")  # of a step's own, and of those in functions
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def _require_tapes_of_its_own(draft: Draft) -> None:
     """A `tf.py_function` remembers its forward pass under one name: another replica's takes the place of the first."""
     graph, several = draft.captured.graph, len(draft.placement.replicas) > 1
     for node in (*graph.node, *(each for function in graph.library.function for each in function.node_def)):
-        if several and node.op == "EagerPyFunc" and any(scope in node.name for scope in _SCOPES_OF_GRADIENTS):
+        if several and node.op == "EagerPyFunc" and _OF_GRADIENTS.search(node.name):
             raise CaptureError(
                 f"{node.name!r} is the gradient of a tf.py_function, for which TensorFlow keeps one forward pass in a "
                 "process, whichever replica's it is. Write it with TensorFlow's operations, give it a gradient by "

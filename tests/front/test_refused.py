@@ -223,6 +223,31 @@ def test_gradients_of_python_are_refused_on_several_replicas(where: str):
     assert all(map(np.array_equal, plain.get_weights(), model.get_weights()))
 
 
+class LooksPython(keras.layers.Layer):
+    """What Python computes is looked at, not differentiated, in a scope with a misleading name."""
+
+    def call(self, x):
+        with tf.name_scope("image_gradients"):
+            squared = tf.py_function(lambda rows: rows**2, [x], x.dtype)
+            return x + tf.stop_gradient(tf.ensure_shape(squared, x.shape))
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+def test_python_that_nothing_is_derived_from_trains_on_several_replicas():
+    data, dense = dense_data(), keras.layers.Dense
+    plain, model = (
+        seeded(lambda: keras.Sequential([keras.Input((5,)), dense(3), LooksPython(), dense(1)])) for _ in range(2)
+    )
+    for each in (plain, model):
+        each.compile("sgd", "mse", jit_compile=False)
+    plain.fit(data.x, data.y, **QUIET)
+    with distributed(model, replicas=2) as front:
+        front.fit(data.x, data.y, **QUIET)
+    assert_same(flat(plain.get_weights()), flat(model.get_weights()))
+
+
 def _spectral(frozen: bool) -> keras.Model:
     """Every call divides the wrapped layer's kernel by its norm, in place."""
     wrapped = keras.layers.Dense(4, name="wrapped")

@@ -178,7 +178,7 @@ REFUSED = {
     "dataset and targets": (lambda verify, data: verify(_pydataset(data)[0], data.y), ValueError,
                             "verify(x, y): targets come with the batches of a Shuffled; leave y out."),
     "no batches": (lambda verify, data: verify(tf.data.Dataset.from_tensors((data.x, data.y)).take(0)), ValueError,
-                   "verify(x): the _TakeDataset has no batches; at least 1 is needed."),
+                   "verify(x): the tf.data.Dataset has no batches; at least 1 is needed."),
     "no targets": (lambda verify, data: verify(data.x), ValueError,
                    "verify: model 'dense' is compiled with a loss, which needs targets. "
                    "Pass them, verify(x, y), or a dataset whose batches have them."),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import pickle
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
@@ -119,6 +121,56 @@ def test_a_copy_trains_on_as_the_original_does(copied):
                 each.fit(data.x, data.y, **QUIET)
             assert_same(_in_order(front.model), _in_order(other.model), tolerance=0.0)
             assert_same(front.compressor_state().values, other.compressor_state().values, tolerance=0.0)
+
+
+class _Mine(DistributedModel):
+    """A wrapper of somebody's own."""
+
+
+def test_a_copy_is_of_the_same_class():
+    with _Mine(seeded(DENSE.build)) as front, copy.copy(front) as shallow, pickle.loads(pickle.dumps(front)) as deep:
+        assert type(shallow) is type(deep) is _Mine
+
+
+def test_what_is_the_wrappers_own_is_not_set_on_the_model():
+    with distributed(_compiled()) as front:
+        for name in ("plan", "inexact", "close"):
+            with pytest.raises(AttributeError, match=rf"DistributedModel.{name} is the wrapper's own"):
+                setattr(front, name, 1)
+        with pytest.raises(AttributeError, match=r"no setting 'stratgy'. Did you mean 'strategy'\?"):
+            front.stratgy  # noqa: B018
+        with pytest.raises(AttributeError, match="no attribute 'zebra'"):
+            front.zebra  # noqa: B018
+
+
+def _three(front: DistributedModel):
+    return functools.partial(front.fit, epochs=3)
+
+
+@pytest.mark.parametrize("put", [
+    lambda front: setattr(front.model, "fit", front.fit),
+    lambda front: setattr(front.model, "fit", _three(front)),
+    lambda front: setattr(front.model, "fit", lambda *args, **kwargs: _three(front)(*args, **kwargs)),
+    lambda front: setattr(front, "fit", _three(front)),
+], ids=["method", "partial", "function", "on the wrapper"])  # fmt: skip
+def test_what_is_put_in_the_place_of_the_models_fit_may_come_back_to_the_wrapper(put):
+    data, model, plain = dense_data(), _compiled(), _compiled()
+    with distributed(model) as front:
+        put(front)
+        for fit in (front.fit, model.fit):
+            assert len(fit(data.x, data.y, epochs=3, **QUIET).history["loss"]) == 3
+    for _ in range(2):
+        plain.fit(data.x, data.y, epochs=3, **QUIET)
+    assert_same(_in_order(plain), _in_order(model))
+
+
+def test_verify_compares_with_kerass_fit_whatever_is_in_its_place():
+    model, data = seeded(DENSE.build), dense_data(16)
+    model.compile("sgd", lambda y, predicted: tf.reduce_sum(tf.square(y - predicted)), jit_compile=False)
+    with distributed(model) as front:
+        model.fit = front.fit
+        with pytest.raises(ValueError, match="differs from one device in"):
+            front.verify(data.x, data.y)
 
 
 def test_a_shallow_copy_is_a_second_wrapper_around_the_model():
