@@ -76,7 +76,8 @@ def _autoencoder() -> tuple[keras.Model, keras.Model]:
     return encoder, whole
 
 
-@pytest.mark.parametrize("trains", [False, True], ids=["looks", "trains"])
+@pytest.mark.every(2)
+@pytest.mark.parametrize("trains", [True, False], ids=["trains", "looks"])
 @BY_STRATEGY
 def test_models_that_share_layers_train_and_look_within_each_others_fit(builder, shares, trains: bool):
     """The whole trains; at the end of each epoch its encoder predicts, and trains on its own."""
@@ -133,7 +134,8 @@ class _Slow(keras.layers.Layer):
         return x + tf.stop_gradient(tf.reshape(tf.numpy_function(wait, [], tf.float64), ()))
 
 
-@pytest.mark.parametrize("writes", [False, True], ids=["looks", "writes"])
+@pytest.mark.every(2)
+@pytest.mark.parametrize("writes", [True, False], ids=["writes", "looks"])
 @BY_STRATEGY
 def test_a_look_from_another_thread_in_the_middle_of_a_step_loses_nothing(builder, shares, writes: bool):
     """Every step's weights are asked for while it runs; what is written then counts from the next step on."""
