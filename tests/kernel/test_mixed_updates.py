@@ -82,9 +82,8 @@ def test_replicas_that_share_their_memory_equal_one_device():
     assert_same(_expected(name), _found(name, share_memory=True))
 
 
-@pytest.mark.every(3)
-@pytest.mark.parametrize("fused_updates", [True, False])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.every(2)
+@pytest.mark.parametrize("name, fused_updates", [(name, turn % 2 == 0) for turn, name in enumerate(OPTIMIZERS)])
 def test_two_servers_equal_one_device(name: str, fused_updates: bool):
     assert_same(_expected(name), _found(name, builder="PSLoadBalancing", fused_updates=fused_updates))
 
