@@ -51,7 +51,8 @@ class Driver:
     def change(self, settings: Settings) -> None:
         """Go on with other settings, in a new session, and on new machines where they are about machines."""
         self.require_idle()
-        self._drop()
+        with once():
+            self._drop()
         before, self.settings = self.settings, settings
         if settings.of_the_cluster != before.of_the_cluster:
             self.fleet.close()
@@ -72,10 +73,11 @@ class Driver:
     def close(self) -> None:
         """Free the devices and machines; the next call begins anew."""
         self.require_idle()
-        try:
-            self._drop()
-        finally:
-            self.fleet.close()
+        with once():
+            try:
+                self._drop()
+            finally:
+                self.fleet.close()
 
     # What is captured --------------------------------------------------------------------------------------------
 

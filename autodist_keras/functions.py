@@ -109,7 +109,10 @@ class StepFunction:
         state = self.state
         self._mention_idle(batch.total, len(state.session.placement.replicas))
         state.before_step()
-        outputs = step(batch.arrays, batch.total)
+        try:
+            outputs = step(batch.arrays, batch.total)
+        finally:
+            state.end_step()
         state.after_step()
         return rebuild(outputs)
 

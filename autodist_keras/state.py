@@ -4,18 +4,19 @@ While a model trains, its variables know that the truth is in the session. Whoev
 first; whatever is changed is loaded before the next step. Who looks at nothing costs nothing. The looking is seen by
 giving the variable *instances* a subclass for the time of a training; it is taken off again when that ends.
 
-Anybody may look, in any thread and in the middle of a step, and may be shown what was true before it: so what is noted
-of a look says after how many steps that was. The training itself is one thread, which nobody else's look waits for
-or holds up for longer than it takes to read.
+Anybody may look, in any thread. The session is one thread's at a time: others wait for the end of the step that runs,
+and where it takes long, or waits for them in turn, they are shown what the model has, which is brought up to date when
+the step ends. What they write then counts from the next step on.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -25,10 +26,10 @@ import tensorflow as tf
 from autodist_core.runtime import AnySession
 from autodist_keras.variables import Entry
 
-_Read = Callable[[Iterable[str]], Mapping[str, np.ndarray]]
-
 _SMALL = 4096
 _LINKS = "_autodist_links"
+_PATIENCE, _PAUSE = 1.0, 0.002
+"""For how many seconds another thread waits for the end of a step, and how often it asks."""
 
 _tracing = ContextVar("autodist_tracing", default=False)
 
@@ -68,6 +69,8 @@ class _Look:
     value: np.ndarray | None
     """None where nobody knows what the session has, so that it is to get what is there."""
     step: int
+    others: bool
+    """Whether it was another thread, which may come to write at any moment."""
 
 
 _watched_classes: dict[type, type] = {}
@@ -78,9 +81,8 @@ def _watched(base: type) -> type:
     if base not in _watched_classes:
 
         def get_value(self: Any) -> Any:
-            links = vars(self).get(_LINKS)
-            if links:
-                links[-1].state.looked_at(links[-1].entry)
+            for link in vars(self).get(_LINKS, ())[-1:]:
+                link.state.looked_at(link.entry)
             return vars(self).get("_value")
 
         def set_value(self: Any, value: Any) -> None:
@@ -103,11 +105,17 @@ class State:
         self._looks: dict[str, _Look] = {}
         self._watched: list[tuple[Any, _Link]] = []
         self._leaked: set[str] = set()
+        self._wanted: set[str] = set()
+        """What was shown without being up to date."""
         self._thread = threading.get_ident()
         self._pulling = threading.local()
-        self._writing = threading.Lock()
-        self._others = threading.Lock()
-        """Held while another thread looks."""
+        self._stepping = False
+        self._in_vain = -1
+        """The step for which another thread has waited too long."""
+        self._free = threading.RLock()
+        """Held by the thread that uses the session, between steps."""
+        self._values = threading.Lock()
+        """Held for as long as a value is compared or written, together with what is noted of it."""
 
     def watch(self, entries: Iterable[Entry]) -> None:
         """Begin to watch variables; those already watched stay so."""
@@ -124,116 +132,155 @@ class State:
 
     def _attach(self, entry: Entry) -> None:
         name, owner = entry.spec.name, entry.owner
-        if isinstance(owner, keras.Variable):
-            links = vars(owner).setdefault(_LINKS, _Links())
-            if links:
-                # The training of another model that shares this variable waits meanwhile: it shows its value, and
-                # will see what becomes of it.
-                links[-1].state.looked_at(links[-1].entry)
-            else:
-                owner.__class__ = _watched(type(owner))
-            links.append(_Link(self, entry))
-            self._watched.append((owner, links[-1]))
-        else:
+        self._synced[name] = self._steps
+        self._looks[name] = _Look(None, self._steps, others=False)
+        if not isinstance(owner, keras.Variable):
             # A bare TensorFlow variable says nothing of who looks at it.
             self._leaked.add(name)
-        self._synced[name] = self._steps
-        self._looks[name] = _Look(None, self._steps)
+            return
+        links = vars(owner).setdefault(_LINKS, _Links())
+        if links:
+            # The training of another model that shares this variable waits meanwhile: it shows its value, and will
+            # see what becomes of it.
+            links[-1].state.looked_at(links[-1].entry)
+        else:
+            owner.__class__ = _watched(type(owner))
+        link = _Link(self, entry)
+        self._watched.append((owner, link))
+        links.append(link)
 
     def before_step(self) -> None:
         """Load into the session what was changed since the last step, or never was there."""
-        if not self._looks:
-            return
-        known = set(self.session.known)
-        changed = {}
-        for name in list(self._looks):
-            if name in known and (look := self._looks.pop(name, None)):
-                value = self._entries[name].tf_variable.numpy()
+        with self._free:
+            self.session.load(self._changes())
+            # From here on the session may be ahead, whatever becomes of the step.
+            self._steps, self._stepping = self._steps + 1, True
+
+    def _changes(self) -> dict[str, np.ndarray]:
+        changed: dict[str, np.ndarray] = {}
+        known = set(self.session.known) if self._looks else ()
+        with self._values:
+            for name in [name for name in self._looks if name in known]:
+                look, value = self._looks.pop(name), self._entries[name].tf_variable.numpy()
                 if not _same(value, look.value):
                     changed[name] = value
-        self.session.load(changed)
+                if look.others and look.step == self._steps:
+                    self._looks[name] = replace(look, value=value)
+        return changed
+
+    def end_step(self) -> None:
+        """Note that the session is free again, whatever became of the step."""
+        self._stepping = False
 
     def after_step(self) -> None:
-        """Note that the session is ahead now; what others may look at unseen follows at once."""
-        self._steps += 1
-        if self._leaked:
-            entries = [self._entries[name] for name in sorted(self._leaked)]
-            self._pull(entries, self.session.read)
-            for entry in entries:
-                if self._synced[entry.spec.name] == self._steps:
-                    self._looks[entry.spec.name] = _Look(entry.tf_variable.numpy(), self._steps)
+        """What others look at unseen, or were shown as it was before, follows at once."""
+        if not self._leaked and not self._wanted:
+            return
+        with self._values:
+            wanted, self._wanted = self._wanted | self._leaked, set()
+        entries = [self._entries[name] for name in sorted(wanted)]
+        with self._free:
+            self._pull(entries)
+        for entry in entries:
+            if entry.spec.name in self._leaked:
+                self._note(entry, others=True)
 
     def looked_at(self, entry: Entry) -> None:
         """Give a variable its current value before somebody sees it."""
         if getattr(self._pulling, "now", False):
             return
-        if threading.get_ident() == self._thread:
-            self._show(entry, self.session.read)
-            return
-        with self._others:
-            if self._watched:
-                self._show(entry, self.session.peek)
-
-    def _show(self, entry: Entry, read: _Read) -> None:
-        name, steps = entry.spec.name, self._steps
         if not tf.executing_eagerly() and not _tracing.get():
             # Somebody else's graph holds the variable from now on, and will not come by here again.
-            self._leaked.add(name)
-        if self._is_stale(name):
-            small = entry.spec.byte_size <= _SMALL
-            self._pull([
-                other for other in self._entries.values()
-                if other.spec.kind == entry.spec.kind and (other.spec.byte_size <= _SMALL) == small
-            ], read)
-        if name not in self._looks:
-            with tf.init_scope():
-                self._looks[name] = _Look(entry.tf_variable.numpy(), steps)
+            self._leaked.add(entry.spec.name)
+        others = threading.get_ident() != self._thread
+        brought = self._bring(entry, others)
+        self._note(entry, others, wanted=not brought)
+
+    def _bring(self, entry: Entry, others: bool) -> bool:
+        """Bring the value from the session if that is free; whether it was."""
+        # TensorFlow's own threads, in which Python runs as a part of a step or of the data, cannot wait for a step.
+        waits = others and not isinstance(threading.current_thread(), threading._DummyThread)
+        until = time.monotonic() + _PATIENCE
+        while (waits or not others) and self._free.acquire(timeout=_PATIENCE if others else -1):
+            try:
+                if not self._stepping:
+                    if self._is_stale(entry.spec.name):
+                        self._pull(self._alike(entry))
+                    return True
+            finally:
+                self._free.release()
+            if not others or self._in_vain == self._steps or time.monotonic() > until:
+                self._in_vain = self._steps
+                break
+            time.sleep(_PAUSE)
+        return False
+
+    def _alike(self, entry: Entry) -> list[Entry]:
+        """What is looked at together as a rule."""
+        small = entry.spec.byte_size <= _SMALL
+        return [
+            other for other in self._entries.values()
+            if other.spec.kind == entry.spec.kind and (other.spec.byte_size <= _SMALL) == small
+        ]
+
+    def _note(self, entry: Entry, others: bool, wanted: bool = False) -> None:
+        """Remember what is shown, and whether it is to be brought up to date after the step."""
+        name = entry.spec.name
+        with self._values, tf.init_scope():
+            if wanted:
+                self._wanted.add(name)
+            look = self._looks.get(name)
+            if look is None:
+                self._looks[name] = _Look(entry.tf_variable.numpy(), self._steps, others)
+            elif others:
+                self._looks[name] = replace(look, step=self._steps, others=True)
 
     def pull_all(self, again: bool = False) -> None:
         """Bring everything the session is ahead in back to the model; `again` also what was brought before."""
-        if again:
-            self._synced = dict.fromkeys(self._synced, -1)
-            self._looks.clear()
-        self._pull(list(self._entries.values()), self.session.read)
+        with self._free:
+            self._stepping = False
+            if again:
+                self._synced = dict.fromkeys(self._synced, -1)
+                self._looks.clear()
+            self._pull(list(self._entries.values()))
 
     def release(self) -> None:
         """Stop watching; the variables are plain Keras variables again."""
-        with self._others:
+        with self._free, self._values:
             for owner, link in self._watched:
                 links = vars(owner)[_LINKS]
                 links.remove(link)
                 if not links:
                     owner.__class__ = type(owner).__base__
                     del vars(owner)[_LINKS]
-            self._watched.clear()
-            self._looks.clear()
-            self._leaked.clear()
+            for each in (self._watched, self._looks, self._leaked, self._wanted):
+                each.clear()
+            self._stepping = False
 
     def _is_stale(self, name: str) -> bool:
         """Whether the session is ahead of what the model shows, and nobody has changed that meanwhile."""
-        if self._synced[name] >= self._steps:
-            return False
-        look = self._looks.get(name)
-        if look is None:
-            return True
-        # Who looked while a step ran was shown what was before it.
-        return look.step < self._steps and _same(self._entries[name].tf_variable.numpy(), look.value)
+        return self._synced[name] < self._steps and not self._is_changed(name)
 
-    def _pull(self, entries: Sequence[Entry], read: _Read) -> None:
-        known, steps = set(self.session.known), self._steps
+    def _is_changed(self, name: str) -> bool:
+        look = self._looks.get(name)
+        return look is not None and not _same(self._entries[name].tf_variable.numpy(), look.value)
+
+    def _pull(self, entries: Sequence[Entry]) -> None:
+        known = set(self.session.known)
         self._pulling.now = True
         try:
             stale = [entry for entry in entries if self._is_stale(entry.spec.name) and entry.spec.name in known]
-            values = read(entry.spec.name for entry in stale)
-            with tf.init_scope(), self._writing:
+            values = self.session.read(entry.spec.name for entry in stale)
+            with tf.init_scope(), self._values:
                 for entry in stale:
                     name = entry.spec.name
-                    if self._synced[name] >= steps:
-                        continue  # another thread has brought the same, or what is newer
+                    if self._is_changed(name):
+                        continue
                     # A copy: what was read may be the session's own memory, and TensorFlow would share it.
                     entry.tf_variable.assign(np.array(values[name]))
-                    self._synced[name] = steps
-                    self._looks.pop(name, None)
+                    self._synced[name] = self._steps
+                    if name in self._looks:
+                        self._looks[name] = replace(self._looks[name], value=entry.tf_variable.numpy())
         finally:
             self._pulling.now = False
 

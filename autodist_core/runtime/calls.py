@@ -6,6 +6,7 @@ another one that does the calls, one after the other, and waits for whatever hap
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -45,7 +46,7 @@ class _Job:
 
 @dataclass(frozen=True, eq=False)
 class _Line:
-    """What one thread has done by another; None on `jobs` ends that one, and on `done` says that a node is lost."""
+    """A thread that makes calls; None on `jobs` ends it, and on `done` it says that a node is lost."""
 
     jobs: SimpleQueue[_Job | None] = field(default_factory=SimpleQueue)
     done: SimpleQueue[_Job | None] = field(default_factory=SimpleQueue)
@@ -60,18 +61,21 @@ class Calls:
 
     def __init__(self, lost: Future[NodeLostError]) -> None:
         self._lost = lost
-        self._lines = threading.local()
         self._all: list[_Line] = []
+        self._idle: list[_Line] = []
 
     def __call__(self, doing: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """What `call(*arguments)` returns; a NodeLostError says who was lost while doing what."""
         self._require_all(doing)
-        job, line = _Job(call, arguments), self._line()
-        line.jobs.put(job)
-        # What comes first may be of an earlier call, whose wait Ctrl-C has ended.
-        while (done := line.done.get()) is not job:
-            if done is None:
-                self._require_all(doing)
+        job, line = _Job(call, arguments), self._take()
+        try:
+            line.jobs.put(job)
+            # What comes first may be of an earlier call, whose wait Ctrl-C has ended.
+            while (done := line.done.get()) is not job:
+                if done is None:
+                    self._require_all(doing)
+        finally:
+            self._idle.append(line)
         error = job.error
         if isinstance(error, _NETWORK):
             try:
@@ -94,16 +98,16 @@ class Calls:
             if self._lost.done():
                 raise self._lost.result().during(doing)
 
-    def _line(self) -> _Line:
-        if not hasattr(self._lines, "line"):
-            with held():
-                line = _Line()
-                self._lost.add_done_callback(lambda _: line.done.put(None))
-                threading.Thread(target=_work, args=(line,), daemon=True, name="autodist-calls").start()
-                self._all.append(line)
-                self._lines.line = line
-        found: _Line = self._lines.line
-        return found
+    def _take(self) -> _Line:
+        """A line that nobody waits on."""
+        with held():
+            with contextlib.suppress(IndexError):
+                return self._idle.pop()
+            line = _Line()
+            self._lost.add_done_callback(lambda _: line.done.put(None))
+            threading.Thread(target=_work, args=(line,), daemon=True, name="autodist-calls").start()
+            self._all.append(line)
+            return line
 
 
 def _work(line: _Line) -> None:

@@ -92,11 +92,6 @@ class LastingSession:
                     raise
         return {name: self._backup.values[name] for name in names}
 
-    def peek(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Variables as they are at this moment, or were when last safe: for whoever looks from another thread."""
-        session = self._session
-        return session.peek(names) if session is not None else {name: self._backup.values[name] for name in names}
-
     def read_kept(self) -> dict[str, np.ndarray]:
         """What kernels keep between steps."""
         if self._session is None or self._backup.current:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -38,8 +37,6 @@ class DistributedSession:
         self._variables: dict[str, Variable] = {}
         self._transfers = Transfers(self._graph, self._session, placement, self.call)
         self._functions = 0
-        self._growing = threading.RLock()
-        """Held by the one thread in which the graph grows."""
         self._loose: list[LooseStep] = []
         self.spoilt = False
         """Whether no step may follow, since a step with collectives failed, and they do not survive that."""
@@ -81,8 +78,7 @@ class DistributedSession:
         if not values:
             return
         self.settle()
-        with self._growing:
-            self._transfers.load([self._variables[name] for name in values], values)
+        self._transfers.load([self._variables[name] for name in values], values)
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """The current value of variables."""
@@ -91,13 +87,7 @@ class DistributedSession:
         if not names:
             return {}
         self.settle()
-        return self.peek(names)
-
-    def peek(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Variables as they are now, in the middle of a step maybe: for whoever looks from another thread."""
-        self._require_open()
-        with self._growing:
-            return self._transfers.read([self._variables[name] for name in names])
+        return self._transfers.read([self._variables[name] for name in names])
 
     def read_kept(self) -> dict[str, np.ndarray]:
         """What kernels keep between steps, such as the residuals of compressors, by name."""
@@ -129,7 +119,9 @@ class DistributedSession:
     def call(self, doing: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call into TensorFlow; over a cluster so that the wait for it ends when a node is lost."""
         if self._calls_of_cluster is None:
-            return call(*arguments)
+            # TensorFlow hears of no Ctrl-C anyway, and its Python takes locks that one would leave taken.
+            with held():
+                return call(*arguments)
         return self._calls_of_cluster(doing, call, *arguments)
 
     def _run(self, *arguments: Any) -> Any:
@@ -144,10 +136,6 @@ class DistributedSession:
     ) -> Callable[..., Any]:
         """Make a distributed graph part of the session; returns a callable over all its feeds."""
         self._require_open()
-        with self._growing:
-            return self._import_graph(graph, prefix, doing)
-
-    def _import_graph(self, graph: DistributedGraph, prefix: str, doing: Callable[[], str]) -> Callable[..., Any]:
         # What is imported by half is in the way of the next attempt.
         with held():
             self._kept.add(graph.kept)

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.graph_item import Variable
+from autodist_core.interrupts import held
 from autodist_core.kernel import Placement
 from autodist_core.kernel.placement import Copy
 from autodist_core.kernel.tasks import host_of
@@ -112,10 +113,11 @@ class Transfers:
     @staticmethod
     def _prepare(known: dict[Piece, Any], make: Callable[[Piece], Any], found: Iterable[Iterable[Piece]]) -> None:
         """All pieces before the first message: TensorFlow takes the whole graph in again when it has grown."""
-        for message in found:
-            for piece in message:
-                if piece not in known:
-                    known[piece] = make(piece)
+        with held():
+            for message in found:
+                for piece in message:
+                    if piece not in known:
+                        known[piece] = make(piece)
 
     def _messages(self, variables: Sequence[Variable]) -> Iterator[list[Piece]]:
         # Here nothing is sent, and one call is cheaper than two.
@@ -134,7 +136,8 @@ class Transfers:
         self, key: tuple[Any, ...], nodes: list[Any], feeds: Sequence[Any] = (), arrays: Sequence[Any] = ()
     ) -> Any:
         if key not in self._calls:
-            self._calls[key] = self._session.make_callable(nodes, feed_list=list(feeds))
+            with held():
+                self._calls[key] = self._session.make_callable(nodes, feed_list=list(feeds))
         return self._call("the moving of variables", self._calls[key], *arrays)
 
     def _arrays(self, piece: Piece, value: np.ndarray) -> list[np.ndarray]:

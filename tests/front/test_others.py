@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import SessionError
+from autodist_core.strategy import PS
 from tests.support.compare import assert_same, named
 from tests.support.distributed import distributed
 from tests.support.models import DENSE, dense_data
@@ -172,6 +174,94 @@ def test_a_look_from_another_thread_in_the_middle_of_a_step_loses_nothing(builde
         if writes:
             plain.optimizer.learning_rate = 0.002
     assert_same(flat(_in_order(plain)), flat(_in_order(model)))
+
+
+@contextlib.contextmanager
+def _readers(model: keras.Model, count: int):
+    """Threads that look at everything, all the time, and are switched to as often as can be."""
+    over, before = threading.Event(), sys.getswitchinterval()
+
+    def read():
+        while not over.is_set():
+            for variable in (*model.weights, *model.optimizer.variables):
+                variable.numpy()
+
+    threads = [threading.Thread(target=read) for _ in range(count)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+
+
+@BY_STRATEGY
+def test_threads_that_look_at_everything_change_nothing(builder, shares):
+    """While callbacks look and write, too."""
+
+    def run(wrap, readers: int) -> dict:
+        model = _compiled()
+
+        def write(batch: int):
+            model.optimizer.learning_rate.assign(0.9 * model.optimizer.learning_rate)
+            if batch % 2:
+                model.layers[0].kernel.assign(0.95 * model.layers[0].kernel)
+
+        with wrap(model) as front, _readers(model, readers):
+            for _ in range(2):
+                history = front.fit(DATA.x, DATA.y, epochs=2, callbacks=[_at("on_train_batch_end", write)], **QUIET)
+        return flat({"history": history.history, "model": _in_order(model)})
+
+    found = run(lambda model: distributed(model, strategy=builder, share_memory=shares), 2)
+    assert_same(run(contextlib.nullcontext, 0), found)
+
+
+@pytest.mark.parametrize("strategy, each", [(PS(staleness=2), 1), (PS(sync=False), 2)], ids=["ahead", "apart"])
+def test_no_update_is_lost_to_threads_that_look_while_replicas_run_ahead(strategy, each: int):
+    model, steps = _compiled(), []
+    with distributed(model, strategy=strategy) as front, _readers(model, 1):
+        for _ in range(6):
+            front.fit(DATA.x[:24], DATA.y[:24], epochs=1, verbose=0, batch_size=8, shuffle=False)
+            steps.append(int(model.optimizer.iterations))
+    assert steps == [3 * each * (fit + 1) for fit in range(6)]
+
+
+class _Reads(keras.layers.Layer):
+    """Looks at something from within the step, in a thread of TensorFlow's."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def call(self, x):
+        def read() -> np.ndarray:
+            self._look()
+            return np.zeros(())
+
+        return x + tf.stop_gradient(tf.reshape(tf.numpy_function(read, [], tf.float64), ()))
+
+
+@pytest.mark.parametrize("strategy, shares", [("AllReduce", True), ("AllReduce", False), (PS(staleness=2), False)])
+def test_python_in_a_step_may_look_at_a_weight(strategy, shares):
+    """And sees what the step has, where no step is ahead of another."""
+    base, plain, seen, before = seeded(DENSE.build), _compiled(), [], []
+    model = keras.Sequential([_Reads(lambda: seen.append(base.layers[-1].kernel.numpy())), *base.layers])
+    model.build(base.input_shape)
+    model.compile(**DENSE.compile_arguments("adam"))
+    seen.clear()
+    with distributed(model, strategy=strategy, share_memory=shares) as front:
+        for batch in range(3):
+            rows = slice(8 * batch, 8 * batch + 8)
+            before.append(plain.layers[-1].kernel.numpy())
+            front.train_on_batch(DATA.x[rows], DATA.y[rows])
+            plain.train_on_batch(DATA.x[rows], DATA.y[rows])
+    assert len(seen) == 6
+    assert_same(flat(_in_order(plain)), flat(_in_order(model)))
+    assert_same(flat(before), flat(seen[::2]))
 
 
 def test_of_two_threads_that_call_at_once_one_is_refused():

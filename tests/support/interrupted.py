@@ -35,6 +35,10 @@ class Interrupts(keras.callbacks.Callback):
         if batch == 1:
             self.training.set()
 
+    def on_train_batch_end(self, batch, logs=None):
+        # What was looked at after the last step is brought home with what was not.
+        float(self.model.optimizer.learning_rate)
+
     def interrupt(self):
         while self.training.wait():
             self.training.clear()
