@@ -167,12 +167,21 @@ class Driver:
                 object.__setattr__(self.model, f"{mode}_function", function if same else None)
 
     def _pull(self) -> None:
-        """Bring the state back to the model, also where replicas that ran ahead have failed meanwhile."""
+        """Bring the state back to the model, all of it, also where Ctrl-C is pressed only now."""
         if self.state is not None:
             try:
-                self.state.session.settle()
-            finally:
-                self.state.pull_all(again=self.state.session.lost)
+                self._bring_home(self.state)
+            except KeyboardInterrupt:
+                self._bring_home(self.state)
+                raise
+
+    @staticmethod
+    def _bring_home(state: State) -> None:
+        try:
+            state.settle()
+        finally:
+            # Also where replicas that ran ahead have failed meanwhile.
+            state.pull_all(again=state.session.lost)
 
     def _release(self) -> None:
         if self.state is not None:

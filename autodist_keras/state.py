@@ -23,6 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.interrupts import held
 from autodist_core.runtime import AnySession
 from autodist_keras.variables import Entry
 
@@ -114,21 +115,23 @@ class State:
         """The step for which another thread has waited too long."""
         self._free = threading.RLock()
         """Held by the thread that uses the session, between steps."""
-        self._values = threading.Lock()
+        self._values = threading.RLock()
         """Held for as long as a value is compared or written, together with what is noted of it."""
 
     def watch(self, entries: Iterable[Entry]) -> None:
         """Begin to watch variables; those already watched stay so."""
-        for entry in entries:
-            if entry.spec.name not in self._entries:
-                self._entries[entry.spec.name] = entry
-                self._attach(entry)
+        with held():
+            for entry in entries:
+                if entry.spec.name not in self._entries:
+                    self._entries[entry.spec.name] = entry
+                    self._attach(entry)
 
     def resume(self) -> None:
         """Watch all variables again, of which anything may have changed since `release`."""
         self._thread = threading.get_ident()
-        for entry in self._entries.values():
-            self._attach(entry)
+        with held():
+            for entry in self._entries.values():
+                self._attach(entry)
 
     def _attach(self, entry: Entry) -> None:
         name, owner = entry.spec.name, entry.owner
@@ -160,7 +163,7 @@ class State:
         changed: dict[str, np.ndarray] = {}
         known = set(self.session.known) if self._looks else ()
         with self._values:
-            for name in [name for name in self._looks if name in known]:
+            for name in [name for name in list(self._looks) if name in known]:
                 look, value = self._looks.pop(name), self._entries[name].tf_variable.numpy()
                 if not _same(value, look.value):
                     changed[name] = value
@@ -198,28 +201,34 @@ class State:
 
     def _bring(self, entry: Entry, others: bool) -> bool:
         """Bring the value from the session if that is free; whether it was."""
+        if not others:
+            with self._free:
+                return self._brought(entry)
         # TensorFlow's own threads, in which Python runs as a part of a step or of the data, cannot wait for a step.
-        waits = others and not isinstance(threading.current_thread(), threading._DummyThread)
+        waits = not isinstance(threading.current_thread(), threading._DummyThread)
         until = time.monotonic() + _PATIENCE
-        while (waits or not others) and self._free.acquire(timeout=_PATIENCE if others else -1):
+        while waits and self._free.acquire(timeout=_PATIENCE):
             try:
-                if not self._stepping:
-                    if self._is_stale(entry.spec.name):
-                        self._pull(self._alike(entry))
+                if self._brought(entry):
                     return True
             finally:
                 self._free.release()
-            if not others or self._in_vain == self._steps or time.monotonic() > until:
+            if self._in_vain == self._steps or time.monotonic() > until:
                 self._in_vain = self._steps
                 break
             time.sleep(_PAUSE)
         return False
 
+    def _brought(self, entry: Entry) -> bool:
+        if not self._stepping and self._is_stale(entry.spec.name):
+            self._pull(self._alike(entry))
+        return not self._stepping
+
     def _alike(self, entry: Entry) -> list[Entry]:
         """What is looked at together as a rule."""
         small = entry.spec.byte_size <= _SMALL
         return [
-            other for other in self._entries.values()
+            other for other in list(self._entries.values())
             if other.spec.kind == entry.spec.kind and (other.spec.byte_size <= _SMALL) == small
         ]
 
@@ -235,10 +244,15 @@ class State:
             elif others:
                 self._looks[name] = replace(look, step=self._steps, others=True)
 
+    def settle(self) -> None:
+        """Wait until no replica is at work."""
+        with self._free:
+            self._stepping = False
+            self.session.settle()
+
     def pull_all(self, again: bool = False) -> None:
         """Bring everything the session is ahead in back to the model; `again` also what was brought before."""
         with self._free:
-            self._stepping = False
             if again:
                 self._synced = dict.fromkeys(self._synced, -1)
                 self._looks.clear()
@@ -246,15 +260,17 @@ class State:
 
     def release(self) -> None:
         """Stop watching; the variables are plain Keras variables again."""
-        with self._free, self._values:
-            for owner, link in self._watched:
+        with held(), self._free, self._values:
+            while self._watched:
+                owner, link = self._watched.pop()
                 links = vars(owner)[_LINKS]
                 links.remove(link)
                 if not links:
                     owner.__class__ = type(owner).__base__
                     del vars(owner)[_LINKS]
-            for each in (self._watched, self._looks, self._leaked, self._wanted):
-                each.clear()
+            # What somebody's graph holds, it holds in the next call too.
+            self._looks.clear()
+            self._wanted.clear()
             self._stepping = False
 
     def _is_stale(self, name: str) -> bool:
@@ -270,8 +286,8 @@ class State:
         self._pulling.now = True
         try:
             stale = [entry for entry in entries if self._is_stale(entry.spec.name) and entry.spec.name in known]
-            values = self.session.read(entry.spec.name for entry in stale)
-            with tf.init_scope(), self._values:
+            values = self.session.read(entry.spec.name for entry in stale) if stale else {}
+            with held(), tf.init_scope(), self._values:
                 for entry in stale:
                     name = entry.spec.name
                     if self._is_changed(name):
@@ -280,7 +296,7 @@ class State:
                     entry.tf_variable.assign(np.array(values[name]))
                     self._synced[name] = self._steps
                     if name in self._looks:
-                        self._looks[name] = replace(self._looks[name], value=entry.tf_variable.numpy())
+                        self._looks[name] = replace(self._looks[name], value=np.array(values[name]))
         finally:
             self._pulling.now = False
 

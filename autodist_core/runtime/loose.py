@@ -120,10 +120,10 @@ class LooseStep:
         self._finish()
 
     def _finish(self) -> None:
-        self._unsettled, self._last = False, []
         for replica in range(len(self._threads)):
             self._call("follow", replica)(1.0, 1.0)
         self._call("combine")(*[1.0] * len(self._threads), float(len(self._threads)))
+        self._unsettled, self._last = False, []
 
     def close(self) -> None:
         """End the threads, after what they are at."""
