@@ -155,7 +155,8 @@ class State:
     def before_step(self) -> None:
         """Load into the session what was changed since the last step, or never was there."""
         with self._free:
-            self.session.load(self._changes())
+            if changed := self._changes():
+                self.session.load(changed)
             # From here on the session may be ahead, whatever becomes of the step.
             self._steps, self._stepping = self._steps + 1, True
 

@@ -1,7 +1,7 @@
 """Calls into TensorFlow whose wait ends when they return, when a node is lost, or when somebody presses Ctrl-C.
 
-TensorFlow mostly hangs when a node goes, and a call of its cannot be interrupted. So each thread that calls has
-another one that does the calls, one after the other, and waits for whatever happens first.
+TensorFlow mostly hangs when a node goes, and a call of its cannot be interrupted. So each call is made by
+another thread, one of those that are idle, and who wants it waits for whatever happens first.
 """
 
 from __future__ import annotations
