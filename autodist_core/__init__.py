@@ -6,7 +6,6 @@ how each variable is synchronized), ``compiler`` and ``plan`` (the decision, che
 """
 
 from autodist_core import errors, plan, strategy
-from autodist_core.compiler import CompiledStrategy, StrategyCompiler
 from autodist_core.errors import (
     AutodistError,
     CaptureError,
@@ -18,9 +17,11 @@ from autodist_core.errors import (
     SessionError,
     StrategyError,
 )
-from autodist_core.graph_item import Gradient, GraphItem, Table, Tensor, Variable
 from autodist_core.resource_spec import DeviceSpec, Node, ResourceSpec, SSHGroup
-from autodist_core.strategy.base import Strategy, StrategyBuilder
+from autodist_core.step.graph_item import Gradient, GraphItem, Table, Tensor, Variable
+from autodist_core.strategy.builder import StrategyBuilder
+from autodist_core.strategy.compiler import CompiledStrategy, StrategyCompiler
+from autodist_core.strategy.strategy import Strategy
 
 __all__ = [
     "AutodistError",

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from autodist_core.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan, drifting, is_loose
-from autodist_core.graph_item import GraphItem, format_bytes
+from autodist_core.step.graph_item import GraphItem, format_bytes
+from autodist_core.strategy.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan, drifting, is_loose
 from autodist_core.strategy.wire import PLAIN, wire
 
 __all__ = ["bytes_per_step", "notes", "table"]

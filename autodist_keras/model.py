@@ -16,14 +16,15 @@ from typing import Any
 import keras
 
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.strategy.base import StrategyBuilder
-from autodist_keras import checks, planning
-from autodist_keras.batches import first_batch
-from autodist_keras.compressor_state import CompressorState
-from autodist_keras.driver import Driver
-from autodist_keras.losses import said_of_own
+from autodist_core.strategy.builder import StrategyBuilder
+from autodist_keras import checks
+from autodist_keras.capture.losses import said_of_own
+from autodist_keras.reports import planning
+from autodist_keras.reports.verify import verify
 from autodist_keras.settings import SETTINGS, Settings, refuse_misspelt
-from autodist_keras.verify import verify
+from autodist_keras.training.batches import first_batch
+from autodist_keras.training.compressor_state import CompressorState
+from autodist_keras.training.driver import Driver
 
 _OWN = ("model", "_driver", "_passed")
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.conditionals import take_apart
 from autodist_core.capture.cut import Cut, cut
-from autodist_core.capture.lookups import fuse_lookups
+from autodist_core.capture.rewrite.conditionals import take_apart
+from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
-from autodist_core.capture.walks import computed_from
+from autodist_core.capture.traversal import computed_from
 from autodist_core.errors import CaptureError
-from autodist_core.graph_item import UPDATE, GraphItem, Table, Tensor, Variable
+from autodist_core.step.graph_item import UPDATE, GraphItem, Table, Tensor, Variable
 
 __all__ = ["Marked", "Source", "Traced", "capture", "computed_from"]
 

@@ -6,16 +6,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autodist_core.capture.afterwards import Afterwards, afterwards
-from autodist_core.capture.linear import Linearity, require_linear_through_variables
-from autodist_core.capture.rows import rows_of
-from autodist_core.capture.second_use import require_no_second_use
+from autodist_core.capture.gradient_uses import Afterwards, afterwards
+from autodist_core.capture.linearity import Linearity, require_linear_through_variables
+from autodist_core.capture.refuse.mixed_weights import require_one_weight
+from autodist_core.capture.refuse.second_use import require_no_second_use
+from autodist_core.capture.sparse_rows import rows_of
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Marked, Traced, name_of
-from autodist_core.capture.walks import reached_from
-from autodist_core.capture.weights import require_one_weight
+from autodist_core.capture.traversal import reached_from
 from autodist_core.errors import CaptureError
-from autodist_core.graph_item import EACH, Gradient
+from autodist_core.step.graph_item import EACH, Gradient
 
 
 @dataclass

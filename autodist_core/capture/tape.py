@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from autodist_core.capture.walks import sources
+from autodist_core.capture.traversal import sources
 
 # The functions of TensorFlow that compute gradients, and their files.
 _COMPUTING_GRADIENTS = {"imperative_grad": "imperative_grad.py", "_GradientsHelper": "gradients_util.py"}

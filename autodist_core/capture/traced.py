@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from autodist_core.capture.walks import computed_from
-from autodist_core.graph_item import Variable
+from autodist_core.capture.traversal import computed_from
+from autodist_core.step.graph_item import Variable
 
 
 @dataclass(frozen=True)

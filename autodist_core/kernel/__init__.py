@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from autodist_core.kernel.building import PIPELINE, DistributedGraph, build
 from autodist_core.kernel.kernel import Draft, Kernel, run
-from autodist_core.kernel.placement import Placement, held_in_step, inference, kept_whole, place
+from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph, build
+from autodist_core.kernel.placement.placement import Placement, held_in_step, inference, kept_whole, place
 
 __all__ = [
     "PIPELINE", "DistributedGraph", "Draft", "Kernel", "Placement", "build", "held_in_step", "inference", "kept_whole",

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 
 from autodist_core.errors import AutodistError, KernelError
-from autodist_core.graph_item import ALIKE, UNIQUE, Gradient, GraphItem
-from autodist_core.kernel import editor
-from autodist_core.kernel.captured import Captured, check
-from autodist_core.kernel.editor import Editor
-from autodist_core.kernel.kept import Kept, Remembered
-from autodist_core.kernel.placement import Copy, Owner, Placement, Replica
-from autodist_core.kernel.products import Product, products, with_weights
-from autodist_core.kernel.tasks import host_of
+from autodist_core.kernel.added_variables import Kept, Remembered
+from autodist_core.kernel.analysis.products import Product, products, with_weights
+from autodist_core.kernel.placement.devices import host_of
+from autodist_core.kernel.placement.placement import Copy, Owner, Placement, Replica
+from autodist_core.step import editor
+from autodist_core.step.editor import Editor
+from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient, GraphItem
+from autodist_core.step.index import Captured, check
 
 
 @dataclass(frozen=True)

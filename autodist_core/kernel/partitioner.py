@@ -15,14 +15,14 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from autodist_core.compiler import Shard, VariablePlan
 from autodist_core.errors import CaptureError
-from autodist_core.graph_item import BRANCH, UPDATE, Gradient, GraphItem, Variable
-from autodist_core.kernel import editor
-from autodist_core.kernel.captured import Captured, check, output_type
-from autodist_core.kernel.editor import Editor
-from autodist_core.kernel.shard_lookups import Ids, look_up
-from autodist_core.kernel.splitting import MEETING_ELEMENTS, Splitting, cut_axis, reduced_axes, splitting
+from autodist_core.kernel.splitting.separable import MEETING_ELEMENTS, Splitting, cut_axis, reduced_axes, splitting
+from autodist_core.kernel.splitting.shard_lookups import Ids, look_up
+from autodist_core.step import editor
+from autodist_core.step.editor import Editor
+from autodist_core.step.graph_item import BRANCH, UPDATE, Gradient, GraphItem, Variable
+from autodist_core.step.index import Captured, check, output_type
+from autodist_core.strategy.compiler import Shard, VariablePlan
 from autodist_core.strategy.partition import PartitionerConfig
 
 __all__ = ["PartitionerConfig", "VariablePartitioner"]

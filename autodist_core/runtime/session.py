@@ -12,14 +12,14 @@ from tensorflow.core.protobuf import config_pb2
 
 from autodist_core.cluster import Cluster
 from autodist_core.errors import NodeLostError, SessionError
-from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.interrupts import held
 from autodist_core.kernel import DistributedGraph, Placement, build
-from autodist_core.runtime.batches import Batches, slices
-from autodist_core.runtime.calls import BrokenOffError, Calls
-from autodist_core.runtime.kept import KeptVariables
-from autodist_core.runtime.loose import LooseStep
+from autodist_core.runtime.added_variables import KeptVariables
+from autodist_core.runtime.interruptible import BrokenOffError, Calls
+from autodist_core.runtime.loose_steps import LooseStep
+from autodist_core.runtime.slices import Batches, slices
 from autodist_core.runtime.transfers import Transfers
+from autodist_core.step.graph_item import GraphItem, Variable
 
 _NODE = re.compile(r"\{\{node \w+/replica([0-9]+)/")
 

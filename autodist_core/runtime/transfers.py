@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.graph_item import Variable
 from autodist_core.interrupts import held
 from autodist_core.kernel import Placement
-from autodist_core.kernel.placement import Copy
-from autodist_core.kernel.tasks import host_of
+from autodist_core.kernel.placement.devices import host_of
+from autodist_core.kernel.placement.placement import Copy
+from autodist_core.step.graph_item import Variable
 
 MESSAGE_BYTES = 1 << 28
 _GOLDEN = 0x9E3779B9

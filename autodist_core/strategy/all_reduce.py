@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autodist_core.graph_item import GraphItem
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.strategy.base import Strategy, StrategyBuilder
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.options import AllReduceOptions, begin
+from autodist_core.strategy.strategy import Strategy
 
 __all__ = ["AllReduce"]
 

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from autodist_core.errors import ResourceSpecError, StrategyError, did_you_mean
-from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.proto import strategy_pb2, synchronizers_pb2
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
-from autodist_core.strategy.base import Strategy
+from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.partition import PartitionerConfig
+from autodist_core.strategy.strategy import Strategy
 from autodist_core.strategy.synchronizers import COMPRESSORS, HALF_PRECISION, SPECS, WIRE_DTYPES, destinations
 
 __all__ = ["variable_name", "violations"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from autodist_core.errors import StrategyError, did_you_mean
 from autodist_core.proto import strategy_pb2, synchronizers_pb2
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.strategy.base import Strategy
+from autodist_core.strategy.strategy import Strategy
 from autodist_core.strategy.synchronizers import (
     BUCKET_BYTES,
     COMPRESSORS,

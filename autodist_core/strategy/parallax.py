@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autodist_core.graph_item import GraphItem
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.strategy.base import Strategy, StrategyBuilder
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.options import AllReduceOptions, LoadBalancer, PSOptions, begin, reduction_devices
+from autodist_core.strategy.strategy import Strategy
 from autodist_core.strategy.synchronizers import BUCKET_BYTES, POWER_SGD_RANK
 
 __all__ = ["Default", "Parallax"]

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from autodist_core.graph_item import GraphItem, Variable
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.strategy.base import Strategy, StrategyBuilder
+from autodist_core.step.graph_item import GraphItem, Variable
+from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.options import AllReduceOptions, begin, check_integer
 from autodist_core.strategy.partition import PartitionerConfig, shard_count
+from autodist_core.strategy.strategy import Strategy
 
 __all__ = ["PartitionedAR", "RandomAxisPartitionAR"]
 

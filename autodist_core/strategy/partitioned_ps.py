@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autodist_core.graph_item import GraphItem
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.strategy.base import Strategy, StrategyBuilder
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.options import LoadBalancer, PSOptions, begin, reduction_devices
 from autodist_core.strategy.partition import PartitionerConfig, shard_count, shard_sizes, uneven_shard_count
+from autodist_core.strategy.strategy import Strategy
 
 __all__ = ["PartitionedPS", "UnevenPartitionedPS"]
 
@@ -21,7 +22,7 @@ class PartitionedPS(PSOptions, StrategyBuilder):
     Of these, those with the fewest bytes so far come first.
     :func:`autodist_core.strategy.partition.shard_count` says how many. With one CPU device nothing is split.
 
-    >>> from autodist_core.graph_item import Variable
+    >>> from autodist_core.step.graph_item import Variable
     >>> item = GraphItem((Variable("table", (6, 4), "float32"), Variable("scale", (), "float32")))
     >>> print(PartitionedPS().build(item, ResourceSpec.local(cpus=2)))
     strategy ... @ 2 replicas

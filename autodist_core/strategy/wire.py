@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from autodist_core.graph_item import Variable
+from autodist_core.step.graph_item import Variable
 from autodist_core.strategy.synchronizers import HALF_PRECISION, AllReducePlan
 
 __all__ = ["FACTORS", "HALF", "PLAIN", "Wire", "wire"]

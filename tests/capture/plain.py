@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.capture import Marked, Source, Traced
-from autodist_core.graph_item import Variable
+from autodist_core.step.graph_item import Variable
 
 RATE = 0.1
 SPECS = (tf.TensorSpec((None, 3), tf.float64, "x"),)

@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from autodist_keras.functions import StepFunction, read_batch
-from autodist_keras.tracing import Captured
+from autodist_keras.capture.tracing import Captured
+from autodist_keras.training.step_functions import StepFunction, read_batch
 from tests.support.models import dense_data
 from tests.support.steps import OwnStep
 from tests.support.training import seeded

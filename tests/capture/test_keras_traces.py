@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from autodist_core import GraphItem
-from autodist_core.kernel.captured import Captured
 from autodist_core.runtime import DistributedSession
+from autodist_core.step.index import Captured
 from autodist_core.strategy import PS, AllReduce
 from tests.capture.steps import DATA, captured, compiled, gradients_of, stepping
 from tests.kernel.graphs import machine, placed

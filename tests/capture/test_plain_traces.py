@@ -11,7 +11,7 @@ import tensorflow as tf
 from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.errors import CaptureError
-from autodist_core.kernel.captured import Captured, check
+from autodist_core.step.index import Captured, check
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import (
     SPECS,

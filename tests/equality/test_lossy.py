@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from autodist_core.errors import SessionError, StrategyError
 from autodist_core.strategy import AllReduce, Parallax
-from autodist_keras.compressor_state import MEMBER
+from autodist_keras.training.compressor_state import MEMBER
 from tests.support.compare import assert_same, named
 from tests.support.distributed import distributed, train_distributed
 from tests.support.models import BATCH, MODELS, TWICE, ReferenceModel, dense_data

@@ -8,7 +8,7 @@ import pytest
 
 from autodist_core import ResourceSpec
 from autodist_keras import DistributedModel
-from autodist_keras.fused import kernels_of
+from autodist_keras.capture.fused_updates import kernels_of
 from tests.support.compare import assert_same
 from tests.support.models import dense_data, dense_model
 

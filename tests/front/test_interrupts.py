@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_keras import functions
+from autodist_keras.training import step_functions as functions
 from tests.support.distributed import distributed
 from tests.support.models import dense_data, dense_model
 from tests.support.training import seeded

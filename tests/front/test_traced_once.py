@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from autodist_keras import ahead
+from autodist_keras.capture import build_ahead as ahead
 from tests.support.distributed import distributed
 from tests.support.models import ReferenceModel, dense_data
 from tests.support.twins import QUIET, assert_same_outcome

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.kernel import build
-from autodist_core.kernel.synchronizer.buckets import Lane, Load, fill
+from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, fill
 from autodist_core.strategy import AllReduce, Parallax
 from tests.capture.plain import descend, gradients_of, trace
 from tests.kernel.graphs import (

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import KernelError
-from autodist_core.kernel.editor import ORDER, UPDATE, Editor
+from autodist_core.step.editor import ORDER, UPDATE, Editor
 
 
 def _chain(*names: str) -> Editor:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autodist_core.errors import KernelError
-from autodist_core.kernel.editor import Editor
-from autodist_core.kernel.order import Order
+from autodist_core.kernel.passes.order import Order
+from autodist_core.step.editor import Editor
 from tests.kernel.graphs import ancestors
 
 VARIABLES = ("a", "b", "c")

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autodist_core import GraphItem, Strategy, StrategyError
-from autodist_core.compiler import StrategyCompiler
 from autodist_core.kernel import place
 from autodist_core.proto import strategy_pb2
 from autodist_core.strategy import AllReduce
+from autodist_core.strategy.compiler import StrategyCompiler
 from tests.capture.plain import dense_variables, table_variables
 from tests.kernel.graphs import dense_item, machine, placed, table_item, train
 from tests.support.compare import assert_same

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.errors import SessionError
-from autodist_core.graph_item import Variable
 from autodist_core.kernel import inference
 from autodist_core.runtime import DistributedSession, Step
-from autodist_core.runtime.batches import slices
+from autodist_core.runtime.slices import slices
 from autodist_core.runtime.transfers import _GOLDEN
+from autodist_core.step.graph_item import Variable
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import spec_of, trace
 from tests.kernel.graphs import dense_item, machine, placed

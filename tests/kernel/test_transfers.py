@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodist_core.kernel.tasks import Tasks
+from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.runtime import transfers
 from tests.support.compare import assert_equally_trained
 from tests.support.distributed import train_distributed
@@ -30,7 +30,7 @@ def test_large_variables_travel_by_their_rows(monkeypatch, builder):
 
 
 def test_pieces_cover_every_row_once_and_fit_into_messages():
-    from autodist_core.graph_item import Variable
+    from autodist_core.step.graph_item import Variable
 
     variable = Variable("table", (1000, 8), "float32")
     found = list(transfers.pieces(variable, 4096))
@@ -43,8 +43,8 @@ def test_pieces_cover_every_row_once_and_fit_into_messages():
 def test_a_chain_sends_from_one_machine_to_the_next():
     import tensorflow as tf
 
-    from autodist_core.graph_item import Variable
-    from autodist_core.kernel.placement import inference
+    from autodist_core.kernel.placement.placement import inference
+    from autodist_core.step.graph_item import Variable
 
     names = tuple(f"10.0.0.{host}:CPU:{device}" for host in (1, 2, 3) for device in (0, 1))
     placement = inference(names, Tasks("run", ("10.0.0.1", "10.0.0.2", "10.0.0.3")))

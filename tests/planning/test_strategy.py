@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autodist_core import GraphItem, ResourceSpec, Strategy, StrategyCompiler, StrategyError, Variable
-from autodist_core.compiler import AllReducePlan, PSPlan, Shard
 from autodist_core.proto import strategy_pb2, synchronizers_pb2
 from autodist_core.strategy.base import StrategyCompiler as FoundInBase
+from autodist_core.strategy.compiler import AllReducePlan, PSPlan, Shard
 from tests.planning import cases, goldens
 
 Node = strategy_pb2.Strategy.Node

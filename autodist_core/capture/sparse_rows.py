@@ -1,0 +1,115 @@
+"""How the rows of a sparse gradient on several replicas become those that one device has.
+
+Where replicas look up rows of their own examples, one device has them all, one behind the other. Where the indices do
+not come from the batch (positions in a sequence), every replica has the same rows, and one device has them once. Where
+a step looks up each row once however often it occurs, one device has a row once that several replicas have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError
+from autodist_core.step.graph_item import ALIKE, EACH, UNIQUE
+
+_PASSING = {"Identity", "Reshape", "Cast", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"}
+_UNIQUE = {"Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"}
+_CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
+
+_Place = tuple[Any, tuple[Any, ...]]
+"""A tensor, and the calls of functions inside which it is."""
+
+
+def rows_of(variable: str, indices: Any, inputs: Sequence[Any]) -> str:
+    """Of which kind the row indices of a variable's gradient are; `inputs` are the placeholders of the batch."""
+    kinds = _kinds((indices, ()), frozenset(placeholder.name for placeholder in inputs))
+    # Two lookups that have each row once have some twice.
+    if len(kinds) == 1 or set(kinds) in ({EACH}, {ALIKE}):
+        return kinds[0]
+    raise CaptureError(
+        f"rows of {variable!r} are looked up in several ways in one step: by each example's indices, by the same ones "
+        "for every batch (positions, say), or without repetition. Replicas cannot put such a gradient together as one "
+        "device would: give each way a table of its own."
+    )
+
+
+def _kinds(place: _Place, inputs: frozenset[str]) -> list[str]:
+    tensor, calls = _origin(place)
+    operation = tensor.op
+    if operation.type == "ConcatV2":
+        return [kind for part in list(operation.inputs)[:-1] for kind in _kinds((part, calls), inputs)]
+    if not _is_of_the_batch((tensor, calls), inputs):
+        return [ALIKE]
+    return [UNIQUE if operation.type in _UNIQUE and tensor.value_index == 0 else EACH]
+
+
+def _origin(place: _Place) -> _Place:
+    """Where a tensor comes from, past operations that only hand it on."""
+    while (before := _before(place)) is not None:
+        place = before
+    return place
+
+
+def _before(place: _Place) -> _Place | None:
+    tensor, calls = place
+    operation = tensor.op
+    if operation.type in _PASSING:
+        return operation.inputs[0], calls
+    if operation.type == "IdentityN":
+        return operation.inputs[tensor.value_index], calls
+    if operation.type == "SelectV2" and [part.op.type for part in operation.inputs][:2] == ["Less", "AddV2"]:
+        # How Keras's `take`, and so its Embedding, counts negative indices from the end.
+        return operation.inputs[2], calls
+    if operation.type in _CALLS:
+        # TensorFlow has no public way from a function's name to the graph that was traced.
+        graph = operation.graph._get_function(operation.get_attr("f").name).graph
+        return graph.outputs[tensor.value_index], (*calls, operation)
+    if operation.type == "Placeholder" and calls:
+        names = [handed.name for handed in calls[-1].graph._get_function(calls[-1].get_attr("f").name).graph.inputs]
+        return calls[-1].inputs[names.index(tensor.name)], calls[:-1]
+    return None
+
+
+def _is_of_the_batch(place: _Place, inputs: frozenset[str]) -> bool:
+    """Whether a tensor is made of the batch, or drawn by each replica."""
+    waiting, seen = [place], set()
+    while waiting:
+        tensor, calls = _origin(waiting.pop())
+        operation = tensor.op
+        key = id(operation.graph), operation.name, tuple(id(call) for call in calls)
+        if key in seen or _is_size_of_all(operation):
+            continue
+        seen.add(key)
+        draws = operation.op_def.is_stateful and "seed2" in operation.node_def.attr
+        if draws or (not calls and tensor.name in inputs):
+            return True
+        waiting.extend((source, calls) for source in operation.inputs if source.dtype != tf.resource)
+    return False
+
+
+def _is_size_of_all(operation: Any) -> bool:
+    """Whether this is the length of another axis than the examples': every replica's part of a batch has the same."""
+    if operation.type != "StridedSlice" or operation.inputs[0].op.type != "Shape":
+        return False
+    shape = operation.inputs[0].op.inputs[0].shape
+    position = tf.get_static_value(operation.inputs[1])
+    return (
+        shape.rank is not None and position is not None and position.size == 1
+        and operation.get_attr("shrink_axis_mask") == 1 and int(position[0]) % shape.rank != 0
+        and not _is_transposed(operation.inputs[0].op.inputs[0])
+    )
+
+
+def _is_transposed(tensor: Any) -> bool:
+    waiting, seen = [tensor.op], set()
+    while waiting:
+        operation = waiting.pop()
+        if operation.type == "Transpose":
+            return True
+        if operation.name not in seen:
+            seen.add(operation.name)
+            waiting.extend(source.op for source in operation.inputs)
+    return False

@@ -1,0 +1,81 @@
+"""Which nodes of a captured step can fail once the forward pass has run.
+
+The gradients that TensorFlow's tape derives do arithmetic on tensors whose shapes the forward pass has checked. What
+the tape did not derive (a custom gradient, the forward pass itself) and operations that look at values (assertions,
+lookups, labels, integer division) can fail, and so can convolutions, whose libraries refuse some sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autodist_core.step import editor
+from autodist_core.step.index import Captured
+
+_TAPE = "gradient_tape/"  # the scope in which TensorFlow's tape calls the gradient functions of TensorFlow's operations
+
+_SAFE_IN_TAPE = frozenset({
+    "Abs", "AddV2", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Cos", "DivNoNan", "Einsum", "Erf", "Exp",
+    "Expm1", "Greater", "GreaterEqual", "Less", "LessEqual", "Log", "Log1p", "LogSoftmax", "LogicalAnd", "MatMul",
+    "Maximum", "Minimum", "Mul", "Neg", "RealDiv", "Reciprocal", "Rsqrt", "Sigmoid", "Sign", "Sin", "Softmax", "Sqrt",
+    "Square", "Sub", "Sum", "Tanh",
+    "BroadcastTo", "Cast", "ConcatV2", "Const", "ExpandDims", "Fill", "OnesLike", "Pack", "Pad", "Reshape",
+    "SelectV2", "Shape", "ShapeN", "Slice", "Squeeze", "Tile", "Transpose", "Unpack", "ZerosLike",
+    "BiasAddGrad", "EluGrad", "LeakyReluGrad", "Relu6Grad", "ReluGrad", "RsqrtGrad", "SeluGrad", "SigmoidGrad",
+    "SoftplusGrad", "SoftsignGrad", "SqrtGrad", "StridedSliceGrad", "TanhGrad",
+})
+
+
+def last_to_fail(captured: Captured, names: Iterable[str]) -> list[str]:
+    """The nodes after which nothing can fail any more on the way to these gradients of a number.
+
+    If something else than numbers enters the backward pass from outside the tape, no shape is sure, and it is all.
+    """
+    names = list(names)
+    doubtful: set[str] = set()
+    seen: set[str] = set()
+    waiting = names.copy()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if _is_safe(captured, name):
+            waiting.extend(captured.sources(name))
+        else:
+            doubtful.add(name)
+    backward = _behind_the_tape(captured)
+    if any(name in backward and _TAPE not in name and not _is_number(captured, name) for name in doubtful):
+        return names
+    before = captured.cone(source for name in doubtful for source in captured.sources(name))
+    return captured.in_order(doubtful - before)
+
+
+def _behind_the_tape(captured: Captured) -> set[str]:
+    """The nodes that depend on what the tape has derived."""
+    found: set[str] = set()
+    for name in captured.index:
+        if any(_TAPE in source or source in found for source in captured.sources(name)):
+            found.add(name)
+    return found
+
+
+def _is_number(captured: Captured, name: str) -> bool:
+    return captured.shapes.get(name) == () and f"{name}:1" not in captured.partial_shapes
+
+
+def _is_safe(captured: Captured, name: str) -> bool:
+    node = captured.nodes[name]
+    if editor.branch_of(node):
+        return False
+    if node.op == "Identity" or not node.input:
+        return True
+    if node.op == "AddN":  # the tape adds up what comes back along several paths, outside of its scope
+        return all(_is_of_tape(captured, source) for source in captured.sources(name))
+    return node.op in _SAFE_IN_TAPE and _TAPE in name
+
+
+def _is_of_tape(captured: Captured, name: str) -> bool:
+    while captured.nodes[name].op == "AddN":
+        name = captured.sources(name)[0]
+    return _TAPE in name

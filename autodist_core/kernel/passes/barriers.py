@@ -1,0 +1,141 @@
+"""Nothing is written before all that can fail has run: a step that raises leaves the state as it was.
+
+A label out of range, an assertion, a metric that raises: each would otherwise end the step with some variables written
+and others not. So the update of an occurrence waits for every gradient and side effect before it, and what compute
+writes (batch statistics, metrics) waits for the gradients, results and what else is written, unless these need it.
+
+On CPU devices of one process a gradient counts as there once nothing on the way to it can fail. The rest of the
+backward pass then runs along with the first updates, whose time is the memory's rather than the processor's. A GPU can
+run out of memory at any operation, and another machine can be lost at any time: there all gradients are waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autodist_core.kernel.analysis.failing import last_to_fail
+from autodist_core.kernel.kernel import Draft, Kernel, copied
+from autodist_core.step import editor
+from autodist_core.step.index import Captured
+
+
+def barrier(occurrence: int) -> str:
+    """The node for which every write of an update waits."""
+    return f"barrier/{occurrence}"
+
+
+@dataclass(frozen=True)
+class Barriers(Kernel):
+    """One barrier for compute's writes, and one for the update of each occurrence."""
+
+    def apply(self, draft: Draft) -> None:
+        """Add the barriers; the update's writes are tied to theirs when they are copied."""
+        captured = draft.captured
+        side = [
+            name for name in _side_effects(captured)
+            if name not in draft.late and not _follows_update(captured, name)
+        ]
+        results = _results(draft, side)
+        for occurrence in captured.occurrences:
+            applied = [each for each in captured.item.gradients if each.occurrence == occurrence]
+            gradients = [editor.node_of(name) for gradient in applied for name in draft.sources(gradient)]
+            # Of what is no number, any gradient may have been handed to the tape.
+            if draft.placement.on_cpus_of_one_process and all(gradient.weighted for gradient in applied):
+                gradients = last_to_fail(captured, gradients)
+            if occurrence == captured.occurrences[0]:
+                _hold_back(draft, gradients, side, results)
+            _add(draft, barrier(occurrence), dict.fromkeys([*gradients, *side, *results]))
+
+
+def _add(draft: Draft, name: str, waits_for: Iterable[str]) -> str:
+    """A node that waits for these on every replica: there first, so that one word crosses from machine to machine."""
+    there = [
+        draft.editor.add(
+            "NoOp", f"{name}/{replica.prefix}", [f"^{copied(replica, other)}" for other in waits_for], replica.host
+        )
+        for replica in draft.busy
+    ]
+    return draft.editor.add("NoOp", name, [f"^{other}" for other in there], draft.busy[0].host)
+
+
+def _side_effects(captured: Captured) -> list[str]:
+    """What compute does besides gradients: writes and assertions."""
+    writes = {name for name, touched in captured.touches.items() if any(touch.writes for touch in touched)}
+    return captured.in_order(name for name in {*writes, *captured.item.targets} if not captured.is_update(name))
+
+
+def _results(draft: Draft, side: list[str]) -> list[str]:
+    """What compute returns, if that is there before the update."""
+    captured, awaited = draft.captured, set(side)
+    afterwards = {
+        touch.variable for name, touched in captured.touches.items() if name not in awaited
+        for touch in touched if touch.writes and not captured.is_update(name)
+    }
+
+    return [
+        name for name in map(editor.node_of, captured.item.outputs)
+        if _is_there(draft, name) and name not in draft.late and not _follows_update(captured, name)
+        and not _looks_at(captured, name, afterwards)
+    ]
+
+
+def _looks_at(captured: Captured, name: str, variables: set[str]) -> bool:
+    touched = (touch for node in captured.cone([name]) for touch in captured.touches.get(node, ()))
+    return any(touch.variable in variables for touch in touched)
+
+
+def _is_there(draft: Draft, name: str) -> bool:
+    return all(copied(replica, name) in draft.editor for replica in draft.busy)
+
+
+def _follows_update(captured: Captured, name: str) -> bool:
+    """Whether a node of compute needs a value that an update of this step has written."""
+    first = min((captured.index[node] for node in captured.update_of), default=captured.end)
+    later = [node for node in captured.cone([name]) if captured.index[node] > first]
+    written = captured.written_by_update
+    # Of a split variable compute still reads the whole.
+    written |= {captured.variables[variable].part_of for variable in written}
+    return any(t.variable in written for node in later for t in captured.touches.get(node, ()))
+
+
+def _hold_back(draft: Draft, gradients: list[str], side: list[str], results: list[str]) -> None:
+    captured = draft.captured
+    writes = [name for name in side if any(touch.writes for touch in captured.touches.get(name, ()))]
+    values = [source for name in writes for source in captured.sources(name) if _is_there(draft, source)]
+    written = {touch.variable for name in writes for touch in captured.touches[name] if touch.writes}
+    others = [name for name in results if not _looks_at(captured, name, written)]
+    vital = list(dict.fromkeys([*gradients, *(name for name in side if name not in writes), *values, *others]))
+    needed = _needed(draft, vital)
+    held = [name for name in writes if not any(copied(replica, name) in needed for replica in draft.busy)]
+    if held:
+        waits = _add(draft, "barrier/state", vital)
+        for replica in draft.busy:
+            for name in held:
+                draft.editor.control(copied(replica, name), waits)
+
+
+def _needed(draft: Draft, names: list[str]) -> set[str]:
+    """Everything that has to run before these nodes' copies: what feeds them, and earlier writes of what is read."""
+    captured = draft.captured
+    original = {copied(replica, name): name for replica in draft.busy for name in captured.index}
+    writers: dict[str, list[str]] = {}
+    for name, touched in captured.touches.items():
+        for touch in touched:
+            if touch.writes and not captured.is_update(name):
+                writers.setdefault(touch.variable, []).append(name)
+    seen: set[str] = set()
+    waiting = [copied(replica, name) for replica in draft.busy for name in names]
+    while waiting:
+        node = waiting.pop()
+        if node in seen or node not in draft.editor:
+            continue
+        seen.add(node)
+        waiting.extend(editor.node_of(source) for source in draft.editor[node].input)
+        name = original.get(node, "")
+        earlier = {
+            writer for touch in captured.touches.get(name, ()) for writer in writers.get(touch.variable, ())
+            if captured.index[writer] < captured.index[name]
+        }
+        waiting.extend(copied(replica, writer) for replica in draft.busy for writer in earlier)
+    return seen

@@ -1,0 +1,88 @@
+"""Order between reads and writes of each variable, rebuilt.
+
+The captured control edges hold for the captured graph only: once compute and update are cut apart, nothing orders a
+read of a mirror before the write of its next value. Every node that touches a variable carries the time at which the
+captured graph touches it; here each read waits for the last write before it, and each write for the reads since.
+
+A node in a branch that is not taken is dead, and so is what waits for it. What stands outside the branch waits for a
+token instead, that is merged from the node and from the branch's alternative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from autodist_core.errors import KernelError
+from autodist_core.kernel.kernel import Draft, Kernel
+from autodist_core.kernel.placement.devices import host_of
+from autodist_core.step import editor
+from autodist_core.step.index import accesses
+
+
+@dataclass(frozen=True)
+class Order(Kernel):
+    """Control edges for every variable, and the nodes that stand for the whole step."""
+
+    def apply(self, draft: Draft) -> None:
+        """Add the edges."""
+        touches: dict[str, list[tuple[int, bool, str]]] = {}
+        handles = {node.name: node.name for node in draft.editor if node.op == "VarHandleOp"}
+        for node in draft.editor:
+            for touch in accesses(node, handles.get):
+                if editor.ORDER not in node.attr:
+                    raise KernelError(f"{node.name} ({node.op}) touches {touch.variable} at no stated time.")
+                touches.setdefault(touch.variable, []).append((node.attr[editor.ORDER].i, touch.writes, node.name))
+        for variable, found in touches.items():
+            _order(draft, variable, found)
+        # On each machine one node that stands for what the step does there, so that not every write is reported.
+        done: dict[str, list[str]] = {} if draft.targets else {"": []}
+        for name in dict.fromkeys(alive(draft.editor, name) for name in draft.targets):
+            done.setdefault(host_of(draft.editor[name].device), []).append(f"^{name}")
+        draft.steps += [
+            draft.editor.add("NoOp", f"step/{index}", names, host) for index, (host, names) in enumerate(done.items())
+        ]
+
+
+def alive(graph: editor.Editor, name: str, reader: str = "") -> str:
+    """A node, or the token for which a node outside its branch waits in its place."""
+    path = editor.branch_of(graph[name])
+    around = editor.branch_of(graph[reader]) if reader else ()
+    if path == around[: len(path)]:
+        return name
+    pivot = path[-1]
+    token = f"alive/{name}"
+    if token not in graph:
+        device, (source, *_) = graph[pivot].device, graph[pivot].input
+        switch, side = editor.split(source)
+        graph.add("Identity", f"{token}/taken", [pivot, f"^{name}"], device, T=tf.bool)
+        graph.add("Merge", token, [editor.tensor(switch, 1 - side), f"{token}/taken"], device, T=tf.bool, N=2)
+        graph.mark_branch(token, path[:-1])
+    return alive(graph, token, reader)
+
+
+def _order(draft: Draft, variable: str, found: list[tuple[int, bool, str]]) -> None:
+    last: tuple[int, str] | None = None
+    reads: list[str] = []
+    before: dict[str, list[str]] = {}
+    for time, writes, name in sorted(found):
+        if writes and last and last[0] == time:
+            raise KernelError(f"{last[1]} and {name} both write {variable} at one time.")
+        write = [last[1]] if last else []
+        before[name] = [*reads, *write] if writes else write
+        for other in before[name]:
+            _wait(draft.editor, name, other, before)
+        if writes:
+            last, reads = (time, name), []
+        else:
+            reads.append(name)
+
+
+def _wait(graph: editor.Editor, name: str, other: str, before: dict[str, list[str]]) -> None:
+    """Let a node wait for another one; where that may not run, also for what it would have waited for."""
+    found = alive(graph, other, name)
+    graph.control(name, found)
+    if found != other:
+        for earlier in before[other]:
+            _wait(graph, name, earlier, before)

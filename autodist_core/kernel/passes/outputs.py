@@ -1,0 +1,114 @@
+"""The step's results for the whole batch.
+
+Per-example outputs are put one behind the other. Of the others, what is computed from metric state is computed once
+more from the combined state, and what is computed from gradients from the reduced ones; what is left is a number per
+replica: counts are added up, others averaged by weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from autodist_core.kernel.kernel import Draft, Kernel, copied
+from autodist_core.kernel.passes.state_combiner import is_combined, weighted_mean
+from autodist_core.step import editor
+from autodist_core.step.index import Captured, output_type
+
+
+@dataclass(frozen=True)
+class Outputs(Kernel):
+    """One value per output of the captured step."""
+
+    def apply(self, draft: Draft) -> None:
+        """Add the nodes that compute each output from all replicas' copies."""
+        captured = draft.captured
+        cone = captured.cone(editor.node_of(name) for name in captured.item.outputs)
+        writers = {name for name, touched in captured.touches.items() if any(touch.writes for touch in touched)}
+        # What writes runs on every replica, and not once more for its value.
+        combined = _after_combining(captured, cone)
+        late = (combined | (draft.late & cone)) - writers
+        for name in captured.in_order(late):
+            _copy_late(draft, name, late, draft.end + 2 if name in combined else draft.at(name))
+        draft.outputs += [_value(draft, name, late) for name in captured.item.outputs]
+
+
+def _after_combining(captured: Captured, cone: set[str]) -> set[str]:
+    """The nodes between a read of combined state and an output."""
+    if captured.item.concat_outputs:
+        return set()
+    # A read before the variable's last write sees what that replica computes with, not the combined state.
+    written = {
+        touch.variable: captured.index[node]
+        for node in captured.in_order(captured.touches) if not captured.is_update(node)
+        for touch in captured.touches[node] if touch.writes and is_combined(captured.variables[touch.variable])
+    }
+    late: set[str] = set()
+    for name in captured.in_order(cone):
+        touched = captured.touches.get(name, ())
+        reads = any(not t.writes and captured.index[name] > written.get(t.variable, captured.end) for t in touched)
+        if reads or any(editor.node_of(source) in late for source in editor.data_inputs(captured.nodes[name])):
+            late.add(name)
+    return late
+
+
+def _late(name: str) -> str:
+    return f"result/{name}"
+
+
+def _value(draft: Draft, source: str, late: set[str]) -> str:
+    """A captured tensor for the whole batch."""
+    name, output = editor.split(source)
+    if name in late:
+        return editor.tensor(_late(name), output)
+    returned = draft.returned.get(editor.canonical(source))
+    return returned or _joined(draft, source)
+
+
+def _copy_late(draft: Draft, name: str, late: set[str], time: int) -> None:
+    """A node that runs once, for all; what it reads, it reads at that time."""
+    captured, first = draft.captured, draft.busy[0]
+    inputs = []
+    for source in editor.data_inputs(captured.nodes[name]):
+        node = editor.node_of(source)
+        if node in captured.handle_of:
+            variable = captured.handle_of[node]
+            inputs.append(draft.handle(variable, draft.placement.mirror(variable, first)))
+        else:
+            inputs.append(_value(draft, source, late))
+    touched = captured.touches.get(name)
+    device = draft.placement.mirror(touched[0].variable, first).device if touched else first.device
+    draft.editor.copy(captured.nodes[name], _late(name), inputs, device, time if touched else None)
+
+
+def _joined(draft: Draft, name: str) -> str:
+    """One tensor of the whole batch out of the replicas' copies of a captured tensor."""
+    captured = draft.captured
+    copies = [copied(replica, name) for replica in draft.busy]
+    if len(copies) == 1 or not _differs_between_replicas(captured, name):
+        return copies[0]
+    dtype, label = output_type(captured, name), f"joined/{editor.label(name)}"
+    if captured.item.concat_outputs:
+        return draft.join(label, copies, dtype, draft.busy[0].device) if label not in draft.editor else label
+    if dtype.is_integer:
+        return draft.add_up(label, copies, dtype, draft.busy[0].device) if label not in draft.editor else label
+    if not dtype.is_floating:
+        return copies[0]
+    if f"{label}/done" not in draft.editor:
+        specs = dict.fromkeys(copies, tf.TensorSpec(None, dtype))
+        shares = {draft.share(replica, dtype): tf.TensorSpec((), dtype) for replica in draft.busy}
+        mean = draft.editor.trace(label, weighted_mean, specs | shares, draft.busy[0].device)[0]
+        draft.editor.add("Identity", f"{label}/done", [mean], draft.busy[0].device, T=dtype)
+    return f"{label}/done"
+
+
+def _differs_between_replicas(captured: Captured, name: str) -> bool:
+    """Whether a tensor is computed from the batch, or from state as this step has left it so far."""
+    cone = captured.cone([editor.node_of(name)])
+    inputs = {editor.node_of(tensor.name) for tensor in captured.item.inputs} | {captured.item.examples}
+    return any(
+        node in inputs
+        or any(captured.index[node] > captured.first_written.get(t.variable, captured.end) for t in touched)
+        for node in cone for touched in [captured.touches.get(node, ())]
+    )

@@ -1,0 +1,253 @@
+"""Copy the compute part of a captured step once per replica.
+
+Every replica computes on its mirrors, exactly as captured. The edits are the three that the design names: the lookup
+of a sparse variable that lives on a reduction destination is sent there, values marked as sums over replicas are
+summed, and stateful random ops get a seed of their own (`Variable.kind == "seed"` state is offset when it is loaded).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
+from autodist_core.errors import CaptureError, NotYetError
+from autodist_core.kernel.kernel import Draft, Kernel, Rows, copied, gradient_type
+from autodist_core.kernel.placement.placement import Replica
+from autodist_core.step import editor
+from autodist_core.step.graph_item import Gradient, Table
+from autodist_core.step.index import is_stateful
+
+_SEED_STEP = 1_000_003
+_LOOKUPS = {"GatherV2", "ResourceGather"}
+_OF_GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_[0-9]+)?)/")  # of a step's own, and of those in functions
+
+
+@dataclass(frozen=True)
+class Replicator(Kernel):
+    """One copy of compute for every replica that has examples."""
+
+    def apply(self, draft: Draft) -> None:
+        """Copy compute, then scale each replica's gradients by its part of the batch."""
+        _require_whole_state(draft)
+        _require_tapes_of_its_own(draft)
+        names = needed(draft)
+        for replica in draft.busy:
+            for name in names:
+                copy_node(draft, replica, name)
+        for name in draft.captured.in_order(set(names).intersection(draft.captured.item.cross_replica_sums)):
+            _sum_over_replicas(draft, name)
+        for replica in draft.busy:
+            for gradient in draft.captured.item.gradients:
+                key = gradient.variable, gradient.occurrence
+                if key not in draft.products:
+                    draft.local[*key, replica.index] = _weighted(draft, replica, gradient)
+        _add_tables(draft)
+
+
+def _require_whole_state(draft: Draft) -> None:
+    """Sums, as of metrics, are complete on the first replica only: no gradient may be made of one."""
+    captured = draft.captured
+    for name in captured.cone(captured.markers) if len(draft.placement.replicas) > 1 else ():
+        for touch in captured.touches.get(name, ()):
+            if captured.variables[touch.variable].aggregation == "sum" and not captured.is_update(name):
+                raise CaptureError(
+                    f"gradients are made of {touch.variable!r}, read at {name!r}: it is summed up over the replicas, "
+                    "and each has a part of it. Use a variable of the model's own that is no metric's."
+                )
+
+
+def _require_tapes_of_its_own(draft: Draft) -> None:
+    """A `tf.py_function` remembers its forward pass under one name: another replica's takes the place of the first."""
+    graph, several = draft.captured.graph, len(draft.placement.replicas) > 1
+    for node in (*graph.node, *(each for function in graph.library.function for each in function.node_def)):
+        if several and node.op == "EagerPyFunc" and _OF_GRADIENTS.search(node.name):
+            raise CaptureError(
+                f"{node.name!r} is the gradient of a tf.py_function, for which TensorFlow keeps one forward pass in a "
+                "process, whichever replica's it is. Write it with TensorFlow's operations, give it a gradient by "
+                "tf.custom_gradient, or train with one replica."
+            )
+
+
+def needed(draft: Draft) -> list[str]:
+    """The captured nodes that a replica copies, in creation order."""
+    captured = draft.captured
+    roots = {name for name in captured.item.targets if not captured.is_update(name)}
+    roots |= {
+        name for name, touched in captured.touches.items()
+        if not captured.is_update(name) and any(touch.writes for touch in touched)
+    }
+    roots |= {editor.node_of(name) for gradient in captured.item.gradients for name in draft.sources(gradient)}
+    roots |= {editor.node_of(name) for name in captured.item.outputs}
+    later = draft.late.union(draft.handed_back) - captured.markers.keys()
+    roots |= {source for name in draft.late for source in captured.sources(name)} - captured.handle_of.keys()
+    cone = captured.cone(roots - later)
+    for name in cone:
+        if captured.is_update(name) and any(touch.writes for touch in captured.touches.get(name, ())):
+            raise CaptureError(
+                f"the step's result or later computation reads {name!r} ({captured.nodes[name].op}), which the "
+                "optimizer's apply both computes and writes. Read the variable after apply instead."
+            )
+    outside = set(captured.handle_of) | {editor.node_of(t.handle) for t in captured.item.tables}
+    return captured.in_order(cone - outside)
+
+
+def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef:
+    """Add a replica's copy of a node of compute."""
+    captured = draft.captured
+    node = captured.nodes[name]
+    if name in (captured.item.examples, captured.item.total):
+        source = draft.examples(replica) if name == captured.item.examples else draft.total()
+        return draft.editor[draft.editor.add("Identity", copied(replica, name), [source], replica.host, T=tf.float64)]
+    if draft.sizes and (shape := draft.captured.rows.get(name)):
+        return _of_known_size(draft, replica, node, shape)
+    if name in draft.at_once:
+        dtype, rows = tf.as_dtype(node.attr["T"].type), _rows_of(draft, replica, name)
+        return draft.editor[draft.editor.add("Identity", copied(replica, name), [rows], replica.device, T=dtype)]
+    inputs = [
+        renamed for source in node.input if (renamed := _source(draft, replica, source)) is not None
+    ]
+    touched = captured.touches.get(name, ())
+    for touch in touched:
+        _require_mirror(draft, replica, name, touch.variable)
+    order = draft.at(name) if touched else None
+    copy = draft.editor.copy(node, copied(replica, name), inputs, _device(draft, replica, node), order)
+    if replica.index and "seed2" in copy.attr and (copy.attr["seed"].i or copy.attr["seed2"].i) and is_stateful(node):
+        copy.attr["seed2"].i += _SEED_STEP * replica.index
+    wanted = name in captured.item.targets and not captured.is_update(name)
+    if wanted or any(touch.writes for touch in touched):
+        draft.targets.append(copy.name)
+    return copy
+
+
+def _of_known_size(
+    draft: Draft, replica: Replica, node: node_def_pb2.NodeDef, shape: tuple[int | None, ...]
+) -> node_def_pb2.NodeDef:
+    """What a replica is fed, as a tensor of a known shape: a placeholder can be fed any, and TensorFlow trusts none."""
+    name, dtype = copied(replica, node.name), tf.as_dtype(node.attr["dtype"].type)
+    fed = draft.editor.copy(node, f"{name}/fed", [], replica.device)
+    known = tf.TensorShape([draft.sizes[draft.active.index(replica.index)], *shape[1:]])
+    return draft.editor[draft.editor.add("EnsureShape", name, [fed.name], replica.device, T=dtype, shape=known)]
+
+
+def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
+    """A replica's rows of a product that is made for all at once."""
+    node, first, label = draft.captured.nodes[name], draft.busy[0], f"at_once/{name}"
+    if label not in draft.editor:
+        dtype = tf.as_dtype(node.attr["T"].type)
+        left, right = (editor.canonical(source) for source in editor.data_inputs(node))
+        stacked = draft.stacked(left, dtype, first.device)
+        draft.editor.copy(node, label, [stacked, copied(first, right)], first.device)
+        parts = [copied(other, left) for other in draft.busy]
+        lengths = draft.editor.trace(
+            f"{label}/lengths", lambda *rows: tf.stack([tf.shape(each)[0] for each in rows]),
+            dict.fromkeys(parts, tf.TensorSpec((None, None), dtype)), first.device,
+        )[0]
+        axis = draft.editor.constant(f"{label}/axis", 0, tf.int32, first.device)
+        draft.editor.add(
+            "SplitV", f"{label}/rows", [label, lengths, axis], first.device, T=dtype, Tlen=tf.int32,
+            num_split=len(parts),
+        )
+    return editor.tensor(f"{label}/rows", draft.active.index(replica.index))
+
+
+def _require_mirror(draft: Draft, replica: Replica, name: str, variable: str) -> None:
+    """Compute may look at trained variables and at what is with every replica, not at a slot that lives elsewhere."""
+    placement = draft.placement
+    if variable in placement.owner_of and variable not in placement.mirrored:
+        owner = placement.owner(placement.owner_of[variable])
+        if owner.replica is None and placement.mirror(variable, replica) != placement.held(variable, owner):
+            raise NotYetError(
+                f"the step reads the optimizer's variable {variable!r} outside apply (at {name!r}), and it lives on "
+                f"{owner.device}. Use AllReduce for the variable it belongs to."
+            )
+
+
+def _source(draft: Draft, replica: Replica, source: str) -> str | None:
+    """Where a replica's copy of a node reads; None for a control edge that falls away."""
+    captured = draft.captured
+    name, output = editor.split(source)
+    if name in captured.handle_of:
+        if output < 0:
+            return None
+        variable = captured.handle_of[name]
+        return draft.handle(variable, draft.placement.mirror(variable, replica))
+    if name in _table_handles(draft):
+        return None if output < 0 else _table(draft, replica.host, name)
+    if source in draft.returned:
+        return draft.returned[source]
+    target = copied(replica, name)
+    if output >= 0:
+        return editor.tensor(target, output)
+    # Order among variables is made anew from reads and writes (order.py); a captured control edge stays
+    # where both ends are in this replica's copy of compute.
+    return f"^{target}" if target in draft.editor and not captured.is_update(name) else None
+
+
+def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
+    """Ops on a variable run where it lives; so does a lookup in rows that live elsewhere."""
+    captured = draft.captured
+    touched = captured.touches.get(node.name)
+    if touched:
+        return draft.placement.mirror(touched[0].variable, replica).device
+    if any(editor.node_of(source) in _table_handles(draft) for source in editor.data_inputs(node)):
+        return replica.host
+    if node.op in _LOOKUPS:
+        rows = captured.touches.get(editor.node_of(node.input[0]), ())
+        if rows and rows[0].variable in draft.placement.remote_rows:
+            return draft.placement.mirror(rows[0].variable, replica).device
+    return replica.device
+
+
+def _sum_over_replicas(draft: Draft, name: str) -> None:
+    node = draft.captured.nodes[name]
+    dtype = tf.as_dtype(node.attr["T"].type)
+    parts = [draft.editor[copied(replica, name)].input[0] for replica in draft.busy]
+    total = draft.add_up(f"sum/{name}", parts, dtype, draft.busy[0].device)
+    for replica in draft.busy:
+        draft.editor[copied(replica, name)].input[0] = total
+
+
+def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:
+    """A replica's gradient, times n_r / N unless the loss was scaled by it already."""
+    values = copied(replica, gradient.values.removesuffix(":0"))
+    indices = copied(replica, gradient.indices.removesuffix(":0")) if gradient.indices else ""
+    if gradient.weighted or (len(draft.busy) == 1 and draft.placement.loose is None):
+        return Rows(values, indices)
+    dtype = gradient_type(draft.captured, gradient)
+    name = f"weighted/{replica.prefix}/{gradient.occurrence}/{editor.safe(gradient.variable)}"
+    scaled = draft.editor.add("Mul", name, [values, draft.share(replica, dtype)], replica.device, T=dtype)
+    return Rows(scaled, indices)
+
+
+def _table_handles(draft: Draft) -> dict[str, str]:
+    return {table.handle: table.keys for table in draft.captured.item.tables}
+
+
+def _table(draft: Draft, host: str, handle: str) -> str:
+    """The table on one machine: each has its own, all alike."""
+    hosts = list(dict.fromkeys(replica.host for replica in draft.placement.replicas))
+    return f"table/{hosts.index(host)}/{handle}"
+
+
+def _add_tables(draft: Draft) -> None:
+    for host in dict.fromkeys(replica.host for replica in draft.busy):
+        for table in draft.captured.item.tables:
+            _add_table(draft, table, host)
+
+
+def _add_table(draft: Draft, table: Table, host: str) -> None:
+    nodes = draft.captured.nodes
+    keys, values = nodes[table.keys], nodes[table.values]
+    types = {"key_dtype": keys.attr["dtype"].type, "value_dtype": values.attr["dtype"].type}
+    types = {key: tf.as_dtype(value) for key, value in types.items()}
+    name = _table(draft, host, table.handle)
+    draft.editor.add("HashTableV2", name, device=host, shared_name=name, **types)
+    for side, node in (("keys", keys), ("values", values)):
+        draft.editor.copy(node, f"{name}/{side}", [], host)
+    draft.initializers.append(draft.editor.add(
+        "InitializeTableV2", f"{name}/initialize", [name, f"{name}/keys", f"{name}/values"], host,
+        Tkey=types["key_dtype"], Tval=types["value_dtype"],
+    ))

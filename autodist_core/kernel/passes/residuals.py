@@ -1,0 +1,51 @@
+"""Write what compressors keep for the next step, together with the update.
+
+The values were computed along with the gradients; like every write of the update they wait for its barrier, so that a
+step that fails leaves them as they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from autodist_core.kernel.added_variables import Kept
+from autodist_core.kernel.kernel import Draft, Kernel
+from autodist_core.kernel.passes.barriers import barrier
+from autodist_core.step import editor
+
+
+@dataclass(frozen=True)
+class Residuals(Kernel):
+    """The writes of kept variables."""
+
+    def apply(self, draft: Draft) -> None:
+        """Add them, behind the barrier of the update that they go with."""
+        for remembered in draft.remembered:
+            kept, occurrence = remembered.kept, remembered.occurrence
+            name = f"kept/{occurrence}/write/{editor.safe(kept.name)}"
+            inputs = [handle(draft, kept), remembered.value, f"^{barrier(occurrence)}"]
+            dtype = tf.as_dtype(kept.dtype)
+            draft.targets.append(
+                draft.editor.add("AssignVariableOp", name, inputs, kept.device, 2 * occurrence + 1, dtype=dtype)
+            )
+
+
+def recall(draft: Draft, kept: Kept, occurrence: int) -> str:
+    """Add a read of a kept variable, before the update of an occurrence writes it."""
+    name, dtype = f"kept/{occurrence}/read/{editor.safe(kept.name)}", tf.as_dtype(kept.dtype)
+    inputs = [handle(draft, kept)]
+    return draft.editor.add("ReadVariableOp", name, inputs, kept.device, 2 * occurrence, dtype=dtype)
+
+
+def handle(draft: Draft, kept: Kept) -> str:
+    """The node that stands for a kept variable."""
+    name = f"kept/{editor.safe(kept.name)}"
+    if name not in draft.editor:
+        draft.kept.append(kept)
+        draft.editor.add(
+            "VarHandleOp", name, device=kept.device, dtype=tf.as_dtype(kept.dtype), shape=tf.TensorShape(kept.shape),
+            shared_name=kept.name,
+        )
+    return name

@@ -1,0 +1,85 @@
+"""What compute writes on the side becomes one state again: metrics, batch-norm statistics, counters.
+
+After a step: a variable that declares an aggregation gets it (sums start from zero on all replicas but the first);
+floats that declare none become the mean over the replicas that had examples, weighted by these; the rest follow
+replica 0. Random seeds stay each replica's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from autodist_core.kernel.kernel import Draft, Kernel
+from autodist_core.step import editor
+from autodist_core.step.graph_item import Variable
+
+
+def is_combined(variable: Variable) -> bool:
+    """Whether the replicas' copies of a variable that compute writes become one after a step."""
+    return variable.kind != "seed"
+
+
+@dataclass(frozen=True)
+class StateCombiner(Kernel):
+    """One state out of the replicas' copies, after everything captured has run."""
+
+    def apply(self, draft: Draft) -> None:
+        """Combine every variable that compute writes."""
+        if len(draft.placement.replicas) == 1:
+            return
+        for name in sorted(draft.captured.written_by_compute):
+            variable = draft.captured.variables[name]
+            if is_combined(variable) and len(draft.placement.copies(name)) > 1:
+                _combine(draft, variable)
+
+
+def _combine(draft: Draft, variable: Variable) -> None:
+    name, dtype = variable.name, tf.as_dtype(variable.dtype)
+    label = f"combine/{editor.safe(name)}"
+    replicas = draft.placement.replicas
+    mirrors = [draft.placement.mirror(name, replica) for replica in replicas]
+    values = [
+        draft.read(f"{label}/{replica.prefix}", name, mirror, draft.end)
+        for replica, mirror in zip(draft.busy, mirrors, strict=False)
+    ]
+    device, spec = mirrors[0].device, draft.spec(name)
+    specs = dict.fromkeys(values, spec)
+    if variable.aggregation == "sum":
+        if len(values) == 1:
+            return
+        total, nothing = draft.editor.trace(
+            f"{label}/sum", lambda *parts: (_sum(parts), tf.zeros_like(parts[0])), specs, device
+        )
+        draft.write(f"{label}/write_{replicas[0].prefix}", name, mirrors[0], total, draft.end + 1)
+        for replica, mirror in list(zip(replicas, mirrors, strict=True))[1 : len(draft.active)]:
+            draft.write(f"{label}/clear_{replica.prefix}", name, mirror, nothing, draft.end + 1)
+        return
+    combined = values[0]
+    is_float = dtype.is_floating or dtype.is_complex
+    by_mean = variable.aggregation == "mean" or (variable.aggregation == "none" and is_float)
+    if by_mean and len(values) > 1:
+        weight = dtype.real_dtype
+        shares = {draft.share(replica, weight): tf.TensorSpec((), weight) for replica in draft.busy}
+        combined = draft.editor.trace(f"{label}/mean", weighted_mean, specs | shares, device)[0]
+    else:
+        combined = draft.editor.add("Identity", f"{label}/value", [combined], device, T=dtype)
+    for replica, mirror in zip(replicas, mirrors, strict=True):
+        draft.write(f"{label}/write_{replica.prefix}", name, mirror, combined, draft.end + 1)
+
+
+def _sum(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def weighted_mean(*tensors: tf.Tensor) -> tf.Tensor:
+    """The mean of the first half of the tensors, weighted by the second half; exact where all values are equal."""
+    values, shares = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
+    mean = values[0]
+    for value, share in zip(values[1:], shares[1:], strict=True):
+        mean = mean + (value - values[0]) * tf.cast(share, value.dtype)
+    return mean

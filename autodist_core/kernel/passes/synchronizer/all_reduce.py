@@ -1,0 +1,122 @@
+"""All-reduce: every replica gets the sum of all replicas' gradients and runs the whole update itself.
+
+Dense gradients travel in buckets, compressed where the strategy says so; the rows of sparse gradients are gathered. A
+replica without examples contributes zeros, or no rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from autodist_core.kernel.kernel import Draft, Kernel, Rows
+from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, reduce
+from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors, Travels
+from autodist_core.kernel.placement.devices import host_of
+from autodist_core.kernel.placement.placement import Owner
+from autodist_core.step import editor
+from autodist_core.step.graph_item import Gradient
+from autodist_core.strategy.compiler import AllReducePlan, Synchronizer
+from autodist_core.strategy.wire import wire
+
+_HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}
+
+
+@dataclass(frozen=True)
+class AllReduceSynchronizer(Kernel):
+    """Collectives over all replicas, in the order in which the backward pass has the gradients."""
+
+    travels: Travels = wire
+    """What is sent of a gradient of a shape and type."""
+
+    def apply(self, draft: Draft) -> None:
+        """Reduce every gradient whose variable is updated on all replicas."""
+        owners = [owner for owner in draft.placement.owners if owner.replica is not None]
+        running: dict[Parcel, Rounds] = {}
+        for gradient in draft.captured.item.gradients:
+            if not owners or gradient.variable not in owners[0].variables:
+                continue
+            if gradient.indices or len(owners) == 1:
+                _gather(draft, owners, gradient)
+                continue
+            for parcel in _parcels(draft, gradient, self.travels):
+                running[parcel] = COMPRESSORS[parcel.wire.form](parcel)
+        sent = {parcel: next(rounds) for parcel, rounds in running.items()}
+        turn = 0
+        sums: dict[Parcel, Tensors] = {}
+        while sent:
+            sent = _round(draft, running, sent, turn, sums)
+            turn += 1
+        _put_together(draft, owners, sums)
+
+
+def _gather(draft: Draft, owners: list[Owner], gradient: Gradient) -> None:
+    """Bring all replicas' rows to every replica, over a network once to each machine."""
+    hosts = {owner.name: host_of(owner.device) for owner in owners}
+    several = len(set(hosts.values())) > 1
+    there: dict[str, Rows] = {}
+    for owner in owners:
+        rows = there.get(hosts[owner.name]) if several else None
+        rows = there[hosts[owner.name]] = rows or draft.reduced_for(gradient, owner)
+        draft.reduced[gradient.variable, gradient.occurrence, owner.name] = rows
+
+
+def _parcels(draft: Draft, gradient: Gradient, travels: Travels) -> list[Parcel]:
+    """A gradient as it travels: whole, or, of a variable in shards that are all reduced, one shard after the other."""
+    plan = draft.placement.plans[gradient.variable]
+    if not plan.shards:
+        return [Parcel(draft, gradient, _reduced(plan.synchronizer), travels)]
+    return [
+        Parcel(draft, gradient, _reduced(shard.synchronizer), travels, plan.axis or 0, shard) for shard in plan.shards
+    ]
+
+
+def _round(
+    draft: Draft, running: dict[Parcel, Rounds], sent: dict[Parcel, Tensors], turn: int, done: dict[Parcel, Tensors]
+) -> dict[Parcel, Tensors]:
+    """Sum what was sent; returns what is to be summed next, of the gradients that are not reduced yet."""
+    loads = {parcel: _load(draft, parcel, tensors, turn) for parcel, tensors in sent.items()}
+    sums = reduce(draft, list(loads.values()))
+    further: dict[Parcel, Tensors] = {}
+    for parcel, load in loads.items():
+        try:
+            further[parcel] = running[parcel].send(sums[load])
+        except StopIteration as result:
+            done[parcel] = result.value
+    return further
+
+
+def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]) -> None:
+    """Each replica's reduced gradients, whole again where they travelled in shards."""
+    shards: dict[Gradient, list[Parcel]] = {}
+    for parcel in sums:
+        shards.setdefault(parcel.gradient, []).append(parcel)
+    for gradient, parcels in shards.items():
+        for owner in owners:
+            assert owner.replica is not None
+            ordered = sorted(parcels, key=lambda parcel: parcel.shard.index if parcel.shard else 0)
+            values = [sums[parcel][owner.replica] for parcel in ordered]
+            name = f"sent/{gradient.occurrence}/{editor.safe(gradient.variable)}/{owner.name}/whole"
+            whole = draft.join(name, values, parcels[0].dtype, owner.device, parcels[0].axis)
+            draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(whole)
+
+
+def _load(draft: Draft, parcel: Parcel, tensors: Tensors, turn: int) -> Load:
+    plan = parcel.plan
+    lane = Lane(
+        parcel.gradient.occurrence, plan.group, _hint(draft, plan.spec), tf.as_dtype(parcel.wire.dtype),
+        plan.bucket_bytes,
+    )
+    return Load(lane, f"{parcel.label}/round{turn}", parcel.ready, parcel.wire.shapes[turn], tensors)
+
+
+def _reduced(synchronizer: Synchronizer) -> AllReducePlan:
+    assert isinstance(synchronizer, AllReducePlan)
+    return synchronizer
+
+
+def _hint(draft: Draft, spec: str) -> str:
+    """NCCL moves tensors between GPUs only; on other devices the runtime's ring does the same sum."""
+    on_gpu = all(":GPU:" in replica.name for replica in draft.placement.replicas)
+    return _HINTS[spec] if on_gpu or spec != "NCCL" else "ring"

@@ -1,0 +1,192 @@
+"""Buckets: tensors of all replicas, summed by collectives of about one size, in the order in which they become ready.
+
+Small tensors are merged and large ones cut, so that the first sums travel while the backward pass still computes the
+rest, and several are under way at once. Every replica cuts alike, whatever it has to send.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.kernel.kernel import Draft
+from autodist_core.kernel.placement.placement import Replica
+from autodist_core.step import editor
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What tensors must have in common to share a collective."""
+
+    occurrence: int
+    group: int
+    hint: str
+    dtype: tf.DType
+    limit: int
+    """The most bytes of one collective; an element larger than that travels alone."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One tensor to be summed: its name in this graph on each replica."""
+
+    lane: Lane
+    label: str
+    ready: int
+    """When it is computed, counted in captured nodes: backward order."""
+    shape: tuple[int, ...]
+    tensors: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some consecutive elements of a tensor."""
+
+    load: Load
+    start: int
+    size: int
+
+
+Bucket = tuple[Piece, ...]
+Team = tuple[Replica, ...]
+
+
+def fill(loads: Sequence[Load]) -> list[Bucket]:
+    """Buckets for tensors of one lane, as they become ready; tensors without elements go into none."""
+    buckets: list[list[Piece]] = []
+    room = 0
+    for load in sorted(loads, key=lambda load: load.ready):
+        limit = max(load.lane.limit // load.lane.dtype.size, 1)
+        for start in range(0, load.size, limit):
+            piece = Piece(load, start, min(limit, load.size - start))
+            if piece.size > room:
+                buckets.append([])
+                room = limit
+            buckets[-1].append(piece)
+            room -= piece.size
+    return [tuple(bucket) for bucket in buckets]
+
+
+def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
+    """Add the collectives that sum these tensors; returns the sum of each on every replica."""
+    lanes: dict[Lane, list[Load]] = {}
+    for load in loads:
+        lanes.setdefault(load.lane, []).append(load)
+    sums: dict[Load, tuple[str, ...]] = {}
+    for lane, members in lanes.items():
+        teams = _teams(draft.placement.replicas, lane.hint)
+        arrived: dict[tuple[Load, Team], list[str]] = {(load, team): [] for load in members for team in teams}
+        for bucket in fill(members):
+            kind = f"group{lane.group}_{lane.hint}_{lane.dtype.name}"
+            label = f"all_reduce/{lane.occurrence}/{kind}/bucket{draft.collectives}"
+            for team in teams:
+                totals = _bucket(draft, team, label, lane, bucket, len(teams))
+                for piece, total in zip(bucket, totals, strict=True):
+                    arrived[piece.load, team].append(total)
+            draft.collectives += 1
+        for load in members:
+            wholes = {team: _whole(draft, team, load, arrived[load, team]) for team in teams}
+            sums[load] = tuple(
+                wholes[next(team for team in teams if replica in team)] or load.tensors[replica.index]
+                for replica in draft.placement.replicas
+            )
+    return sums
+
+
+def _teams(replicas: Sequence[Replica], hint: str) -> list[Team]:
+    """Who takes part in a collective together, with one sum of theirs: over several machines, each machine's replicas.
+
+    What crosses the network is one machine's sum then, however many replicas it has. NCCL sees to that by itself.
+    """
+    by_host: dict[str, list[Replica]] = {}
+    for replica in replicas:
+        by_host.setdefault(replica.host, []).append(replica)
+    if len(by_host) == 1 or hint == "nccl":
+        return [(replica,) for replica in replicas]
+    return [tuple(team) for team in by_host.values()]
+
+
+def _bucket(draft: Draft, team: Team, label: str, lane: Lane, bucket: Bucket, teams: int) -> list[str]:
+    """One collective of one team; returns the sum of each of its pieces, flat."""
+    lead = team[0]
+    name = f"{label}/{lead.prefix}"
+    parts = [_part(draft, team, f"{name}/part{index}", piece) for index, piece in enumerate(bucket)]
+    joined = draft.join(f"{name}/joined", parts, lane.dtype, lead.device)
+    total = _collective(draft, lead, f"{name}/sum", joined, lane, teams)
+    if len(bucket) == 1:
+        return [total]
+    sizes = np.array([piece.size for piece in bucket], np.int32)
+    lengths = draft.editor.constant(f"{name}/lengths", sizes, tf.int32, lead.device)
+    axis = draft.editor.constant(f"{name}/axis", 0, tf.int32, lead.device)
+    split = draft.editor.add(
+        "SplitV", f"{name}/split", [total, lengths, axis], lead.device, T=lane.dtype, Tlen=tf.int32,
+        num_split=len(bucket),
+    )
+    return [editor.tensor(split, index) for index in range(len(bucket))]
+
+
+def _part(draft: Draft, team: Team, name: str, piece: Piece) -> str:
+    load, replica = piece.load, team[0]
+    flat = f"{load.label}/{replica.prefix}/flat"
+    if flat not in draft.editor:
+        own = [load.tensors[member.index] for member in team]
+        added = draft.add_up(f"{load.label}/{replica.prefix}/added", own, load.lane.dtype, replica.device)
+        _reshape(draft, replica, flat, added, (load.size,), load.lane.dtype)
+    if piece.size == load.size:
+        return flat
+    # Where it starts at an aligned address, as pieces of large tensors do, a slice is a view and no copy.
+    bounds = [
+        draft.editor.constant(f"{name}/{key}", [value], tf.int32, replica.device)
+        for key, value in (("begin", piece.start), ("size", piece.size))
+    ]
+    return draft.editor.add("Slice", name, [flat, *bounds], replica.device, T=load.lane.dtype, Index=tf.int32)
+
+
+def _whole(draft: Draft, team: Team, load: Load, parts: Sequence[str]) -> str:
+    """A team's sum in the tensor's shape; nothing for a tensor without elements, which is its own sum."""
+    if not parts:
+        return ""
+    replica = team[0]
+    name = f"{load.label}/{replica.prefix}/total"
+    joined = draft.join(f"{name}/joined", parts, load.lane.dtype, replica.device)
+    return _reshape(draft, replica, name, joined, load.shape, load.lane.dtype)
+
+
+def _reshape(
+    draft: Draft, replica: Replica, name: str, source: str, shape: tuple[int, ...], dtype: tf.DType
+) -> str:
+    target = draft.editor.constant(f"{name}/shape", np.array(shape, np.int32), tf.int32, replica.device)
+    return draft.editor.add("Reshape", name, [source, target], replica.device, T=dtype, Tshape=tf.int32)
+
+
+def _collective(draft: Draft, replica: Replica, name: str, flat: str, lane: Lane, teams: int) -> str:
+    # Of one session all collectives of so many members have the same ones: single replicas, or the leads of machines.
+    scalars = {"group_size": teams, "group_key": teams, "instance_key": _instance_key(draft, draft.collectives)}
+    inputs = [
+        draft.editor.constant(f"{name}/{key}", value, tf.int32, replica.host) for key, value in scalars.items()
+    ]
+    return draft.editor.add(
+        "CollectiveReduceV2", name, [flat, *inputs], replica.device, T=lane.dtype, merge_op="Add", final_op="Id",
+        communication_hint=lane.hint, timeout_seconds=0.0, is_stateless=False, Nordering_token=0,
+        max_subdivs_per_device=-1,
+    )
+
+
+def _instance_key(draft: Draft, number: int) -> int:
+    """A number that every replica derives alike, different for every collective of every graph of one session.
+
+    Collectives of one graph count on from its own start, so that no two of them can meet however many there are.
+    """
+    text = f"{draft.active}/{draft.captured.digest}"
+    start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+    return (start + number) & 0x7FFFFFFF

@@ -1,0 +1,219 @@
+"""Compressors: what each replica sends in place of a gradient, and what is made of the sums.
+
+A compressor is a generator over all replicas at once. It yields one tensor of each replica for every round of
+collectives, is sent their sums, and returns the reduced gradient on each replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import tensorflow as tf
+
+from autodist_core.kernel.added_variables import Kept, Remembered
+from autodist_core.kernel.kernel import Draft, gradient_type
+from autodist_core.kernel.passes.residuals import recall
+from autodist_core.step import editor
+from autodist_core.step.graph_item import Gradient, Variable
+from autodist_core.strategy import wire
+from autodist_core.strategy.compiler import AllReducePlan, Shard
+from autodist_core.strategy.wire import Wire
+
+Tensors = tuple[str, ...]
+"""Names of tensors, one on each replica."""
+Travels = Callable[[AllReducePlan, tuple[int, ...], str], Wire]
+"""What decides what is sent of a gradient of a shape and type."""
+Rounds = Generator[Tensors, Tensors, Tensors]
+
+
+@dataclass(frozen=True, eq=False)
+class Parcel:
+    """One dense gradient of all replicas, or what belongs to one shard of its variable, to be summed."""
+
+    draft: Draft
+    gradient: Gradient
+    plan: AllReducePlan
+    travels: Travels
+    axis: int = 0
+    shard: Shard | None = None
+
+    @cached_property
+    def variable(self) -> Variable:
+        """The variable, or the shard of it."""
+        whole = self.draft.captured.variables[self.gradient.variable]
+        if self.shard is None:
+            return whole
+        return whole.part(self.shard.index, self.axis, self.shard.offset, self.shard.size, "")
+
+    @cached_property
+    def wire(self) -> Wire:
+        """How it travels."""
+        return self.travels(self.plan, self.shape, self.dtype.name)
+
+    @property
+    def label(self) -> str:
+        """What the names of its nodes begin with."""
+        return f"sent/{self.gradient.occurrence}/{editor.safe(self.variable.name)}"
+
+    @cached_property
+    def dtype(self) -> tf.DType:
+        """The type of the gradient."""
+        return gradient_type(self.draft.captured, self.gradient)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of what is summed."""
+        return self.variable.shape
+
+    @property
+    def ready(self) -> int:
+        """When the captured graph has computed the gradient: the place of what the marker marks."""
+        captured = self.draft.captured
+        marker = captured.nodes[editor.node_of(self.gradient.values)]
+        return captured.index[editor.node_of(marker.input[0])]
+
+    def local(self) -> Tensors:
+        """Each replica's own gradient; zeros where it has no examples."""
+        draft = self.draft
+        return tuple(
+            self._own(replica.index) if replica.index in draft.active else self._nothing(replica.index)
+            for replica in draft.placement.replicas
+        )
+
+    def _own(self, index: int) -> str:
+        draft, replica = self.draft, self.draft.placement.replicas[index]
+        values = draft.local[self.gradient.variable, self.gradient.occurrence, index].values
+        if self.shard is None:
+            return values
+        name = f"{self.label}/{replica.prefix}/own"
+        if name in draft.editor:
+            return name
+        begin = [self.shard.offset if axis == self.axis else 0 for axis in range(len(self.shape))]
+        bounds = [
+            draft.editor.constant(f"{name}/{label}", list(value), tf.int32, replica.device)
+            for label, value in (("begin", begin), ("size", self.shape))
+        ]
+        return draft.editor.add("Slice", name, [values, *bounds], replica.device, T=self.dtype, Index=tf.int32)
+
+    def on_each(
+        self, name: str, function: Callable[..., tf.Tensor], inputs: Mapping[Tensors, tf.TensorSpec]
+    ) -> Tensors:
+        """What a small function makes of tensors, on every replica."""
+        return tuple(
+            self.draft.editor.trace(
+                f"{self.label}/{replica.prefix}/{name}", function,
+                {tensors[replica.index]: spec for tensors, spec in inputs.items()}, replica.device,
+            )[0]
+            for replica in self.draft.placement.replicas
+        )
+
+    def recall(self, what: str, shape: tuple[int, ...], seed: str = "") -> Tensors:
+        """What each replica kept from the step before."""
+        return tuple(recall(self.draft, kept, self.gradient.occurrence) for kept in self._kept(what, shape, seed))
+
+    def remember(self, what: str, shape: tuple[int, ...], values: Tensors, seed: str = "") -> None:
+        """Let each replica keep a tensor for the next step."""
+        for kept, value in zip(self._kept(what, shape, seed), values, strict=True):
+            self.draft.remembered.append(Remembered(kept, value, self.gradient.occurrence))
+
+    def _kept(self, what: str, shape: tuple[int, ...], seed: str) -> list[Kept]:
+        return [
+            Kept(
+                f"compressor/{what}/{self.variable.name}@{replica.prefix}", replica.device, self.dtype.name, shape,
+                seed,
+            )
+            for replica in self.draft.placement.replicas
+        ]
+
+    def _nothing(self, index: int) -> str:
+        replica = self.draft.placement.replicas[index]
+        name, add = f"{self.label}/{replica.prefix}/nothing", self.draft.editor
+        dims = add.constant(f"{name}/shape", list(self.shape), tf.int32, replica.device)
+        zero = add.constant(f"{name}/zero", 0, self.dtype, replica.device)
+        return add.add("Fill", name, [dims, zero], replica.device, T=self.dtype, index_type=tf.int32)
+
+
+def _plain(parcel: Parcel) -> Rounds:
+    return (yield parcel.local())
+
+
+def _half(parcel: Parcel) -> Rounds:
+    """Half precision; with feedback, what the cast takes is added to the next gradient."""
+    full = tf.TensorSpec(parcel.shape, parcel.dtype)
+    half = tf.TensorSpec(parcel.shape, tf.as_dtype(parcel.wire.dtype))
+    error = parcel.recall("error", parcel.shape) if parcel.wire.feedback else None
+    wanted = parcel.local()
+    if error:
+        wanted = parcel.on_each("wanted", tf.add, {wanted: full, error: full})
+    sent = parcel.on_each("sent", lambda value: tf.cast(value, half.dtype), {wanted: full})
+    total = yield sent
+    if error:
+        left = parcel.on_each("left", _left_of_cast, {total: half, error: full, wanted: full, sent: half})
+        parcel.remember("error", parcel.shape, left)
+    return parcel.on_each("reduced", lambda value: tf.cast(value, full.dtype), {total: half})
+
+
+def _left_of_cast(total: tf.Tensor, error: tf.Tensor, wanted: tf.Tensor, sent: tf.Tensor) -> tf.Tensor:
+    return _unless_overflown(total, error, wanted - tf.cast(sent, wanted.dtype))
+
+
+def _factors(parcel: Parcel) -> Rounds:
+    """Power iteration: the sum's projection on a few directions, found from those of the step before.
+
+    With M the sum over replicas as a matrix and Q the directions kept: P = M Q made orthonormal, then P (P' M). Each
+    factor is linear in the replicas' parts, so their sums are enough. What the projection leaves of a replica's own
+    part is added to its next gradient.
+    """
+    (rows, rank), (columns, _) = parcel.wire.shapes
+    full, matrix = tf.TensorSpec(parcel.shape, parcel.dtype), tf.TensorSpec((rows, columns), parcel.dtype)
+    tall, wide = tf.TensorSpec((rows, rank), parcel.dtype), tf.TensorSpec((columns, rank), parcel.dtype)
+    error = parcel.recall("error", parcel.shape)
+    directions = parcel.recall("directions", (columns, rank), seed=parcel.gradient.variable)
+    part = parcel.on_each(
+        "part", lambda local, error: tf.reshape(local + error, (rows, columns)), {parcel.local(): full, error: full}
+    )
+    total = yield parcel.on_each("left", tf.matmul, {part: matrix, directions: wide})
+    basis = parcel.on_each("basis", _orthonormal, {total: tall})
+    right = parcel.on_each("right", lambda part, basis: tf.matmul(part, basis, transpose_a=True), {
+        part: matrix, basis: tall,
+    })  # fmt: skip
+    total = yield right
+    parcel.remember("directions", (columns, rank), parcel.on_each(
+        "directions", lambda total, before: _unless_overflown(total, before, _orthonormal(total)),
+        {total: wide, directions: wide},
+    ), seed=parcel.gradient.variable)  # fmt: skip
+    parcel.remember("error", parcel.shape, parcel.on_each(
+        "lost", _left_of_projection, {total: wide, error: full, part: matrix, basis: tall, right: wide}
+    ))  # fmt: skip
+    return parcel.on_each(
+        "reduced", lambda basis, total: tf.reshape(tf.matmul(basis, total, transpose_b=True), parcel.shape),
+        {basis: tall, total: wide},
+    )
+
+
+def _left_of_projection(
+    total: tf.Tensor, error: tf.Tensor, part: tf.Tensor, basis: tf.Tensor, right: tf.Tensor
+) -> tf.Tensor:
+    lost = part - tf.matmul(basis, right, transpose_b=True)
+    return _unless_overflown(total, error, tf.reshape(lost, error.shape))
+
+
+def _orthonormal(matrix: tf.Tensor) -> tf.Tensor:
+    """Orthonormal columns that span the matrix's; where these are dependent or zero, some others besides.
+
+    By reflections, which divide by no column's length. Equal matrices give equal bits, so replicas stay alike.
+    """
+    return tf.linalg.qr(matrix, full_matrices=False).q
+
+
+def _unless_overflown(total: tf.Tensor, before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+    """The new value, or the old one where the sum is not finite: loss scaling skips such a step, on every replica."""
+    return tf.where(tf.reduce_all(tf.math.is_finite(total)), after, before)
+
+
+COMPRESSORS: Mapping[str, Callable[[Parcel], Rounds]] = {
+    wire.PLAIN: _plain, wire.HALF: _half, wire.FACTORS: _factors
+}
+"""What is done for each form in which a gradient travels."""

@@ -1,0 +1,84 @@
+"""Reduce the gradients of variables that one owner updates for everybody, and bring the new values to the mirrors.
+
+The owner is a reduction destination, or the memory that the replicas of one process share. Gradients are added in
+replica order, so results repeat; rows of a sparse gradient are put one behind the other and never summed by index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from autodist_core.kernel.kernel import Draft, Kernel
+from autodist_core.kernel.placement.placement import Owner, Replica
+from autodist_core.step import editor
+
+
+@dataclass(frozen=True)
+class PSSynchronizer(Kernel):
+    """Synchronous parameter servers: one reduction and one update per variable and occurrence."""
+
+    mirrors: bool = True
+    """Whether the replicas' mirrors follow after each update."""
+
+    def apply(self, draft: Draft) -> None:
+        """Reduce on each serving owner, and let the replicas' mirrors follow."""
+        for owner in _servers(draft):
+            for gradient in draft.captured.item.gradients:
+                if gradient.variable in owner.variables:
+                    draft.reduced_for(gradient, owner)
+        for occurrence in draft.captured.occurrences if self.mirrors else ():
+            # Right after the update, and before what follows it.
+            order = 2 * draft.captured.last_of_update(occurrence) + 1
+            changed = draft.captured.written_in(occurrence)
+            follow(draft, draft.placement.replicas, f"pull/{occurrence}", order, changed)
+
+
+def follow(
+    draft: Draft, replicas: Sequence[Replica], label: str, order: int, changed: Set[str] | None = None
+) -> None:
+    """Let replicas' mirrors take over what servers hold: one read of each value, one write of each mirror."""
+    for owner in _servers(draft):
+        for variable in sorted(owner.variables & draft.placement.mirrored):
+            if changed is None or variable in changed:
+                _pull(draft, owner, variable, replicas, label, order)
+    for variable in sorted(draft.placement.assembled & set(draft.captured.variables)):
+        parts = tuple(part.name for part in draft.placement.parts[variable])
+        if changed is None or changed & set(parts):
+            _assemble(draft, variable, parts, replicas, label, order)
+
+
+def _servers(draft: Draft) -> list[Owner]:
+    return [owner for owner in draft.placement.owners if owner.replica is None]
+
+
+def _pull(
+    draft: Draft, owner: Owner, variable: str, replicas: Sequence[Replica], label: str, order: int
+) -> None:
+    held = draft.placement.held(variable, owner)
+    mirrors = {draft.placement.mirror(variable, replica): replica for replica in replicas}
+    mirrors.pop(held, None)
+    if not mirrors:
+        return
+    name, dtype = f"{label}/{editor.safe(variable)}", draft.spec(variable).dtype
+    value = draft.read(name, variable, held, order)
+    for mirror, replica in mirrors.items():
+        there = draft.at_host(value, dtype, replica)
+        draft.write(f"{name}/{editor.safe(mirror.name)}", variable, mirror, there, order)
+
+
+def _assemble(
+    draft: Draft, variable: str, parts: tuple[str, ...], replicas: Sequence[Replica], label: str, order: int
+) -> None:
+    """The shards' values, read once each, are one variable again in every replica's memory."""
+    dtype, axis = draft.spec(variable).dtype, draft.captured.variables[parts[0]].axis
+    for replica in dict.fromkeys(draft.placement.lead(replica) for replica in replicas):
+        values = []
+        for part in parts:
+            held = draft.placement.held(part, draft.placement.updater(part, replica))
+            name = f"{label}/{editor.safe(held.name)}"
+            value = name if name in draft.editor else draft.read(name, part, held, order)
+            values.append(draft.at_host(value, dtype, replica))
+        name = f"{label}/{editor.safe(variable)}/{replica.prefix}"
+        whole = draft.join(f"{name}/whole", values, dtype, replica.device, axis)
+        draft.write(name, variable, draft.placement.mirror(variable, replica), whole, order)

@@ -1,0 +1,229 @@
+"""Run the captured update once per owner, on reduced gradients, for the variables that the owner holds.
+
+A slice is what an owner's writes need, found along data edges; order among variables is rebuilt later from reads and
+writes. Each owner has its own copy of the state that all updates share. What an owner's slice needs of variables that
+others hold, such as its part of a global norm, is computed there and sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autodist_core.errors import CaptureError, NotYetError
+from autodist_core.kernel.kernel import Draft, Kernel
+from autodist_core.kernel.passes.barriers import barrier
+from autodist_core.kernel.placement.placement import Owner
+from autodist_core.step import editor
+from autodist_core.step.index import Captured, is_stateful
+
+
+@dataclass(frozen=True)
+class Update(Kernel):
+    """One update graph per owner."""
+
+    def apply(self, draft: Draft) -> None:
+        """Copy each owner's slice; every write of the captured update ends up with some owner."""
+        slices = _Slices(draft)
+        for owner in draft.placement.owners:
+            for name in _roots(draft, owner):
+                slices.take(owner, name)
+                draft.targets.append(_copied(slices.home(owner, name), name))
+        first = draft.placement.owners[0]
+        for name in draft.handed_back:
+            slices.take(first, name)
+        for owner, name in slices:
+            _copy(draft, owner, name, slices)
+        for name in draft.handed_back:
+            _hand_back(draft, first, name, slices)
+        left = [name for name in _writes(draft.captured) if not slices.has(name)]
+        if left:
+            raise CaptureError(f"the update writes through {left[0]!r} ({draft.captured.nodes[left[0]].op}), "
+                               "which belongs to no variable's owner.")
+
+
+def _writes(captured: Captured) -> list[str]:
+    return [
+        name for name, touched in captured.touches.items()
+        if captured.is_update(name) and any(touch.writes for touch in touched)
+    ]
+
+
+def _roots(draft: Draft, owner: Owner) -> list[str]:
+    """The writes of what an owner holds; the first owner does what else the update does (assertions, printing)."""
+    captured = draft.captured
+    held = _held(draft, owner)
+    writes = [
+        name for name in _writes(captured)
+        if any(touch.writes and touch.variable in held for touch in captured.touches[name])
+    ]
+    rest: list[str] = []
+    if owner == draft.placement.owners[0]:
+        written = set(_writes(captured))
+        rest = [name for name in captured.item.targets if captured.is_update(name) and name not in written]
+    return list(dict.fromkeys([*writes, *rest]))
+
+
+def _held(draft: Draft, owner: Owner) -> frozenset[str]:
+    return owner.variables | draft.placement.optimizer_state
+
+
+class _Slices:
+    """Which owners run which nodes of the update."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._taken: dict[str, dict[str, Owner]] = {}
+        self._groups = self._all_groups()
+
+    def __iter__(self) -> Iterator[tuple[Owner, str]]:
+        for name in self._draft.captured.in_order(self._taken):
+            for owner in self._taken[name].values():
+                yield owner, name
+
+    def has(self, name: str) -> bool:
+        """Whether any owner runs a node."""
+        return name in self._taken
+
+    def runs(self, owner: Owner, name: str) -> bool:
+        """Whether an owner runs a node."""
+        return owner.name in self._taken.get(name, ())
+
+    def take(self, owner: Owner, name: str) -> None:
+        """Let an owner have a node's result: it, or who holds what the node looks at, runs the node."""
+        captured = self._draft.captured
+        waiting = [(owner, name)]
+        while waiting:
+            asking, name = waiting.pop()
+            if name in captured.markers or name in captured.handle_of:
+                continue
+            home = self.home(asking, name)
+            if not self.runs(home, name):
+                self._taken.setdefault(name, {})[home.name] = home
+                waiting.extend((home, source) for source in captured.sources(name))
+
+    def home(self, owner: Owner, name: str) -> Owner:
+        """Who runs a node for an owner."""
+        placement = self._draft.placement
+        for touch in self._draft.captured.touches.get(name, ()):
+            if touch.variable in _held(self._draft, owner):
+                return owner
+            if touch.variable in placement.owner_of:
+                return placement.owner(placement.owner_of[touch.variable])
+        groups = self._groups.get(name, frozenset())
+        if len(groups) == 1 and _group(owner) not in groups:
+            return placement.owner(next(iter(groups)))
+        return owner
+
+    def _all_groups(self) -> dict[str, frozenset[str]]:
+        """For each node, the owners of the variables and gradients that it depends on; replicas count as one."""
+        captured, owner_of = self._draft.captured, self._draft.placement.owner_of
+        found: dict[str, frozenset[str]] = {}
+        for name in captured.index:
+            if name in captured.markers:
+                found[name] = frozenset({owner_of[captured.markers[name].variable]})
+                continue
+            touched = {
+                owner_of[touch.variable] for touch in captured.touches.get(name, ()) if touch.variable in owner_of
+            }
+            inputs = (found.get(source, frozenset()) for source in captured.sources(name))
+            found[name] = frozenset(touched).union(*inputs)
+        return found
+
+
+def _group(owner: Owner) -> str:
+    """The name under which `owner_of` knows an owner: all replicas hold the same variables."""
+    return owner.name if owner.replica is None else "replica0"
+
+
+def _copy(draft: Draft, owner: Owner, name: str, slices: _Slices) -> None:
+    captured, placement = draft.captured, draft.placement
+    _check(draft, owner, name)
+    inputs = [
+        renamed for source in captured.nodes[name].input
+        if (renamed := _source(draft, owner, name, source, slices)) is not None
+    ]
+    touched = captured.touches.get(name)
+    device = placement.held(touched[0].variable, owner).device if touched else owner.device
+    copy = draft.editor.copy(
+        captured.nodes[name], _copied(owner, name), inputs, device, draft.at(name) if touched else None
+    )
+    path = editor.branch_of(captured.nodes[name])
+    if path:
+        draft.editor.mark_branch(copy.name, [_copied(slices.home(owner, pivot), pivot) for pivot in path])
+    if touched and any(touch.writes for touch in touched):
+        copy.input.append(f"^{barrier(captured.update_of[name])}")
+
+
+def _check(draft: Draft, owner: Owner, name: str) -> None:
+    captured = draft.captured
+    node = captured.nodes[name]
+    if node.op.startswith("Placeholder"):
+        raise CaptureError(
+            f"the update, or what a step does to its gradients before apply, reads the step's input {name!r}, of which "
+            "each replica has a part. Only gradients may pass from the model to it: compute what else it needs from "
+            "variables."
+        )
+    if name in captured.reads_own and len(draft.placement.replicas) > 1:
+        raise CaptureError(
+            f"what is made of gradients reads {captured.reads_own[name]!r} at {name!r} ({node.op}) when each replica "
+            "has its own value of it, from its part of the batch. Read it before the step writes it, or after apply."
+        )
+    draws = "seed2" in node.attr and is_stateful(node) and not node.attr["seed"].i and not node.attr["seed2"].i
+    draws |= any(captured.variables[touch.variable].kind == "seed" for touch in captured.touches.get(name, ()))
+    if draws and owner.replica is not None and len(draft.placement.replicas) > 1:
+        raise NotYetError(
+            f"the update draws random numbers at {name!r} ({node.op}), and every replica would draw its own. "
+            "Use PS() for these variables, or set a seed (keras.utils.set_random_seed) if it is an op's."
+        )
+    for touch in captured.touches.get(name, ()):
+        if touch.variable in draft.placement.owner_of and touch.variable not in _held(draft, owner):
+            raise CaptureError(
+                f"one operation of the update, {name!r} ({node.op}), takes variables of different owners: "
+                f"{', '.join(sorted({t.variable for t in captured.touches[name]}))}. "
+                "Give these variables one synchronizer and one destination."
+            )
+
+
+def _hand_back(draft: Draft, owner: Owner, name: str, slices: _Slices) -> None:
+    captured = draft.captured
+    if name in captured.markers:
+        draft.returned[name] = _gradient(draft, owner, name)
+        return
+    copy = _copied(slices.home(owner, name), name)
+    used = [source for node in draft.late for source in editor.data_inputs(captured.nodes[node])]
+    for source in (*used, *captured.item.outputs):
+        node, output = editor.split(source)
+        if node == name:
+            draft.returned[editor.canonical(source)] = editor.tensor(copy, output)
+
+
+def _gradient(draft: Draft, owner: Owner, marker: str) -> str:
+    gradient = draft.captured.markers[marker]
+    rows = draft.reduced_for(gradient, owner)
+    return rows.indices if gradient.indices and editor.node_of(gradient.indices) == marker else rows.values
+
+
+def _source(draft: Draft, owner: Owner, reader: str, source: str, slices: _Slices) -> str | None:
+    captured = draft.captured
+    name, output = editor.split(source)
+    if name in captured.handle_of:
+        if output < 0:
+            return None
+        variable = captured.handle_of[name]
+        return draft.handle(variable, draft.placement.held(variable, owner))
+    if name in captured.markers:
+        return None if output < 0 else _gradient(draft, owner, name)
+    home = slices.home(owner, name)
+    if output >= 0:
+        return editor.tensor(_copied(home, name), output)
+    if name in captured.pivots:
+        return f"^{_copied(home, name)}"
+    # A captured control edge from a branch would end what stands outside it; order is rebuilt from reads and writes.
+    path, around = (editor.branch_of(captured.nodes[node]) for node in (name, reader))
+    needed = path == around[: len(path)] and home == owner and slices.runs(owner, name)
+    return f"^{_copied(owner, name)}" if needed else None
+
+
+def _copied(owner: Owner, name: str) -> str:
+    return f"update/{owner.name}/{name}"

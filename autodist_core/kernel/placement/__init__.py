@@ -1,0 +1,5 @@
+"""Where everything lives: which device holds which copy of which variable.
+
+`placement` decides it and is the value that every kernel reads. `shared_memory` says which replicas compute
+on one copy. `devices` maps a device of the resource spec to a device of TensorFlow.
+"""

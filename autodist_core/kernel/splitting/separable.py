@@ -1,0 +1,161 @@
+"""Whether, and how, a variable's part of the update can run shard by shard.
+
+A variable can be split where its update is element-wise in it. Reductions over the axis that is split (a norm, an
+overflow check) are combined from the shards' parts. Anything else needs the whole, and is named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
+from autodist_core.step import editor
+from autodist_core.step.index import Captured
+
+_ELEMENTWISE = {
+    "Abs", "Add", "AddN", "AddV2", "Cast", "Ceil", "CheckNumerics", "ClipByValue", "Cos", "Div", "DivNoNan", "Elu",
+    "Equal", "Erf", "Exp", "Expm1", "Floor", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "Identity", "Inv",
+    "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "Log", "Log1p", "LogicalAnd", "LogicalNot", "LogicalOr",
+    "Maximum", "Merge", "Minimum", "Mod", "Mul", "MulNoNan", "Neg", "NotEqual", "OnesLike", "Pow", "RealDiv",
+    "Reciprocal", "Relu", "Rint", "Round", "Rsqrt", "Select", "SelectV2", "Sigmoid", "Sign", "Sin", "Softplus",
+    "Sqrt", "Square", "SquaredDifference", "StopGradient", "Sub", "Switch", "Tanh", "TruncateDiv", "Xdivy", "Xlogy",
+    "ZerosLike",
+}
+_REDUCTIONS = {"All", "Any", "Max", "Mean", "Min", "Sum", "L2Loss"}
+_WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
+_SCATTERS = {"ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate", "ResourceScatterMin",
+             "ResourceScatterMax", "ResourceScatterMul"}
+_LOOKS = {"ReadVariableOp", "ResourceGather"}
+MEETING_ELEMENTS = _ELEMENTWISE | _WRITES
+"""Operations whose inputs meet the variable's elements one by one, as broadcasting has it."""
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """The nodes of an update that run once per shard, and those whose shards' results are combined into one."""
+
+    variable: str
+    members: frozenset[str]
+    """The variable and the slots that are split with it."""
+    parts: frozenset[str]
+    partial: frozenset[str]
+    obstacle: str = ""
+    """What needs the variable whole."""
+
+
+def splitting(captured: Captured, variable: str, axis: int) -> Splitting:
+    """How one variable's update is split along an axis."""
+    shape = captured.variables[variable].shape
+    members = {variable} | {
+        slot for slot, head in captured.slots.items() if head == variable and captured.variables[slot].shape == shape
+    }
+    return _Search(captured, variable, frozenset(members), axis, shape).run()
+
+
+@dataclass
+class _Search:
+    captured: Captured
+    variable: str
+    members: frozenset[str]
+    axis: int
+    shape: tuple[int, ...]
+    parts: set[str] = field(default_factory=set)
+    partial: set[str] = field(default_factory=set)
+    rows: set[str] = field(default_factory=set)
+    """Parts that hold some rows of a shard rather than all of it."""
+
+    def run(self) -> Splitting:
+        obstacle = ""
+        for name in self.captured.index:
+            marked = self.captured.markers.get(name)
+            if marked is not None:
+                if marked.variable == self.variable:
+                    self.parts.add(name)
+                    if marked.indices:
+                        self.rows.add(name)
+                continue
+            if name not in self.captured.alive:
+                continue
+            if self.captured.is_update(name):
+                obstacle = obstacle or self._look_at(name)
+            elif self.parts.intersection(self.captured.sources(name)):
+                obstacle = obstacle or f"{self.captured.nodes[name].op} ({name})"
+        returned = self.parts.intersection(editor.node_of(name) for name in self.captured.item.outputs)
+        if returned:
+            obstacle = obstacle or f"the step's result ({min(returned)})"
+        return Splitting(self.variable, self.members, frozenset(self.parts), frozenset(self.partial), obstacle)
+
+    def _look_at(self, name: str) -> str:
+        """Sort one node in; returns what it needs the whole variable for, if it does."""
+        captured, node = self.captured, self.captured.nodes[name]
+        touched = {touch.variable for touch in captured.touches.get(name, ())} & self.members
+        values = [source for source in editor.data_inputs(node) if editor.node_of(source) not in captured.handle_of]
+        split = [source for source in values if editor.node_of(source) in self.parts]
+        if not touched and not split:
+            return ""
+        if not touched and node.op in _REDUCTIONS and self.axis in reduced_axes(captured, node, len(self.shape)):
+            # How many rows a mean is over is not known before the step.
+            if node.op == "Mean" and any(editor.node_of(source) in self.rows for source in split):
+                return f"{node.op} ({name})"
+            self.partial.add(name)
+            return ""
+        return self._part(node, touched, values, split)
+
+    def _part(self, node: node_def_pb2.NodeDef, touched: set[str], values: list[str], split: list[str]) -> str:
+        others = [source for source in values if source not in split]
+        in_rows = any(editor.node_of(source) in self.rows for source in split)
+        why = f"{node.op} ({node.name})"
+        if touched and node.op not in _LOOKS | _WRITES | _SCATTERS and not node.op.startswith("ResourceApply"):
+            return why
+        if not touched and node.op == "UnsortedSegmentSum" and in_rows:
+            return self._keep(node.name, False)
+        if not touched and node.op not in _ELEMENTWISE:
+            return why
+        if node.op.startswith("ResourceApply"):
+            # Everything but the gradient is a number.
+            scalars = all(self.captured.shapes.get(source) == () for source in others)
+            return self._keep(node.name, False) if scalars and not in_rows else why
+        if node.op in _SCATTERS | {"ResourceGather"}:
+            return self._keep(node.name, node.op == "ResourceGather") if in_rows else why
+        if not touched and not in_rows and self.captured.shapes.get(node.name) != self.shape:
+            return f"{why} makes another shape of it"
+        for source in others:
+            if self.cut(source) is None or (in_rows and self.captured.shapes.get(source) != ()):
+                return f"{why} reads {source}"
+        return self._keep(node.name, in_rows)
+
+    def _keep(self, name: str, in_rows: bool) -> str:
+        self.parts.add(name)
+        if in_rows:
+            self.rows.add(name)
+        return ""
+
+    def cut(self, source: str) -> int | None:
+        """Along which axis a tensor that all shards share is cut for them: -1 for not at all, None where unknown."""
+        return cut_axis(self.captured, source, self.shape, self.axis)
+
+
+def reduced_axes(captured: Captured, node: node_def_pb2.NodeDef, rank: int) -> frozenset[int]:
+    """The axes over which a reduction of a tensor of so many axes goes; none where that is not known beforehand."""
+    if node.op == "L2Loss":
+        return frozenset(range(rank))
+    axes = captured.nodes[editor.node_of(node.input[1])]
+    if axes.op != "Const":
+        return frozenset()
+    return frozenset(int(axis) % rank for axis in np.ravel(tf.make_ndarray(axes.attr["value"].tensor))) if rank else (
+        frozenset()
+    )
+
+
+def cut_axis(captured: Captured, source: str, shape: tuple[int, ...], axis: int) -> int | None:
+    """Along which of its axes a tensor is cut that meets shards of `shape` along `axis`, aligned from the right."""
+    found = captured.shapes.get(source)
+    if found is None:
+        return None
+    position = axis - (len(shape) - len(found))
+    if position < 0 or found[position] == 1:
+        return -1
+    return position if found[position] == shape[axis] else None

@@ -1,0 +1,1 @@
+"""Sessions that survive the loss of a machine: the last safe state, and the session that goes on from it."""

@@ -1,0 +1,215 @@
+"""A session that outlives its cluster: when a node is lost it goes on with another one, or keeps what was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from autodist_core.errors import NodeLostError
+from autodist_core.kernel import DistributedGraph, Placement
+from autodist_core.runtime.interruptible import BrokenOffError
+from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
+from autodist_core.runtime.session import AnyStep, DistributedSession
+from autodist_core.step.graph_item import GraphItem
+
+T = TypeVar("T")
+_MOST_BROKEN = 2
+"""How often one call is made again that ended without a node being lost: then its error is an answer."""
+
+
+class LastingSession:
+    """What a `DistributedSession` is, over sessions that may be lost.
+
+    `open_session` makes one on the cluster as it is; `renew` is told why its servers are of no use any more, and has
+    them started again; `restart` is told who was lost, and either sees to it that there is a cluster again, or raises;
+    `progress` is told of each completed step.
+    """
+
+    def __init__(
+        self, open_session: Callable[[], DistributedSession], renew: Callable[[BrokenOffError], None],
+        restart: Callable[[NodeLostError], None] | None = None, progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._open = open_session
+        self._renew = renew
+        self._restart = restart
+        self._progress = progress
+        self._backup = Backup()
+        self._added: list[tuple[GraphItem, int | None]] = []
+        self._session: DistributedSession | None = open_session()
+        self._steps: list[AnyStep] = []
+        self._known: tuple[str, ...] = ()
+        self.placement: Placement = self._current.placement
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The variables that the steps of this session touch."""
+        return self._known
+
+    def add(self, item: GraphItem, usual: int | None = None) -> LastingStep:
+        """A step of this session."""
+        self._added.append((item, usual))
+        if self._session is not None:
+            self._steps.append(self._session.add(item, usual))
+            self._known = self._session.known
+        return LastingStep(self, len(self._added) - 1)
+
+    def step(self, number: int) -> AnyStep:
+        """The step of that number, of the session there is now."""
+        return self._steps[number]
+
+    def run(self, event: Ran) -> list[Any]:
+        """Run a step on a batch, on another cluster if need be."""
+        outputs = self._lasting(lambda session: self._run(session, event))
+        self._backup.ran(event, bool(self._added[event.step][0].gradients))
+        self._progress()
+        if self._backup.due:
+            self._lasting(self._take)
+        return outputs
+
+    def settle(self) -> None:
+        """Wait until no replica is at work, and make all of it safe: nobody is to lose what a call has returned."""
+        if self._session is not None and not self._backup.current:
+            self._lasting(self._take)
+
+    def load(self, values: Mapping[str, np.ndarray]) -> None:
+        """Write variables, every copy of each."""
+        self._lasting(lambda session: session.load(values))
+        self._backup.loaded(values)
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """The current value of variables; the last one that is safe when the cluster is gone."""
+        names = tuple(names)
+        if self._session is not None and not self._backup.current:
+            try:
+                if 2 * len(names) < len(self._known):
+                    return self._lasting(lambda session: session.read(names))
+                # Who asks for most of it, as the end of a fit does, makes all of it safe.
+                self._lasting(self._take)
+            except NodeLostError:
+                if self._session is not None:
+                    raise
+        return {name: self._backup.values[name] for name in names}
+
+    def read_kept(self) -> dict[str, np.ndarray]:
+        """What kernels keep between steps."""
+        if self._session is None or self._backup.current:
+            return self._backup.kept
+        return self._lasting(lambda session: session.read_kept())
+
+    def load_kept(self, values: Mapping[str, np.ndarray]) -> None:
+        """Set what kernels keep."""
+        self._lasting(lambda session: session.load_kept(values))
+        self._backup.kept = dict(values)
+
+    @property
+    def lost(self) -> bool:
+        """Whether there is no cluster any more, and only what was safe."""
+        return self._session is None
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether no step may follow: it makes the session again instead."""
+        return False
+
+    def close(self) -> None:
+        """Free the state."""
+        if self._session is not None:
+            self._session.close()
+
+    @property
+    def _current(self) -> DistributedSession:
+        assert self._session is not None
+        return self._session
+
+    def _run(self, session: DistributedSession, event: Ran) -> list[Any]:
+        if session.spoilt:
+            raise BrokenOffError("A step failed, and collectives over several machines do not survive that.")
+        return self._steps[event.step](event.arrays, event.total)
+
+    def _lasting(self, action: Callable[[DistributedSession], T]) -> T:
+        broken = 0
+        while True:
+            if self._session is None:
+                raise NodeLostError("the cluster", f"{self._backup}; call fit again to start another one")
+            try:
+                return action(self._session)
+            except (NodeLostError, BrokenOffError) as error:
+                broken += isinstance(error, BrokenOffError)
+                if broken > _MOST_BROKEN:
+                    raise
+                self._recover(error)
+
+    def _recover(self, error: NodeLostError | BrokenOffError) -> None:
+        """Get to where we were, on another cluster if need be; without one, the error says what is left."""
+        broken = 0
+        while True:
+            lost, self._session = self._session, None
+            if lost is not None:
+                lost.close()
+            try:
+                self._go_on_after(error)
+                return
+            except BrokenOffError as again:
+                error = again
+                if (broken := broken + 1) > _MOST_BROKEN:
+                    raise
+            except NodeLostError as again:
+                if again.left:
+                    raise
+                error = again
+
+    def _go_on_after(self, error: NodeLostError | BrokenOffError) -> None:
+        if isinstance(error, BrokenOffError):
+            self._renew(error)
+            self._repeat()
+            return
+        if self._restart is None:
+            raise error.leaving(str(self._backup)) from None
+        try:
+            self._restart(error)
+            self._repeat()
+        except (NodeLostError, BrokenOffError):
+            raise
+        except Exception as failure:
+            self._session = None
+            raise error.leaving(f"it was not started again: {failure}\nSo {self._backup}") from failure
+
+    def _repeat(self) -> None:
+        session = self._open()
+        self._session, self.placement = session, session.placement
+        self._steps = [session.add(item, usual) for item, usual in self._added]
+        session.load({name: value for name, value in self._backup.values.items() if name in session.known})
+        session.load_kept(self._backup.kept)
+        for event in self._backup.events:
+            if isinstance(event, Loaded):
+                session.load(event.values)
+            else:
+                self._steps[event.step](event.arrays, event.total)
+
+    def _take(self, session: DistributedSession) -> None:
+        self._backup.take(lambda: (session.read(session.known), session.read_kept()))
+
+
+class LastingStep:
+    """One captured function of a lasting session."""
+
+    def __init__(self, session: LastingSession, number: int) -> None:
+        self._session = session
+        self._number = number
+
+    def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
+        """Run one step on a batch of `total` examples."""
+        # Copies, since they may have to be run again when their owner has filled them anew.
+        return self._session.run(Ran(self._number, tuple(np.array(array) for array in arrays), total))
+
+    @property
+    def item(self) -> GraphItem:
+        """What was captured."""
+        return self._session.step(self._number).item
+
+    @property
+    def graph(self) -> DistributedGraph | None:
+        """The graph that it first ran as."""
+        return self._session.step(self._number).graph

@@ -1,0 +1,274 @@
+"""The one place that touches a GraphDef: read, copy and write nodes, and check what came out.
+
+Every kernel works on an `Editor`: nodes by name, in the order they were added. Two node attributes of ours travel
+with the nodes and are dropped by `Editor.graph_def`: `_order` says when a node touches a variable within the step, in
+the captured graph's order (see `order.py`); `_update` marks the captured update.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
+
+from autodist_core.errors import KernelError
+from autodist_core.step.graph_item import BRANCH, UPDATE
+
+ORDER = "_order"
+_OURS = (ORDER, UPDATE, BRANCH)
+
+
+def split(name: str) -> tuple[str, int]:
+    """Node and output number of a tensor name.
+
+    >>> split("dense/MatMul"), split("split:1"), split("^train")
+    (('dense/MatMul', 0), ('split', 1), ('train', -1))
+    """
+    if name.startswith("^"):
+        return name[1:], -1
+    node, _, output = name.partition(":")
+    return node, int(output or 0)
+
+
+def tensor(node: str, output: int = 0) -> str:
+    """The canonical tensor name, as nodes list their inputs."""
+    return node if output == 0 else f"{node}:{output}"
+
+
+def canonical(name: str) -> str:
+    """A tensor's name as nodes list their inputs.
+
+    >>> canonical("dense/MatMul:0"), canonical("split:1")
+    ('dense/MatMul', 'split:1')
+    """
+    return tensor(*split(name))
+
+
+def label(name: str) -> str:
+    """A tensor's name as part of a node's name, another one for every tensor.
+
+    >>> label("split:1"), label("split_1")
+    ('split/output1', 'split_1/output0')
+    """
+    node, output = split(name)
+    return f"{node}/output{output}"
+
+
+def node_of(name: str) -> str:
+    """The node that produces a tensor, or that a control input names."""
+    return name.removeprefix("^").partition(":")[0]
+
+
+def is_control(name: str) -> bool:
+    """Whether an input is a control edge."""
+    return name.startswith("^")
+
+
+def safe(name: str) -> str:
+    """A variable's name as part of a node's name.
+
+    >>> safe("dense layer/kernel@memory")
+    'dense_layer/kernel.memory'
+    """
+    return re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name.replace("@", "."))
+
+
+def data_inputs(node: node_def_pb2.NodeDef) -> Iterator[str]:
+    """The inputs that carry values, in order."""
+    return (name for name in node.input if not is_control(name))
+
+
+def branch_of(node: node_def_pb2.NodeDef) -> tuple[str, ...]:
+    """The pivots of the branches in which a node runs, outermost first; none for a node that always runs."""
+    return tuple(name.decode() for name in node.attr[BRANCH].list.s) if BRANCH in node.attr else ()
+
+
+def attribute(value: Any) -> Any:
+    """An AttrValue from a Python value: bool, int, float, str, DType, TensorShape, array or a list of one of them."""
+    message = attr_value_pb2.AttrValue()
+    if isinstance(value, bool):
+        message.b = value
+    elif isinstance(value, int):
+        message.i = value
+    elif isinstance(value, float):
+        message.f = value
+    elif isinstance(value, str):
+        message.s = value.encode()
+    elif isinstance(value, tf.DType):
+        message.type = value.as_datatype_enum
+    elif isinstance(value, tf.TensorShape):
+        message.shape.CopyFrom(value.as_proto())
+    elif isinstance(value, attr_value_pb2.AttrValue):
+        message.CopyFrom(value)
+    elif isinstance(value, list) and all(isinstance(each, tf.DType) for each in value):
+        message.list.type.extend(each.as_datatype_enum for each in value)
+    else:
+        message.tensor.CopyFrom(tf.make_tensor_proto(value))
+    return message
+
+
+class Editor:
+    """A graph under construction: add and copy nodes, then `graph_def()` checks and hands it out."""
+
+    def __init__(self, library: Any = None, versions: Any = None) -> None:
+        self._nodes: dict[str, node_def_pb2.NodeDef] = {}
+        self._library = library
+        self._versions = versions
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._nodes
+
+    def __iter__(self) -> Iterator[node_def_pb2.NodeDef]:
+        return iter(self._nodes.values())
+
+    def __getitem__(self, name: str) -> node_def_pb2.NodeDef:
+        return self._nodes[name]
+
+    def merge(self, other: Iterable[node_def_pb2.NodeDef]) -> None:
+        """Take over finished nodes."""
+        for node in other:
+            self._put(node)
+
+    def _put(self, node: node_def_pb2.NodeDef) -> None:
+        if node.name in self._nodes:
+            raise KernelError(f"two nodes are called {node.name!r}: {self._nodes[node.name].op} and {node.op}.")
+        self._nodes[node.name] = node
+
+    def add(
+        self, op: str, name: str, inputs: Sequence[str] = (), device: str = "", order: int | None = None, **attrs: Any
+    ) -> str:
+        """Add one node; returns its name, which is also its first output."""
+        node = node_def_pb2.NodeDef(name=name, op=op, device=device)
+        node.input.extend(inputs)
+        for key, value in attrs.items():
+            node.attr[key].CopyFrom(attribute(value))
+        if order is not None:
+            node.attr[ORDER].i = order
+        self._put(node)
+        return name
+
+    def copy(
+        self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str], device: str, order: int | None = None
+    ) -> node_def_pb2.NodeDef:
+        """Add a copy of a node under another name, with other inputs, on a device."""
+        copy = node_def_pb2.NodeDef()
+        copy.CopyFrom(node)
+        copy.name = name
+        copy.device = device
+        del copy.input[:]
+        copy.input.extend(inputs)
+        for key in list(copy.attr):
+            if key in ("_class", UPDATE, BRANCH):
+                del copy.attr[key]
+        if order is not None:
+            copy.attr[ORDER].i = order
+        self._put(copy)
+        return copy
+
+    def copy_whole(self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str]) -> node_def_pb2.NodeDef:
+        """Add a copy of a captured node that stays a captured node: of the same update, in the same branch."""
+        copy = self.copy(node, name, inputs, node.device)
+        for key in (UPDATE, BRANCH):
+            if key in node.attr:
+                copy.attr[key].CopyFrom(node.attr[key])
+        return copy
+
+    def trace(
+        self,
+        prefix: str,
+        function: Callable[..., Any],
+        inputs: Mapping[str, tf.TypeSpec],
+        device: str = "",
+        order: int | None = None,
+    ) -> list[str]:
+        """Add what a small TensorFlow function builds, reading the given tensors; returns the names of its results.
+
+        `inputs` maps the tensors of this graph to their specs, in the order of the function's parameters.
+        """
+        scratch = tf.Graph()
+        with scratch.as_default():
+            stand_ins = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in inputs.values()]
+            outputs = function(*stand_ins)
+        outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+        real = {stand_in.op.name: name for stand_in, name in zip(stand_ins, inputs, strict=True)}
+
+        def rename(name: str) -> str:
+            node, output = split(name)
+            if node in real:
+                return f"^{node_of(real[node])}" if output < 0 else real[node]
+            renamed = f"{prefix}/{node}"
+            return f"^{renamed}" if output < 0 else tensor(renamed, output)
+
+        for node in scratch.as_graph_def().node:
+            if node.name not in real:
+                self.copy(node, f"{prefix}/{node.name}", [rename(name) for name in node.input], device, order)
+        return [rename(output.name.removesuffix(":0")) for output in outputs]
+
+    def constant(self, name: str, value: Any, dtype: tf.DType, device: str = "") -> str:
+        """Add a constant unless it is there already."""
+        if name not in self._nodes:
+            value_attribute = attr_value_pb2.AttrValue(tensor=tf.make_tensor_proto(value, dtype))
+            self.add("Const", name, device=device, dtype=dtype, value=value_attribute)
+        return name
+
+    def control(self, node: str, *before: str) -> None:
+        """Let a node wait for others."""
+        inputs = self._nodes[node].input
+        present = set(inputs)
+        inputs.extend(f"^{name}" for name in dict.fromkeys(before) if name != node and f"^{name}" not in present)
+
+    def mark_branch(self, node: str, pivots: Iterable[str]) -> None:
+        """Say in which branches of conditionals a node runs."""
+        self._nodes[node].attr[BRANCH].list.s[:] = [pivot.encode() for pivot in pivots]
+
+    def histogram(self) -> dict[str, int]:
+        """How many nodes of each op there are."""
+        counts: dict[str, int] = {}
+        for node in self:
+            counts[node.op] = counts.get(node.op, 0) + 1
+        return counts
+
+    def check(self) -> None:
+        """Raise a KernelError that lists every input that no node produces, or a node on a cycle."""
+        sources = {node.name: {node_of(name) for name in node.input} for node in self}
+        if not all(each in self._nodes for found in sources.values() for each in found):
+            missing = [
+                f"{node.name} ({node.op}) reads {name}"
+                for node in self for name in node.input if node_of(name) not in self._nodes
+            ]
+            raise KernelError("the graph has inputs that nothing produces: " + "; ".join(missing[:8]) + ".")
+        waiting = {name: len(found) for name, found in sources.items()}
+        readers: dict[str, list[str]] = {}
+        for name, found in sources.items():
+            for source in found:
+                readers.setdefault(source, []).append(name)
+        ready = [name for name, count in waiting.items() if count == 0]
+        done = 0
+        while ready:
+            done += 1
+            for reader in readers.get(ready.pop(), ()):
+                waiting[reader] -= 1
+                if waiting[reader] == 0:
+                    ready.append(reader)
+        if done < len(self._nodes):
+            stuck = [name for name, count in waiting.items() if count]
+            raise KernelError(f"the graph has a cycle through {len(stuck)} nodes, among them {', '.join(stuck[:5])}.")
+
+    def graph_def(self, captured: bool = False) -> graph_pb2.GraphDef:
+        """The finished graph, checked; one to be worked on further stays marked as a captured graph is."""
+        self.check()
+        graph = graph_pb2.GraphDef()
+        if self._library is not None:
+            graph.library.CopyFrom(self._library)
+        if self._versions is not None:
+            graph.versions.CopyFrom(self._versions)
+        for node in self:
+            copy = graph.node.add()
+            copy.CopyFrom(node)
+            for key in () if captured else _OURS:
+                if key in copy.attr:
+                    del copy.attr[key]
+        return graph

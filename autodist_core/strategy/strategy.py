@@ -1,0 +1,162 @@
+"""Strategy: what a builder makes of a GraphItem and a ResourceSpec.
+
+A :class:`Strategy` is a thin wrapper over its protobuf message, and a builder changes it while it fills it. Later
+stages read the frozen CompiledStrategy, which the compiler makes from a Strategy after it has checked everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from google.protobuf import message as protobuf
+
+from autodist_core.errors import StrategyError
+from autodist_core.proto import strategy_pb2
+from autodist_core.strategy import synchronizers
+from autodist_core.strategy.partition import PartitionerConfig
+
+__all__ = ["Strategy"]
+
+
+class Strategy:
+    """How the training of one model is distributed: a wrapper over ``autodist.proto.Strategy``.
+
+    >>> strategy = Strategy()
+    >>> strategy.graph_config.replicas.extend(["10.0.0.1:GPU:0", "10.0.0.2:GPU:0"])
+    >>> node = strategy.node_config.add(var_name="dense/kernel")
+    >>> node.PSSynchronizer.sync = True
+    >>> node.PSSynchronizer.reduction_destination = "10.0.0.1:CPU:0"
+    >>> print(strategy)
+    strategy 406fe7d1fa39 @ 2 replicas
+      replica 10.0.0.1:GPU:0
+      replica 10.0.0.2:GPU:0
+      dense/kernel : ps(10.0.0.1:CPU:0)
+    >>> Strategy.deserialize(strategy.serialize()) == strategy
+    True
+    """
+
+    def __init__(self, message: strategy_pb2.Strategy | None = None) -> None:
+        self._message = strategy_pb2.Strategy() if message is None else message
+
+    @property
+    def node_config(self) -> Any:
+        """The nodes, one for each trainable variable: the message's own container, to be extended."""
+        return self._message.node_config
+
+    @property
+    def graph_config(self) -> strategy_pb2.Strategy.GraphConfig:
+        """What holds for the whole graph: its ``replicas``."""
+        return self._message.graph_config
+
+    @property
+    def notes(self) -> Any:
+        """What the person who reads the plan should know: the message's own container. Not part of the id."""
+        return self._message.notes
+
+    @property
+    def path(self) -> str:
+        """Where the message was stored, if anywhere. Not part of the id."""
+        return self._message.path
+
+    @path.setter
+    def path(self, path: str) -> None:
+        self._message.path = path
+
+    @property
+    def id(self) -> str:
+        """Derived from the content: a hash of the text form without its first line. Notes and path do not count."""
+        return hashlib.sha256("\n".join(self._lines()).encode()).hexdigest()[:12]
+
+    @property
+    def proto(self) -> strategy_pb2.Strategy:
+        """A copy of the message, with its id."""
+        message = strategy_pb2.Strategy()
+        message.CopyFrom(self._message)
+        message.id = self.id
+        return message
+
+    def serialize(self) -> bytes:
+        """The strategy as bytes; equal strategies give equal bytes."""
+        return self.proto.SerializeToString(deterministic=True)
+
+    @classmethod
+    def deserialize(cls, data: bytes) -> Strategy:
+        """The strategy that :meth:`serialize` gave ``data`` for."""
+        try:
+            message = strategy_pb2.Strategy.FromString(data)
+        except protobuf.DecodeError as error:
+            raise StrategyError(f"{len(data)} bytes are not a serialized Strategy ({error}).") from None
+        strategy = cls(message)
+        if message.id and message.id != strategy.id:
+            raise StrategyError(
+                f"the strategy says its id is '{message.id}', and its content gives '{strategy.id}': it was "
+                "changed after it was stored, or another version wrote it. Build it again, or clear the message's id."
+            )
+        message.id = ""
+        return strategy
+
+    def copy(self) -> Strategy:
+        """A strategy of the same content that changes on its own."""
+        message = strategy_pb2.Strategy()
+        message.CopyFrom(self._message)
+        return Strategy(message)
+
+    def _lines(self) -> list[str]:
+        names = max((len(node.var_name) for node in self.node_config), default=0)
+        return [
+            *(f"  replica {replica}" for replica in self.graph_config.replicas),
+            *(f"  {node.var_name:{names}} : {_node_text(node)}" for node in self.node_config),
+        ]
+
+    def __str__(self) -> str:
+        count = len(self.graph_config.replicas)
+        head = f"strategy {self.id} @ {count} replica{'' if count == 1 else 's'}"
+        return "\n".join([head, *self._lines(), *(f"  note: {note}" for note in self.notes)])
+
+    def __repr__(self) -> str:
+        return f"<Strategy {self.id}: {len(self.node_config)} variables, {len(self.graph_config.replicas)} replicas>"
+
+    def __eq__(self, other: object) -> bool:
+        return self.proto == other.proto if isinstance(other, Strategy) else NotImplemented
+
+    # It can change, so it is no key of a dict.
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _node_text(node: strategy_pb2.Strategy.Node) -> str:
+    if not node.partitioner and not node.part_config:
+        return _synchronizer_text(node, _places(node))
+    try:
+        split = synchronizers.split_text(PartitionerConfig(partition_str=node.partitioner))
+    except StrategyError:
+        # What does not parse prints as it is: the text shows a strategy before anybody has checked it.
+        split = f"split({node.partitioner!r})"
+    parts = [part if part.WhichOneof("synchronizer") else node for part in node.part_config] or [node]
+    if len({_synchronizer_text(part, ()) for part in parts}) == 1:
+        return f"{split} {_synchronizer_text(parts[0], tuple(place for part in parts for place in _places(part)))}"
+    return f"{split} {' + '.join(_synchronizer_text(part, _places(part)) for part in parts)}"
+
+
+def _places(node: strategy_pb2.Strategy.Node) -> tuple[str, ...]:
+    """Where the variable or the shard lives; nothing for one that every replica holds."""
+    return synchronizers.destinations(node.PSSynchronizer)
+
+
+def _synchronizer_text(node: strategy_pb2.Strategy.Node, places: tuple[str, ...]) -> str:
+    kind = node.WhichOneof("synchronizer")
+    if kind == "PSSynchronizer":
+        ps = node.PSSynchronizer
+        return synchronizers.ps_text(places, ps.local_replication, ps.sync, ps.staleness)
+    if kind == "AllReduceSynchronizer":
+        reduce = node.AllReduceSynchronizer
+        return synchronizers.all_reduce_text(
+            synchronizers.SPECS.get(reduce.spec, str(reduce.spec)),
+            synchronizers.COMPRESSORS.get(reduce.compressor, str(reduce.compressor)),
+            reduce.group if reduce.HasField("group") else None,
+            reduce.chunk_size,
+            reduce.power_sgd_rank,
+            reduce.bucket_bytes,
+            synchronizers.WIRE_DTYPES.get(reduce.wire_dtype, str(reduce.wire_dtype)),
+        )
+    return "no synchronizer"

@@ -1,0 +1,197 @@
+"""Updates in one kernel: where a Keras optimizer's formula is that of a TensorFlow training kernel, to rounding.
+
+Keras writes an update as a chain of operations, each of which reads and writes the whole variable; the kernel does the
+same in one pass. What stands around an update (clipping, weight decay, averages, accumulation, constraints) stays
+Keras's own. A gradient that arrives as rows is Keras's own too: these kernels take dense ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from autodist_keras.capture.hooks import hook
+
+_Update = Callable[[Any, Any, Any, Any], None]
+
+
+def kernels_of(optimizers: Iterable[Any]) -> tuple[str, ...]:
+    """The training kernels in which the updates of optimizers run, of wrapped ones too.
+
+    >>> kernels_of([keras.optimizers.AdamW(), keras.optimizers.Adagrad()])
+    ('ResourceApplyAdam',)
+    """
+    found = [_find(each) for optimizer in optimizers for each in _with_inner(optimizer)]
+    return tuple(dict.fromkeys(kernel[0] for kernel in found if kernel))
+
+
+@contextmanager
+def fused(optimizer: Any) -> Iterator[None]:
+    """While this is open, an optimizer updates dense variables in one kernel, where there is one for it."""
+    with ExitStack() as hooks:
+        for each in _with_inner(optimizer):
+            found = _find(each)
+            if found is not None:
+                hooks.enter_context(_hooked(each, found[1]))
+        yield
+
+
+def _with_inner(optimizer: Any) -> Iterator[Any]:
+    """An optimizer, and those that it wraps: a loss scale's, one for each group of variables."""
+    yield optimizer
+    for value in list(vars(optimizer).values()):
+        for leaf in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(leaf, keras.optimizers.Optimizer):
+                yield from _with_inner(leaf)
+
+
+@contextmanager
+def _hooked(optimizer: Any, apply: _Update) -> Iterator[None]:
+    original = optimizer.update_step
+
+    def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
+        if isinstance(gradient, tf.IndexedSlices):
+            original(gradient, variable, learning_rate)
+            return
+        apply(optimizer, variable, tf.cast(gradient, variable.dtype), tf.cast(learning_rate, variable.dtype))
+
+    with hook(optimizer, "update_step", update_step):
+        yield
+
+
+def _find(optimizer: Any) -> tuple[str, _Update] | None:
+    """Nothing for a subclass that has an update, or a way of writing variables, of its own."""
+    kind = type(optimizer)
+    stock = next((base for base in _KERNELS if getattr(kind, "update_step", None) is base.update_step), None)
+    writers = ("assign", "assign_add", "assign_sub")
+    if stock is None or any(getattr(kind, name) is not getattr(stock, name) for name in writers):
+        return None
+    if not {"update_step", *writers}.isdisjoint(vars(optimizer)):
+        return None
+    return _KERNELS[stock](optimizer)
+
+
+def _slot(optimizer: Any, slots: list[Any], variable: Any) -> Any:
+    return slots[optimizer._get_variable_index(variable)].value.handle
+
+
+def _number(value: Any, dtype: Any) -> Any:
+    """A setting in the variable's own precision; `tf.cast` takes a Python number through float32."""
+    return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
+
+
+def _powers(optimizer: Any, dtype: Any, *betas: float) -> list[Any]:
+    """Each beta to the number of this update, the first being 1, in the precision that Keras gives it."""
+    step = keras.ops.cast(optimizer.iterations + 1, dtype.name)
+    return [tf.pow(keras.ops.cast(beta, dtype.name), step) for beta in betas]
+
+
+def _sgd(optimizer: Any) -> tuple[str, _Update]:
+    return _momentum(optimizer) if optimizer.momentum != 0 else ("ResourceApplyGradientDescent", _descend)
+
+
+def _descend(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
+    del optimizer
+    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
+
+
+def _momentum(optimizer: Any) -> tuple[str, _Update]:
+    def apply(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
+        tf.raw_ops.ResourceApplyKerasMomentum(
+            var=variable.handle, accum=_slot(optimizer, optimizer.momentums, variable), lr=rate, grad=gradient,
+            momentum=keras.ops.cast(optimizer.momentum, variable.dtype.name), use_nesterov=optimizer.nesterov,
+        )
+
+    return "ResourceApplyKerasMomentum", apply
+
+
+def _adam(optimizer: Any) -> tuple[str, _Update]:
+    name = "ResourceApplyAdamWithAmsgrad" if optimizer.amsgrad else "ResourceApplyAdam"
+
+    def apply(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
+        dtype = variable.dtype
+        first, second = _powers(optimizer, dtype, optimizer.beta_1, optimizer.beta_2)
+        hats = {"vhat": _slot(optimizer, optimizer._velocity_hats, variable)} if optimizer.amsgrad else {}
+        getattr(tf.raw_ops, name)(
+            var=variable.handle, m=_slot(optimizer, optimizer._momentums, variable),
+            v=_slot(optimizer, optimizer._velocities, variable), beta1_power=first, beta2_power=second, lr=rate,
+            beta1=_number(optimizer.beta_1, dtype), beta2=_number(optimizer.beta_2, dtype),
+            epsilon=_number(optimizer.epsilon, dtype), grad=gradient, **hats,
+        )
+
+    return name, apply
+
+
+def _adamax(optimizer: Any) -> tuple[str, _Update]:
+    def apply(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
+        dtype = variable.dtype
+        (power,) = _powers(optimizer, dtype, optimizer.beta_1)
+        tf.raw_ops.ResourceApplyAdaMax(
+            var=variable.handle, m=_slot(optimizer, optimizer._m, variable),
+            v=_slot(optimizer, optimizer._u, variable), beta1_power=power, lr=rate,
+            beta1=_number(optimizer.beta_1, dtype), beta2=_number(optimizer.beta_2, dtype),
+            epsilon=_number(optimizer.epsilon, dtype), grad=gradient,
+        )
+
+    return "ResourceApplyAdaMax", apply
+
+
+def _adadelta(optimizer: Any) -> tuple[str, _Update]:
+    def apply(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
+        dtype = variable.dtype
+        tf.raw_ops.ResourceApplyAdadelta(
+            var=variable.handle, accum=_slot(optimizer, optimizer._accumulated_grads, variable),
+            accum_update=_slot(optimizer, optimizer._accumulated_delta_vars, variable), lr=rate,
+            rho=_number(optimizer.rho, dtype), epsilon=_number(optimizer.epsilon, dtype), grad=gradient,
+        )
+
+    return "ResourceApplyAdadelta", apply
+
+
+def _rmsprop(optimizer: Any) -> tuple[str, _Update] | None:
+    if not optimizer.momentum > 0:
+        return None  # the kernel keeps a momentum, for which Keras then has no variable
+    name = "ResourceApplyCenteredRMSProp" if optimizer.centered else "ResourceApplyRMSProp"
+
+    def apply(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
+        dtype = variable.dtype
+        means = {"mg": _slot(optimizer, optimizer._average_gradients, variable)} if optimizer.centered else {}
+        getattr(tf.raw_ops, name)(
+            var=variable.handle, ms=_slot(optimizer, optimizer._velocities, variable),
+            mom=_slot(optimizer, optimizer._momentums, variable), lr=rate, rho=_number(optimizer.rho, dtype),
+            momentum=_number(optimizer.momentum, dtype), epsilon=_number(optimizer.epsilon, dtype), grad=gradient,
+            **means,
+        )
+
+    return name, apply
+
+
+def _ftrl(optimizer: Any) -> tuple[str, _Update]:
+    def apply(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
+        def number(value: Any) -> Any:
+            return _number(value, variable.dtype)
+
+        tf.raw_ops.ResourceApplyFtrlV2(
+            var=variable.handle, accum=_slot(optimizer, optimizer._accumulators, variable),
+            linear=_slot(optimizer, optimizer._linears, variable), grad=gradient, lr=rate,
+            l1=number(optimizer.l1_regularization_strength),
+            l2=number(optimizer.l2_regularization_strength) + number(optimizer.beta) / (2.0 * rate),
+            l2_shrinkage=number(optimizer.l2_shrinkage_regularization_strength),
+            lr_power=number(optimizer.learning_rate_power),
+        )
+
+    return "ResourceApplyFtrlV2", apply
+
+
+_KERNELS: dict[Any, Callable[[Any], tuple[str, _Update] | None]] = {
+    keras.optimizers.SGD: _sgd,
+    keras.optimizers.Adam: _adam,
+    keras.optimizers.Adamax: _adamax,
+    keras.optimizers.Adadelta: _adadelta,
+    keras.optimizers.RMSprop: _rmsprop,
+    keras.optimizers.Ftrl: _ftrl,
+}

@@ -1,0 +1,294 @@
+"""Trace one step of a Keras model into a flat graph, with a marker on every gradient.
+
+Nothing of Keras is patched: instances are given hooks for the time of the trace, and get them back off in `finally`.
+The hooks see which operations belong to `optimizer.apply`, scale the loss by a replica's part of the batch before the
+tape differentiates it, and correct losses that are no means over examples (see `losses.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import keras
+import tensorflow as tf
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
+
+from autodist_core.capture import Marked, Source, Traced, capture
+from autodist_core.errors import CaptureError
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import Captured as GraphIndex
+from autodist_keras.capture import batch_norm, custom_gradients, losses
+from autodist_keras.capture.build_ahead import build_ahead
+from autodist_keras.capture.fused_updates import fused
+from autodist_keras.capture.hooks import hook
+from autodist_keras.capture.variables import Entry, ModelVariables
+
+
+@dataclass
+class Trace:
+    """What the hooks see while one graph is traced."""
+
+    graph: Any
+    examples: Any
+    total: Any
+    complete: bool
+    """Whether everything was built before, so that every hook was in place."""
+    result: Any = None
+    gradients: list[tuple[Any, Marked]] = field(default_factory=list)
+    updates: dict[int, tuple[int, int]] = field(default_factory=dict)
+    sums: list[Any] = field(default_factory=list)
+    weighting: list[Any] = field(default_factory=list)
+    """Where gradients come to count this replica's part of the batch."""
+    reduced: bool = False
+    """Whether a compiled loss was asked for a number: what Keras reduces is corrected."""
+    remarks: list[str] = field(default_factory=list)
+    """What the plan says of the losses that were met."""
+    inside: int = 0
+    refusal: CaptureError | None = None
+
+    def share(self, dtype: Any) -> Any:
+        """This replica's part of the batch."""
+        self._require_no_function()
+        return tf.cast(self.examples / self.total, dtype)
+
+    def whole(self, dtype: Any) -> Any:
+        """How many times this replica's part the batch is."""
+        self._require_no_function()
+        return tf.cast(self.total / self.examples, dtype)
+
+    def require_top(self, what: str) -> None:
+        """Raise unless the current graph is the step's own, not a loop's or a nested function's."""
+        if tf.compat.v1.get_default_graph() is not self.graph:
+            self._refuse(
+                f"{what} inside a loop, a conditional or a nested tf.function of the training step. "
+                "Do it at the top level of train_step (without a @tf.function decorator), once per step and optimizer."
+            )
+
+    def _require_no_function(self) -> None:
+        """Raise within a tf.function that the step calls: it would keep what was made for this trace alone."""
+        graph = tf.compat.v1.get_default_graph()
+        while isinstance(graph, ControlFlowFuncGraph):
+            graph = graph.outer_graph
+        if graph is not self.graph:
+            self._refuse(
+                "a metric is updated, or a loss computed, that needs to know how large a replica's part of the batch "
+                "is, inside a tf.function that the training step calls. Take its @tf.function away, or let it return "
+                "what metrics are updated with."
+            )
+
+    def _refuse(self, why: str) -> NoReturn:
+        # TensorFlow wraps what is raised in a nested function; `_trace` raises this one instead.
+        self.refusal = CaptureError(why)
+        raise self.refusal
+
+    def sum_over_replicas(self, value: Any) -> Any:
+        """A value that the kernels replace by its sum over the replicas."""
+        self.require_top("a sum over replicas is needed")
+        marker = tf.identity(tf.stop_gradient(value), name="sum_over_replicas")
+        self.sums.append(marker)
+        return marker
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A captured step, and how to rebuild what the step returns from its tensors."""
+
+    item: GraphItem
+    rebuild: Callable[[Sequence[Any]], Any]
+    entries: tuple[Entry, ...]
+    remarks: tuple[str, ...] = ()
+    """What a person should know of how it was captured."""
+
+
+def trace_step(
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[tf.TensorSpec], concat: bool,
+    fused_updates: bool = False,
+) -> Captured:
+    """Trace `step(data)` for data of the given specs and capture it as a GraphItem.
+
+    `specs` has one entry for each leaf of `data` that is not None; `concat` says that its results have a row per
+    example, `fused_updates` that optimizers may update in TensorFlow's training kernels.
+    """
+    build_ahead(model, step, data, specs)
+    function, trace = _trace(model, step, data, specs, fused_updates)
+    if not trace.complete:
+        # What was built while tracing was built by Keras's own rules, and without hooks.
+        function, trace = _trace(model, step, data, specs, fused_updates)
+    graph = function.graph
+    variables = ModelVariables(model, optimizers_of(model), graph.variables)
+    flat = keras.tree.flatten(trace.result)
+    tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
+    traced = Traced(
+        graph=graph,
+        sources=[Source(entry.spec, entry.tf_variable.handle) for entry in variables.entries],
+        inputs=function.inputs[: len(specs)],
+        outputs=[flat[index] for index in tensors],
+        examples=trace.examples, total=trace.total,
+        gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
+        updates=trace.updates, sums=trace.sums, weighting=trace.weighting, concat_outputs=concat,
+    )
+    # Without its tensors, which would keep the graph.
+    structure = keras.tree.map_structure(lambda _: 0, trace.result)
+    plain = [None if tf.is_tensor(value) else value for value in flat]
+
+    def rebuild(values: Sequence[Any]) -> Any:
+        leaves = list(plain)
+        for index, value in zip(tensors, values, strict=True):
+            leaves[index] = value
+        return keras.tree.pack_sequence_as(structure, leaves)
+
+    item = capture(traced)
+    _require_optimizers(model, variables, item)
+    touched = {variable.name for variable in item.variables if variable.handle}
+    entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
+    return Captured(item, rebuild, entries, losses.said_of(model, trace))
+
+
+def _require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) -> None:
+    """Refuse a step that trains a variable otherwise than through an optimizer of the model.
+
+    Each replica would update it by its own part of the batch. A copy that follows other weights (a teacher, a moving
+    average) depends on no input and is the same on every replica.
+    """
+    index = GraphIndex(item)
+    trainable = {variables.name_of(variable) for variable in model.trainable_variables}
+    inputs = {tensor.name for tensor in item.inputs}
+    for name, touched in index.touches.items():
+        written = {touch.variable for touch in touched if touch.writes} & trainable
+        if written and not index.is_update(name) and inputs & index.cone([name]):
+            raise CaptureError(
+                f"trainable variable {min(written)!r} is written by {name!r} outside an optimizer of the model, from "
+                "this step's data. Make the optimizer an attribute of the model and call its apply, or make the "
+                "variable non-trainable."
+            )
+
+
+def _trace(
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], fused_updates: bool
+) -> tuple[Any, Trace]:
+    """One concrete function of the step, and what its hooks saw.
+
+    TensorFlow traces twice where variables are created: hooks are set inside, anew for each pass, and the last counts.
+    """
+    present = [leaf is not None for leaf in keras.tree.flatten(data)]
+    passes: list[Trace] = []
+
+    def function(*arguments: Any) -> list[Any]:
+        *tensors, examples, total = arguments
+        trace = Trace(tf.compat.v1.get_default_graph(), examples, total, _is_built(model))
+        passes.append(trace)
+        remaining = iter(tensors)
+        leaves = [next(remaining) if here else None for here in present]
+        with _hooks(model, trace, fused_updates):
+            trace.result = keras.tree.map_structure(_as_tensor, step(keras.tree.pack_sequence_as(data, leaves)))
+        return [leaf for leaf in keras.tree.flatten(trace.result) if tf.is_tensor(leaf)]
+
+    named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(specs)]
+    signature = [*named, tf.TensorSpec((), tf.float64, "examples"), tf.TensorSpec((), tf.float64, "total")]
+    try:
+        return tf.function(function, autograph=False).get_concrete_function(*signature), passes[-1]
+    except Exception:
+        for trace in passes[-1:]:
+            if trace.refusal is not None:
+                raise trace.refusal from None
+        raise
+    finally:
+        for trace in passes:
+            custom_gradients.forget(trace.graph)
+
+
+@contextmanager
+def _hooks(model: Any, trace: Trace, fused_updates: bool) -> Iterator[None]:
+    with ExitStack() as hooks:
+        for optimizer in optimizers_of(model):
+            hooks.enter_context(_hooked_optimizer(optimizer, trace))
+            if fused_updates:
+                hooks.enter_context(fused(optimizer))
+        hooks.enter_context(losses.corrected(model, trace))
+        hooks.enter_context(batch_norm.synchronized(model, trace))
+        yield
+
+
+def _as_tensor(value: Any) -> Any:
+    """Variables among a step's results are read where the step ends."""
+    if isinstance(value, (keras.Variable, tf.Variable)):
+        return tf.convert_to_tensor(value)
+    return value
+
+
+def _is_built(model: Any) -> bool:
+    parts = [model, model.optimizer if hasattr(model, "optimizer") else None]
+    parts += [getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)]
+    return all(part is None or part.built for part in parts)
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """Every optimizer that a model, or a layer of it, holds as an attribute or in a list or dict."""
+    found: dict[int, Any] = {}
+    for layer in [model, *model._flatten_layers(include_self=False)]:
+        for value in vars(layer).values():
+            for leaf in _leaves(value):
+                if isinstance(leaf, keras.optimizers.Optimizer):
+                    found.setdefault(id(leaf), leaf)
+    return list(found.values())
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
+@contextmanager
+def _hooked_optimizer(optimizer: Any, trace: Trace) -> Iterator[None]:
+    apply, scale_loss = optimizer.apply, optimizer.scale_loss
+
+    def hooked_apply(grads: Any, trainable_variables: Any = None) -> Any:
+        if trace.inside:
+            return apply(grads, trainable_variables)
+        trace.require_top(f"{type(optimizer).__name__}.apply is called")
+        occurrence = len(trace.updates)
+        variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
+        marked = [
+            None if gradient is None else _mark(gradient, variable, occurrence)
+            for gradient, variable in zip(grads, variables, strict=True)
+        ]
+        trace.gradients += [(v, m[0]) for v, m in zip(variables, marked, strict=True) if m is not None]
+        first = len(trace.graph.get_operations())
+        trace.inside += 1
+        try:
+            result = apply([None if m is None else m[1] for m in marked], trainable_variables)
+        finally:
+            trace.inside -= 1
+        trace.updates[occurrence] = first, len(trace.graph.get_operations())
+        return result
+
+    def hooked_scale_loss(loss: Any) -> Any:
+        scaled = scale_loss(loss)
+        if trace.inside or tf.compat.v1.get_default_graph() is not trace.graph:
+            return scaled
+        return losses.weighted(scaled, trace)
+
+    with hook(optimizer, "apply", hooked_apply), hook(optimizer, "scale_loss", hooked_scale_loss):
+        yield
+
+
+def _mark(gradient: Any, variable: Any, occurrence: int) -> tuple[Marked, Any]:
+    if isinstance(gradient, tf.IndexedSlices):
+        values, indices = tf.identity(gradient.values), tf.identity(gradient.indices)
+        # A function's gradient would bring the shape with it, and the update would depend on what the function read.
+        shape = tf.constant(list(variable.shape), tf.int32)
+        return Marked("", occurrence, values, indices), tf.IndexedSlices(values, indices, shape)
+    values = tf.identity(gradient)
+    return Marked("", occurrence, values), values
+
+
+def _named(variables: ModelVariables, variable: Any, marked: Marked) -> Marked:
+    return Marked(variables.name_of(variable), marked.occurrence, marked.values, marked.indices)

@@ -1,0 +1,123 @@
+"""The plan of a model: the table of what is done with each variable, and notes on what is not as on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import keras
+
+from autodist_core.kernel import held_in_step, kept_whole
+from autodist_core.kernel.placement.shared_memory import memories, shares_memory
+from autodist_core.plan import notes, table
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import Captured
+from autodist_core.strategy.compiler import AllReducePlan, CompiledStrategy
+from autodist_keras import checks
+from autodist_keras.capture.fused_updates import kernels_of
+from autodist_keras.capture.tracing import optimizers_of
+from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable
+
+_INEXACT = "not exact"
+
+
+def assumed_item(model: Any) -> GraphItem:
+    """A built model's training step, as far as it is known without a batch: tables of Embedding layers are sparse."""
+    checks.built(model)
+    trainable = {id(v): v for v in model.trainable_variables}
+    return GraphItem(tuple(
+        replace(
+            entry.spec, trainable=id(entry.owner) in trainable,
+            is_sparse=id(entry.owner) in trainable and is_sparse_layer_variable(model, entry.owner),
+        )
+        for entry in ModelVariables(model, optimizers_of(model)).entries
+    ))
+
+
+def plan(
+    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_updates: bool,
+    remarks: Iterable[str],
+) -> str:
+    """The table for a step, captured or assumed, and the notes; `remarks` are for several replicas only."""
+    shares = shares_memory(strategy, share_memory)
+    lines = []
+    if shares:
+        lines.append(
+            "the replicas share one copy of the weights: nothing travels or is split (share_memory=False: as the "
+            "strategy has it)"
+        )
+    else:
+        whole = kept_whole(item, strategy) if item.gradients else {}
+        lines += [f"{name} stays whole: {why} needs all of it" for name, why in whole.items()]
+        strategy = _carried_out(item, strategy, whole)
+        if len(set(memories(strategy, share_memory))) < len(strategy.replicas):
+            lines.append(
+                "the replicas of a machine share one copy of the weights (share_memory=False: each has its own)"
+            )
+    if not item.gradients:
+        lines.append(
+            "without a batch it is not known which gradients are sparse (taken to be: those of Embedding layers) and "
+            "which variables cannot be split: plan(x, y) captures the step"
+        )
+    rows = [
+        plan.variable.name for plan in strategy.variables
+        if plan.variable.is_sparse and isinstance(plan.synchronizer, AllReducePlan)
+    ]
+    if rows and not shares and len(strategy.replicas) > 1:
+        lines.append(
+            f"of {_some(rows)} only rows travel, as they would to a server; every replica updates its own copy"
+        )
+    kernels = kernels_of(optimizers_of(model)) if fused_updates else ()
+    if kernels:
+        lines.append(f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)")
+    lines += remarks if len(strategy.replicas) > 1 else ()
+    lines += [*_of_each_replica(model, item, strategy), *checks.without_effect(model)]
+    return table(strategy, item, shares) + "".join(f"\n  note: {line}" for line in lines)
+
+
+def explained(model: Any, item: GraphItem, strategy: CompiledStrategy) -> tuple[str, ...]:
+    """Those of the plan's notes that explain other numbers than one device's."""
+    found = notes(_carried_out(item, strategy, kept_whole(item, strategy)))
+    return (*(note for note in found if note.startswith(_INEXACT)), *_of_each_replica(model, item, strategy))
+
+
+def _carried_out(item: GraphItem, strategy: CompiledStrategy, whole: Iterable[str]) -> CompiledStrategy:
+    return strategy.carried_out(whole, held_in_step(item, strategy) if item.gradients else "")
+
+
+def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) -> Iterator[str]:
+    """What each replica has of its own: statistics of its part of the batch, random numbers."""
+    if len(strategy.replicas) == 1:
+        return
+    layers = list(model._flatten_layers())
+    names = {id(entry.owner): entry.spec.name for entry in ModelVariables(model, optimizers_of(model)).entries}
+    written = Captured(item).written_by_compute if item.gradients else None
+    norms = [
+        layer.name for layer in layers
+        if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
+        and (layer.trainable if written is None else names.get(id(layer.moving_mean)) in written)
+    ]
+    if norms:
+        yield (
+            f"batch statistics are each replica's own in {_some(norms)}; moving averages are combined "
+            "(synchronized=True: the whole batch's)"
+        )
+    if written is None:
+        drawing = [layer.name for layer in layers if _draws(layer)]
+    else:
+        seeds = {names.get(id(each.state)): layer.name for layer in layers for each in layer._seed_generators}
+        drawn = [v.name for v in item.variables if v.kind == "seed" and v.name in written]
+        drawing = list(dict.fromkeys(seeds.get(name, name) for name in drawn))
+    if drawing:
+        yield f"each replica draws its own random numbers in {_some(drawing)}; replica 0 those of one device"
+
+
+def _draws(layer: Any) -> bool:
+    """Whether a layer will draw random numbers in training, as far as its settings say."""
+    strengths = ("rate", "stddev", "dropout", "recurrent_dropout", "factor")
+    return bool(layer._seed_generators) and any(bool(getattr(layer, name, None)) for name in strengths)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

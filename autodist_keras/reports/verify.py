@@ -1,0 +1,136 @@
+"""Compare a few steps over all replicas with the same steps on one device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from autodist_keras.capture.tracing import optimizers_of
+from autodist_keras.capture.variables import Entry, ModelVariables
+from autodist_keras.training.batches import first_batch, is_dataset, require_arrays, taken
+from autodist_keras.training.exclusive import claimed
+
+TOLERANCE = {"float64": 1e-12, "float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-1}
+_UNEXPLAINED = (
+    "Nothing in the plan explains it. If no layer or loss of the model mixes the examples of a batch (a mean over the "
+    "batch axis, say) or takes rows by their position, it is a defect worth reporting."
+)
+
+
+def verify(distributed: Any, x: Any, y: Any, steps: int) -> str:
+    """Train `steps` steps both ways from the model's state, restore it, and return a table of differences.
+
+    Raises a ValueError naming the variables that differ by more than rounding, where no note of the plan says why.
+    """
+    model, driver = distributed.model, distributed._driver
+    driver.require_idle("verify")
+    data = _same_each_time(x, y, steps)
+    first = first_batch("verify", model, data)
+    with claimed(model, driver):
+        # Creates what is still missing of model and optimizers, so that both ways start from one complete state.
+        captured = driver.captured_for(first)
+        entries = _entries(model)
+        start, compressors = _values(entries), distributed.compressor_state()
+        try:
+            # Keras's own `fit`, whatever a person put in its place.
+            type(model).fit(model, data, shuffle=False, verbose=0)
+            alone = _values(entries)
+        finally:
+            _restore(entries, start)
+    try:
+        distributed.fit(data, shuffle=False, verbose=0)
+        together = _values(entries)
+    finally:
+        _restore(entries, start)
+        distributed.set_compressor_state(compressors)
+    explanation = Explanation(distributed.inexact, captured.remarks)
+    return _table(entries, alone, together, min(steps, len(data)), explanation)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the plan says of the training."""
+
+    inexact: tuple[str, ...]
+    """Why it gives other numbers, whatever the model does."""
+    remarks: tuple[str, ...]
+    """What the model may do that gives other numbers."""
+
+
+class _Kept(keras.utils.PyDataset):
+    """Batches that are the same whenever they are asked for."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        super().__init__()
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._batches[index]
+
+
+def _same_each_time(x: Any, y: Any, steps: Any) -> Any:
+    """The data of `steps` steps, in the form of which `fit` hands the same structure to a training step."""
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ValueError(f"verify(steps={steps!r}): expected a whole number of steps, at least 1.")
+    if is_dataset(x):
+        batches = taken("verify", x, y, count=steps)
+        if not isinstance(x, tf.data.Dataset):
+            return _Kept(batches)
+        kept = tf.data.Dataset.from_generator(lambda: batches, output_signature=x.element_spec)
+        return kept.apply(tf.data.experimental.assert_cardinality(len(batches)))
+    require_arrays("verify", x, y)
+    return tf.data.Dataset.from_tensors(keras.utils.pack_x_y_sample_weight(x, y)).repeat(steps)
+
+
+def _entries(model: Any) -> tuple[Entry, ...]:
+    found = ModelVariables(model, optimizers_of(model)).entries
+    return tuple(entry for entry in found if entry.spec.kind in ("model", "optimizer", "seed"))
+
+
+def _values(entries: tuple[Entry, ...]) -> dict[str, np.ndarray]:
+    return {entry.spec.name: np.array(entry.tf_variable.numpy()) for entry in entries}
+
+
+def _restore(entries: tuple[Entry, ...], values: dict[str, np.ndarray]) -> None:
+    for entry in entries:
+        entry.tf_variable.assign(values[entry.spec.name])
+
+
+def _table(
+    entries: tuple[Entry, ...], alone: dict[str, np.ndarray], together: dict[str, np.ndarray], steps: int,
+    explanation: Explanation,
+) -> str:
+    lost = [name for name, value in alone.items() if value.dtype.kind == "f" and not np.isfinite(value).all()]
+    if lost:
+        raise ValueError(
+            f"on one device {', '.join(lost[:3])} {'is' if len(lost) == 1 else 'are'} not finite after {steps} steps, "
+            "so there is nothing to compare. Verify with data and a learning rate with which the plain model trains."
+        )
+    lines, wrong = [f"{steps} steps on one device and over all replicas; max|a-b| / max|a|:"], []
+    width = max(len(entry.spec.name) for entry in entries)
+    for entry in entries:
+        name, dtype = entry.spec.name, entry.spec.dtype
+        one, two = alone[name], together[name]
+        if dtype not in TOLERANCE or one.size == 0:
+            continue
+        scale = float(np.max(np.abs(one))) or 1.0
+        difference = float(np.max(np.abs(one.astype("float64") - two.astype("float64")))) / scale
+        lines.append(f"  {name:{width}}  {difference:.1e}")
+        if not difference <= TOLERANCE[dtype]:
+            wrong.append(f"{name} ({difference:.1e}, {dtype} allows {TOLERANCE[dtype]:.0e})")
+    if explanation.inexact:
+        return "\n".join([*lines, *(f"  note: {note}" for note in explanation.inexact)])
+    if wrong:
+        said = "; ".join(explanation.remarks)
+        raise ValueError(
+            f"training over replicas differs from one device in {'; '.join(wrong)}. "
+            + (f"The plan says: {said}." if said else _UNEXPLAINED)
+        )
+    return "\n".join(lines)

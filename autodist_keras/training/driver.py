@@ -1,0 +1,266 @@
+"""Runs Keras's own loops on a distributed session, and opens and ends what they need for it.
+
+While a call runs, Keras finds our step functions on the model. The first batch captures a step, which opens a session;
+afterwards the model holds the trained state and Keras's own functions again. Session and steps stay for the next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from autodist_core.cluster import Fleet, stand_by_unless_chief
+from autodist_core.errors import NodeLostError, SessionError
+from autodist_core.interrupts import once
+from autodist_core.kernel import Placement, inference, place
+from autodist_core.kernel.placement.devices import Tasks
+from autodist_core.runtime import AnySession, DistributedSession, LastingSession
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.strategy.compiler import CompiledStrategy, StrategyCompiler
+from autodist_keras import checks
+from autodist_keras.capture.hooks import hook
+from autodist_keras.capture.tracing import Captured
+from autodist_keras.settings import Settings
+from autodist_keras.training.compressor_state import CompressorState
+from autodist_keras.training.exclusive import claimed, in_own_thread, is_claimed
+from autodist_keras.training.state import State
+from autodist_keras.training.step_functions import StepFunction, on_batches, on_iterator, read_batch
+
+MODES = ("train", "test", "predict")
+
+
+class Driver:
+    """What runs a model under its settings: captured steps, the session they run in, and a cluster where there is one.
+
+    `change` gives it other settings; where a node is left out, the resource spec changes by itself.
+    """
+
+    def __init__(self, model: Any, settings: Settings) -> None:
+        self.model = model
+        self.settings = settings
+        self.fleet = self._new_fleet()
+        self.trained: CompiledStrategy | None = None
+        """The strategy of the training that is under way."""
+        self.state: State | None = None
+        self.functions: dict[str, StepFunction] = {}
+        self._compiled_as: checks.Identity | None = None
+        self._compressors: CompressorState | None = None
+
+    def change(self, settings: Settings) -> None:
+        """Go on with other settings, in a new session, and on new machines where they are about machines."""
+        self.require_idle()
+        with once():
+            self._drop()
+        before, self.settings = self.settings, settings
+        if settings.of_the_cluster != before.of_the_cluster:
+            self.fleet.close()
+            self.fleet = self._new_fleet()
+
+    def _new_fleet(self) -> Fleet:
+        stand_by_unless_chief(self.settings.resource_spec)
+        return Fleet(*self.settings.of_the_cluster)
+
+    def _drop(self) -> None:
+        """Forget every captured step, and the session."""
+        if self.state is not None:
+            self._compressors = self.compressor_state()
+            self.state.release()
+            self.state.session.close()
+        self.functions, self.state, self.trained, self._compiled_as = {}, None, None, None
+
+    def close(self) -> None:
+        """Free the devices and machines; the next call begins anew."""
+        self.require_idle()
+        with once():
+            try:
+                self._drop()
+            finally:
+                self.fleet.close()
+
+    # What is captured --------------------------------------------------------------------------------------------
+
+    @property
+    def captured(self) -> Captured | None:
+        """The training step, if one was captured."""
+        train = self.functions.get("train")
+        return train.captured if train is not None else None
+
+    def captured_for(self, data: Any) -> Captured:
+        """The training step, captured for a batch as `train_step` gets it; nothing runs."""
+        checks.compiled(self.model)
+        checks.optimizer(self.model)
+        batch = read_batch(data)
+        function = StepFunction(self.model, self.model.train_step, False, self._open, self.settings.fuses)
+        return function.capture(batch, function.specs_for(batch))
+
+    def compile_strategy(self, item: GraphItem) -> CompiledStrategy:
+        """What the strategy says of a step on these devices."""
+        spec = self.settings.resource_spec
+        return StrategyCompiler(item, spec).compile(self.settings.strategy.build(item, spec))
+
+    # What compressors keep ---------------------------------------------------------------------------------------
+
+    def compressor_state(self) -> CompressorState | None:
+        """What the compressors kept after the last step, nothing maybe; None where the strategy has none."""
+        if self.state is not None and self.trained is not None:
+            values = self.state.session.read_kept()
+            return CompressorState(self.trained.id, values) if self.trained.compresses else None
+        return self._compressors
+
+    def set_compressor_state(self, state: CompressorState | None) -> None:
+        """Let the compressors go on from this state, or start anew."""
+        if self.state is not None and self.trained is not None:
+            self.state.session.load_kept(state.for_strategy(self.trained.id) if state is not None else {})
+        else:
+            self._compressors = state
+
+    # A call ------------------------------------------------------------------------------------------------------
+
+    def require_idle(self, what: str = "compile, close or change its settings") -> None:
+        """Raise while a call is under way, with what is to wait for its end."""
+        if is_claimed(self.model, self):
+            raise SessionError(f"this DistributedModel is training: {what} afterwards.")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Keras calls our step functions while this is open; before and after, it is a plain model."""
+        with claimed(self.model, self) as outermost:
+            if outermost:
+                with once(), self._own_functions():
+                    yield
+            else:
+                yield
+
+    @contextmanager
+    def _own_functions(self) -> Iterator[None]:
+        # What is entered here ends in the opposite order, and all of it does.
+        with ExitStack() as ending:
+            self._drop_what_is_outdated()
+            ending.callback(self._close_if_lost)
+            ending.enter_context(self._functions_put_back())
+            ending.callback(self._release)
+            ending.callback(self._pull)
+            if self.state is not None:
+                self.state.resume()
+            for mode in MODES:
+                ending.enter_context(hook(self.model, f"make_{mode}_function", self._maker(mode)))
+            yield
+
+    def _drop_what_is_outdated(self) -> None:
+        identity = checks.identity_of_compile(self.model)
+        spoilt = self.state is not None and self.state.session.spoilt
+        if identity != self._compiled_as or spoilt or self._is_lost:
+            self._drop()
+            self._compiled_as = identity
+
+    @contextmanager
+    def _functions_put_back(self) -> Iterator[None]:
+        """Keras's own functions are the model's again afterwards, or none are, where it was compiled meanwhile."""
+        before = {mode: getattr(self.model, f"{mode}_function") for mode in MODES}
+        try:
+            yield
+        finally:
+            same = checks.identity_of_compile(self.model) == self._compiled_as
+            for mode, function in before.items():
+                object.__setattr__(self.model, f"{mode}_function", function if same else None)
+
+    def _pull(self) -> None:
+        """Bring the state back to the model, all of it, also where Ctrl-C is pressed only now."""
+        if self.state is not None:
+            try:
+                self._bring_home(self.state)
+            except KeyboardInterrupt:
+                self._bring_home(self.state)
+                raise
+
+    @staticmethod
+    def _bring_home(state: State) -> None:
+        try:
+            state.settle()
+        finally:
+            # Also where replicas that ran ahead have failed meanwhile.
+            state.pull_all(again=state.session.lost)
+
+    def _release(self) -> None:
+        if self.state is not None:
+            self.state.release()
+
+    def _close_if_lost(self) -> None:
+        # Nobody waits for the other nodes any more.
+        if self._is_lost:
+            self._drop()
+            self.fleet.close()
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether a node is gone, and with it what the session was."""
+        return self.fleet.lost or (self.state is not None and self.state.session.lost)
+
+    def _maker(self, mode: str) -> Callable[..., None]:
+        def make(force: bool = False) -> None:
+            del force
+            function = self.functions.get(mode)
+            if function is None:
+                if mode == "train":
+                    checks.optimizer(self.model)
+                    checks.say_what_is_not_done(self.model, self.settings.resource_spec)
+                step = getattr(self.model, f"{mode}_step")
+                function = self.functions[mode] = StepFunction(
+                    self.model, step, mode == "predict", self._open, self.settings.fuses, self.settings.replicas == 1,
+                )
+            run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
+            object.__setattr__(self.model, f"{mode}_function", in_own_thread(self.model, run))
+
+        return in_own_thread(self.model, make)
+
+    # A session ---------------------------------------------------------------------------------------------------
+
+    def _open(self, item: GraphItem) -> State:
+        """The state in which a captured step runs: the training's where there is one."""
+        spec = self.settings.resource_spec
+        if len(spec.nodes) > 1 or self.fleet.cluster is not None:
+            self.fleet.start()
+        else:
+            checks.local_spec(spec)
+        checks.batched(self.model, self.settings.replicas)
+        if item.gradients and self.trained is None:
+            # A strategy that is refused here leaves everything as it was, so that the next call refuses it too.
+            trained = self.compile_strategy(item)
+            if self.state is not None:
+                self.state.pull_all()
+                self.state.release()
+                self.state.session.close()
+                self.functions = {"train": self.functions["train"]}
+            self.trained, self.state = trained, State(self._session(lambda: self._placement(item)))
+            before, self._compressors = self._compressors, None
+            self.set_compressor_state(before)
+        if self.state is None:
+            self.state = State(self._session(self._placement_without_training))
+        return self.state
+
+    def _session(self, placement: Callable[[], Placement]) -> AnySession:
+        """A session here, or one over all nodes, which is made again where they are."""
+        fleet = self.fleet
+        if fleet.cluster is None:
+            return DistributedSession(placement())
+        restart = None if self.settings.on_failure == "raise" else self._restart
+        return LastingSession(
+            lambda: DistributedSession(placement(), fleet.cluster), fleet.renew, restart, fleet.progress
+        )
+
+    def _restart(self, error: NodeLostError) -> None:
+        self.fleet.restart(error)
+        self.settings = replace(self.settings, resource_spec=self.fleet.spec)
+
+    def _placement(self, item: GraphItem) -> Placement:
+        return place(item, self.compile_strategy(item), self.settings.share_memory, self._tasks)
+
+    def _placement_without_training(self) -> Placement:
+        return inference(checks.replicas(self.settings.resource_spec), self._tasks)
+
+    @property
+    def _tasks(self) -> Tasks:
+        cluster = self.fleet.cluster
+        return Tasks(cluster.job, cluster.addresses) if cluster is not None else Tasks()

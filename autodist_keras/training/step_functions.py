@@ -1,0 +1,247 @@
+"""The train, test and predict functions that Keras's own loops call, each of them one distributed step per batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError
+from autodist_core.runtime import AnyStep, LastingStep
+from autodist_core.step.graph_item import GraphItem
+from autodist_keras.capture.tracing import Captured, trace_step
+from autodist_keras.training.state import State, own_trace
+
+_log = logging.getLogger("autodist")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch as the step takes it: flat arrays, their specs and the number of examples."""
+
+    structure: Any
+    arrays: tuple[Any, ...]
+    specs: tuple[tf.TensorSpec, ...]
+    total: int
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What two batches have in common that one captured step can take."""
+        # The keys and kinds of containers too: two structures may flatten to leaves of the same types in another order.
+        present = repr(keras.tree.map_structure(lambda leaf: leaf is not None, self.structure))
+        return present, tuple(spec.dtype for spec in self.specs), tuple(spec.shape.rank for spec in self.specs)
+
+
+def read_batch(data: Any) -> Batch:
+    """Take a batch apart; what stands for a missing part (None, an empty Optional) has no array."""
+    structure = keras.tree.map_structure(
+        lambda leaf: None if leaf is None or isinstance(leaf, tf.experimental.Optional) else leaf, data
+    )
+    arrays, specs = [], []
+    for leaf in keras.tree.flatten(structure):
+        if leaf is None:
+            continue
+        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
+            raise CaptureError(
+                f"a batch contains a {type(leaf).__name__}, which cannot be split over replicas yet. "
+                "Make it dense first (to_tensor, sparse.to_dense), for instance in the dataset's map."
+            )
+        tensor = leaf if tf.is_tensor(leaf) else tf.convert_to_tensor(leaf)
+        arrays.append(_array(tensor))
+        specs.append(tf.TensorSpec(tensor.shape, tensor.dtype))
+    sizes = [array.shape[0] for array in arrays if np.ndim(array) > 0]
+    if not sizes:
+        raise CaptureError("a batch contains no array with a batch axis; the first axis of inputs counts examples.")
+    if len(set(sizes)) > 1:
+        raise CaptureError(
+            f"the arrays of a batch disagree on the number of examples (first axes: {', '.join(map(str, sizes))}). "
+            "Every input, target and weight must have one row for each example; a dataset must be batched."
+        )
+    return Batch(structure, tuple(arrays), tuple(specs), sizes[0])
+
+
+def _array(tensor: Any) -> Any:
+    """The tensor's memory without a copy where numpy can share it."""
+    if tensor.dtype in (tf.string, tf.bfloat16):
+        return tensor.numpy()
+    return np.asarray(memoryview(tensor)) if tensor.shape.rank else tensor.numpy()
+
+
+class StepFunction:
+    """A Keras step function over all replicas: captured for each kind of batch it meets, then run."""
+
+    def __init__(
+        self, model: Any, step: Callable[[Any], Any], concat: bool, open_session: Callable[[GraphItem], State],
+        fused_updates: bool = False, alone: bool = False,
+    ) -> None:
+        self._model = model
+        self._step = step
+        self._concat = concat
+        self._open_session = open_session
+        self._fused_updates = fused_updates
+        self._alone = alone
+        """Whether there is one replica, so that its batches are the whole ones."""
+        self._known: dict[
+            tuple[Any, ...], list[tuple[tuple[tf.TensorSpec, ...], AnyStep | LastingStep, Callable[..., Any]]]
+        ] = {}
+        self.captured: Captured | None = None
+        self._mentioned = False
+
+    def capture(self, batch: Batch, specs: Sequence[tf.TensorSpec]) -> Captured:
+        """Capture the step for batches like this one."""
+        with own_trace():
+            return trace_step(self._model, self._step, batch.structure, specs, self._concat, self._fused_updates)
+
+    def __call__(self, data: Any, alike: bool = False) -> Any:
+        """Run the step on one batch; returns what the step returns, for the whole batch.
+
+        `alike` says that other batches have as many examples. As with Keras, the first such size gets a graph of its
+        own, in which TensorFlow computes in advance what depends on it, and rounds accordingly.
+        """
+        batch = read_batch(data)
+        step, rebuild = self._step_for(batch, alike)
+        state = self.state
+        self._mention_idle(batch.total, len(state.session.placement.replicas))
+        state.before_step()
+        try:
+            outputs = step(batch.arrays, batch.total)
+        finally:
+            state.end_step()
+        state.after_step()
+        return rebuild(outputs)
+
+    def _mention_idle(self, total: int, replicas: int) -> None:
+        # A small last batch of an epoch is nothing to speak of, batches that are all small are.
+        if not self._mentioned and total < replicas:
+            _log.warning(
+                "A batch of %d examples leaves %d of %d replicas idle; larger batches keep them all busy.",
+                total, replicas - total, replicas,
+            )
+        self._mentioned = True
+
+    def specs_for(self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None = None) -> tuple[tf.TensorSpec, ...]:
+        """Specs with a dynamic batch axis, and dynamic axes where this batch differs from known ones."""
+        return tuple(_dynamic(spec, seen) for spec, seen in zip(batch.specs, known or batch.specs, strict=True))
+
+    def without_data(self, iterator: Any) -> None:
+        """Trace the step as Keras does before it finds that there is no batch: so that metrics are there to ask."""
+        specs = keras.tree.flatten(getattr(iterator, "element_spec", None))
+        if self._known or not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in specs):
+            return
+        batch = read_batch(keras.tree.map_structure(_one_of_zeros, iterator.element_spec))
+        self.capture(batch, self.specs_for(batch))
+
+    def _step_for(self, batch: Batch, alike: bool) -> tuple[AnyStep | LastingStep, Callable[..., Any]]:
+        alternatives = self._known.get(batch.signature, [])
+        for specs, step, rebuild in alternatives:
+            if all(spec.shape.is_compatible_with(seen.shape) for spec, seen in zip(specs, batch.specs, strict=True)):
+                return step, rebuild
+        # The last of them is the most general.
+        return self._learn(batch, alternatives[-1][0] if alternatives else None, alike)
+
+    def _learn(
+        self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None, alike: bool
+    ) -> tuple[AnyStep | LastingStep, Callable[..., Any]]:
+        """Capture for this batch; axes in which it differs from earlier ones become dynamic.
+
+        Of batches that are all alike, one replica's step is captured with the sizes that Keras would trace it with.
+        """
+        alike = alike and not (self._alone and known)
+        specs = batch.specs if alike and self._alone else self.specs_for(batch, known)
+        captured = self.capture(batch, specs)
+        self.captured = self.captured or captured
+        self.state = self._open_session(captured.item)
+        step = self.state.session.add(captured.item, batch.total if alike else None)
+        self.state.watch(captured.entries)
+        self._known.setdefault(batch.signature, []).append((specs, step, captured.rebuild))
+        return step, captured.rebuild
+
+
+def _one_of_zeros(spec: tf.TensorSpec) -> Any:
+    return tf.zeros([size or 1 for size in spec.shape.as_list()], spec.dtype)
+
+
+def _dynamic(spec: tf.TensorSpec, seen: tf.TensorSpec) -> tf.TensorSpec:
+    if not spec.shape.rank:
+        return spec
+    axes = [None] + [
+        size if size == other else None
+        for size, other in zip(spec.shape.as_list()[1:], seen.shape.as_list()[1:], strict=True)
+    ]
+    return tf.TensorSpec(axes, spec.dtype)
+
+
+@dataclass(frozen=True)
+class Feed:
+    """An iterator that Keras hands over, what takes its next batch, and whether all have as many examples."""
+
+    iterator: Any
+    fetch: Callable[[], Any]
+    alike: bool = True
+
+
+def _feed(iterator: Any) -> Feed:
+    """The feed of an iterator; one of tf.data is asked in a graph, as Keras asks it.
+
+    Asked eagerly, TensorFlow turns the shapes of the data's specs into its own with calls to Python. There Ctrl-C is
+    noticed, and what is left of a shape half read ends the process.
+    """
+    if not isinstance(iterator, tf.data.Iterator):
+        return Feed(iterator, partial(next, iterator))
+    fetch = partial(_get_next(tf.type_spec_from_value(iterator)), *_tensors(iterator))
+    shapes = [getattr(spec, "shape", tf.TensorShape([])) for spec in keras.tree.flatten(iterator.element_spec)]
+    return Feed(iterator, fetch, all(shape.rank == 0 or (shape.rank and shape[0]) for shape in shapes))
+
+
+@lru_cache(maxsize=16)
+def _get_next(spec: Any) -> Callable[..., Any]:
+    """A graph that takes a batch from iterators of one type, given an iterator's tensors: the cheapest way to ask."""
+    function = tf.function(
+        lambda *tensors: tf.nest.pack_sequence_as(spec, tensors, expand_composites=True).get_next(), autograph=False
+    )
+    return function.get_concrete_function(*_tensors(spec))
+
+
+def _tensors(iterator: Any) -> list[Any]:
+    return tf.nest.flatten(iterator, expand_composites=True)
+
+
+def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
+    """The shape in which Keras calls train and test functions: an iterator, `steps_per_execution` batches a call."""
+    feed = Feed(None, lambda: None)
+
+    def run(iterator: Any) -> Any:
+        nonlocal feed
+        if feed.iterator is not iterator:
+            feed = _feed(iterator)
+        outputs, ran = None, False
+        for _ in range(model.steps_per_execution):
+            try:
+                data = feed.fetch()
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if ran:
+                    return outputs
+                function.without_data(feed.iterator)
+                raise StopIteration from None
+            outputs, ran = function(data, feed.alike), True
+        return outputs
+
+    return run
+
+
+def on_batches(function: StepFunction) -> Callable[[Any], Any]:
+    """The shape in which Keras calls predict functions: with a list of batches."""
+
+    def run(batches: Sequence[Any]) -> Any:
+        results = [keras.tree.map_structure(tf.convert_to_tensor, function(data)) for data in batches]
+        if len(results) == 1:
+            return results[0]
+        return keras.tree.map_structure(lambda *parts: tf.concat(parts, axis=0), *results)
+
+    return run
