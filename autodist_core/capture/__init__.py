@@ -19,6 +19,8 @@ from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
 from autodist_core.capture.traversal import computed_from
 from autodist_core.errors import CaptureError
+from autodist_core.step import editor
+from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import UPDATE, GraphItem, Table, Tensor, Variable
 
 __all__ = ["Marked", "Source", "Traced", "capture", "computed_from"]
@@ -34,15 +36,15 @@ def capture(traced: Traced) -> GraphItem:
         for occurrence, (first, last) in traced.updates.items() for operation in operations[first:last]
     }
     found = cut(traced, marks)
-    graph_def = traced.graph.as_graph_def(add_shapes=False)
-    for node in graph_def.node:
-        if node.name in marks:
-            node.attr[UPDATE].i = marks[node.name]
-    effects = take_apart(graph_def)
-    _bypass_identity_n(graph_def)
-    fuse_lookups(graph_def)
-    _add_markers(graph_def, found)
-    variables, tables = _resolve_captures(traced, graph_def, {g.variable: bool(g.indices) for g in found.gradients})
+    graph = Editor.of(traced.graph.as_graph_def(add_shapes=False))
+    for name, occurrence in marks.items():
+        if name in graph:
+            graph.mark_update(name, occurrence)
+    graph, effects = take_apart(graph)
+    _bypass_identity_n(graph)
+    fuse_lookups(graph)
+    graph = _with_markers(graph, found)
+    variables, tables = _resolve_captures(traced, graph, {g.variable: bool(g.indices) for g in found.gradients})
     marked = {name_of(tensor): name for name, tensor in found.moved.items()}
     return GraphItem(
         variables=variables,
@@ -58,20 +60,20 @@ def capture(traced: Traced) -> GraphItem:
             if op.type not in ("ReadVariableOp", "Placeholder") for name in effects.get(op.name, (op.name,))
         ),
         tables=tables,
-        graph_bytes=graph_def.SerializeToString(deterministic=True),
+        graph_bytes=graph.graph_def(captured=True).SerializeToString(deterministic=True),
     )
 
 
-def _bypass_identity_n(graph_def: Any) -> None:
+def _bypass_identity_n(graph: Editor) -> None:
     """Let readers of an IdentityN read what it reads: one such node holds all gradients together."""
-    several = {node.name: node for node in graph_def.node if node.op == "IdentityN"}
+    several = {node.name: node for node in graph if node.op == "IdentityN"}
 
     def through(name: str) -> str:
-        producer, _, output = name.partition(":")
-        return through(several[producer].input[int(output or 0)]) if producer in several else name
+        producer, output = editor.split(name)
+        return through(several[producer].input[output]) if producer in several else name
 
-    for node in graph_def.node:
-        node.input[:] = [name if name.startswith("^") else through(name) for name in node.input]
+    for node in graph if several else ():
+        graph.change(node.name, inputs=[name if editor.is_control(name) else through(name) for name in node.input])
 
 
 def _tensor(placeholder: Any) -> Tensor:
@@ -80,26 +82,25 @@ def _tensor(placeholder: Any) -> Tensor:
 
 
 def _resolve_captures(
-    traced: Traced, graph_def: Any, sparse: Mapping[str, bool]
+    traced: Traced, graph: Editor, sparse: Mapping[str, bool]
 ) -> tuple[tuple[Variable, ...], tuple[Table, ...]]:
     """Variables keep a placeholder for their handle; constants move into the graph; tables come with their content."""
     known = {id(source.handle): source.variable for source in traced.sources}
     handles: dict[str, str] = {}
     tables: list[Table] = []
-    nodes = {node.name: node for node in graph_def.node}
     for value, placeholder in traced.graph.captures:
-        node = nodes[placeholder.op.name]
+        name = placeholder.op.name
         if id(value) in known:
-            handles[known[id(value)].name] = node.name
+            handles[known[id(value)].name] = name
         elif value.dtype == tf.resource:
-            tables.append(_table(traced, graph_def, node, value))
+            tables.append(_table(graph, name, value))
         elif value.dtype == tf.variant:
             raise CaptureError(
                 f"the step captures {value!r}, a {value.dtype.name} that lives in this process only. "
                 "Pass data through fit's arguments instead of closing over it."
             )
         else:
-            _make_constant(node, value)
+            graph.change(name, "Const", (), drop=list(graph[name].attr), **_content(value))
     variables = tuple(
         replace(
             source.variable, handle=handles.get(source.variable.name, ""),
@@ -110,50 +111,45 @@ def _resolve_captures(
     return variables, tuple(tables)
 
 
-def _make_constant(node: Any, value: Any) -> None:
-    array = value.numpy()
-    node.op = "Const"
-    for key in list(node.attr):
-        del node.attr[key]
-    node.attr["dtype"].type = value.dtype.as_datatype_enum
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(array, value.dtype, value.shape))
+def _content(value: Any) -> dict[str, Any]:
+    """The attributes of a constant that holds a tensor's value."""
+    return {"dtype": value.dtype, "value": tf.make_tensor_proto(value.numpy(), value.dtype, value.shape)}
 
 
-def _table(traced: Traced, graph_def: Any, node: Any, handle: Any) -> Table:
-    readers = [other for other in graph_def.node if node.name in other.input]
-    finds = [other for other in readers if other.op == "LookupTableFindV2"]
-    if not finds or any(other.op in _MUTATING_TABLES for other in readers):
+def _table(graph: Editor, name: str, handle: Any) -> Table:
+    readers = [node for node in graph if name in node.input]
+    finds = [node for node in readers if node.op == "LookupTableFindV2"]
+    if not finds or any(node.op in _MUTATING_TABLES for node in readers):
         raise CaptureError(
             f"the step captures {handle!r}, read by "
-            f"{', '.join(sorted({o.op for o in readers})) or 'a nested function'}. "
+            f"{', '.join(sorted({node.op for node in readers})) or 'a nested function'}. "
             "Of resources, only variables and immutable lookup tables can be distributed."
         )
     types = [tf.as_dtype(finds[0].attr[key].type) for key in ("Tin", "Tout")]
     content = tf.raw_ops.LookupTableExportV2(table_handle=handle, Tkeys=types[0], Tvalues=types[1])
-    names = []
-    for label, tensor in zip(("keys", "values"), content, strict=True):
-        constant = graph_def.node.add(name=f"{node.name}/{label}")
-        _make_constant(constant, tensor)
-        names.append(constant.name)
-    return Table(node.name, *names)
+    keys, values = (
+        graph.add("Const", f"{name}/{label}", **_content(tensor))
+        for label, tensor in zip(("keys", "values"), content, strict=True)
+    )
+    return Table(name, keys, values)
 
 
-def _add_markers(graph_def: Any, cut: Cut) -> None:
-    """Put a marker on each tensor at which a cut moved, read in the tensor's place by all that is made of gradients."""
-    behind: dict[str, list[Any]] = {tensor.op.name: [] for tensor in cut.moved.values()}
-    renamed = {}
-    for name, tensor in cut.moved.items():
-        marker = graph_def.node.add(name=name, op="Identity", input=[name_of(tensor)])
-        marker.attr["T"].type = tensor.dtype.as_datatype_enum
-        renamed[name_of(tensor)] = name
-        behind[tensor.op.name].append(type(marker).FromString(marker.SerializeToString()))
-    ordered = []
-    for node in graph_def.node:
-        if node.name in cut.moved:
-            continue
-        if UPDATE in node.attr or node.name in cut.outside:
-            node.input[:] = [renamed.get(source, source) for source in node.input]
+def _with_markers(graph: Editor, found: Cut) -> Editor:
+    """The graph with a marker on each tensor at which a cut moved; all that is made of gradients reads the marker."""
+    if not found.moved:
+        return graph
+    renamed = {name_of(tensor): marker for marker, tensor in found.moved.items()}
+    behind: dict[str, list[str]] = {}
+    for marker, tensor in found.moved.items():
+        behind.setdefault(tensor.op.name, []).append(marker)
+    marked = graph.empty()
+    for node in graph:
+        inputs = list(node.input)
+        if UPDATE in node.attr or node.name in found.outside:
+            inputs = [renamed.get(source, source) for source in inputs]
+        marked.copy_whole(node, node.name, inputs)
         # Nodes stand in creation order: a marker belongs right behind what it marks.
-        ordered += [type(node).FromString(node.SerializeToString()), *behind.get(node.name, ())]
-    del graph_def.node[:]
-    graph_def.node.extend(ordered)
+        for marker in behind.get(node.name, ()):
+            tensor = found.moved[marker]
+            marked.add("Identity", marker, [name_of(tensor)], T=tensor.dtype)
+    return marked

@@ -222,10 +222,10 @@ class _Rewrite:
                 inputs.append(self._constant(f"{_part(node.name, shard.index)}/rows", shard.size, node, np.int32))
             else:
                 inputs.append(self._cut(source, node, split, shard))
-        copy = self.editor.copy_whole(node, _part(node.name, shard.index), inputs)
+        attributes: dict[str, Any] = {}
         if node.op == "UnsortedSegmentSum" and self.plans[split.variable].axis == 0:
-            copy.attr["Tnumsegments"].type = tf.int32.as_datatype_enum
-        return copy
+            attributes["Tnumsegments"] = tf.int32
+        return self.editor.copy_whole(node, _part(node.name, shard.index), inputs, **attributes)
 
     def _cut(self, source: str, reader: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> str:
         """A shard's piece of a tensor that all shards share."""
@@ -279,7 +279,7 @@ class _Rewrite:
         for shard in self._shards(split):
             copy = self._copy_part(node, split, shard)
             if node.op == "Mean":
-                copy.op = "Sum"
+                self.editor.change(copy.name, "Sum")
             parts.append(copy.name)
         add: Callable[..., str] = self._adder(node)
         if node.op in _CHAINED:

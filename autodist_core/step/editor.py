@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, tensor_pb2
 
 from autodist_core.errors import KernelError
 from autodist_core.step.graph_item import BRANCH, UPDATE
@@ -103,6 +103,8 @@ def attribute(value: Any) -> Any:
         message.shape.CopyFrom(value.as_proto())
     elif isinstance(value, attr_value_pb2.AttrValue):
         message.CopyFrom(value)
+    elif isinstance(value, tensor_pb2.TensorProto):
+        message.tensor.CopyFrom(value)
     elif isinstance(value, list) and all(isinstance(each, tf.DType) for each in value):
         message.list.type.extend(each.as_datatype_enum for each in value)
     else:
@@ -117,6 +119,23 @@ class Editor:
         self._nodes: dict[str, node_def_pb2.NodeDef] = {}
         self._library = library
         self._versions = versions
+
+    @staticmethod
+    def of(graph: graph_pb2.GraphDef) -> Editor:
+        """An editor over a copy of a graph, whose marks (update, branch) the nodes keep."""
+        editor = Editor(graph.library, graph.versions)
+        for node in graph.node:
+            editor.copy_whole(node, node.name, node.input)
+        return editor
+
+    def empty(self) -> Editor:
+        """An editor without nodes for a graph with the same functions: a rewrite adds the nodes to it in order."""
+        return Editor(self._library, self._versions)
+
+    @property
+    def library(self) -> Any:
+        """The functions that the graph's nodes may call."""
+        return self._library
 
     def __contains__(self, name: str) -> bool:
         return name in self._nodes
@@ -151,9 +170,10 @@ class Editor:
         return name
 
     def copy(
-        self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str], device: str, order: int | None = None
+        self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str], device: str, order: int | None = None,
+        **attrs: Any,
     ) -> node_def_pb2.NodeDef:
-        """Add a copy of a node under another name, with other inputs, on a device."""
+        """Add a copy of a node under another name, with other inputs, on a device, and with some other attributes."""
         copy = node_def_pb2.NodeDef()
         copy.CopyFrom(node)
         copy.name = name
@@ -163,18 +183,43 @@ class Editor:
         for key in list(copy.attr):
             if key in ("_class", UPDATE, BRANCH):
                 del copy.attr[key]
+        for key, value in attrs.items():
+            copy.attr[key].CopyFrom(attribute(value))
         if order is not None:
             copy.attr[ORDER].i = order
         self._put(copy)
         return copy
 
-    def copy_whole(self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str]) -> node_def_pb2.NodeDef:
+    def copy_whole(
+        self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str], **attrs: Any
+    ) -> node_def_pb2.NodeDef:
         """Add a copy of a captured node that stays a captured node: of the same update, in the same branch."""
-        copy = self.copy(node, name, inputs, node.device)
+        copy = self.copy(node, name, inputs, node.device, **attrs)
         for key in (UPDATE, BRANCH):
             if key in node.attr:
                 copy.attr[key].CopyFrom(node.attr[key])
         return copy
+
+    def change(
+        self, name: str, op: str = "", inputs: Iterable[str] | None = None, drop: Iterable[str] = (), **attrs: Any
+    ) -> None:
+        """Change a node that is there: its op, its inputs, some attributes; `drop` names attributes to remove.
+
+        >>> graph = Editor()
+        >>> graph.add("NoOp", "before"), graph.add("Placeholder", "number", dtype=tf.int32)
+        ('before', 'number')
+        >>> graph.change("number", "Const", ["^before"], value=tf.make_tensor_proto(7))
+        >>> graph["number"].op, list(graph["number"].input), sorted(graph["number"].attr)
+        ('Const', ['^before'], ['dtype', 'value'])
+        """
+        node = self._nodes[name]
+        node.op = op or node.op
+        if inputs is not None:
+            node.input[:] = list(inputs)
+        for key in drop:
+            del node.attr[key]
+        for key, value in attrs.items():
+            node.attr[key].CopyFrom(attribute(value))
 
     def trace(
         self,
@@ -210,8 +255,7 @@ class Editor:
     def constant(self, name: str, value: Any, dtype: tf.DType, device: str = "") -> str:
         """Add a constant unless it is there already."""
         if name not in self._nodes:
-            value_attribute = attr_value_pb2.AttrValue(tensor=tf.make_tensor_proto(value, dtype))
-            self.add("Const", name, device=device, dtype=dtype, value=value_attribute)
+            self.add("Const", name, device=device, dtype=dtype, value=tf.make_tensor_proto(value, dtype))
         return name
 
     def control(self, node: str, *before: str) -> None:
@@ -219,6 +263,10 @@ class Editor:
         inputs = self._nodes[node].input
         present = set(inputs)
         inputs.extend(f"^{name}" for name in dict.fromkeys(before) if name != node and f"^{name}" not in present)
+
+    def mark_update(self, node: str, occurrence: int) -> None:
+        """Say that a node belongs to an update of the step."""
+        self._nodes[node].attr[UPDATE].i = occurrence
 
     def mark_branch(self, node: str, pivots: Iterable[str]) -> None:
         """Say in which branches of conditionals a node runs."""

@@ -12,43 +12,40 @@ control edge from such a node to one outside would end what comes after, where t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import node_def_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
-from autodist_core.step.graph_item import BRANCH, UPDATE
+from autodist_core.step import editor
+from autodist_core.step.editor import Editor
+from autodist_core.step.graph_item import UPDATE
 
 _CONDITIONALS = {"If", "StatelessIf"}
 _RESOURCE = tf.resource.as_datatype_enum
 
 
-def take_apart(graph_def: Any) -> dict[str, tuple[str, ...]]:
-    """Replace the update's conditionals by their nodes; returns, for each, the nodes with effects that it held."""
-    if not any(_is_ours(node) for node in graph_def.node):
-        return {}
-    library = _Library(graph_def.library)
+def take_apart(graph: Editor) -> tuple[Editor, dict[str, tuple[str, ...]]]:
+    """The graph with the update's conditionals replaced by their nodes; and for each, the nodes with effects in it."""
+    library = _Library(graph.library)
     effects: dict[str, tuple[str, ...]] = {}
-    while any(_is_ours(node) for node in graph_def.node):
-        nodes: list[node_def_pb2.NodeDef] = []
+    while any(_is_ours(node) for node in graph):
+        flat = graph.empty()
         renamed: dict[str, str] = {}
-        for node in graph_def.node:
+        for node in graph:
             if _is_ours(node):
-                inlined = _Inlined(node, library)
-                nodes += inlined.nodes
+                inlined = _Inlining(node, library, flat).run()
                 renamed |= inlined.outputs
-                effects[node.name] = tuple(inlined.effects)
+                effects[node.name] = inlined.effects
             else:
-                copy = node_def_pb2.NodeDef()
-                copy.CopyFrom(node)
-                nodes.append(copy)
-        for node in nodes:
-            node.input[:] = _redirected(node.input, renamed, effects)
-        del graph_def.node[:]
-        graph_def.node.extend(nodes)
-    return {name: tuple(_flat(name, effects)) for name in effects}
+                flat.copy_whole(node, node.name, node.input)
+        for node in flat:
+            flat.change(node.name, inputs=_redirected(node.input, renamed, effects))
+        graph = flat
+    return graph, {name: tuple(_flat(name, effects)) for name in effects}
 
 
 def _is_ours(node: node_def_pb2.NodeDef) -> bool:
@@ -72,102 +69,105 @@ def _flat(name: str, effects: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 class _Library:
-    """The functions of a graph, as graphs."""
+    """The functions of a graph, as graphs; they are read when the first one is asked for."""
 
     def __init__(self, library: Any) -> None:
-        self._functions = {function.signature.name: function for function in library.function}
-        self._graph = tf.Graph()
-        with self._graph.as_default():  # bodies name the functions that they call
-            tf.graph_util.import_graph_def(type(tf.Graph().as_graph_def())(library=library))
+        self._library = library
+
+    @cached_property
+    def _graph(self) -> tf.Graph:
+        graph = tf.Graph()
+        with graph.as_default():  # bodies name the functions that they call
+            tf.graph_util.import_graph_def(graph_pb2.GraphDef(library=self._library))
+        return graph
 
     def body(self, name: str) -> tuple[Any, Any, dict[str, str]]:
         """A function, its body and what its tensors are called there."""
-        function = self._functions[name]
+        function = next(each for each in self._library.function if each.signature.name == name)
         with self._graph.as_default():
             return function, *function_def_to_graph_def(function)
 
 
-@dataclass
-class _Inlined:
-    """The nodes of one conditional."""
+@dataclass(frozen=True)
+class Inlined:
+    """What became of one conditional."""
 
-    node: node_def_pb2.NodeDef
-    library: _Library
-    nodes: list[node_def_pb2.NodeDef] = field(default_factory=list)
-    outputs: dict[str, str] = field(default_factory=dict)
-    effects: list[str] = field(default_factory=list)
+    outputs: Mapping[str, str]
+    """The tensor that stands for each result, by the result's name."""
+    effects: tuple[str, ...]
+    """The nodes with effects that its branches held."""
 
-    def __post_init__(self) -> None:
-        name, (predicate, *_) = self.node.name, self.node.input
-        self._add("Switch", f"{name}/pivot", [predicate, predicate], T=tf.bool)
-        self.arguments = [source for source in self.node.input if not source.startswith("^")][1:]
-        results = [self._branch("else", 0), self._branch("then", 1)]
-        for index, dtype in enumerate(self.node.attr["Tout"].list.type):
-            merged = self._add(
-                "Merge", f"{name}/out_{index}", [found[index] for found in results], T=tf.as_dtype(dtype), N=2
-            )
-            self.outputs |= {f"{name}:{index}": merged} | ({name: merged} if index == 0 else {})
 
-    def _branch(self, label: str, side: int) -> list[str]:
-        """Add the nodes of one branch; returns what it results in."""
-        name = self.node.name
-        pivot = self._add("Identity", f"{name}/{label}_pivot", [f"{name}/pivot:{side}"], T=tf.bool)
-        path = [*self.node.attr[BRANCH].list.s, pivot.encode()]
-        function, body, tensors = self.library.body(self.node.attr[f"{label}_branch"].func.name)
-        real = {argument.name: index for index, argument in enumerate(function.signature.input_arg)}
+class _Inlining:
+    """Adds the nodes of one conditional to a graph."""
+
+    def __init__(self, node: node_def_pb2.NodeDef, library: _Library, graph: Editor) -> None:
+        self._node = node
+        self._library = library
+        self._graph = graph
+        predicate, *arguments = editor.data_inputs(node)
+        self._predicate = predicate
+        self._arguments = list(zip(arguments, node.attr["Tin"].list.type, strict=True))
+        self._handles = {source for source, dtype in self._arguments if dtype == _RESOURCE}
+        self._path = editor.branch_of(node)
+
+    def run(self) -> Inlined:
+        """Add a `Switch` for the predicate, both branches, and a `Merge` for each result."""
+        name = self._node.name
+        self._add("Switch", f"{name}/pivot", [self._predicate, self._predicate], T=tf.bool)
+        (otherwise, effects), (then, more) = self._branch("else", 0), self._branch("then", 1)
+        outputs: dict[str, str] = {}
+        for index, dtype in enumerate(self._node.attr["Tout"].list.type):
+            merge = f"{name}/out_{index}"
+            self._add("Merge", merge, [otherwise[index], then[index]], T=tf.as_dtype(dtype), N=2)
+            outputs |= {f"{name}:{index}": merge} | ({name: merge} if index == 0 else {})
+        return Inlined(outputs, (*effects, *more))
+
+    def _branch(self, label: str, side: int) -> tuple[list[str], list[str]]:
+        """Add the nodes of one branch; returns the tensors that it results in, and its nodes with effects."""
+        prefix = f"{self._node.name}/{label}"
+        pivot = f"{prefix}_pivot"
+        self._add("Identity", pivot, [editor.tensor(f"{self._node.name}/pivot", side)], T=tf.bool)
+        function, body, tensors = self._library.body(self._node.attr[f"{label}_branch"].func.name)
+        arguments = {argument.name: index for index, argument in enumerate(function.signature.input_arg)}
 
         def tensor(source: str) -> str:
-            producer, _, output = source.partition(":")
-            if producer in real:
-                return self._argument(real[producer], side)
-            renamed = f"{name}/{label}/{producer}"
-            return renamed if output in ("", "0") else f"{renamed}:{output}"
+            producer, output = editor.split(source)
+            if producer in arguments:
+                return self._argument(arguments[producer], side)
+            return editor.tensor(f"{prefix}/{producer}", output)
 
         for node in body.node:
-            if node.name in real:
+            if node.name in arguments:
                 continue
-            copy = node_def_pb2.NodeDef()
-            copy.CopyFrom(node)
-            copy.name = f"{name}/{label}/{node.name}"
-            values = [tensor(source) for source in node.input if not source.startswith("^")]
+            values = [tensor(source) for source in editor.data_inputs(node)]
             before = [
-                f"^{name}/{label}/{source[1:]}" for source in node.input
-                if source.startswith("^") and source[1:] not in real
+                f"^{prefix}/{editor.node_of(source)}" for source in node.input
+                if editor.is_control(source) and editor.node_of(source) not in arguments
             ]
-            handles = {source for source, dtype in self._arguments() if dtype == _RESOURCE}
-            gate = [] if set(values) - handles else [f"^{pivot}"]
-            copy.input[:] = [*values, *before, *gate]
-            self._mark(copy, path)
-            self.nodes.append(copy)
-        self.effects += [f"{name}/{label}/{effect}" for effect in function.control_ret.values()]
+            # A node that reads nothing but handles waits for the pivot, and so is dead where the branch is not taken.
+            gate = [] if set(values) - self._handles else [f"^{pivot}"]
+            name = f"{prefix}/{node.name}"
+            self._graph.copy(node, name, [*values, *before, *gate], node.device)
+            self._mark(name, (*self._path, pivot))
         results = [tensor(tensors[function.ret[result.name]]) for result in function.signature.output_arg]
-        return results
-
-    def _arguments(self) -> list[tuple[str, int]]:
-        return list(zip(self.arguments, self.node.attr["Tin"].list.type, strict=True))
+        return results, [f"{prefix}/{effect}" for effect in function.control_ret.values()]
 
     def _argument(self, index: int, side: int) -> str:
         """What a branch reads in place of an argument: the handle of a variable itself, else its side of a switch."""
-        source, dtype = self._arguments()[index]
+        source, dtype = self._arguments[index]
         if dtype == _RESOURCE:
             return source
-        switch = f"{self.node.name}/in_{index}"
-        if all(node.name != switch for node in self.nodes):
-            self._add("Switch", switch, [source, self.node.input[0]], T=tf.as_dtype(dtype))
-        return f"{switch}:{side}" if side else switch
+        switch = f"{self._node.name}/in_{index}"
+        if switch not in self._graph:
+            self._add("Switch", switch, [source, self._predicate], T=tf.as_dtype(dtype))
+        return editor.tensor(switch, side)
 
-    def _add(self, op: str, name: str, inputs: list[str], **attributes: Any) -> str:
-        node = node_def_pb2.NodeDef(name=name, op=op, input=inputs)
-        for key, value in attributes.items():
-            if isinstance(value, tf.DType):
-                node.attr[key].type = value.as_datatype_enum
-            else:
-                node.attr[key].i = value
-        self._mark(node, list(self.node.attr[BRANCH].list.s))
-        self.nodes.append(node)
-        return name
+    def _add(self, op: str, name: str, inputs: list[str], **attributes: Any) -> None:
+        self._graph.add(op, name, inputs, **attributes)
+        self._mark(name, self._path)
 
-    def _mark(self, node: node_def_pb2.NodeDef, path: list[bytes]) -> None:
-        node.attr[UPDATE].i = self.node.attr[UPDATE].i
+    def _mark(self, name: str, path: tuple[str, ...]) -> None:
+        self._graph.mark_update(name, self._node.attr[UPDATE].i)
         if path:
-            node.attr[BRANCH].list.s[:] = path
+            self._graph.mark_branch(name, path)

@@ -25,4 +25,4 @@ class Late(Kernel):
             for name in captured.in_order(captured.cone(effects) & draft.late):
                 copy = copy_node(draft, replica, name)
                 if name in effects:
-                    copy.input.append(f"^{barrier(captured.occurrences[-1])}")
+                    draft.editor.control(copy.name, barrier(captured.occurrences[-1]))

@@ -207,7 +207,8 @@ def _sum_over_replicas(draft: Draft, name: str) -> None:
     parts = [draft.editor[copied(replica, name)].input[0] for replica in draft.busy]
     total = draft.add_up(f"sum/{name}", parts, dtype, draft.busy[0].device)
     for replica in draft.busy:
-        draft.editor[copied(replica, name)].input[0] = total
+        _, *rest = draft.editor[copied(replica, name)].input
+        draft.editor.change(copied(replica, name), inputs=[total, *rest])
 
 
 def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:

@@ -152,7 +152,7 @@ def _copy(draft: Draft, owner: Owner, name: str, slices: _Slices) -> None:
     if path:
         draft.editor.mark_branch(copy.name, [_copied(slices.home(owner, pivot), pivot) for pivot in path])
     if touched and any(touch.writes for touch in touched):
-        copy.input.append(f"^{barrier(captured.update_of[name])}")
+        draft.editor.control(copy.name, barrier(captured.update_of[name]))
 
 
 def _check(draft: Draft, owner: Owner, name: str) -> None:
