@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autodist_core.cluster.fleet import lost_after_seconds, on_failure_choice
+from autodist_core.cluster.chief.fleet import lost_after_seconds, on_failure_choice
 from autodist_core.errors import ResourceSpecError, StrategyError, did_you_mean
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy import BUILDERS, Strategy, StrategyBuilder, resolve

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 
-from autodist_core.cluster.standing import LINGER_SECONDS, WAIT_SECONDS, stand_by
+from autodist_core.cluster.on_node.standby import LINGER_SECONDS, WAIT_SECONDS, stand_by
 from autodist_core.command_line import values
 from autodist_core.errors import LaunchError, ResourceSpecError
 from autodist_core.resource_spec import ResourceSpec, discovery

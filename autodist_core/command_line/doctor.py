@@ -7,8 +7,8 @@ import json
 import sys
 import threading
 
-from autodist_core.cluster.doctor import diagnose
-from autodist_core.cluster.report_text import plain, text
+from autodist_core.cluster.doctor.diagnosis import diagnose
+from autodist_core.cluster.doctor.report_text import plain, text
 from autodist_core.command_line import values
 from autodist_core.resource_spec import ResourceSpec
 

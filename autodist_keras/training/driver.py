@@ -11,7 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from autodist_core.cluster import Fleet, stand_by_unless_chief
+from autodist_core.cluster.chief import Fleet
+from autodist_core.cluster.on_node.standby import stand_by_unless_chief
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import once
 from autodist_core.kernel import Placement, inference, place

@@ -11,7 +11,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from autodist_core.cluster.admission import admit_only
+from autodist_core.cluster.on_node.admission import admit_only
 
 kept = []
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from autodist_core import LaunchError, ResourceSpec
-from autodist_core.cluster import Cluster
+from autodist_core.cluster.chief import Cluster
 from tests.cluster.leftovers import assert_nothing_came, running
 
 

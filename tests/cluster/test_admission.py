@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 from autodist_core import ResourceSpec
-from autodist_core.cluster import Cluster
-from autodist_core.cluster.probes import Listener, bind, reach
+from autodist_core.cluster.chief import Cluster
+from autodist_core.cluster.protocol.probes import Listener, bind, reach
 from tests.cluster.leftovers import assert_nothing_came, own_children, running
 from tests.network.lan import HIDDEN, ROOT
 
@@ -97,7 +97,7 @@ def test_a_stranger_who_came_before_the_filter_is_cut_off(network, programs, fam
 
 
 def test_a_port_of_somebody_else_cannot_be_filtered(network, programs):
-    from autodist_core.cluster.admission import admit_only
+    from autodist_core.cluster.on_node.admission import admit_only
 
     port = programs(network.hosts[0]).port
     with pytest.raises(OSError, match=f"^this process does not listen on port {port}$"):
@@ -154,7 +154,7 @@ def test_from_another_host_nobody_reaches_a_running_cluster_and_it_writes_no_fil
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n", b"[1, 2]\n", b"\xff\xfe\n", b'{"do":'])
 def test_an_agent_that_is_sent_garbage_ends_and_says_so(garbage):
-    command = [sys.executable, "-m", "autodist_core.cluster.agent"]
+    command = [sys.executable, "-m", "autodist_core.cluster.on_node.agent"]
     done = subprocess.run(command, input=garbage, capture_output=True, timeout=20, cwd=ROOT)
     assert done.returncode == 1
     shown = repr(garbage.splitlines(keepends=True)[0])

@@ -13,7 +13,7 @@ import keras
 import pytest
 
 from autodist_core import ResourceSpec
-from autodist_core.cluster.doctor import diagnose
+from autodist_core.cluster.doctor.diagnosis import diagnose
 from autodist_core.command_line import COMMANDS, main
 from autodist_keras import DistributedModel
 from tests.network.lan import ROOT

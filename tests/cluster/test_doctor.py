@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from autodist_core import LaunchError, ResourceSpec
-from autodist_core.cluster.launch import launch
+from autodist_core.cluster.chief.launch import launch
 from tests.cluster import until
 from tests.network.lan import ROOT
 

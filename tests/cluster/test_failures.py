@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core.cluster import fleet
+from autodist_core.cluster.chief import fleet
 from autodist_core.errors import NodeLostError
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
@@ -48,7 +48,7 @@ def nothing_stays(network):
     for host in network.hosts[1:]:
         host.mend()
         for pid, command in host.processes():
-            if "autodist_core.cluster.agent" in command:
+            if "autodist_core.cluster.on_node.agent" in command:
                 # It may end by itself meanwhile.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
@@ -57,7 +57,7 @@ def nothing_stays(network):
 
 def agents(host):
     """The agents of a host, by id."""
-    return [pid for pid, command in host.processes() if "autodist_core.cluster.agent" in command]
+    return [pid for pid, command in host.processes() if "autodist_core.cluster.on_node.agent" in command]
 
 
 def kill(host):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autodist_core import LaunchError
-from autodist_core.cluster import Cluster
+from autodist_core.cluster.chief import Cluster
 from tests.cluster.leftovers import assert_nothing_came, running
 from tests.cluster.refusals import occupied, refusal, spec, tool
 from tests.network.lan import ROOT

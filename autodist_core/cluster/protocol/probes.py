@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from autodist_core.cluster.admission import plain_address
+from autodist_core.cluster.on_node.admission import plain_address
 
 _NONCE, _PATIENCE = 32, 5.0
 _CHUNK = 1 << 18

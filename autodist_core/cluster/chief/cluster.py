@@ -10,8 +10,8 @@ import time
 from collections.abc import MutableMapping
 from concurrent.futures import Future, InvalidStateError
 
-from autodist_core.cluster.handle import AgentHandle
-from autodist_core.cluster.launch import Launched, launch, serve
+from autodist_core.cluster.agents.agent_handle import AgentHandle
+from autodist_core.cluster.chief.launch import Launched, launch, serve
 from autodist_core.errors import NodeLostError
 from autodist_core.resource_spec import ResourceSpec
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from autodist_core.cluster.handle import AgentHandle
+from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.resource_spec import Node
 
 CLOCK_SECONDS = 60.0

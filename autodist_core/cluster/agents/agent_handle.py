@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from autodist_core.cluster.messages import Lines, Message, Sender, Sink, received
+from autodist_core.cluster.protocol.messages import Lines, Message, Sender, Sink, received
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node
 
@@ -99,7 +99,7 @@ class ChildProcess:
 
 def child_agent(env: Mapping[str, str]) -> ChildProcess:
     """The chief's own agent."""
-    return ChildProcess([sys.executable, "-m", "autodist_core.cluster.agent"], env)
+    return ChildProcess([sys.executable, "-m", "autodist_core.cluster.on_node.agent"], env)
 
 
 class AgentHandle:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 
-from autodist_core.cluster.probes import bind, shake_hands
+from autodist_core.cluster.protocol.probes import bind, shake_hands
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import ResourceSpec
 
@@ -119,7 +119,7 @@ def _serve(connection: socket.socket) -> int:
     """One run: a process of its own, since a TensorFlow server cannot be stopped."""
     with connection:
         pipe = connection.fileno()
-        agent = subprocess.Popen([sys.executable, "-m", "autodist_core.cluster.agent"], stdin=pipe, stdout=pipe)
+        agent = subprocess.Popen([sys.executable, "-m", "autodist_core.cluster.on_node.agent"], stdin=pipe, stdout=pipe)
         try:
             while agent.poll() is None:
                 time.sleep(0.1)

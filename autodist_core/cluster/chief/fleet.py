@@ -6,7 +6,7 @@ import logging
 import time
 from numbers import Real
 
-from autodist_core.cluster.cluster import LOST_AFTER_SECONDS, Cluster
+from autodist_core.cluster.chief.cluster import LOST_AFTER_SECONDS, Cluster
 from autodist_core.errors import LaunchError, NodeLostError, ResourceSpecError, did_you_mean
 from autodist_core.interrupts import held
 from autodist_core.resource_spec import ResourceSpec

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import IO, Any
 
-from autodist_core.cluster.bare import import_server
-from autodist_core.cluster.machine import own_machine
-from autodist_core.cluster.messages import Message, Sender, received
-from autodist_core.cluster.probes import Listener, measure, reach
+from autodist_core.cluster.on_node.light_tensorflow import import_server
+from autodist_core.cluster.on_node.machine import own_machine
+from autodist_core.cluster.protocol.messages import Message, Sender, received
+from autodist_core.cluster.protocol.probes import Listener, measure, reach
 from autodist_core.errors import LaunchError
 
 BEAT_SECONDS = 1.0
@@ -66,7 +66,7 @@ class Agent:
     def serve(self, job: str, task: int, tasks: list[str], cpus: int, admitted: list[str]) -> Message:
         """Give the port to a TensorFlow server that admits these addresses only."""
         _import_tensorflow()
-        from autodist_core.cluster.server import start
+        from autodist_core.cluster.on_node.server import start
 
         if self._listener is not None:
             self._listener.close()

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autodist_core.cluster import probes
-from autodist_core.cluster.deadlines import Deadlines
-from autodist_core.cluster.fitness import unfit, why_silent
-from autodist_core.cluster.handle import AgentHandle, Process, child_agent
-from autodist_core.cluster.remote import RemoteAgent
-from autodist_core.cluster.report import NodeReport, Pair, Report
-from autodist_core.cluster.standing import StandingAgent
-from autodist_core.cluster.together import attempt, end
+from autodist_core.cluster.agents.agent_handle import AgentHandle, Process, child_agent
+from autodist_core.cluster.agents.deadlines import Deadlines
+from autodist_core.cluster.agents.in_parallel import attempt, end
+from autodist_core.cluster.agents.ssh_agent import RemoteAgent
+from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
+from autodist_core.cluster.doctor.requirements import unfit, why_silent
+from autodist_core.cluster.on_node.standby import StandingAgent
+from autodist_core.cluster.protocol import probes
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node, ResourceSpec, SSHGroup
 

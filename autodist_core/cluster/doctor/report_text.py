@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from autodist_core.cluster.report import NodeReport, Pair, Report
+from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
 
 _HEAD = ("", "node", "role", "ssh", "Python", "TensorFlow", "autodist-keras", "GPUs", "clock", "CPUs", "memory free")
 

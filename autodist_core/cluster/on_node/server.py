@@ -10,7 +10,7 @@ from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.python.training.server_lib import ClusterSpec
 from tensorflow.python.training.server_lib import Server as TensorFlowServer
 
-from autodist_core.cluster.admission import admit_only
+from autodist_core.cluster.on_node.admission import admit_only
 
 _PROXY = "grpc_proxy"
 

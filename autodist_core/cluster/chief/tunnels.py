@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autodist_core.cluster.handle import AgentHandle
+from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.errors import LaunchError
 
 LOOPBACK = "127.0.0.1"

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from autodist_core.cluster.handle import AgentHandle
+from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.errors import LaunchError
 
 S = TypeVar("S")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from autodist_core.cluster.deadlines import Deadlines
-from autodist_core.cluster.examination import KEEPALIVE_SECONDS, examine, port_range
-from autodist_core.cluster.handle import AgentHandle
-from autodist_core.cluster.together import attempt, end
-from autodist_core.cluster.tunnels import Tunnels
+from autodist_core.cluster.agents.agent_handle import AgentHandle
+from autodist_core.cluster.agents.deadlines import Deadlines
+from autodist_core.cluster.agents.in_parallel import attempt, end
+from autodist_core.cluster.chief.tunnels import Tunnels
+from autodist_core.cluster.doctor.examination import KEEPALIVE_SECONDS, examine, port_range
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import ResourceSpec
 

@@ -14,7 +14,7 @@ _KILL_SECONDS = 5.0
 # The shell says who it is and becomes the agent, so that one that never answers can be ended too.
 _AGENT = (
     r'set -- $(cat /proc/$$/stat 2>/dev/null); test "${22}" && echo "{\"pid\":$1,\"started\":${22}}"; '
-    "exec %s -m autodist_core.cluster.agent"
+    "exec %s -m autodist_core.cluster.on_node.agent"
 )
 
 
