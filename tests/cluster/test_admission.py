@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from autodist_core import ResourceSpec
 from autodist_core.cluster.chief import Cluster
-from autodist_core.cluster.protocol.probes import Listener, bind, reach
+from autodist_core.cluster.protocol.probes import Listener, reach
+from autodist_core.cluster.protocol.sockets import listening_socket
 from tests.cluster.leftovers import assert_nothing_came, own_children, running
 from tests.network.lan import HIDDEN, ROOT
 
@@ -178,11 +179,11 @@ def test_a_listener_of_another_run_refuses(network):
 
 def test_a_port_is_free_again_as_soon_as_nobody_listens_there():
     """The end that closes a connection first keeps its port for a minute, as the servers of a run that was ended do."""
-    with bind([]) as listener:
+    with listening_socket([]) as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as caller:
             listener.accept()[0].close()
             assert caller.recv(1) == b""
         with pytest.raises(OSError, match=f"^no port is free of {port}$"):
-            bind([port])
-    bind([port]).close()
+            listening_socket([port])
+    listening_socket([port]).close()

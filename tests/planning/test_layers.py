@@ -31,6 +31,17 @@ INSIDE = {
 # The modules that may import TensorFlow although they stand in a planning stage, and those that read messages.
 EDITING = ("autodist_core.step.editor", "autodist_core.step.index")
 READING_MESSAGES = ("autodist_core.step.graph_item", "autodist_core.strategy")
+# The folders of autodist_core.cluster in the order of the flow, each with the folders that it may import too.
+CLUSTER = {
+    "protocol": (),
+    "on_node": ("protocol",),
+    "ssh": (),
+    "agents": ("protocol", "ssh"),
+    "doctor": ("protocol", "agents"),
+    "chief": ("protocol", "agents", "doctor"),
+}
+# What imports TensorFlow in autodist_core.cluster.
+WITH_TENSORFLOW = ("autodist_core.cluster.on_node.light_tensorflow", "autodist_core.cluster.on_node.server")
 
 
 def modules(package):
@@ -117,6 +128,25 @@ def test_what_stays_at_the_edge(path):
             assert own in (*EDITING, "autodist_core.step.graph_item"), f"{own} imports {name}; planning does without"
 
 
+def folder(dotted):
+    """The folder of autodist_core.cluster in which a module lies; "" for the package itself and None elsewhere."""
+    if not f"{dotted}.".startswith("autodist_core.cluster."):
+        return None
+    return dotted.removeprefix("autodist_core.cluster").removeprefix(".").split(".")[0]
+
+
+@pytest.mark.parametrize("path", [path for path in CORE if folder(own_name(path)) is not None], ids=own_name)
+def test_a_folder_of_the_cluster_imports_earlier_folders_only(path):
+    own = own_name(path)
+    assert folder(own) in ("", *CLUSTER), f"{own} is in no folder of CLUSTER: say there where it stands in the flow"
+    for name in imports(path):
+        if folder(name) is not None:
+            allowed = (folder(own), *CLUSTER[folder(own)]) if folder(own) else ()
+            assert folder(name) in allowed, f"{own} imports {name}; its folder may not"
+        if name.split(".")[0] == "tensorflow":
+            assert own in WITH_TENSORFLOW, f"{own} imports {name}; only {' and '.join(WITH_TENSORFLOW)} do"
+
+
 @pytest.mark.parametrize("path", CORE, ids=own_name)
 def test_modules_stay_small(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
@@ -151,6 +181,19 @@ def test_planning_imports_no_tensorflow_and_takes_no_time():
     assert imported == "[]"
     # 81 plans and the imports take about 0.3 s on a quiet machine.
     assert float(seconds) < 3
+
+
+@pytest.mark.parametrize("name", ["agent", "standby"])
+def test_what_runs_on_a_node_stays_light(name):
+    """An agent imports TensorFlow when all nodes have reached each other, and never what only the chief runs."""
+    code = f"import sys, autodist_core.cluster.on_node.{name}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    loaded = set(run.stdout.split())
+    assert not {"tensorflow", "keras", "numpy", "paramiko"} & loaded
+    later = [f"autodist_core.{stage}" for stage in STAGES[STAGES.index("capture"):] if stage != "cluster"]
+    later += [f"autodist_core.cluster.{folder}" for folder in CLUSTER if folder not in ("protocol", "on_node")]
+    assert not [module for module in loaded if module.startswith(tuple(later))]
 
 
 def test_reaching_another_machine_imports_no_tensorflow():

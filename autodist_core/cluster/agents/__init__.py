@@ -2,10 +2,13 @@
 
 In reading order:
 
-- ``agent_handle``: orders and answers, signs of life, and the last lines of the agent's log.
-- ``ssh_agent``: an agent that this process starts on another machine over ssh.
-- ``in_parallel``: one action on several agents at the same time.
 - ``deadlines``: for how long the chief waits for each kind of answer.
+- ``agent_process``: what a handle needs of an agent's process: its pipes, its end, a way to kill it.
+- ``child_agent``, ``ssh_agent``, ``scheduled_agent``: a process of this machine, of another machine over ssh, and one
+  that a scheduler started.
+- ``start_agent``: which of the three a node gets.
+- ``agent_handle``: orders and answers, signs of life, and the last lines of the agent's log.
+- ``in_parallel``: one action on several agents at the same time.
 
 It imports ``protocol`` and ``ssh``. The folders ``doctor`` and ``chief`` import it.
 """

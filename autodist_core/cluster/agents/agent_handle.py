@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from autodist_core.cluster.protocol.messages import Lines, Message, Sender, Sink, received
+from autodist_core.cluster.agents.agent_process import AgentProcess
+from autodist_core.cluster.protocol.messages import Message, Sender, received
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node
 
@@ -27,85 +24,12 @@ if TYPE_CHECKING:  # paramiko is needed on the chief only, and agents import thi
 LOG_LINES = 20
 _USUAL = re.compile(r"WARNING: All log messages before|[IW]\d{4} \d\d:|E\d{4} \d\d:.*cuda")
 """What TensorFlow says at every start, and what is no reason for an end."""
-_END_SECONDS = 2.0
-
-
-class Process(Protocol):
-    """A running program and its pipes, here or over ssh."""
-
-    @property
-    def stdin(self) -> Sink:
-        """What it reads."""
-
-    @property
-    def stdout(self) -> Lines:
-        """What it answers."""
-
-    @property
-    def stderr(self) -> Lines:
-        """What it logs."""
-
-    @property
-    def connection(self) -> Connection | None:
-        """The ssh connection to where it runs, if there is one."""
-
-    def ending(self, timeout: float) -> str:
-        """How it ended, in words; empty if it still runs after that time."""
-
-    def kill(self, pid: int, started: int) -> None:
-        """End it at once: the process of that id that started at that tick; both are 0 if it has not said."""
-
-    def close(self) -> None:
-        """Let go of the pipes, and of the connection if there is one."""
-
-
-class ChildProcess:
-    """A program on this machine, as a child of this process."""
-
-    connection = None
-
-    def __init__(self, command: list[str], env: Mapping[str, str]) -> None:
-        # A group of its own: Ctrl-C in the terminal is for the user's program, which ends its agents in order.
-        self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **env},
-            start_new_session=True,
-        )
-        assert self._child.stdin and self._child.stdout and self._child.stderr
-        self.stdin, self.stdout, self.stderr = self._child.stdin, self._child.stdout, self._child.stderr
-
-    def ending(self, timeout: float) -> str:
-        """How it ended, in words; empty if it still runs after that time."""
-        try:
-            status = self._child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return ""
-        return f"its agent was killed by signal {-status}" if status < 0 else f"its agent ended (exit status {status})"
-
-    def kill(self, pid: int, started: int) -> None:
-        """End it at once."""
-        self._child.kill()
-
-    def close(self) -> None:
-        """Let go of the pipes, which ends an agent, and see its end."""
-        for stream in (self.stdin, self.stdout, self.stderr):
-            with contextlib.suppress(OSError):
-                stream.close()
-        try:
-            self._child.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
-
-
-def child_agent(env: Mapping[str, str]) -> ChildProcess:
-    """The chief's own agent."""
-    return ChildProcess([sys.executable, "-m", "autodist_core.cluster.on_node.agent"], env)
 
 
 class AgentHandle:
     """The chief's end of one agent."""
 
-    def __init__(self, node: Node, process: Process) -> None:
+    def __init__(self, node: Node, process: AgentProcess) -> None:
         self.node = node
         self.process = process
         self.last_heard = time.monotonic()

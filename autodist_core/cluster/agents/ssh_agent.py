@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Mapping
 
+from autodist_core.cluster.protocol.messages import AGENT_MODULE
 from autodist_core.errors import AutodistError
 from autodist_core.resource_spec import Node, SSHGroup
 
@@ -14,12 +15,12 @@ _KILL_SECONDS = 5.0
 # The shell says who it is and becomes the agent, so that one that never answers can be ended too.
 _AGENT = (
     r'set -- $(cat /proc/$$/stat 2>/dev/null); test "${22}" && echo "{\"pid\":$1,\"started\":${22}}"; '
-    "exec %s -m autodist_core.cluster.on_node.agent"
+    f"exec %s -m {AGENT_MODULE}"
 )
 
 
-class RemoteAgent:
-    """A `Process` of `handle` that runs elsewhere."""
+class SSHAgent:
+    """An `AgentProcess` that runs elsewhere."""
 
     def __init__(
         self, node: Node, group: SSHGroup, env: Mapping[str, str], deadline: float, keepalive: float

@@ -10,11 +10,12 @@ from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import attempt, end
 from autodist_core.cluster.chief.tunnels import Tunnels
-from autodist_core.cluster.doctor.examination import KEEPALIVE_SECONDS, examine, port_range
+from autodist_core.cluster.doctor.examination import KEEPALIVE_SECONDS, examine
+from autodist_core.cluster.protocol.sockets import bracketed
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import ResourceSpec
 
-__all__ = ["Launched", "bracketed", "end", "launch", "port_range", "serve"]
+__all__ = ["Launched", "launch", "serve"]
 
 T = TypeVar("T")
 
@@ -110,15 +111,6 @@ def serve(launched: Launched, job: str) -> None:
         )
 
     launched.each(start)
-
-
-def bracketed(address: str) -> str:
-    """An address before a colon and a port.
-
-    >>> bracketed("fd00::1"), bracketed("10.0.0.1")
-    ('[fd00::1]', '10.0.0.1')
-    """
-    return f"[{address}]" if ":" in address else address
 
 
 def _refused(problems: Mapping[str, Sequence[str]], nodes: int) -> LaunchError:

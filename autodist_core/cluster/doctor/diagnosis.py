@@ -13,8 +13,8 @@ from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import attempt, end
 from autodist_core.cluster.doctor.examination import examine, silent
 from autodist_core.cluster.doctor.report import Pair, Report
-from autodist_core.cluster.on_node.admission import plain_address
 from autodist_core.cluster.protocol.messages import Message
+from autodist_core.cluster.protocol.sockets import plain_address
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import ResourceSpec
 

@@ -12,16 +12,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autodist_core.cluster.agents.agent_handle import AgentHandle, Process, child_agent
+from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import attempt, end
-from autodist_core.cluster.agents.ssh_agent import RemoteAgent
+from autodist_core.cluster.agents.start_agent import start_agent
 from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
 from autodist_core.cluster.doctor.requirements import unfit, why_silent
-from autodist_core.cluster.on_node.standby import StandingAgent
 from autodist_core.cluster.protocol import probes
 from autodist_core.errors import LaunchError
-from autodist_core.resource_spec import Node, ResourceSpec, SSHGroup
+from autodist_core.resource_spec import Node, ResourceSpec
 
 KEEPALIVE_SECONDS = 10.0
 
@@ -136,7 +135,7 @@ class _Examiner:
     def _start(self, node: Node) -> None:
         begin = time.monotonic()
         try:
-            process = _process(node, self.spec.ssh_group(node), self._deadlines, self.keepalive)
+            process = start_agent(node, self.spec.ssh_group(node), self._deadlines, self.keepalive)
         except LaunchError as error:
             self._note(node, error.reason)
             return
@@ -193,14 +192,3 @@ class _Examiner:
 
 def _pair(source: Node, target: Node, problem: str) -> Pair:
     return Pair(source.address, target.address, min(source.network_bandwidth, target.network_bandwidth), problem)
-
-
-def _process(node: Node, group: SSHGroup, deadlines: Deadlines, keepalive: float) -> Process:
-    env = {"TF_CPP_MIN_LOG_LEVEL": "1", **dict(group.shared_envs)}
-    if not node.gpus:
-        env["CUDA_VISIBLE_DEVICES"] = "-1"
-    if node.chief:
-        return child_agent(env)
-    if node.agent_port is not None:
-        return StandingAgent(node.address, node.agent_port, deadlines.standing)
-    return RemoteAgent(node, group, env, deadlines.connect, keepalive)

@@ -15,6 +15,8 @@ import struct
 import time
 from collections.abc import Iterable, Iterator
 
+from autodist_core.cluster.protocol.sockets import plain_address
+
 _SO_ATTACH_FILTER = 26
 _NETWORK = 0xFFF00000  # offsets from here on count from the IP header
 _LOAD_BYTE, _LOAD_WORD, _AND, _JUMP, _JUMP_EQUAL, _RETURN = 0x30, 0x20, 0x54, 0x05, 0x15, 0x06
@@ -122,13 +124,3 @@ def _peer(sock: socket.socket) -> ipaddress.IPv4Address | ipaddress.IPv6Address 
         return plain_address(sock.getpeername()[0])
     except OSError:
         return None
-
-
-def plain_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address as packets carry it: without a zone, and IPv4 where IPv6 only wraps it.
-
-    >>> plain_address("::ffff:10.0.0.1"), plain_address("fe80::1%eth0")
-    (IPv4Address('10.0.0.1'), IPv6Address('fe80::1'))
-    """
-    address = ipaddress.ip_address(text.partition("%")[0])
-    return getattr(address, "ipv4_mapped", None) or address

@@ -6,9 +6,7 @@ path. An agent serves one run and ends; `stand_by` starts another for the next o
 
 from __future__ import annotations
 
-import io
 import logging
-import os
 import signal
 import socket
 import subprocess
@@ -16,53 +14,15 @@ import sys
 import threading
 import time
 
-from autodist_core.cluster.protocol.probes import bind, shake_hands
-from autodist_core.errors import LaunchError
+from autodist_core.cluster.protocol.handshake import job_secret, shake_hands
+from autodist_core.cluster.protocol.messages import AGENT_MODULE
+from autodist_core.cluster.protocol.sockets import listening_socket
 from autodist_core.resource_spec import ResourceSpec
 
 _log = logging.getLogger("autodist")
 
-SECRET = "AUTODIST_SECRET"
 WAIT_SECONDS, LINGER_SECONDS = 600.0, 30.0
 _PATIENCE, _GRACE = 10.0, 5.0
-
-
-def secret() -> bytes:
-    """The secret that the processes of a job share."""
-    text = os.environ.get(SECRET, "")
-    if len(text) < 16:
-        raise LaunchError(
-            "",
-            f"{SECRET} is {'too short' if text else 'not set'}: agents that a scheduler starts and their chief need "
-            "the same one, of at least 16 characters, in their environment. In a batch script, before they start: "
-            f"export {SECRET}=$(openssl rand -hex 32)"
-        )
-    return text.encode()
-
-
-class StandingAgent:
-    """The chief's connection to an agent that waits at a port: a `Process` by its pipes."""
-
-    connection = None
-
-    def __init__(self, address: str, port: int, deadline: float) -> None:
-        self._socket = _connect(address, port, deadline)
-        self.stdin = self._socket.makefile("wb", buffering=0)
-        self.stdout = self._socket.makefile("rb")
-        # What it logs stands in the scheduler's log of that node.
-        self.stderr = io.BytesIO()
-
-    def ending(self, timeout: float) -> str:
-        """How it ended: not known from here."""
-        return "its agent ended, or the connection to it (the scheduler's log of that node may say why)"
-
-    def kill(self, pid: int, started: int) -> None:
-        """What waits there ends an agent whose chief has hung up."""
-
-    def close(self) -> None:
-        """Hang up."""
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
 
 
 def stand_by_unless_chief(spec: ResourceSpec) -> None:
@@ -82,7 +42,7 @@ def stand_by(port: int, wait: float = WAIT_SECONDS, linger: float = LINGER_SECON
     The first chief may take `wait` seconds to come, and so may one that comes again after its connection broke; after
     a run that ended in order, the next one has `linger` seconds.
     """
-    known, listener = secret(), bind([port])
+    known, listener = job_secret(), listening_socket([port])
     if threading.current_thread() is threading.main_thread():
         # A scheduler ends a job by this signal: the agent goes with the one who stands by for it.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -119,7 +79,7 @@ def _serve(connection: socket.socket) -> int:
     """One run: a process of its own, since a TensorFlow server cannot be stopped."""
     with connection:
         pipe = connection.fileno()
-        agent = subprocess.Popen([sys.executable, "-m", "autodist_core.cluster.on_node.agent"], stdin=pipe, stdout=pipe)
+        agent = subprocess.Popen([sys.executable, "-m", AGENT_MODULE], stdin=pipe, stdout=pipe)
         try:
             while agent.poll() is None:
                 time.sleep(0.1)
@@ -139,30 +99,3 @@ def _hung_up(connection: socket.socket) -> bool:
         return False
     except OSError:
         return True
-
-
-def _connect(address: str, port: int, deadline: float) -> socket.socket:
-    """A connection to an agent, which may still be on its way."""
-    known, end = secret(), time.monotonic() + deadline
-    while True:
-        try:
-            connection = socket.create_connection((address, port), timeout=_PATIENCE)
-            try:
-                shake_hands(connection, known, b"chief", b"agent")
-                connection.settimeout(None)
-                return connection
-            except BaseException:
-                connection.close()
-                raise
-        except ValueError:
-            raise LaunchError(
-                address, f"what answers on port {port} is no agent of this job: is {SECRET} the same there?"
-            ) from None
-        except OSError as error:
-            if time.monotonic() > end:
-                raise LaunchError(
-                    address,
-                    f"no agent answered on port {port} within {deadline:.0f} s ({error.strerror or error}): the "
-                    "scheduler starts it with 'autodist agent', or with the same script",
-                ) from None
-            time.sleep(0.5)

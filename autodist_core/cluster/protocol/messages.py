@@ -12,6 +12,9 @@ from typing import Any, Protocol
 
 Message = dict[str, Any]
 
+AGENT_MODULE = "autodist_core.cluster.on_node.agent"
+"""The module that a Python interpreter runs as an agent."""
+
 
 class Lines(Protocol):
     """What is read line by line; an empty line is its end."""

@@ -5,9 +5,6 @@ Both ends prove that they belong to this run: each answers the other's random nu
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import os
 import socket
 import threading
 import time
@@ -15,9 +12,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from autodist_core.cluster.on_node.admission import plain_address
+from autodist_core.cluster.protocol.handshake import receive_exactly, shake_hands
+from autodist_core.cluster.protocol.sockets import listening_socket, plain_address
 
-_NONCE, _PATIENCE = 32, 5.0
+_PATIENCE = 5.0
 _CHUNK = 1 << 18
 _REMEDY = "Let the firewalls between the nodes pass the ports of AUTODIST_PORTS, or correct the address"
 
@@ -28,7 +26,7 @@ class Listener:
     def __init__(self, secret: str, ports: Sequence[int] = ()) -> None:
         self._secret = secret.encode()
         self._visitors: dict[str, None] = {}
-        self._socket = bind(ports)
+        self._socket = listening_socket(ports)
         self.port: int = self._socket.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -135,52 +133,8 @@ def _connect(secret: str, peer: tuple[str, int], seconds: float) -> socket.socke
     connection = socket.create_connection(peer, timeout=seconds)
     try:
         shake_hands(connection, secret.encode(), b"caller", b"listener")
-        _exactly(connection, 1)  # the visit is noted
+        receive_exactly(connection, 1)  # the visit is noted
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def shake_hands(connection: socket.socket, secret: bytes, own: bytes, other: bytes) -> None:
-    """Each sends a random number and proves, by the answer to the other's, that it knows the secret."""
-    mine = os.urandom(_NONCE)
-    connection.sendall(mine)
-    theirs = _exactly(connection, _NONCE)
-    connection.sendall(_proof(secret, own, theirs))
-    if not hmac.compare_digest(_exactly(connection, 32), _proof(secret, other, mine)):
-        raise ValueError("something answers there that is not of this run")
-
-
-def _proof(secret: bytes, role: bytes, nonce: bytes) -> bytes:
-    return hmac.new(secret, role + nonce, hashlib.sha256).digest()
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = connection.recv(count - len(data))
-        if not more:
-            raise ValueError("something answers there that is not of this run")
-        data += more
-    return data
-
-
-def bind(ports: Sequence[int]) -> socket.socket:
-    """A listening socket on both families, on the first free one of these ports or on any."""
-    taken: list[int] = []
-    for port in ports or [0]:
-        listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
-        try:
-            # What is left of connections that have ended does not count; somebody who listens does.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if listener.family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listener.bind(("::" if listener.family == socket.AF_INET6 else "0.0.0.0", port))
-            listener.listen(128)
-            return listener
-        except OSError:
-            listener.close()
-            taken.append(port)
-    few = ", ".join(map(str, taken[:5])) + (" ..." if len(taken) > 5 else "")
-    raise OSError(f"no port is free of {few}")

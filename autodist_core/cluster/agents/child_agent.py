@@ -1,0 +1,51 @@
+"""The chief's own agent: a child of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from autodist_core.cluster.protocol.messages import AGENT_MODULE
+
+_END_SECONDS = 2.0
+
+
+class ChildAgent:
+    """A program on this machine, as a child of this process."""
+
+    connection = None
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        # A group of its own: Ctrl-C in the terminal is for the user's program, which ends its agents in order.
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", AGENT_MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env={**os.environ, **env}, start_new_session=True,
+        )
+        assert self._child.stdin and self._child.stdout and self._child.stderr
+        self.stdin, self.stdout, self.stderr = self._child.stdin, self._child.stdout, self._child.stderr
+
+    def ending(self, timeout: float) -> str:
+        """How it ended, in words; empty if it still runs after that time."""
+        try:
+            status = self._child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return ""
+        return f"its agent was killed by signal {-status}" if status < 0 else f"its agent ended (exit status {status})"
+
+    def kill(self, pid: int, started: int) -> None:
+        """End it at once."""
+        self._child.kill()
+
+    def close(self) -> None:
+        """Let go of the pipes, which ends an agent, and see its end."""
+        for stream in (self.stdin, self.stdout, self.stderr):
+            with contextlib.suppress(OSError):
+                stream.close()
+        try:
+            self._child.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()

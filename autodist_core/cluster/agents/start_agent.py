@@ -1,0 +1,26 @@
+"""Start the agent of one node in the way that its place in the cluster asks for."""
+
+from __future__ import annotations
+
+from autodist_core.cluster.agents.agent_process import AgentProcess
+from autodist_core.cluster.agents.child_agent import ChildAgent
+from autodist_core.cluster.agents.deadlines import Deadlines
+from autodist_core.cluster.agents.scheduled_agent import ScheduledAgent
+from autodist_core.cluster.agents.ssh_agent import SSHAgent
+from autodist_core.resource_spec import Node, SSHGroup
+
+
+def start_agent(node: Node, group: SSHGroup, deadlines: Deadlines, keepalive: float) -> AgentProcess:
+    """Start the agent of a node, or connect to the one that a scheduler started there.
+
+    The chief's own agent is a child of this process. `keepalive` is the time in seconds after which a silent ssh
+    connection is given up.
+    """
+    env = {"TF_CPP_MIN_LOG_LEVEL": "1", **dict(group.shared_envs)}
+    if not node.gpus:
+        env["CUDA_VISIBLE_DEVICES"] = "-1"
+    if node.chief:
+        return ChildAgent(env)
+    if node.agent_port is not None:
+        return ScheduledAgent(node.address, node.agent_port, deadlines.standing)
+    return SSHAgent(node, group, env, deadlines.connect, keepalive)

@@ -1,0 +1,46 @@
+"""Addresses as packets carry them and as TensorFlow writes them, and sockets that listen."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Sequence
+
+
+def plain_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address as packets carry it: without a zone, and IPv4 where IPv6 only wraps it.
+
+    >>> plain_address("::ffff:10.0.0.1"), plain_address("fe80::1%eth0")
+    (IPv4Address('10.0.0.1'), IPv6Address('fe80::1'))
+    """
+    address = ipaddress.ip_address(text.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def bracketed(address: str) -> str:
+    """An address before a colon and a port.
+
+    >>> bracketed("fd00::1"), bracketed("10.0.0.1")
+    ('[fd00::1]', '10.0.0.1')
+    """
+    return f"[{address}]" if ":" in address else address
+
+
+def listening_socket(ports: Sequence[int]) -> socket.socket:
+    """A listening socket on both families, on the first free one of these ports or on any."""
+    taken: list[int] = []
+    for port in ports or [0]:
+        listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
+        try:
+            # What is left of connections that have ended does not count; somebody who listens does.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if listener.family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind(("::" if listener.family == socket.AF_INET6 else "0.0.0.0", port))
+            listener.listen(128)
+            return listener
+        except OSError:
+            listener.close()
+            taken.append(port)
+    few = ", ".join(map(str, taken[:5])) + (" ..." if len(taken) > 5 else "")
+    raise OSError(f"no port is free of {few}")
