@@ -20,8 +20,8 @@ from autodist_core.capture.traced import Marked, Source, Traced, name_of
 from autodist_core.capture.traversal import computed_from
 from autodist_core.errors import CaptureError
 from autodist_core.step import editor
-from autodist_core.step.editor import Editor
-from autodist_core.step.graph_item import UPDATE, GraphItem, Table, Tensor, Variable
+from autodist_core.step.editor import UPDATE, Editor
+from autodist_core.step.graph_item import GraphItem, Table, Tensor, Variable
 
 __all__ = ["Marked", "Source", "Traced", "capture", "computed_from"]
 

@@ -14,13 +14,15 @@ import tensorflow as tf
 
 from autodist_core.errors import AutodistError, KernelError
 from autodist_core.kernel.added_variables import Kept, Remembered
+from autodist_core.kernel.analysis.distributable import require_distributable
+from autodist_core.kernel.analysis.gradient_flow import after_update, handed_back
 from autodist_core.kernel.analysis.products import Product, products, with_weights
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Copy, Owner, Placement, Replica
 from autodist_core.step import editor
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient, GraphItem
-from autodist_core.step.index import Captured, check
+from autodist_core.step.index import StepIndex
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Rows:
 class Draft:
     """A distributed step under construction; the `active` replicas have examples, the others take an idle step."""
 
-    captured: Captured
+    captured: StepIndex
     placement: Placement
     active: tuple[int, ...]
     editor: Editor
@@ -66,8 +68,8 @@ class Draft:
         item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None, sizes: Sequence[int] = ()
     ) -> Draft:
         """An empty draft of a captured step."""
-        captured = Captured(item)
-        check(captured)
+        captured = StepIndex(item)
+        require_distributable(captured)
         graph = captured.graph
         count = len(placement.replicas) if active is None else active
         indices = tuple(range(count)) if isinstance(count, int) else tuple(count)
@@ -79,12 +81,12 @@ class Draft:
     @property
     def late(self) -> frozenset[str]:
         """The captured nodes that wait for the whole batch's gradients; none where each replica goes by its own."""
-        return frozenset() if self.placement.loose else self.captured.late
+        return frozenset() if self.placement.loose else after_update(self.captured)
 
     @property
     def handed_back(self) -> tuple[str, ...]:
         """What late nodes and results take from the update."""
-        return () if self.placement.loose else self.captured.handed_back
+        return () if self.placement.loose else handed_back(self.captured)
 
     @property
     def busy(self) -> tuple[Replica, ...]:
@@ -267,12 +269,12 @@ def copied(replica: Replica, name: str) -> str:
     return f"{replica.prefix}/{name}"
 
 
-def gradient_type(captured: Captured, gradient: Gradient) -> tf.DType:
+def gradient_type(captured: StepIndex, gradient: Gradient) -> tf.DType:
     """The type of a gradient's values."""
     return tf.as_dtype(captured.nodes[editor.node_of(gradient.values)].attr["T"].type)
 
 
-def output_type_of_indices(captured: Captured, gradient: Gradient) -> tf.DType:
+def output_type_of_indices(captured: StepIndex, gradient: Gradient) -> tf.DType:
     """The type of a sparse gradient's row indices."""
     return tf.as_dtype(captured.nodes[editor.node_of(gradient.indices)].attr["T"].type)
 

@@ -16,12 +16,14 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.errors import CaptureError
+from autodist_core.kernel.analysis.distributable import require_distributable
+from autodist_core.kernel.analysis.shapes import static_shapes
 from autodist_core.kernel.splitting.separable import MEETING_ELEMENTS, Splitting, cut_axis, reduced_axes, splitting
 from autodist_core.kernel.splitting.shard_lookups import Ids, look_up
 from autodist_core.step import editor
-from autodist_core.step.editor import Editor
-from autodist_core.step.graph_item import BRANCH, UPDATE, Gradient, GraphItem, Variable
-from autodist_core.step.index import Captured, check, output_type
+from autodist_core.step.editor import BRANCH, UPDATE, Editor
+from autodist_core.step.graph_item import Gradient, GraphItem, Variable
+from autodist_core.step.index import StepIndex, output_type
 from autodist_core.strategy.compiler import Shard, VariablePlan
 from autodist_core.strategy.partition import PartitionerConfig
 
@@ -50,7 +52,7 @@ class VariablePartitioner:
     @staticmethod
     def of(item: GraphItem, plans: Iterable[VariablePlan]) -> VariablePartitioner:
         """The partitioner of a train step; a variable whose update needs it whole stays so."""
-        captured = Captured(item)
+        captured = StepIndex(item)
         wanted = {plan.variable.name: plan for plan in plans}
         found = {name: splitting(captured, name, plan.axis or 0) for name, plan in wanted.items()}
         whole = {name: split.obstacle for name, split in found.items() if split.obstacle} | _mixed(found)
@@ -65,7 +67,7 @@ class VariablePartitioner:
             return item
         rewrite = _Rewrite(self, item)
         # Split, a variable that compute writes too would look like two.
-        check(rewrite.captured)
+        require_distributable(rewrite.captured)
         return rewrite.run()
 
 
@@ -80,7 +82,7 @@ def _mixed(found: Mapping[str, Splitting]) -> dict[str, str]:
             for node, names in shared.items() for name in names}
 
 
-def _is_only_looked_up(captured: Captured, name: str) -> bool:
+def _is_only_looked_up(captured: StepIndex, name: str) -> bool:
     if not captured.variables[name].is_sparse:
         return False
     ops = {
@@ -95,7 +97,7 @@ class _Rewrite:
 
     def __init__(self, partitioner: VariablePartitioner, item: GraphItem) -> None:
         self.item = item
-        self.captured = Captured(item)
+        self.captured = StepIndex(item)
         self.editor = Editor(self.captured.graph.library, self.captured.graph.versions)
         self.looked_up = partitioner.looked_up
         self.plans = partitioner.plans
@@ -236,7 +238,7 @@ class _Rewrite:
         position = cut_axis(self.captured, source, shape, axis)
         if position is None or position < 0:
             return source
-        found = list(self.captured.shapes[source])
+        found = list(static_shapes(self.captured)[source])
         begin = [shard.offset if place == position else 0 for place in range(len(found))]
         found[position] = shard.size
         producer, output = editor.split(source)
@@ -355,7 +357,8 @@ class _Rewrite:
                 f"{node.name!r} ({node.op}) reads {name!r} otherwise than by looking up rows or reading all of it, and "
                 "the variable is split over servers. Leave it whole, or use AllReduce for it."
             )
-        ids = Ids(node.input[1], tf.as_dtype(node.attr["Tindices"].type), self.captured.shapes.get(node.input[1]))
+        shape = static_shapes(self.captured).get(node.input[1])
+        ids = Ids(node.input[1], tf.as_dtype(node.attr["Tindices"].type), shape)
         look_up(
             self.editor, ids, plan, variable.shape, node.name, dtype,
             lambda index, wanted: self.editor.copy_whole(

@@ -15,9 +15,13 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, tensor_pb2
 
 from autodist_core.errors import KernelError
-from autodist_core.step.graph_item import BRANCH, UPDATE
 
 ORDER = "_order"
+"""Attribute of a node that touches a variable: the time at which it does."""
+UPDATE = "_update"
+"""Attribute of a captured node that belongs to the update: which of the step's updates it is."""
+BRANCH = "_branch"
+"""Attribute of an update's node that runs in one branch of a conditional: the pivots of the branches around it."""
 _OURS = (ORDER, UPDATE, BRANCH)
 
 

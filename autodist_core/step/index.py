@@ -1,7 +1,10 @@
-"""What the kernels need to know of a captured step: who feeds whom, who touches which variable, what is update.
+"""The index of a captured step: which node reads which, which node touches which variable, which nodes are the update.
 
-A frozen reading of a GraphItem, made once and shared by all kernels. Nodes stand in creation order, and their index in
-that order is the time at which they touch a variable.
+A StepIndex is made from a GraphItem and is not changed. Nodes stand in creation order. The position of a node in that
+order is the time at which it touches a variable.
+
+What has to be computed beyond that is an analysis: a function of the index, whose result is kept with the index (see
+`analysis` below, and `autodist_core.kernel.analysis`).
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
@@ -17,11 +21,12 @@ from tensorflow.python.framework import op_def_registry
 
 from autodist_core.errors import CaptureError
 from autodist_core.step import editor
-from autodist_core.step.graph_item import UPDATE, GraphItem, Variable
+from autodist_core.step.editor import UPDATE
+from autodist_core.step.graph_item import GraphItem
 
+_Result = TypeVar("_Result")
 _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
 _RESOURCE = tf.resource.as_datatype_enum
-COLLECTED = ("sum", "mean", "only_first_replica")
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,17 @@ def accesses(node: node_def_pb2.NodeDef, handles: Callable[[str], str | None]) -
     return tuple(found)
 
 
-class Captured:
-    """A captured step, indexed."""
+class StepIndex:
+    """A captured step, indexed.
+
+    >>> from autodist_core import GraphItem
+    >>> graph = editor.Editor()
+    >>> graph.add("Placeholder", "x", dtype=tf.float32), graph.add("Neg", "y", ["x"], T=tf.float32)
+    ('x', 'y')
+    >>> step = StepIndex(GraphItem((), outputs=("y",), graph_bytes=graph.graph_def().SerializeToString()))
+    >>> step.sources("y"), step.in_order({"y", "x"}), step.alive
+    (['x'], ['x', 'y'], frozenset({...}))
+    """
 
     def __init__(self, item: GraphItem) -> None:
         self.item = item
@@ -65,10 +79,13 @@ class Captured:
         self.touches = {
             node.name: found for node in self.graph.node if (found := accesses(node, self.handle_of.get))
         }
+        self._analyses: dict[Callable[[StepIndex], Any], Any] = {}
 
-    def variable_of(self, name: str) -> Variable:
-        """The variable of that name."""
-        return self.variables[name]
+    def result_of(self, analyse: Callable[[StepIndex], _Result]) -> _Result:
+        """What an analysis says of this step; it runs when it is asked for first."""
+        if analyse not in self._analyses:
+            self._analyses[analyse] = analyse(self)
+        return self._analyses[analyse]
 
     def is_update(self, node: str) -> bool:
         """Whether a node belongs to the update rather than to compute."""
@@ -88,12 +105,6 @@ class Captured:
         """The nodes on which a node depends: those whose values it reads, and its branch's pivots."""
         node = self.nodes[name]
         return [*(editor.node_of(source) for source in editor.data_inputs(node)), *editor.branch_of(node)]
-
-    def _values(self, name: str) -> list[str]:
-        """The nodes that go into a node's value, whichever branch is taken."""
-        node = self.nodes[name]
-        inputs = [editor.node_of(source) for source in editor.data_inputs(node)]
-        return inputs[:1] if node.op == "Switch" else inputs
 
     def cone(
         self, roots: Iterable[str], stop: Callable[[str], bool] = lambda _: False,
@@ -122,37 +133,11 @@ class Captured:
         return hashlib.sha256(self.item.graph_bytes).hexdigest()[:16]
 
     @cached_property
-    def alive(self) -> set[str]:
+    def alive(self) -> frozenset[str]:
         """The nodes that a step has any use for."""
         writes = [name for name, touched in self.touches.items() if any(touch.writes for touch in touched)]
         outputs = [editor.node_of(name) for name in self.item.outputs]
-        return self.cone([*writes, *outputs, *self.item.targets, *self.markers])
-
-    @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The static shapes of captured tensors, where TensorFlow can tell them."""
-        return {
-            name: tuple(shape.as_list()) for name, shape in self.partial_shapes.items() if shape.is_fully_defined()
-        }
-
-    @cached_property
-    def partial_shapes(self) -> dict[str, tf.TensorShape]:
-        """What TensorFlow can tell of the shapes of captured tensors."""
-        known = editor.Editor(self.graph.library, self.graph.versions)
-        for node in self.graph.node:
-            if node.name in self.handle_of:
-                variable = self.variables[self.handle_of[node.name]]
-                known.add(
-                    "VarHandleOp", node.name, dtype=tf.as_dtype(variable.dtype), shape=tf.TensorShape(variable.shape)
-                )
-            else:
-                known.merge([node])
-        with tf.Graph().as_default() as graph:
-            tf.graph_util.import_graph_def(known.graph_def(), name="")
-        return {
-            editor.canonical(tensor.name): tensor.shape
-            for operation in graph.get_operations() for tensor in operation.outputs
-        }
+        return frozenset(self.cone([*writes, *outputs, *self.item.targets, *self.markers]))
 
     @cached_property
     def read_by_compute(self) -> frozenset[str]:
@@ -160,34 +145,6 @@ class Captured:
         return frozenset(
             touch.variable for node, found in self.touches.items() if not self.is_update(node) for touch in found
         )
-
-    @cached_property
-    def late(self) -> frozenset[str]:
-        """The nodes of compute made of gradients, or of what was left of these in a variable, and not on to another."""
-        before = self.cone(self.markers)
-        return frozenset(name for name in self._made_of_gradients if not self.is_update(name) and name not in before)
-
-    @cached_property
-    def handed_back(self) -> tuple[str, ...]:
-        """Gradients, and what the update makes of them, that late nodes read or that are the step's results."""
-        read = {editor.node_of(source) for name in self.late for source in editor.data_inputs(self.nodes[name])}
-        read.update(editor.node_of(name) for name in self.item.outputs)
-        made = {name for name in self._made_of_gradients if self.is_update(name)}
-        return tuple(self.in_order(read & (made | self.markers.keys())))
-
-    @cached_property
-    def _made_of_gradients(self) -> frozenset[str]:
-        found: set[str] = set()
-        written: set[str] = set()
-        for name in self.index:
-            if name in self.markers:
-                continue
-            touched = () if self.is_update(name) else self.touches.get(name, ())
-            reads = any(not touch.writes and touch.variable in written for touch in touched)
-            if reads or any(source in found or source in self.markers for source in self.sources(name)):
-                found.add(name)
-                written.update(touch.variable for touch in touched if touch.writes)
-        return frozenset(found)
 
     def written_in(self, occurrence: int) -> frozenset[str]:
         """The variables that one of the step's updates writes."""
@@ -203,39 +160,6 @@ class Captured:
         """Variables that compute writes."""
         return self._written(lambda node: not self.is_update(node))
 
-    @cached_property
-    def reads_own(self) -> dict[str, str]:
-        """Nodes that read a variable while its copies differ between replicas, and the variable.
-
-        They do where compute has written it from the batch in this step; sums are on the first replica only.
-        """
-        inputs = {editor.node_of(tensor.name) for tensor in self.item.inputs} | {self.item.examples}
-        equal = self.markers.keys() | set(self.item.cross_replica_sums)
-        apart = {name for name, variable in self.variables.items() if variable.aggregation == "sum"}
-        differing: set[str] = set()
-        found: dict[str, str] = {}
-        for name in self.index:
-            touched = self.touches.get(name, ())
-            for touch in touched:
-                if touch.variable in apart:
-                    found[name] = touch.variable
-            differs = name in inputs or name in found or any(source in differing for source in self.sources(name))
-            if differs and name not in equal:
-                differing.add(name)
-            if not self.is_update(name):
-                apart.update(touch.variable for touch in touched if touch.writes and name in differing)
-        return found
-
-    @cached_property
-    def first_written(self) -> dict[str, int]:
-        """The time at which compute first writes a variable."""
-        found: dict[str, int] = {}
-        for node in self.in_order(self.touches):
-            for touch in self.touches[node]:
-                if touch.writes and not self.is_update(node):
-                    found.setdefault(touch.variable, self.index[node])
-        return found
-
     def _written(self, where: Callable[[str], bool]) -> frozenset[str]:
         return frozenset(
             touch.variable for node, found in self.touches.items() if where(node) for touch in found if touch.writes
@@ -248,75 +172,6 @@ class Captured:
         for gradient in self.item.gradients:
             found[gradient.variable] = (*found.get(gradient.variable, ()), gradient.occurrence)
         return found
-
-    @cached_property
-    def slots(self) -> dict[str, str]:
-        """Optimizer variables that belong to one trained variable, and that variable.
-
-        A slot's new value depends on the gradient or the value of one variable only. Where it depends on several (a
-        global norm), shape and name decide; where they do not either, every owner keeps a copy.
-        """
-        return {name: owners[0] for name, owners in self._owners_of_written.items() if len(owners) == 1}
-
-    @cached_property
-    def shared(self) -> frozenset[str]:
-        """State that belongs to no single variable: iterations, learning rate, loss scale, a norm of all gradients."""
-        return self.written_by_update - set(self.trained) - set(self.slots)
-
-    @cached_property
-    def _owners_of_written(self) -> dict[str, tuple[str, ...]]:
-        written = sorted(self.written_by_update - set(self.trained))
-        direct = {name: self._read_for(name) for name in written}
-        # A slot may be computed from another slot rather than from the gradient (Adafactor's velocity).
-        found = {name: {head for head in direct[name] if head in self.trained} for name in written}
-        growing = True
-        while growing:
-            growing = False
-            for name in written:
-                reached = set().union(*(found[other] for other in direct[name] if other in found))
-                growing |= not reached <= found[name]
-                found[name] |= reached
-        return {name: tuple(self._closest(name, self._in_variable_order(found[name]))) for name in written}
-
-    def _read_for(self, name: str) -> set[str]:
-        """The variables whose gradient or value goes into what the update writes to a variable."""
-        writers = [
-            node for node, touched in self.touches.items()
-            if self.is_update(node) and any(touch.variable == name and touch.writes for touch in touched)
-        ]
-        cone = self.cone(writers, self.markers.__contains__, self._values)
-        found = {self.markers[node].variable for node in cone if node in self.markers}
-        for node in cone:
-            if self.is_update(node) and node not in writers:
-                found.update(touch.variable for touch in self.touches.get(node, ()))
-        return found
-
-    def _closest(self, name: str, owners: list[str]) -> list[str]:
-        """Of several trained variables, the one of a slot's shape that its name contains; all where none stands out."""
-        if len(owners) < 2:
-            return owners
-        # An operation that writes a slot together with a variable says whose it is.
-        beside = {
-            touch.variable for touched in self.touches.values() if any(other.variable == name for other in touched)
-            for touch in touched
-        }.intersection(owners)
-        if len(beside) == 1:
-            return list(beside)
-        shape, (whole, part) = self.variables[name].shape, self._whole_and_part(name)
-        named = [
-            owner for owner in owners if self.variables[owner].shape == shape
-            and self._whole_and_part(owner)[1] == part
-            and self._whole_and_part(owner)[0].replace("/", "_") in whole
-        ]
-        longest = max((len(owner) for owner in named), default=0)
-        return [owner for owner in named if len(owner) == longest] or owners
-
-    def _whole_and_part(self, name: str) -> tuple[str, str]:
-        whole = self.variables[name].part_of or name
-        return whole, name.removeprefix(whole)
-
-    def _in_variable_order(self, names: set[str]) -> list[str]:
-        return [variable.name for variable in self.item.variables if variable.name in names]
 
     def last_of_update(self, occurrence: int) -> int:
         """The time of an update's last write: what is logged of its gradients may be computed long after."""
@@ -332,23 +187,25 @@ class Captured:
         return tuple(sorted(set(self.update_of.values())))
 
 
-def check(captured: Captured) -> None:
-    """Raise a CaptureError that lists everything in a captured step that cannot be distributed."""
-    problems = [
-        f"trainable variable {name!r} is written outside an optimizer; let optimizer.apply do it, or make it "
-        "non-trainable (where a layer's call writes it, as SpectralNormalization's does: freeze or replace that layer)"
-        for name in sorted(captured.written_by_compute & set(captured.trained))
-    ]
-    problems += [
-        f"optimizer variable {name!r} is written outside optimizer.apply; use a learning rate schedule, or change it "
-        "between steps, in a callback"
-        for name in sorted(captured.written_by_compute) if captured.variables[name].kind == "optimizer"
-    ]
-    for name, occurrences in captured.trained.items():
-        if len(set(occurrences)) != len(occurrences):
-            problems.append(f"variable {name!r} gets two gradients in one apply")
-    if problems:
-        raise CaptureError("this training step cannot be distributed: " + "; ".join(problems) + ".")
+def analysis(analyse: Callable[[StepIndex], _Result]) -> Callable[[StepIndex], _Result]:
+    """Make a function of a StepIndex an analysis: it runs once for each index, and the index keeps the result.
+
+    >>> @analysis
+    ... def size(step):
+    ...     print("counting")
+    ...     return len(step.nodes)
+    >>> from autodist_core import GraphItem
+    >>> step = StepIndex(GraphItem(()))
+    >>> size(step), size(step)
+    counting
+    (0, 0)
+    """
+
+    @wraps(analyse)
+    def asked(step: StepIndex) -> _Result:
+        return step.result_of(analyse)
+
+    return asked
 
 
 def is_stateful(node: node_def_pb2.NodeDef) -> bool:
@@ -357,7 +214,7 @@ def is_stateful(node: node_def_pb2.NodeDef) -> bool:
     return definition is None or definition.is_stateful
 
 
-def output_type(captured: Captured, name: str) -> tf.DType:
+def output_type(captured: StepIndex, name: str) -> tf.DType:
     """The type of a captured tensor."""
     node_name, output = editor.split(name)
     node = captured.nodes[node_name]

@@ -19,7 +19,7 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 from autodist_core.capture import Marked, Source, Traced, capture
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import GraphItem
-from autodist_core.step.index import Captured as GraphIndex
+from autodist_core.step.index import StepIndex
 from autodist_keras.capture import batch_norm, custom_gradients, losses
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.fused_updates import fused
@@ -93,7 +93,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedStep:
     """A captured step, and how to rebuild what the step returns from its tensors."""
 
     item: GraphItem
@@ -106,7 +106,7 @@ class Captured:
 def trace_step(
     model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[tf.TensorSpec], concat: bool,
     fused_updates: bool = False,
-) -> Captured:
+) -> CapturedStep:
     """Trace `step(data)` for data of the given specs and capture it as a GraphItem.
 
     `specs` has one entry for each leaf of `data` that is not None; `concat` says that its results have a row per
@@ -144,7 +144,7 @@ def trace_step(
     _require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
-    return Captured(item, rebuild, entries, losses.said_of(model, trace))
+    return CapturedStep(item, rebuild, entries, losses.said_of(model, trace))
 
 
 def _require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) -> None:
@@ -153,7 +153,7 @@ def _require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) 
     Each replica would update it by its own part of the batch. A copy that follows other weights (a teacher, a moving
     average) depends on no input and is the same on every replica.
     """
-    index = GraphIndex(item)
+    index = StepIndex(item)
     trainable = {variables.name_of(variable) for variable in model.trainable_variables}
     inputs = {tensor.name for tensor in item.inputs}
     for name, touched in index.touches.items():

@@ -12,7 +12,7 @@ from autodist_core.kernel import held_in_step, kept_whole
 from autodist_core.kernel.placement.shared_memory import memories, shares_memory
 from autodist_core.plan import notes, table
 from autodist_core.step.graph_item import GraphItem
-from autodist_core.step.index import Captured
+from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiler import AllReducePlan, CompiledStrategy
 from autodist_keras import checks
 from autodist_keras.capture.fused_updates import kernels_of
@@ -92,7 +92,7 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) ->
         return
     layers = list(model._flatten_layers())
     names = {id(entry.owner): entry.spec.name for entry in ModelVariables(model, optimizers_of(model)).entries}
-    written = Captured(item).written_by_compute if item.gradients else None
+    written = StepIndex(item).written_by_compute if item.gradients else None
     norms = [
         layer.name for layer in layers
         if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized

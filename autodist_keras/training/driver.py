@@ -22,7 +22,7 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiler import CompiledStrategy, StrategyCompiler
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook
-from autodist_keras.capture.tracing import Captured
+from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.settings import Settings
 from autodist_keras.training.compressor_state import CompressorState
 from autodist_keras.training.exclusive import claimed, in_own_thread, is_claimed
@@ -83,12 +83,12 @@ class Driver:
     # What is captured --------------------------------------------------------------------------------------------
 
     @property
-    def captured(self) -> Captured | None:
+    def captured(self) -> CapturedStep | None:
         """The training step, if one was captured."""
         train = self.functions.get("train")
         return train.captured if train is not None else None
 
-    def captured_for(self, data: Any) -> Captured:
+    def captured_for(self, data: Any) -> CapturedStep:
         """The training step, captured for a batch as `train_step` gets it; nothing runs."""
         checks.compiled(self.model)
         checks.optimizer(self.model)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from autodist_core.errors import CaptureError
 from autodist_core.runtime import AnyStep, LastingStep
 from autodist_core.step.graph_item import GraphItem
-from autodist_keras.capture.tracing import Captured, trace_step
+from autodist_keras.capture.tracing import CapturedStep, trace_step
 from autodist_keras.training.state import State, own_trace
 
 _log = logging.getLogger("autodist")
@@ -90,10 +90,10 @@ class StepFunction:
         self._known: dict[
             tuple[Any, ...], list[tuple[tuple[tf.TensorSpec, ...], AnyStep | LastingStep, Callable[..., Any]]]
         ] = {}
-        self.captured: Captured | None = None
+        self.captured: CapturedStep | None = None
         self._mentioned = False
 
-    def capture(self, batch: Batch, specs: Sequence[tf.TensorSpec]) -> Captured:
+    def capture(self, batch: Batch, specs: Sequence[tf.TensorSpec]) -> CapturedStep:
         """Capture the step for batches like this one."""
         with own_trace():
             return trace_step(self._model, self._step, batch.structure, specs, self._concat, self._fused_updates)

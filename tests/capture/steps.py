@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from autodist_keras.capture.tracing import Captured
+from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.training.step_functions import StepFunction, read_batch
 from tests.support.models import dense_data
 from tests.support.steps import OwnStep
@@ -20,7 +20,7 @@ DATA = dense_data(15)
 """Batches of six, six and three."""
 
 
-def captured(model: keras.Model, x: Any, y: Any = None, mode: str = "train") -> Captured:
+def captured(model: keras.Model, x: Any, y: Any = None, mode: str = "train") -> CapturedStep:
     """What is captured of one step of a compiled model."""
     batch = read_batch((x,) if y is None else (x, y))
     function = StepFunction(model, getattr(model, f"{mode}_step"), mode == "predict", None)

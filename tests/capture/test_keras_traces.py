@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 
 from autodist_core import GraphItem
+from autodist_core.kernel.analysis.ownership import shared_state, slots
 from autodist_core.runtime import DistributedSession
-from autodist_core.step.index import Captured
+from autodist_core.step.index import StepIndex
 from autodist_core.strategy import PS, AllReduce
 from tests.capture.steps import DATA, captured, compiled, gradients_of, stepping
 from tests.kernel.graphs import machine, placed
@@ -69,18 +70,18 @@ def test_names_kinds_and_aggregations(item: GraphItem):
 
 
 def test_who_writes_what(item: GraphItem):
-    step = Captured(item)
+    step = StepIndex(item)
     assert {"norm/moving_mean", "norm/moving_variance", _seed(item)} < step.written_by_compute
     assert not step.written_by_compute & set(step.trained)
-    assert step.shared == {"optimizer/adam/iteration"}
-    assert set(step.slots.values()) == set(step.trained)
-    assert len(step.slots) == 2 * len(step.trained)
+    assert shared_state(step) == {"optimizer/adam/iteration"}
+    assert set(slots(step).values()) == set(step.trained)
+    assert len(slots(step)) == 2 * len(step.trained)
 
 
 def test_gradients_are_apart_and_weighted_by_the_scaled_loss(item: GraphItem):
     assert {gradient.weighted for gradient in item.gradients} == {True}
     assert [gradient.variable for gradient in item.gradients if gradient.indices] == ["table/embeddings"]
-    step = Captured(item)
+    step = StepIndex(item)
     bias = next(g for g in item.gradients if g.variable == "out/bias")
     others = {g.values.removesuffix(":0") for g in item.gradients if g is not bias}
     assert not step.cone([bias.values.removesuffix(":0")]) & others
@@ -108,9 +109,9 @@ def test_two_optimizers_are_two_occurrences():
         by_occurrence[gradient.occurrence].append(gradient.variable)
     assert all(name.startswith("c") for name in by_occurrence[0]) and len(by_occurrence[0]) == 4
     assert all(name.startswith("g") for name in by_occurrence[1]) and len(by_occurrence[1]) == 4
-    step = Captured(found)
+    step = StepIndex(found)
     assert set(step.update_of.values()) == {0, 1} and step.occurrences == (0, 1)
-    assert step.shared == {"optimizer/adam/iteration", "optimizer/momentum/iteration"}
+    assert shared_state(step) == {"optimizer/adam/iteration", "optimizer/momentum/iteration"}
 
 
 def test_other_modes_have_no_update():
@@ -119,11 +120,11 @@ def test_other_modes_have_no_update():
     model.train_on_batch(x, y)
     tested, predicted = captured(model, x, y, "test").item, captured(model, x, None, "predict").item
     for found in (tested, predicted):
-        assert not found.gradients and not Captured(found).update_of
+        assert not found.gradients and not StepIndex(found).update_of
         assert not any(v.trainable or (v.kind == "optimizer" and v.handle) for v in found.variables)
     assert predicted.concat_outputs and not tested.concat_outputs
-    assert {v.kind for v in tested.variables if v.name in Captured(tested).written_by_compute} == {"metric"}
-    assert not Captured(predicted).written_by_compute
+    assert {v.kind for v in tested.variables if v.name in StepIndex(tested).written_by_compute} == {"metric"}
+    assert not StepIndex(predicted).written_by_compute
 
 
 def test_a_batch_axis_is_open_and_the_others_are_known(item: GraphItem):

@@ -11,7 +11,9 @@ import tensorflow as tf
 from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.errors import CaptureError
-from autodist_core.step.index import Captured, check
+from autodist_core.kernel.analysis.distributable import require_distributable
+from autodist_core.kernel.analysis.ownership import shared_state, slots
+from autodist_core.step.index import StepIndex
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import (
     SPECS,
@@ -96,10 +98,10 @@ def test_kinds_and_aggregations_are_what_the_front_says():
         ("sum", "metric", "sum", False),
         ("seed", "seed", "only_first_replica", False),
     ]
-    captured = Captured(item)
+    captured = StepIndex(item)
     assert captured.written_by_compute == {"sum", "seed"}
     assert captured.written_by_update == {"w", "b", "count"}
-    assert captured.shared == {"count"} and captured.slots == {}
+    assert shared_state(captured) == {"count"} and slots(captured) == {}
 
 
 def test_a_variable_that_the_trace_does_not_read_has_no_handle():
@@ -111,7 +113,7 @@ def test_a_variable_that_the_trace_does_not_read_has_no_handle():
 
 def test_slots_belong_to_the_variable_whose_gradient_they_are_made_of():
     variables = dense_variables()
-    slots = {f"slot_{name}": tf.Variable(tf.zeros_like(variable)) for name, variable in variables.items()}
+    momenta = {f"slot_{name}": tf.Variable(tf.zeros_like(variable)) for name, variable in variables.items()}
     mixed = {"norm": tf.Variable(0.0, dtype=tf.float64)}
 
     def step(tracer, x):
@@ -120,15 +122,15 @@ def test_slots_belong_to_the_variable_whose_gradient_they_are_made_of():
         def update(handed):
             mixed["norm"].assign(tf.linalg.global_norm(list(handed.values())))
             for name, gradient in handed.items():
-                slots[f"slot_{name}"].assign_add(gradient)
-                variables[name].assign_sub(0.1 * slots[f"slot_{name}"])
+                momenta[f"slot_{name}"].assign_add(gradient)
+                variables[name].assign_sub(0.1 * momenta[f"slot_{name}"])
 
         tracer.apply(gradients, update)
         return [loss]
 
-    captured = Captured(capture(trace(step, variables | slots | mixed)))
-    assert captured.slots == {"slot_w": "w", "slot_b": "b"}
-    assert captured.shared == {"norm"}
+    captured = StepIndex(capture(trace(step, variables | momenta | mixed)))
+    assert slots(captured) == {"slot_w": "w", "slot_b": "b"}
+    assert shared_state(captured) == {"norm"}
 
 
 def test_identity_n_is_read_past():
@@ -143,7 +145,7 @@ def test_identity_n_is_read_past():
 
     item = capture(trace(step, variables))
     assert [node.op for node in item.graph_def.node].count("IdentityN") == 2
-    captured = Captured(item)
+    captured = StepIndex(item)
     for gradient in item.gradients:
         cone = captured.cone([gradient.values.removesuffix(":0")])
         assert "IdentityN" not in {captured.nodes[name].op for name in cone}
@@ -218,4 +220,4 @@ def test_two_gradients_of_one_variable_in_one_apply():
         return [loss]
 
     with pytest.raises(CaptureError, match=r"variable 'w' gets two gradients in one apply"):
-        check(Captured(capture(trace(step, variables))))
+        require_distributable(StepIndex(capture(trace(step, variables))))

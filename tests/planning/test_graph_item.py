@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autodist_core import CaptureError, Gradient, GraphItem, Table, Tensor, Variable
 from autodist_core.proto import graphitem_pb2
-from autodist_core.step.graph_item import _AGGREGATIONS, _DTYPES, _KINDS, format_bytes
+from autodist_core.step.values import _AGGREGATIONS, _DTYPES, _KINDS, format_bytes
 from tests.planning import goldens
 
 ITEM = GraphItem(

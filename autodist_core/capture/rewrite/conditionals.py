@@ -21,8 +21,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
 from autodist_core.step import editor
-from autodist_core.step.editor import Editor
-from autodist_core.step.graph_item import UPDATE
+from autodist_core.step.editor import UPDATE, Editor
 
 _CONDITIONALS = {"If", "StatelessIf"}
 _RESOURCE = tf.resource.as_datatype_enum

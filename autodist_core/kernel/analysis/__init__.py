@@ -1,3 +1,9 @@
-"""Questions about a captured step that a kernel asks before it changes anything: which operations can fail, which
-gradients are products over rows. An analysis changes no graph.
+"""Analyses: what the kernels need to know of a captured step before they change anything.
+
+Each is a function of the step's index whose result is kept with the index. An analysis changes no graph.
+
+`shapes` has the static shapes of tensors. `ownership` says which optimizer variables belong to which trained variable.
+`gradient_flow` says which nodes need the reduced gradients, and which read a variable while its copies differ.
+`distributable` lists what keeps a step from being distributed. `products` finds gradients that are products over rows,
+`failing` finds the operations of a backward pass that can fail.
 """

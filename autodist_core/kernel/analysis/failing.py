@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from autodist_core.kernel.analysis.shapes import partial_shapes, static_shapes
 from autodist_core.step import editor
-from autodist_core.step.index import Captured
+from autodist_core.step.index import StepIndex
 
 _TAPE = "gradient_tape/"  # the scope in which TensorFlow's tape calls the gradient functions of TensorFlow's operations
 
@@ -26,7 +27,7 @@ _SAFE_IN_TAPE = frozenset({
 })
 
 
-def last_to_fail(captured: Captured, names: Iterable[str]) -> list[str]:
+def last_to_fail(captured: StepIndex, names: Iterable[str]) -> list[str]:
     """The nodes after which nothing can fail any more on the way to these gradients of a number.
 
     If something else than numbers enters the backward pass from outside the tape, no shape is sure, and it is all.
@@ -51,7 +52,7 @@ def last_to_fail(captured: Captured, names: Iterable[str]) -> list[str]:
     return captured.in_order(doubtful - before)
 
 
-def _behind_the_tape(captured: Captured) -> set[str]:
+def _behind_the_tape(captured: StepIndex) -> set[str]:
     """The nodes that depend on what the tape has derived."""
     found: set[str] = set()
     for name in captured.index:
@@ -60,11 +61,11 @@ def _behind_the_tape(captured: Captured) -> set[str]:
     return found
 
 
-def _is_number(captured: Captured, name: str) -> bool:
-    return captured.shapes.get(name) == () and f"{name}:1" not in captured.partial_shapes
+def _is_number(captured: StepIndex, name: str) -> bool:
+    return static_shapes(captured).get(name) == () and f"{name}:1" not in partial_shapes(captured)
 
 
-def _is_safe(captured: Captured, name: str) -> bool:
+def _is_safe(captured: StepIndex, name: str) -> bool:
     node = captured.nodes[name]
     if editor.branch_of(node):
         return False
@@ -75,7 +76,7 @@ def _is_safe(captured: Captured, name: str) -> bool:
     return node.op in _SAFE_IN_TAPE and _TAPE in name
 
 
-def _is_of_tape(captured: Captured, name: str) -> bool:
+def _is_of_tape(captured: StepIndex, name: str) -> bool:
     while captured.nodes[name].op == "AddN":
         name = captured.sources(name)[0]
     return _TAPE in name

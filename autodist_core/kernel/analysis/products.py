@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from autodist_core.kernel.analysis.shapes import partial_shapes
 from autodist_core.step import editor
 from autodist_core.step.graph_item import Gradient
-from autodist_core.step.index import Captured
+from autodist_core.step.index import StepIndex
 
 _ROWS = 256  # as many rows cost about as much to move as the sum of two gradients of the smallest kernels merged
 
@@ -27,7 +28,7 @@ class Product:
     right: str
 
 
-def products(captured: Captured) -> dict[tuple[str, int], Product]:
+def products(captured: StepIndex) -> dict[tuple[str, int], Product]:
     """The gradients that are such products, by variable and occurrence."""
     found = {
         (gradient.variable, gradient.occurrence): product
@@ -36,7 +37,7 @@ def products(captured: Captured) -> dict[tuple[str, int], Product]:
     return found
 
 
-def with_weights(captured: Captured) -> frozenset[str]:
+def with_weights(captured: StepIndex) -> frozenset[str]:
     """The nodes of compute that multiply rows by a large matrix which all replicas read alike."""
     return frozenset(
         node.name for node in captured.graph.node
@@ -46,7 +47,7 @@ def with_weights(captured: Captured) -> frozenset[str]:
     )
 
 
-def _is_large_weight(captured: Captured, source: str) -> bool:
+def _is_large_weight(captured: StepIndex, source: str) -> bool:
     node = captured.nodes[editor.node_of(source)]
     while node.op in ("Identity", "Cast"):
         node = captured.nodes[editor.node_of(node.input[0])]
@@ -60,16 +61,16 @@ def _is_large(shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and shape[0] * shape[1] >= _ROWS * sum(shape)
 
 
-def _has_a_row_per_example(captured: Captured, source: str) -> bool:
+def _has_a_row_per_example(captured: StepIndex, source: str) -> bool:
     """Whether a matrix is not one of more rows than there are examples, as of a sequence's: those cost more to move."""
     node = captured.nodes[editor.node_of(source)]
     if node.op != "Reshape":
         return True
-    before, after = (captured.partial_shapes[editor.canonical(name)] for name in (node.input[0], source))
+    before, after = (partial_shapes(captured)[editor.canonical(name)] for name in (node.input[0], source))
     return before.rank == 2 or (bool(before.rank) and before[1:].num_elements() == after[1])
 
 
-def _product(captured: Captured, gradient: Gradient) -> Product | None:
+def _product(captured: StepIndex, gradient: Gradient) -> Product | None:
     # A gradient that is weighted afterwards is not the plain sum of the replicas' products.
     if gradient.indices or not gradient.weighted or not _is_large(captured.variables[gradient.variable].shape):
         return None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from autodist_core.kernel.analysis.failing import last_to_fail
 from autodist_core.kernel.kernel import Draft, Kernel, copied
 from autodist_core.step import editor
-from autodist_core.step.index import Captured
+from autodist_core.step.index import StepIndex
 
 
 def barrier(occurrence: int) -> str:
@@ -59,7 +59,7 @@ def _add(draft: Draft, name: str, waits_for: Iterable[str]) -> str:
     return draft.editor.add("NoOp", name, [f"^{other}" for other in there], draft.busy[0].host)
 
 
-def _side_effects(captured: Captured) -> list[str]:
+def _side_effects(captured: StepIndex) -> list[str]:
     """What compute does besides gradients: writes and assertions."""
     writes = {name for name, touched in captured.touches.items() if any(touch.writes for touch in touched)}
     return captured.in_order(name for name in {*writes, *captured.item.targets} if not captured.is_update(name))
@@ -80,7 +80,7 @@ def _results(draft: Draft, side: list[str]) -> list[str]:
     ]
 
 
-def _looks_at(captured: Captured, name: str, variables: set[str]) -> bool:
+def _looks_at(captured: StepIndex, name: str, variables: set[str]) -> bool:
     touched = (touch for node in captured.cone([name]) for touch in captured.touches.get(node, ()))
     return any(touch.variable in variables for touch in touched)
 
@@ -89,7 +89,7 @@ def _is_there(draft: Draft, name: str) -> bool:
     return all(copied(replica, name) in draft.editor for replica in draft.busy)
 
 
-def _follows_update(captured: Captured, name: str) -> bool:
+def _follows_update(captured: StepIndex, name: str) -> bool:
     """Whether a node of compute needs a value that an update of this step has written."""
     first = min((captured.index[node] for node in captured.update_of), default=captured.end)
     later = [node for node in captured.cone([name]) if captured.index[node] > first]

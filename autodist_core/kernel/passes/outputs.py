@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from autodist_core.kernel.analysis.gradient_flow import first_written
 from autodist_core.kernel.kernel import Draft, Kernel, copied
 from autodist_core.kernel.passes.state_combiner import is_combined, weighted_mean
 from autodist_core.step import editor
-from autodist_core.step.index import Captured, output_type
+from autodist_core.step.index import StepIndex, output_type
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Outputs(Kernel):
         draft.outputs += [_value(draft, name, late) for name in captured.item.outputs]
 
 
-def _after_combining(captured: Captured, cone: set[str]) -> set[str]:
+def _after_combining(captured: StepIndex, cone: set[str]) -> set[str]:
     """The nodes between a read of combined state and an output."""
     if captured.item.concat_outputs:
         return set()
@@ -103,12 +104,12 @@ def _joined(draft: Draft, name: str) -> str:
     return f"{label}/done"
 
 
-def _differs_between_replicas(captured: Captured, name: str) -> bool:
+def _differs_between_replicas(captured: StepIndex, name: str) -> bool:
     """Whether a tensor is computed from the batch, or from state as this step has left it so far."""
     cone = captured.cone([editor.node_of(name)])
     inputs = {editor.node_of(tensor.name) for tensor in captured.item.inputs} | {captured.item.examples}
     return any(
         node in inputs
-        or any(captured.index[node] > captured.first_written.get(t.variable, captured.end) for t in touched)
+        or any(captured.index[node] > first_written(captured).get(t.variable, captured.end) for t in touched)
         for node in cone for touched in [captured.touches.get(node, ())]
     )

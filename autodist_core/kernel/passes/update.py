@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autodist_core.errors import CaptureError, NotYetError
+from autodist_core.kernel.analysis.gradient_flow import reads_own
 from autodist_core.kernel.kernel import Draft, Kernel
 from autodist_core.kernel.passes.barriers import barrier
 from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import editor
-from autodist_core.step.index import Captured, is_stateful
+from autodist_core.step.index import StepIndex, is_stateful
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Update(Kernel):
                                "which belongs to no variable's owner.")
 
 
-def _writes(captured: Captured) -> list[str]:
+def _writes(captured: StepIndex) -> list[str]:
     return [
         name for name, touched in captured.touches.items()
         if captured.is_update(name) and any(touch.writes for touch in touched)
@@ -164,9 +165,9 @@ def _check(draft: Draft, owner: Owner, name: str) -> None:
             "each replica has a part. Only gradients may pass from the model to it: compute what else it needs from "
             "variables."
         )
-    if name in captured.reads_own and len(draft.placement.replicas) > 1:
+    if name in reads_own(captured) and len(draft.placement.replicas) > 1:
         raise CaptureError(
-            f"what is made of gradients reads {captured.reads_own[name]!r} at {name!r} ({node.op}) when each replica "
+            f"what is made of gradients reads {reads_own(captured)[name]!r} at {name!r} ({node.op}) when each replica "
             "has its own value of it, from its part of the batch. Read it before the step writes it, or after apply."
         )
     draws = "seed2" in node.attr and is_stateful(node) and not node.attr["seed"].i and not node.attr["seed2"].i

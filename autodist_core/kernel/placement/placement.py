@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.partitioner import VariablePartitioner
 from autodist_core.kernel.placement.devices import Tasks, host_of
 from autodist_core.kernel.placement.shared_memory import memories, shares_memory
 from autodist_core.step.graph_item import GraphItem, Variable
-from autodist_core.step.index import Captured
+from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan, drifting
 
 MEMORY = "memory"
@@ -180,11 +181,11 @@ def place(
     # In one memory there is one copy and one update of a variable, and nothing to split.
     partitioner = VariablePartitioner() if shared else VariablePartitioner.of(item, _on_servers(strategy))
     split = partitioner.apply(item)
-    captured, parts = Captured(split), _parts(split)
+    captured, parts = StepIndex(split), _parts(split)
     plans = {plan.variable.name: plan for plan in strategy.variables}
     plans |= {name: plans[name].whole for name in partitioner.whole}
     plans |= _plans_of_parts(split, partitioner)
-    family = {name: name for name in captured.trained} | captured.slots
+    family = {name: name for name in captured.trained} | slots(captured)
     optimizer_state = frozenset(
         v.name for v in split.variables
         if v.name not in family and v.name not in parts
@@ -241,7 +242,7 @@ def _plans_of_parts(split: GraphItem, partitioner: VariablePartitioner) -> dict[
     return found
 
 
-def _remote_rows(captured: Captured, plans: Mapping[str, VariablePlan]) -> frozenset[str]:
+def _remote_rows(captured: StepIndex, plans: Mapping[str, VariablePlan]) -> frozenset[str]:
     """Tables of which replicas have no copy; `local_replication` asks for one."""
     found = []
     for name in captured.trained:

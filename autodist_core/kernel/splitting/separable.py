@@ -12,8 +12,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
+from autodist_core.kernel.analysis.ownership import slots
+from autodist_core.kernel.analysis.shapes import static_shapes
 from autodist_core.step import editor
-from autodist_core.step.index import Captured
+from autodist_core.step.index import StepIndex
 
 _ELEMENTWISE = {
     "Abs", "Add", "AddN", "AddV2", "Cast", "Ceil", "CheckNumerics", "ClipByValue", "Cos", "Div", "DivNoNan", "Elu",
@@ -46,18 +48,18 @@ class Splitting:
     """What needs the variable whole."""
 
 
-def splitting(captured: Captured, variable: str, axis: int) -> Splitting:
+def splitting(captured: StepIndex, variable: str, axis: int) -> Splitting:
     """How one variable's update is split along an axis."""
     shape = captured.variables[variable].shape
     members = {variable} | {
-        slot for slot, head in captured.slots.items() if head == variable and captured.variables[slot].shape == shape
+        slot for slot, head in slots(captured).items() if head == variable and captured.variables[slot].shape == shape
     }
     return _Search(captured, variable, frozenset(members), axis, shape).run()
 
 
 @dataclass
 class _Search:
-    captured: Captured
+    captured: StepIndex
     variable: str
     members: frozenset[str]
     axis: int
@@ -116,14 +118,14 @@ class _Search:
             return why
         if node.op.startswith("ResourceApply"):
             # Everything but the gradient is a number.
-            scalars = all(self.captured.shapes.get(source) == () for source in others)
+            scalars = all(static_shapes(self.captured).get(source) == () for source in others)
             return self._keep(node.name, False) if scalars and not in_rows else why
         if node.op in _SCATTERS | {"ResourceGather"}:
             return self._keep(node.name, node.op == "ResourceGather") if in_rows else why
-        if not touched and not in_rows and self.captured.shapes.get(node.name) != self.shape:
+        if not touched and not in_rows and static_shapes(self.captured).get(node.name) != self.shape:
             return f"{why} makes another shape of it"
         for source in others:
-            if self.cut(source) is None or (in_rows and self.captured.shapes.get(source) != ()):
+            if self.cut(source) is None or (in_rows and static_shapes(self.captured).get(source) != ()):
                 return f"{why} reads {source}"
         return self._keep(node.name, in_rows)
 
@@ -138,7 +140,7 @@ class _Search:
         return cut_axis(self.captured, source, self.shape, self.axis)
 
 
-def reduced_axes(captured: Captured, node: node_def_pb2.NodeDef, rank: int) -> frozenset[int]:
+def reduced_axes(captured: StepIndex, node: node_def_pb2.NodeDef, rank: int) -> frozenset[int]:
     """The axes over which a reduction of a tensor of so many axes goes; none where that is not known beforehand."""
     if node.op == "L2Loss":
         return frozenset(range(rank))
@@ -150,9 +152,9 @@ def reduced_axes(captured: Captured, node: node_def_pb2.NodeDef, rank: int) -> f
     )
 
 
-def cut_axis(captured: Captured, source: str, shape: tuple[int, ...], axis: int) -> int | None:
+def cut_axis(captured: StepIndex, source: str, shape: tuple[int, ...], axis: int) -> int | None:
     """Along which of its axes a tensor is cut that meets shards of `shape` along `axis`, aligned from the right."""
-    found = captured.shapes.get(source)
+    found = static_shapes(captured).get(source)
     if found is None:
         return None
     position = axis - (len(shape) - len(found))

@@ -1,0 +1,78 @@
+"""Where the reduced gradients go besides the update, and where copies of a variable differ between replicas."""
+
+from __future__ import annotations
+
+from autodist_core.step import editor
+from autodist_core.step.index import StepIndex, analysis
+
+
+@analysis
+def after_update(step: StepIndex) -> frozenset[str]:
+    """The nodes of compute that run after the update: they read reduced gradients, and no gradient is made of them.
+
+    A node that reads a variable which such a node has written is one of them too.
+    """
+    before = step.cone(step.markers)
+    return frozenset(name for name in _made_of_gradients(step) if not step.is_update(name) and name not in before)
+
+
+@analysis
+def handed_back(step: StepIndex) -> tuple[str, ...]:
+    """The nodes whose values the update hands back to compute.
+
+    Nodes that run after the update read these values, or they are results of the step.
+    """
+    read = {editor.node_of(source) for name in after_update(step) for source in editor.data_inputs(step.nodes[name])}
+    read.update(editor.node_of(name) for name in step.item.outputs)
+    made = {name for name in _made_of_gradients(step) if step.is_update(name)}
+    return tuple(step.in_order(read & (made | step.markers.keys())))
+
+
+@analysis
+def _made_of_gradients(step: StepIndex) -> frozenset[str]:
+    found: set[str] = set()
+    written: set[str] = set()
+    for name in step.index:
+        if name in step.markers:
+            continue
+        touched = () if step.is_update(name) else step.touches.get(name, ())
+        reads = any(not touch.writes and touch.variable in written for touch in touched)
+        if reads or any(source in found or source in step.markers for source in step.sources(name)):
+            found.add(name)
+            written.update(touch.variable for touch in touched if touch.writes)
+    return frozenset(found)
+
+
+@analysis
+def reads_own(step: StepIndex) -> dict[str, str]:
+    """Nodes that read a variable while its copies differ between replicas, and the variable.
+
+    They do where compute has written it from the batch in this step; sums are on the first replica only.
+    """
+    inputs = {editor.node_of(tensor.name) for tensor in step.item.inputs} | {step.item.examples}
+    equal = step.markers.keys() | set(step.item.cross_replica_sums)
+    apart = {name for name, variable in step.variables.items() if variable.aggregation == "sum"}
+    differing: set[str] = set()
+    found: dict[str, str] = {}
+    for name in step.index:
+        touched = step.touches.get(name, ())
+        for touch in touched:
+            if touch.variable in apart:
+                found[name] = touch.variable
+        differs = name in inputs or name in found or any(source in differing for source in step.sources(name))
+        if differs and name not in equal:
+            differing.add(name)
+        if not step.is_update(name):
+            apart.update(touch.variable for touch in touched if touch.writes and name in differing)
+    return found
+
+
+@analysis
+def first_written(step: StepIndex) -> dict[str, int]:
+    """The time at which compute first writes a variable."""
+    found: dict[str, int] = {}
+    for node in step.in_order(step.touches):
+        for touch in step.touches[node]:
+            if touch.writes and not step.is_update(node):
+                found.setdefault(touch.variable, step.index[node])
+    return found

@@ -1,0 +1,36 @@
+"""The static shapes of captured tensors, as TensorFlow infers them from the captured graph."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from autodist_core.step import editor
+from autodist_core.step.index import StepIndex, analysis
+
+
+@analysis
+def partial_shapes(step: StepIndex) -> dict[str, tf.TensorShape]:
+    """What TensorFlow can tell of the shape of each captured tensor, by the tensor's name."""
+    known = editor.Editor(step.graph.library, step.graph.versions)
+    for node in step.nodes.values():
+        if node.name in step.handle_of:
+            variable = step.variables[step.handle_of[node.name]]
+            known.add(
+                "VarHandleOp", node.name, dtype=tf.as_dtype(variable.dtype), shape=tf.TensorShape(variable.shape)
+            )
+        else:
+            known.merge([node])
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(known.graph_def(), name="")
+    return {
+        editor.canonical(tensor.name): tensor.shape
+        for operation in graph.get_operations() for tensor in operation.outputs
+    }
+
+
+@analysis
+def static_shapes(step: StepIndex) -> dict[str, tuple[int, ...]]:
+    """The shapes of the captured tensors of which TensorFlow knows every axis, by the tensor's name."""
+    return {
+        name: tuple(shape.as_list()) for name, shape in partial_shapes(step).items() if shape.is_fully_defined()
+    }

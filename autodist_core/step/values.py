@@ -1,0 +1,184 @@
+"""The parts of a GraphItem as frozen values: variables, gradients, inputs and lookup tables.
+
+The values import neither TensorFlow nor protobuf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import prod
+
+from autodist_core.errors import CaptureError, did_you_mean
+
+__all__ = ["ALIKE", "EACH", "UNIQUE", "Gradient", "Table", "Tensor", "Variable", "format_bytes"]
+
+# Bytes per element and the short name for printing, by TensorFlow's name of the type; 0 for what has no size.
+_DTYPES: dict[str, tuple[int, str]] = {
+    **{f"float{bits}": (bits // 8, f"f{bits}") for bits in (16, 32, 64)},
+    **{f"int{bits}": (max(bits // 8, 1), f"i{bits}") for bits in (2, 4, 8, 16, 32, 64)},
+    **{f"uint{bits}": (max(bits // 8, 1), f"u{bits}") for bits in (2, 4, 8, 16, 32, 64)},
+    **{f"complex{bits}": (bits // 8, f"c{bits}") for bits in (64, 128)},
+    **{
+        name: (1, name)
+        for name in ("float8_e5m2", "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz")
+    },
+    **{name: (1, name) for name in ("float4_e2m1fn", "qint8", "quint8")},
+    **{"qint16": (2, "qint16"), "quint16": (2, "quint16"), "qint32": (4, "qint32")},
+    **{"half": (2, "f16"), "bfloat16": (2, "bf16"), "bool": (1, "bool")},
+    **{"string": (0, "string"), "resource": (0, "resource"), "variant": (0, "variant")},
+}
+_AGGREGATIONS = ("none", "mean", "sum", "only_first_replica")
+_KINDS = ("model", "optimizer", "metric", "seed")
+
+
+def format_bytes(count: int) -> str:
+    """A number of bytes for people.
+
+    >>> format_bytes(512), format_bytes(392 * 1024), format_bytes(44_000_000)
+    ('512 B', '392.0 KiB', '42.0 MiB')
+    """
+    if count < 1024:
+        return f"{count} B"
+    size = float(count)
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"
+
+
+def _type_and_shape(dtype: str, shape: Iterable[int | None] | None) -> str:
+    axes = "..." if shape is None else ",".join("?" if size is None else str(size) for size in shape)
+    return f"{_DTYPES[dtype][1]}[{axes}]"
+
+
+def _check(whose: str, key: str, value: str, allowed: Iterable[str]) -> None:
+    if value not in allowed:
+        hint = did_you_mean(value, allowed)
+        raise CaptureError(f"{whose}: unknown {key} '{value}'.{hint} Known: {', '.join(allowed)}.")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of the captured step.
+
+    >>> kernel = Variable("dense/kernel", (784, 128), "float32")
+    >>> print(kernel, kernel.byte_size)
+    dense/kernel : f32[784,128] 401408
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    trainable: bool = True
+    """Whether the step applies a gradient to it."""
+    is_sparse: bool = False
+    """Whether its gradient arrives as rows (IndexedSlices)."""
+    aggregation: str = "none"
+    """How the values of several replicas are combined: none, mean, sum or only_first_replica."""
+    kind: str = "model"
+    """What it belongs to: model, optimizer, metric or seed."""
+    handle: str = ""
+    """The placeholder in the graph that stands for it; empty when the item carries no graph."""
+    part_of: str = ""
+    """The variable that it is a shard of."""
+    axis: int = 0
+    """Of a shard: the axis that is split."""
+    offset: int = 0
+    """Of a shard: where it begins along that axis."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
+        whose = f"variable '{self.name}'"
+        if not self.name or any(character.isspace() and character != " " for character in self.name):
+            raise CaptureError(f"{whose}: a name is one line of text, and not empty.")
+        if any(size < 0 for size in self.shape):
+            raise CaptureError(f"{whose}: shape {self.shape} has a negative size; variables have static shapes.")
+        if self.is_sparse and not self.shape:
+            raise CaptureError(f"{whose}: a scalar has no rows, so it cannot be sparse. Leave out is_sparse.")
+        _check(whose, "dtype", self.dtype, _DTYPES)
+        _check(whose, "aggregation", self.aggregation, _AGGREGATIONS)
+        _check(whose, "kind", self.kind, _KINDS)
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes that the value takes; 0 for what has no size of its own, such as strings."""
+        return prod(self.shape) * self.item_size
+
+    @property
+    def item_size(self) -> int:
+        """Bytes that one element takes."""
+        return _DTYPES[self.dtype][0]
+
+    @property
+    def type_text(self) -> str:
+        """Type and shape for printing, such as ``f32[784,128]``."""
+        return _type_and_shape(self.dtype, self.shape)
+
+    def part_name(self, index: int) -> str:
+        """The name of a shard of it, such as ``dense/kernel/part_1``."""
+        return f"{self.name}/part_{index}"
+
+    def part(self, index: int, axis: int, offset: int, size: int, handle: str) -> Variable:
+        """A shard of it: `size` entries along an axis, from `offset` on."""
+        shape = (*self.shape[:axis], size, *self.shape[axis + 1 :])
+        return replace(
+            self, name=self.part_name(index), shape=shape, handle=handle, part_of=self.name, axis=axis, offset=offset
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} : {self.type_text}"
+
+
+EACH, ALIKE, UNIQUE = "each", "alike", "unique"
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A gradient on its way into the update of one variable."""
+
+    variable: str
+    occurrence: int = 0
+    """Which update of the step this is: 0 for the first one."""
+    values: str = ""
+    """The tensor (``node:0``) of a dense gradient, or of the rows of a sparse one."""
+    indices: str = ""
+    """The tensor of the row indices; empty for a dense gradient."""
+    weighted: bool = False
+    """Whether it counts the replica's part of the batch already, because the loss did before it was differentiated."""
+    rows: str = EACH
+    """How the rows of several replicas become one device's: `EACH` counts, they are `ALIKE` and are summed one by one,
+    or each occurs once (`UNIQUE`), on several replicas maybe."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input of the captured step: a placeholder."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+    """``None`` for an axis that varies, and for a tensor whose number of axes is not known."""
+
+    def __post_init__(self) -> None:
+        if self.shape is not None:
+            object.__setattr__(self, "shape", tuple(self.shape))
+        _check(f"input '{self.name}'", "dtype", self.dtype, _DTYPES)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it has one row for each example; what has no axis is the same for all examples."""
+        return self.shape is None or len(self.shape) > 0
+
+    def __str__(self) -> str:
+        return f"{self.name} : {_type_and_shape(self.dtype, self.shape)}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """An immutable lookup table that was captured with the step: three nodes of the graph."""
+
+    handle: str
+    keys: str
+    values: str
