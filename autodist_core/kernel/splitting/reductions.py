@@ -1,0 +1,70 @@
+"""Reductions over an axis that is split: each shard's result, combined into what the whole variable would give.
+
+In: a captured reduction (a sum, a mean, a maximum ...) and the names of its copies on the shards. Out: nodes that
+combine them, under the captured reduction's name. For two shards::
+
+    Sum(w)   ->  AddN(Sum(w/part_0), Sum(w/part_1))
+    Mean(w)  ->  RealDiv(AddN(Sum(w/part_0), Sum(w/part_1)), 4)
+    Max(w)   ->  Maximum(Max(w/part_0), Max(w/part_1))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
+from autodist_core.kernel.splitting.separable import reduced_axes
+from autodist_core.step import editor
+from autodist_core.step.editor import UPDATE, Editor
+from autodist_core.step.index import StepIndex
+
+_CHAINED = {"Max": "Maximum", "Min": "Minimum", "All": "LogicalAnd", "Any": "LogicalOr"}
+"""The operation that combines two results of a reduction which no sum combines."""
+
+
+def combine(
+    graph: Editor, captured: StepIndex, node: node_def_pb2.NodeDef, parts: Sequence[str], shape: tuple[int, ...]
+) -> None:
+    """Combine a reduction's copies on the shards of a variable of that shape."""
+    add = partial(_add, graph, node)
+    if node.op in _CHAINED:
+        total = parts[0]
+        for index, part in enumerate(parts[1:], 1):
+            name = node.name if index == len(parts) - 1 else f"{node.name}/until_{index}"
+            typed = {} if node.op in {"All", "Any"} else {"T": node.attr["T"]}
+            total = add(_CHAINED[node.op], name, [total, part], **typed)
+        return
+    if node.op != "Mean":
+        add("AddN", node.name, parts, N=len(parts), T=node.attr["T"])
+        return
+    for part in parts:
+        graph.change(part, "Sum")
+    summed = add("AddN", f"{node.name}/sum", parts, N=len(parts), T=node.attr["T"])
+    size = prod(shape[axis] for axis in reduced_axes(captured, node, len(shape)))
+    count = constant_of(graph, f"{node.name}/size", size, tf.as_dtype(node.attr["T"].type), node)
+    add("RealDiv", node.name, [summed, count], T=node.attr["T"])
+
+
+def constant_of(graph: Editor, name: str, value: Any, dtype: tf.DType, reader: node_def_pb2.NodeDef) -> str:
+    """Add a constant to the update, and to the branch, of the node that reads it."""
+    graph.add("Const", name, dtype=dtype, value=tf.make_tensor_proto(value, dtype), **{UPDATE: reader.attr[UPDATE]})
+    path = editor.branch_of(reader)
+    if path:
+        graph.mark_branch(name, path)
+        graph.control(name, path[-1])
+    return name
+
+
+def _add(
+    graph: Editor, like: node_def_pb2.NodeDef, op: str, name: str, inputs: Sequence[str], **attributes: Any
+) -> str:
+    graph.add(op, name, inputs, **attributes, **{UPDATE: like.attr[UPDATE]})
+    path = editor.branch_of(like)
+    if path:
+        graph.mark_branch(name, path)
+    return name

@@ -1,0 +1,290 @@
+"""Rewrite a captured step so that every shard of a split variable is a variable of its own.
+
+In: a captured step and the plans of the split variables. Out: a captured step like any other.
+
+The update's part of a split variable is there once for each shard, on the shard's slice of the gradient. Compute still
+reads the whole variable, which is put together again after each update. A table that only lookups read has no whole:
+its rows are looked up in the shards. For two shards of `w`, with `g` its gradient::
+
+    AssignSubVariableOp(w, g)  ->  AssignSubVariableOp(w/part_0, Slice(g, 0, 2))
+                                   AssignSubVariableOp(w/part_1, Slice(g, 2, 2))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
+from autodist_core.errors import CaptureError
+from autodist_core.kernel.analysis.distributable import require_distributable
+from autodist_core.kernel.analysis.shapes import static_shapes
+from autodist_core.kernel.splitting.reductions import combine, constant_of
+from autodist_core.kernel.splitting.separable import MEETING_ELEMENTS, Splitting, cut_axis, splitting
+from autodist_core.kernel.splitting.shard_lookups import Ids, look_up
+from autodist_core.step import editor
+from autodist_core.step.editor import BRANCH, UPDATE, Editor
+from autodist_core.step.graph_item import Gradient, GraphItem, Variable
+from autodist_core.step.index import StepIndex, output_type
+from autodist_core.strategy.compiler import Shard, VariablePlan
+
+
+class SplitRewrite:
+    """One captured step, rewritten node by node, in the order in which it was captured.
+
+    `plans` are those of the variables that are split; `looked_up` names the tables of which replicas have no copy.
+    """
+
+    def __init__(self, plans: Mapping[str, VariablePlan], looked_up: frozenset[str], item: GraphItem) -> None:
+        self.item = item
+        self.captured = StepIndex(item)
+        # A variable that compute writes too would look like two variables once it is split.
+        require_distributable(self.captured)
+        self.editor = Editor(self.captured.graph.library, self.captured.graph.versions)
+        self.looked_up = looked_up
+        self.plans = plans
+        trained = [name for name in self.plans if name in self.captured.trained]
+        self.splits = {name: splitting(self.captured, name, self.plans[name].axis or 0) for name in trained}
+        self.head_of = {member: name for name, split in self.splits.items() for member in split.members}
+        self.head_of |= {name: name for name in self.plans}
+        self.split_at = {node: split for split in self.splits.values() for node in split.parts}
+        self.partial_at = {node: split for split in self.splits.values() for node in split.partial}
+        self.left_out: set[str] = set()
+
+    def run(self) -> GraphItem:
+        """Rewrite the graph, and the item around it."""
+        last_marker = {
+            max((editor.node_of(name) for name in (gradient.values, gradient.indices) if name),
+                key=self.captured.index.__getitem__): gradient
+            for gradient in self.item.gradients if gradient.variable in self.splits
+        }
+        for name, node in self.captured.nodes.items():
+            if name in self.captured.handle_of:
+                self._handle(node)
+            elif self._is_left_out(name):
+                self.left_out.add(name)
+            elif name in self.captured.markers:
+                self.editor.copy_whole(node, name, node.input)
+                if name in last_marker:
+                    self._slice_gradient(last_marker[name])
+            elif name in self.split_at:
+                for shard in self._shards(self.split_at[name]):
+                    self._copy_part(node, self.split_at[name], shard)
+            elif name in self.partial_at:
+                split = self.partial_at[name]
+                parts = [self._copy_part(node, split, shard).name for shard in self._shards(split)]
+                combine(self.editor, self.captured, node, parts, self.captured.variables[split.variable].shape)
+            elif self._is_lookup(name):
+                self._look_up(node)
+            else:
+                self.editor.copy_whole(node, name, self._without_parts(node))
+        return replace(
+            self.item,
+            variables=tuple(found for variable in self.item.variables for found in self._variables(variable)),
+            gradients=tuple(found for gradient in self.item.gradients for found in self._gradients(gradient)),
+            targets=tuple(found for name in self.item.targets for found in self._targets(name)),
+            graph_bytes=self.editor.graph_def(captured=True).SerializeToString(deterministic=True),
+        )
+
+    def _is_left_out(self, name: str) -> bool:
+        """Whether nobody reads a node, and what it reads may be there in pieces only."""
+        if name in self.captured.alive:
+            return False
+        return self.captured.is_update(name) or any(
+            source in self.left_out or source in self.split_at for source in self.captured.sources(name)
+        )
+
+    # What the item says ------------------------------------------------------------------------------------------
+
+    def _shards(self, split: Splitting) -> tuple[Shard, ...]:
+        return self.plans[split.variable].shards
+
+    def _parts(self, variable: Variable) -> list[Variable]:
+        plan = self.plans[self.head_of[variable.name]]
+        return [
+            variable.part(
+                shard.index, plan.axis or 0, shard.offset, shard.size,
+                f"{variable.handle}/part_{shard.index}" if variable.handle else "",
+            )
+            for shard in plan.shards
+        ]
+
+    def _variables(self, variable: Variable) -> list[Variable]:
+        if variable.name not in self.head_of:
+            return [variable]
+        handle = variable.handle if variable.handle in self.editor else ""
+        return [replace(variable, trainable=False, is_sparse=False, handle=handle), *self._parts(variable)]
+
+    def _gradients(self, gradient: Gradient) -> list[Gradient]:
+        if gradient.variable not in self.splits:
+            return [gradient]
+        return [
+            replace(
+                gradient, variable=self.captured.variables[gradient.variable].part_name(shard.index),
+                values=_part(gradient.values, shard.index),
+                indices=_part(gradient.indices, shard.index) if gradient.indices else "",
+            )
+            for shard in self.plans[gradient.variable].shards
+        ]
+
+    def _targets(self, name: str) -> list[str]:
+        split = self.split_at.get(name)
+        return [_part(name, shard.index) for shard in self._shards(split)] if split else [name]
+
+    # Nodes -------------------------------------------------------------------------------------------------------
+
+    def _handle(self, node: node_def_pb2.NodeDef) -> None:
+        name = self.captured.handle_of[node.name]
+        if name not in self.head_of:
+            self.editor.copy_whole(node, node.name, node.input)
+            return
+        # The whole is there where compute reads it: replicas then have copies, put together from the shards.
+        if name in self.captured.read_by_compute and name not in self.looked_up:
+            self.editor.copy_whole(node, node.name, node.input)
+        for part in self._parts(self.captured.variables[name]):
+            self.editor.copy_whole(node, part.handle, node.input)
+
+    def _without_parts(self, node: node_def_pb2.NodeDef) -> list[str]:
+        """Inputs but for control edges from nodes that are there once for each shard, or not at all."""
+        return [
+            source for source in node.input if not editor.is_control(source) or self._is_there(editor.node_of(source))
+        ]
+
+    def _is_there(self, name: str) -> bool:
+        return name not in self.split_at and name not in self.left_out
+
+    def _copy_part(self, node: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> node_def_pb2.NodeDef:
+        inputs = []
+        for position, source in enumerate(self._without_parts(node)):
+            producer = editor.node_of(source)
+            if editor.is_control(source):
+                inputs.append(source)
+            elif producer in self.captured.handle_of:
+                variable = self.captured.variables[self.captured.handle_of[producer]]
+                inputs.append(self._parts(variable)[shard.index].handle)
+            elif producer in split.parts:
+                inputs.append(_part(source, shard.index))
+            elif node.op == "UnsortedSegmentSum" and position == 2 and self.plans[split.variable].axis == 0:
+                rows = f"{_part(node.name, shard.index)}/rows"
+                inputs.append(constant_of(self.editor, rows, shard.size, tf.int32, node))
+            else:
+                inputs.append(self._cut(source, node, split, shard))
+        attributes: dict[str, Any] = {}
+        if node.op == "UnsortedSegmentSum" and self.plans[split.variable].axis == 0:
+            attributes["Tnumsegments"] = tf.int32
+        return self.editor.copy_whole(node, _part(node.name, shard.index), inputs, **attributes)
+
+    def _cut(self, source: str, reader: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> str:
+        """A shard's piece of a tensor that all shards share."""
+        shape = self.captured.variables[split.variable].shape
+        axis = self.plans[split.variable].axis or 0
+        if reader.op not in MEETING_ELEMENTS:
+            return source
+        position = cut_axis(self.captured, source, shape, axis)
+        if position is None or position < 0:
+            return source
+        found = list(static_shapes(self.captured)[source])
+        begin = [shard.offset if place == position else 0 for place in range(len(found))]
+        found[position] = shard.size
+        producer, output = editor.split(source)
+        name = f"{producer}/{output}_of_{editor.safe(split.variable)}/part_{shard.index}"
+        return self._slice(name, source, begin, found, self.captured.nodes[producer], reader)
+
+    def _slice(
+        self, name: str, source: str, begin: list[int], size: list[int],
+        producer: node_def_pb2.NodeDef, reader: node_def_pb2.NodeDef | None,
+    ) -> str:
+        if name in self.editor:
+            return name
+        marks = {} if reader is None else {UPDATE: reader.attr[UPDATE]}
+        bounds = [
+            self.editor.constant(f"{name}/{label}", np.array(value, np.int32), tf.int32)
+            for label, value in (("begin", begin), ("size", size))
+        ]
+        dtype = self._dtype(source)
+        self.editor.add("Slice", name, [source, *bounds], T=dtype, Index=tf.int32, **marks)
+        if BRANCH in producer.attr:
+            self.editor.mark_branch(name, editor.branch_of(producer))
+        return name
+
+    def _dtype(self, source: str) -> tf.DType:
+        return output_type(self.captured, source)
+
+    # Gradients and lookups ---------------------------------------------------------------------------------------
+
+    def _slice_gradient(self, gradient: Gradient) -> None:
+        """A marked piece of a gradient for each shard: a slice of a dense one, the shard's rows of a sparse one."""
+        variable, plan = self.captured.variables[gradient.variable], self.plans[gradient.variable]
+        axis, marker = plan.axis or 0, self.captured.nodes[editor.node_of(gradient.values)]
+        for shard, part in zip(plan.shards, self._parts(variable), strict=True):
+            name = _part(gradient.values, shard.index)
+            if not gradient.indices:
+                begin = [shard.offset if place == axis else 0 for place in range(len(part.shape))]
+                source = self._slice(f"{name}/slice", gradient.values, begin, list(part.shape), marker, None)
+                self.editor.copy_whole(marker, name, [source])
+                continue
+            index_marker = self.captured.nodes[editor.node_of(gradient.indices)]
+            specs = {
+                gradient.values: tf.TensorSpec((None, *variable.shape[1:]), tf.as_dtype(variable.dtype)),
+                gradient.indices: tf.TensorSpec((None,), self._dtype(gradient.indices)),
+            }
+            values, indices = self.editor.trace(f"{name}/rows", _rows_of(shard, axis, part.shape), specs)
+            self.editor.copy_whole(marker, name, [values])
+            self.editor.copy_whole(index_marker, _part(gradient.indices, shard.index), [indices])
+
+    def _is_lookup(self, name: str) -> bool:
+        touched = self.captured.touches.get(name, ())
+        return not self.captured.is_update(name) and any(touch.variable in self.looked_up for touch in touched)
+
+    def _look_up(self, node: node_def_pb2.NodeDef) -> None:
+        """Rows out of the shards that hold them, in the order asked for; or, where a step reads it all, everything."""
+        name = self.captured.touches[node.name][0].variable
+        variable, plan = self.captured.variables[name], self.plans[name]
+        axis, dtype = plan.axis or 0, tf.as_dtype(variable.dtype)
+        handles = [part.handle for part in self._parts(variable)]
+        controls = [source for source in self._without_parts(node) if editor.is_control(source)]
+        if node.op == "ReadVariableOp":
+            reads = [
+                self.editor.copy_whole(node, _part(node.name, index), [handle, *controls]).name
+                for index, handle in enumerate(handles)
+            ]
+            place = self.editor.constant(f"{node.name}/axis", axis, tf.int32)
+            self.editor.add(
+                "ConcatV2", node.name, [*reads, place], N=len(reads), T=dtype, Tidx=tf.int32
+            )
+            return
+        if node.op != "ResourceGather" or node.attr["batch_dims"].i:
+            raise CaptureError(
+                f"{node.name!r} ({node.op}) reads {name!r} otherwise than by looking up rows or reading all of it, and "
+                "the variable is split over servers. Leave it whole, or use AllReduce for it."
+            )
+        shape = static_shapes(self.captured).get(node.input[1])
+        ids = Ids(node.input[1], tf.as_dtype(node.attr["Tindices"].type), shape)
+        look_up(
+            self.editor, ids, plan, variable.shape, node.name, dtype,
+            lambda index, wanted: self.editor.copy_whole(
+                node, _part(node.name, index), [handles[index], wanted, *controls]
+            ).name,
+        )
+
+
+def _part(name: str, index: int) -> str:
+    """The name of a shard's copy of a tensor or node."""
+    node, output = editor.split(name)
+    return editor.tensor(f"{node}/part_{index}", output)
+
+
+def _rows_of(shard: Shard, axis: int, shape: tuple[int, ...]) -> Callable[..., Any]:
+    def rows(values: Any, indices: Any) -> tuple[Any, Any]:
+        if axis:
+            begin = [shard.offset if place == axis else 0 for place in range(len(shape))]
+            return tf.slice(values, begin, [-1, *shape[1:]]), tf.identity(indices)
+        offset = tf.constant(shard.offset, indices.dtype)
+        here = tf.where(tf.logical_and(indices >= offset, indices < offset + shard.size))[:, 0]
+        return tf.gather(values, here), tf.gather(indices, here) - offset
+
+    return rows
