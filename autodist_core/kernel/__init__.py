@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from autodist_core.kernel.kernel import Draft, Kernel, run
+from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.kernel import Kernel, run
 from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph, build
 from autodist_core.kernel.placement.placement import Placement, held_in_step, inference, kept_whole, place
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from autodist_core.kernel.kernel import Draft, Kernel, Rows, gradient_type, output_type_of_indices
-from autodist_core.kernel.passes.barriers import Barriers, barrier
+from autodist_core.kernel.draft import Draft, Rows, gradient_type, output_type_of_indices
+from autodist_core.kernel.kernel import Kernel
+from autodist_core.kernel.passes.barriers import Barriers
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.outputs import Outputs
 from autodist_core.kernel.passes.replicator import Replicator
@@ -31,6 +32,8 @@ from autodist_core.step.graph_item import GraphItem
 class Send(Kernel):
     """Put the gradients of each busy replica into its queue, after everything of its step that can fail."""
 
+    needs = ("local", "barriers")
+
     def apply(self, draft: Draft) -> None:
         """Add one enqueue for each replica."""
         gradients = draft.captured.item.gradients
@@ -38,7 +41,7 @@ class Send(Kernel):
         for replica in draft.busy:
             rows = [draft.local[gradient.variable, gradient.occurrence, replica.index] for gradient in gradients]
             parts = [name for row in rows for name in (row.values, row.indices) if name]
-            inputs = [_queue(draft, replica), *parts, *(f"^{barrier(o)}" for o in draft.captured.occurrences)]
+            inputs = [_queue(draft, replica), *parts, *(f"^{draft.barriers[o]}" for o in draft.captured.occurrences)]
             draft.targets.append(draft.editor.add(
                 "QueueEnqueueV2", f"send/{replica.prefix}", inputs, replica.host, Tcomponents=types, timeout_ms=-1
             ))
@@ -47,6 +50,8 @@ class Send(Kernel):
 @dataclass(frozen=True)
 class Receive(Kernel):
     """Take each busy replica's gradients of one step out of its queue; the update waits for all of them."""
+
+    provides = ("local", "barriers")
 
     def apply(self, draft: Draft) -> None:
         """Add one dequeue for each replica, and the barriers."""
@@ -64,7 +69,7 @@ class Receive(Kernel):
                 position += len(names)
                 draft.local[gradient.variable, gradient.occurrence, replica.index] = Rows(*names)
         for occurrence in draft.captured.occurrences:
-            draft.editor.add("NoOp", barrier(occurrence), arrived, draft.busy[0].host)
+            draft.barriers[occurrence] = draft.editor.add("NoOp", f"barrier/{occurrence}", arrived, draft.busy[0].host)
 
 
 @dataclass(frozen=True)

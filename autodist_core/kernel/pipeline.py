@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.kernel.added_variables import Kept
-from autodist_core.kernel.kernel import Change, Draft, Kernel, copied, run
-from autodist_core.kernel.passes.after_update import Late
+from autodist_core.kernel.draft import Draft, copied
+from autodist_core.kernel.kernel import Change, Kernel, run
+from autodist_core.kernel.passes.after_update import AfterUpdate
 from autodist_core.kernel.passes.barriers import Barriers
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.outputs import Outputs
@@ -21,7 +22,7 @@ from autodist_core.kernel.placement.placement import Placement
 from autodist_core.step.graph_item import GraphItem
 
 PIPELINE: tuple[Kernel, ...] = (
-    Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Residuals(), Update(), Late(),
+    Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Residuals(), Update(), AfterUpdate(),
     StateCombiner(), Outputs(), Order(),
 )
 

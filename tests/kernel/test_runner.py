@@ -12,7 +12,7 @@ from autodist_core.kernel.kernel import Change
 from autodist_core.strategy import PS, AllReduce, PSLoadBalancing
 from tests.kernel.graphs import dense_item, draft_of, placed
 
-REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, RESIDUALS, UPDATE, LATE, COMBINER, OUTPUTS, ORDER = PIPELINE
+REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, RESIDUALS, UPDATE, AFTER_UPDATE, COMBINER, OUTPUTS, ORDER = PIPELINE
 
 
 def _added(draft: Draft, kernel: Kernel) -> dict[str, int]:
@@ -24,7 +24,7 @@ def _added(draft: Draft, kernel: Kernel) -> dict[str, int]:
 
 def test_the_pipeline_is_in_the_order_of_the_flow():
     assert [kernel.name for kernel in PIPELINE] == [
-        "Replicator", "AllReduceSynchronizer", "PSSynchronizer", "Barriers", "Residuals", "Update", "Late",
+        "Replicator", "AllReduceSynchronizer", "PSSynchronizer", "Barriers", "Residuals", "Update", "AfterUpdate",
         "StateCombiner", "Outputs", "Order",
     ]  # fmt: skip
     assert tuple(type(kernel)() for kernel in PIPELINE) == PIPELINE, "kernels are values"
@@ -42,7 +42,7 @@ def test_each_kernel_by_itself_where_replicas_reduce():
     assert _added(draft, BARRIERS) == {"NoOp": 3}  # one on each replica, and one for both
     assert _added(draft, RESIDUALS) == {}
     assert _added(draft, UPDATE) == {"AssignSubVariableOp": 4, "Const": 4, "Mul": 4}
-    assert _added(draft, LATE) == {}
+    assert _added(draft, AFTER_UPDATE) == {}
     assert _added(draft, COMBINER) == {}
     assert _added(draft, OUTPUTS) == {"AddV2": 1, "Identity": 1, "Mul": 1, "Sub": 1}
     assert _added(draft, ORDER) == {"NoOp": 1}
@@ -62,7 +62,7 @@ def test_changes_read_as_counts_before_and_after():
     assert [line.partition(":")[0] for line in changes] == [kernel.name for kernel in PIPELINE]
     assert changes[1].startswith("AllReduceSynchronizer: CollectiveReduceV2: 0 -> 2, ConcatV2: 0 -> 2, Const: ")
     assert changes[2] == "PSSynchronizer: no change"
-    assert changes[6:8] == ["Late: no change", "StateCombiner: no change"]
+    assert changes[6:8] == ["AfterUpdate: no change", "StateCombiner: no change"]
     assert changes[-1] == "Order: NoOp: 3 -> 4"
     assert str(Change("Some", (("AddN", 0, 2), ("Mul", 3, 1)))) == "Some: AddN: 0 -> 2, Mul: 3 -> 1"
 
@@ -107,7 +107,7 @@ def test_a_defect_of_a_kernel_is_told_with_what_had_run():
 
 
 def test_a_kernel_without_what_it_builds_on_fails_by_name():
-    with pytest.raises(KernelError, match=r"^kernel AllReduceSynchronizer failed: KeyError.*\(already run: none\)\.$"):
+    with pytest.raises(KernelError, match=r"AllReduceSynchronizer needs draft\.local, which no earlier"):
         run(draft_of(dense_item(), AllReduce()), [ALL_REDUCE])
 
 
@@ -136,3 +136,29 @@ def test_a_placement_prints():
         "  owner replica0 on /device:CPU:0: 2 variables",
         "  owner replica1 on /device:CPU:1: 2 variables",
     ]
+
+
+@dataclass(frozen=True)
+class Unsaid(Kernel):
+    """Fills a field that it does not declare."""
+
+    def apply(self, draft: Draft) -> None:
+        draft.outputs.append("somewhere")
+
+
+def test_kernels_in_the_wrong_order_are_refused_before_any_runs():
+    draft = draft_of(dense_item(), AllReduce())
+    with pytest.raises(KernelError) as failure:
+        run(draft, [ALL_REDUCE, REPLICATOR, OUTPUTS, UPDATE])
+    assert str(failure.value) == (
+        "kernels in the wrong order: AllReduceSynchronizer needs draft.local, which no earlier kernel provides; "
+        "AllReduceSynchronizer reads draft.local, which the later Replicator provides; "
+        "Outputs reads draft.returned, which the later Update provides; "
+        "Update needs draft.barriers, which no earlier kernel provides."
+    )
+    assert draft.editor.histogram() == {}
+
+
+def test_a_kernel_declares_what_it_fills():
+    with pytest.raises(KernelError, match=r"^kernel Unsaid filled draft.outputs, which it does not"):
+        run(draft_of(dense_item(), AllReduce()), [Unsaid()])

@@ -24,7 +24,7 @@ INSIDE = {
     ),
     "autodist_core.capture": ("traversal", "traced", "tape", "linearity", "refuse", "rewrite"),
     "autodist_core.kernel": (
-        "analysis", "splitting", "partitioner", "placement", "added_variables", "kernel", "passes",
+        "analysis", "splitting", "partitioner", "placement", "added_variables", "draft", "kernel", "passes",
     ),
     "autodist_keras": ("checks", "settings", "capture", "training", "reports"),
 }  # fmt: skip

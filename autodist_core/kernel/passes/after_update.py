@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autodist_core.kernel.kernel import Draft, Kernel
-from autodist_core.kernel.passes.barriers import barrier
+from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.replicator import copy_node
 
 
 @dataclass(frozen=True)
-class Late(Kernel):
-    """One copy for every busy replica of what waits for gradients and has an effect."""
+class AfterUpdate(Kernel):
+    """For every busy replica, a copy of each node that waits for reduced gradients and has an effect."""
+
+    needs = ("returned", "barriers")
 
     def apply(self, draft: Draft) -> None:
         """Copy it; nothing is written before all that can fail has run."""
         captured = draft.captured
-        effects = draft.late.intersection([*captured.touches, *captured.item.targets])
+        effects = draft.after_update.intersection([*captured.touches, *captured.item.targets])
         for replica in draft.busy:
-            for name in captured.in_order(captured.cone(effects) & draft.late):
+            for name in captured.in_order(captured.cone(effects) & draft.after_update):
                 copy = copy_node(draft, replica, name)
                 if name in effects:
-                    draft.editor.control(copy.name, barrier(captured.occurrences[-1]))
+                    draft.editor.control(copy.name, draft.barriers[captured.occurrences[-1]])

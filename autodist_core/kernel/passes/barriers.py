@@ -15,26 +15,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autodist_core.kernel.analysis.failing import last_to_fail
-from autodist_core.kernel.kernel import Draft, Kernel, copied
+from autodist_core.kernel.draft import Draft, copied
+from autodist_core.kernel.kernel import Kernel
 from autodist_core.step import editor
 from autodist_core.step.index import StepIndex
-
-
-def barrier(occurrence: int) -> str:
-    """The node for which every write of an update waits."""
-    return f"barrier/{occurrence}"
 
 
 @dataclass(frozen=True)
 class Barriers(Kernel):
     """One barrier for compute's writes, and one for the update of each occurrence."""
 
+    needs = ("compute",)
+    provides = ("barriers",)
+
     def apply(self, draft: Draft) -> None:
         """Add the barriers; the update's writes are tied to theirs when they are copied."""
         captured = draft.captured
         side = [
             name for name in _side_effects(captured)
-            if name not in draft.late and not _follows_update(captured, name)
+            if name not in draft.after_update and not _follows_update(captured, name)
         ]
         results = _results(draft, side)
         for occurrence in captured.occurrences:
@@ -45,7 +44,8 @@ class Barriers(Kernel):
                 gradients = last_to_fail(captured, gradients)
             if occurrence == captured.occurrences[0]:
                 _hold_back(draft, gradients, side, results)
-            _add(draft, barrier(occurrence), dict.fromkeys([*gradients, *side, *results]))
+            waits_for = dict.fromkeys([*gradients, *side, *results])
+            draft.barriers[occurrence] = _add(draft, f"barrier/{occurrence}", waits_for)
 
 
 def _add(draft: Draft, name: str, waits_for: Iterable[str]) -> str:
@@ -75,7 +75,7 @@ def _results(draft: Draft, side: list[str]) -> list[str]:
 
     return [
         name for name in map(editor.node_of, captured.item.outputs)
-        if _is_there(draft, name) and name not in draft.late and not _follows_update(captured, name)
+        if _is_there(draft, name) and name not in draft.after_update and not _follows_update(captured, name)
         and not _looks_at(captured, name, afterwards)
     ]
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from autodist_core.errors import KernelError
-from autodist_core.kernel.kernel import Draft, Kernel
+from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.step import editor
 from autodist_core.step.index import accesses
@@ -24,6 +25,8 @@ from autodist_core.step.index import accesses
 @dataclass(frozen=True)
 class Order(Kernel):
     """Control edges for every variable, and the nodes that stand for the whole step."""
+
+    provides = ("steps",)
 
     def apply(self, draft: Draft) -> None:
         """Add the edges."""

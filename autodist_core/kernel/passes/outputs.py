@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from autodist_core.kernel.analysis.gradient_flow import first_written
-from autodist_core.kernel.kernel import Draft, Kernel, copied
+from autodist_core.kernel.draft import Draft, copied
+from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.state_combiner import is_combined, weighted_mean
 from autodist_core.step import editor
 from autodist_core.step.index import StepIndex, output_type
@@ -22,6 +23,10 @@ from autodist_core.step.index import StepIndex, output_type
 class Outputs(Kernel):
     """One value per output of the captured step."""
 
+    needs = ("compute",)
+    reads = ("returned",)
+    provides = ("outputs",)
+
     def apply(self, draft: Draft) -> None:
         """Add the nodes that compute each output from all replicas' copies."""
         captured = draft.captured
@@ -29,7 +34,7 @@ class Outputs(Kernel):
         writers = {name for name, touched in captured.touches.items() if any(touch.writes for touch in touched)}
         # What writes runs on every replica, and not once more for its value.
         combined = _after_combining(captured, cone)
-        late = (combined | (draft.late & cone)) - writers
+        late = (combined | (draft.after_update & cone)) - writers
         for name in captured.in_order(late):
             _copy_late(draft, name, late, draft.end + 2 if name in combined else draft.at(name))
         draft.outputs += [_value(draft, name, late) for name in captured.item.outputs]

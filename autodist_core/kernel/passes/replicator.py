@@ -14,7 +14,8 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.errors import CaptureError, NotYetError
-from autodist_core.kernel.kernel import Draft, Kernel, Rows, copied, gradient_type
+from autodist_core.kernel.draft import Draft, Rows, copied, gradient_type
+from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import editor
 from autodist_core.step.graph_item import Gradient, Table
@@ -29,11 +30,14 @@ _OF_GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_[0-9]+)?)/")  # of a
 class Replicator(Kernel):
     """One copy of compute for every replica that has examples."""
 
+    provides = ("compute", "local", "initializers")
+
     def apply(self, draft: Draft) -> None:
         """Copy compute, then scale each replica's gradients by its part of the batch."""
         _require_whole_state(draft)
         _require_tapes_of_its_own(draft)
         names = needed(draft)
+        draft.compute.update(names)
         for replica in draft.busy:
             for name in names:
                 copy_node(draft, replica, name)
@@ -81,8 +85,8 @@ def needed(draft: Draft) -> list[str]:
     }
     roots |= {editor.node_of(name) for gradient in captured.item.gradients for name in draft.sources(gradient)}
     roots |= {editor.node_of(name) for name in captured.item.outputs}
-    later = draft.late.union(draft.handed_back) - captured.markers.keys()
-    roots |= {source for name in draft.late for source in captured.sources(name)} - captured.handle_of.keys()
+    later = draft.after_update.union(draft.handed_back) - captured.markers.keys()
+    roots |= {source for name in draft.after_update for source in captured.sources(name)} - captured.handle_of.keys()
     cone = captured.cone(roots - later)
     for name in cone:
         if captured.is_update(name) and any(touch.writes for touch in captured.touches.get(name, ())):

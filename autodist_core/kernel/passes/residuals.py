@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from autodist_core.kernel.added_variables import Kept
-from autodist_core.kernel.kernel import Draft, Kernel
-from autodist_core.kernel.passes.barriers import barrier
+from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.kernel import Kernel
 from autodist_core.step import editor
 
 
@@ -20,12 +20,15 @@ from autodist_core.step import editor
 class Residuals(Kernel):
     """The writes of kept variables."""
 
+    needs = ("remembered", "barriers")
+    provides = ("kept",)
+
     def apply(self, draft: Draft) -> None:
         """Add them, behind the barrier of the update that they go with."""
         for remembered in draft.remembered:
             kept, occurrence = remembered.kept, remembered.occurrence
             name = f"kept/{occurrence}/write/{editor.safe(kept.name)}"
-            inputs = [handle(draft, kept), remembered.value, f"^{barrier(occurrence)}"]
+            inputs = [handle(draft, kept), remembered.value, f"^{draft.barriers[occurrence]}"]
             dtype = tf.as_dtype(kept.dtype)
             draft.targets.append(
                 draft.editor.add("AssignVariableOp", name, inputs, kept.device, 2 * occurrence + 1, dtype=dtype)

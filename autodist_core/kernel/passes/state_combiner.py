@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from autodist_core.kernel.kernel import Draft, Kernel
+from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.kernel import Kernel
 from autodist_core.step import editor
 from autodist_core.step.graph_item import Variable
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from autodist_core.errors import CaptureError, NotYetError
 from autodist_core.kernel.analysis.gradient_flow import reads_own
-from autodist_core.kernel.kernel import Draft, Kernel
-from autodist_core.kernel.passes.barriers import barrier
+from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.kernel import Kernel
+from autodist_core.kernel.passes.synchronizer.reduction import reduced_for
 from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import editor
 from autodist_core.step.index import StepIndex, is_stateful
@@ -22,6 +23,9 @@ from autodist_core.step.index import StepIndex, is_stateful
 @dataclass(frozen=True)
 class Update(Kernel):
     """One update graph per owner."""
+
+    needs = ("reduced", "barriers")
+    provides = ("reduced", "returned")
 
     def apply(self, draft: Draft) -> None:
         """Copy each owner's slice; every write of the captured update ends up with some owner."""
@@ -153,7 +157,7 @@ def _copy(draft: Draft, owner: Owner, name: str, slices: _Slices) -> None:
     if path:
         draft.editor.mark_branch(copy.name, [_copied(slices.home(owner, pivot), pivot) for pivot in path])
     if touched and any(touch.writes for touch in touched):
-        draft.editor.control(copy.name, barrier(captured.update_of[name]))
+        draft.editor.control(copy.name, draft.barriers[captured.update_of[name]])
 
 
 def _check(draft: Draft, owner: Owner, name: str) -> None:
@@ -192,7 +196,7 @@ def _hand_back(draft: Draft, owner: Owner, name: str, slices: _Slices) -> None:
         draft.returned[name] = _gradient(draft, owner, name)
         return
     copy = _copied(slices.home(owner, name), name)
-    used = [source for node in draft.late for source in editor.data_inputs(captured.nodes[node])]
+    used = [source for node in draft.after_update for source in editor.data_inputs(captured.nodes[node])]
     for source in (*used, *captured.item.outputs):
         node, output = editor.split(source)
         if node == name:
@@ -201,7 +205,7 @@ def _hand_back(draft: Draft, owner: Owner, name: str, slices: _Slices) -> None:
 
 def _gradient(draft: Draft, owner: Owner, marker: str) -> str:
     gradient = draft.captured.markers[marker]
-    rows = draft.reduced_for(gradient, owner)
+    rows = reduced_for(draft, gradient, owner)
     return rows.indices if gradient.indices and editor.node_of(gradient.indices) == marker else rows.values
 
 

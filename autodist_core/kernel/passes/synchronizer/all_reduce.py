@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from autodist_core.kernel.kernel import Draft, Kernel, Rows
+from autodist_core.kernel.draft import Draft, Rows
+from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, reduce
 from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors, Travels
+from autodist_core.kernel.passes.synchronizer.reduction import reduced_for
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import editor
@@ -26,6 +28,9 @@ _HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}
 @dataclass(frozen=True)
 class AllReduceSynchronizer(Kernel):
     """Collectives over all replicas, in the order in which the backward pass has the gradients."""
+
+    needs = ("local",)
+    provides = ("reduced", "collectives", "kept", "remembered")
 
     travels: Travels = wire
     """What is sent of a gradient of a shape and type."""
@@ -58,7 +63,7 @@ def _gather(draft: Draft, owners: list[Owner], gradient: Gradient) -> None:
     there: dict[str, Rows] = {}
     for owner in owners:
         rows = there.get(hosts[owner.name]) if several else None
-        rows = there[hosts[owner.name]] = rows or draft.reduced_for(gradient, owner)
+        rows = there[hosts[owner.name]] = rows or reduced_for(draft, gradient, owner)
         draft.reduced[gradient.variable, gradient.occurrence, owner.name] = rows
 
 

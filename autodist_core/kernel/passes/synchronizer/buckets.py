@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.kernel.kernel import Draft
+from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import editor
 

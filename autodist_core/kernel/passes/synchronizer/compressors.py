@@ -13,7 +13,7 @@ from functools import cached_property
 import tensorflow as tf
 
 from autodist_core.kernel.added_variables import Kept, Remembered
-from autodist_core.kernel.kernel import Draft, gradient_type
+from autodist_core.kernel.draft import Draft, gradient_type
 from autodist_core.kernel.passes.residuals import recall
 from autodist_core.step import editor
 from autodist_core.step.graph_item import Gradient, Variable

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from autodist_core.kernel.kernel import Draft, Kernel
+from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.kernel import Kernel
+from autodist_core.kernel.passes.synchronizer.reduction import at_host, reduced_for
 from autodist_core.kernel.placement.placement import Owner, Replica
 from autodist_core.step import editor
 
@@ -17,6 +19,9 @@ from autodist_core.step import editor
 @dataclass(frozen=True)
 class PSSynchronizer(Kernel):
     """Synchronous parameter servers: one reduction and one update per variable and occurrence."""
+
+    needs = ("local",)
+    provides = ("reduced",)
 
     mirrors: bool = True
     """Whether the replicas' mirrors follow after each update."""
@@ -26,7 +31,7 @@ class PSSynchronizer(Kernel):
         for owner in _servers(draft):
             for gradient in draft.captured.item.gradients:
                 if gradient.variable in owner.variables:
-                    draft.reduced_for(gradient, owner)
+                    reduced_for(draft, gradient, owner)
         for occurrence in draft.captured.occurrences if self.mirrors else ():
             # Right after the update, and before what follows it.
             order = 2 * draft.captured.last_of_update(occurrence) + 1
@@ -63,7 +68,7 @@ def _pull(
     name, dtype = f"{label}/{editor.safe(variable)}", draft.spec(variable).dtype
     value = draft.read(name, variable, held, order)
     for mirror, replica in mirrors.items():
-        there = draft.at_host(value, dtype, replica)
+        there = at_host(draft, value, dtype, replica)
         draft.write(f"{name}/{editor.safe(mirror.name)}", variable, mirror, there, order)
 
 
@@ -78,7 +83,7 @@ def _assemble(
             held = draft.placement.held(part, draft.placement.updater(part, replica))
             name = f"{label}/{editor.safe(held.name)}"
             value = name if name in draft.editor else draft.read(name, part, held, order)
-            values.append(draft.at_host(value, dtype, replica))
+            values.append(at_host(draft, value, dtype, replica))
         name = f"{label}/{editor.safe(variable)}/{replica.prefix}"
         whole = draft.join(f"{name}/whole", values, dtype, replica.device, axis)
         draft.write(name, variable, draft.placement.mirror(variable, replica), whole, order)

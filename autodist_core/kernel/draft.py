@@ -1,0 +1,222 @@
+"""Draft: the graph of one step for all replicas while the kernels build it, and what each kernel leaves for the next.
+
+In: a captured step, its placement, and which replicas have examples. These do not change. The kernels add nodes to the
+draft's editor, and fill the fields below in the order of the pipeline. A kernel declares which fields it needs and
+which it provides (see `Kernel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+
+from autodist_core.kernel.added_variables import Kept, Remembered
+from autodist_core.kernel.analysis.distributable import require_distributable
+from autodist_core.kernel.analysis.gradient_flow import after_update, handed_back
+from autodist_core.kernel.analysis.products import Product, products, with_weights
+from autodist_core.kernel.placement.placement import Copy, Placement, Replica
+from autodist_core.step import editor
+from autodist_core.step.editor import Editor
+from autodist_core.step.graph_item import Gradient, GraphItem
+from autodist_core.step.index import StepIndex
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A gradient as tensors of the draft: dense when `indices` is empty, else rows of the variable."""
+
+    values: str
+    indices: str = ""
+
+
+@dataclass
+class Draft:
+    """A distributed step under construction; the `active` replicas have examples, the others take an idle step."""
+
+    # Given, and not changed by any kernel.
+    captured: StepIndex
+    placement: Placement
+    active: tuple[int, ...]
+    editor: Editor
+    sizes: tuple[int, ...] = ()
+    """How many examples each of them has, where the graph is for these sizes alone."""
+    products: dict[tuple[str, int], Product] = field(default_factory=dict)
+    """Gradients that are made of all replicas' rows at once."""
+    at_once: frozenset[str] = frozenset()
+    """Captured products that are made of all replicas' rows at once."""
+
+    provided: set[str] = field(default_factory=set)
+    """The fields below that the kernels which have run provide; the runner fills it."""
+
+    # Filled by the kernels that provide them.
+    compute: set[str] = field(default_factory=set)
+    """The captured nodes of compute of which every busy replica has a copy."""
+    local: dict[tuple[str, int, int], Rows] = field(default_factory=dict)
+    """Each replica's own gradients, by variable, occurrence and replica."""
+    initializers: list[str] = field(default_factory=list)
+    """The nodes to run once, before the first step."""
+    reduced: dict[tuple[str, int, str], Rows] = field(default_factory=dict)
+    """The reduced gradients, by variable, occurrence and owner."""
+    collectives: int = 0
+    """How many collectives there are on each replica: all replicas number them alike."""
+    kept: list[Kept] = field(default_factory=list)
+    """The variables that kernels added."""
+    remembered: list[Remembered] = field(default_factory=list)
+    """New values of these variables, to be written together with the update."""
+    barriers: dict[int, str] = field(default_factory=dict)
+    """The node for which every write of an update waits, by occurrence."""
+    returned: dict[str, str] = field(default_factory=dict)
+    """Where the values are that the update hands back to compute, by the captured tensor's name."""
+    outputs: list[str] = field(default_factory=list)
+    """The step's results for the whole batch."""
+    targets: list[str] = field(default_factory=list)
+    """The nodes that the step must run: writes, assertions, sends. Every kernel may add to them."""
+    steps: list[str] = field(default_factory=list)
+    """The nodes to run so that everything in `targets` is done."""
+
+    @staticmethod
+    def of(
+        item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None, sizes: Sequence[int] = ()
+    ) -> Draft:
+        """An empty draft of a captured step."""
+        captured = StepIndex(item)
+        require_distributable(captured)
+        graph = captured.graph
+        count = len(placement.replicas) if active is None else active
+        indices = tuple(range(count)) if isinstance(count, int) else tuple(count)
+        draft = Draft(captured, placement, indices, Editor(graph.library, graph.versions), tuple(sizes))
+        if placement.shares_memory and len(indices) > 1:
+            draft.products, draft.at_once = products(captured), with_weights(captured)
+        return draft
+
+    @property
+    def after_update(self) -> frozenset[str]:
+        """The captured nodes that wait for the whole batch's gradients; none where each replica goes by its own."""
+        return frozenset() if self.placement.loose else after_update(self.captured)
+
+    @property
+    def handed_back(self) -> tuple[str, ...]:
+        """What nodes after the update, and results, take from the update."""
+        return () if self.placement.loose else handed_back(self.captured)
+
+    @property
+    def busy(self) -> tuple[Replica, ...]:
+        """The replicas that have examples."""
+        return tuple(self.placement.replicas[index] for index in self.active)
+
+    def at(self, name: str) -> int:
+        """The time at which a captured node touches variables; odd times lie between captured nodes."""
+        return 2 * self.captured.index[name]
+
+    @property
+    def end(self) -> int:
+        """The time at which every captured node is done."""
+        return 2 * self.captured.end
+
+    def handle(self, variable: str, copy: Copy) -> str:
+        """The node that stands for one copy of a variable."""
+        name = f"variable/{editor.safe(copy.name)}"
+        if name not in self.editor:
+            spec = self.captured.variables[variable]
+            self.editor.add(
+                "VarHandleOp", name, device=copy.device, dtype=tf.as_dtype(spec.dtype),
+                shape=tf.TensorShape(spec.shape), shared_name=copy.name,
+            )
+        return name
+
+    def read(self, name: str, variable: str, copy: Copy, order: int) -> str:
+        """Add a read of one copy of a variable."""
+        dtype = tf.as_dtype(self.captured.variables[variable].dtype)
+        return self.editor.add("ReadVariableOp", name, [self.handle(variable, copy)], copy.device, order, dtype=dtype)
+
+    def write(self, name: str, variable: str, copy: Copy, value: str, order: int) -> None:
+        """Add a write of one copy of a variable; it counts as something the step must do."""
+        dtype = tf.as_dtype(self.captured.variables[variable].dtype)
+        inputs = [self.handle(variable, copy), value]
+        self.targets.append(self.editor.add("AssignVariableOp", name, inputs, copy.device, order, dtype=dtype))
+
+    def spec(self, variable: str) -> tf.TensorSpec:
+        """Shape and type of a variable."""
+        found = self.captured.variables[variable]
+        return tf.TensorSpec(found.shape, tf.as_dtype(found.dtype))
+
+    def fed(self, replica: Replica, name: str) -> str:
+        """The placeholder that is fed a replica's part of one of the captured step's inputs."""
+        of_known_size = f"{copied(replica, name)}/fed"
+        return of_known_size if of_known_size in self.editor else copied(replica, name)
+
+    def total(self) -> str:
+        """The number of examples of the whole batch."""
+        return self._count("feed/total", sum(self.sizes), self.placement.tasks.chief)
+
+    def examples(self, replica: Replica) -> str:
+        """A replica's number of examples."""
+        size = self.sizes[self.active.index(replica.index)] if self.sizes else 0
+        return self._count(f"feed/{replica.prefix}/examples", size, replica.host)
+
+    def _count(self, name: str, known: int, device: str) -> str:
+        """A constant if the graph is for known sizes, else a placeholder."""
+        if name not in self.editor and self.sizes:
+            self.editor.constant(name, float(known), tf.float64, device)
+        elif name not in self.editor:
+            self.editor.add("Placeholder", name, device=device, dtype=tf.float64, shape=tf.TensorShape([]))
+        return name
+
+    def share(self, replica: Replica, dtype: tf.DType) -> str:
+        """A replica's part of the batch, n_r / N."""
+        name = f"feed/{replica.prefix}/share"
+        if name not in self.editor:
+            self.editor.add(
+                "RealDiv", name, [self.examples(replica), self.total()], replica.host, T=tf.float64
+            )
+        if dtype == tf.float64:
+            return name
+        cast = f"{name}_{dtype.name}"
+        if cast not in self.editor:
+            self.editor.add("Cast", cast, [name], replica.host, SrcT=tf.float64, DstT=dtype)
+        return cast
+
+    def add_up(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:
+        """The sum of tensors, added in the order given."""
+        if len(values) == 1:
+            return values[0]
+        return self.editor.add("AddN", name, values, device, N=len(values), T=dtype)
+
+    def join(self, name: str, values: Sequence[str], dtype: tf.DType, device: str, axis: int = 0) -> str:
+        """Tensors one behind the other along an axis, the first if none is given."""
+        if len(values) == 1:
+            return values[0]
+        place = self.editor.constant(f"{name}/axis", axis, tf.int32, device)
+        return self.editor.add(
+            "ConcatV2", name, [*values, place], device, N=len(values), T=dtype, Tidx=tf.int32
+        )
+
+    def stacked(self, name: str, dtype: tf.DType, device: str) -> str:
+        """The rows of all busy replicas' copies of a captured tensor, one behind the other."""
+        label = f"stacked/{editor.label(name)}"
+        if label in self.editor:
+            return label
+        return self.join(label, [copied(replica, name) for replica in self.busy], dtype, device)
+
+    def sources(self, gradient: Gradient) -> tuple[str, ...]:
+        """The captured tensors of which every replica's copies go into the reduced gradient."""
+        product = self.products.get((gradient.variable, gradient.occurrence))
+        if product:
+            return product.left, product.right
+        return (gradient.values, gradient.indices) if gradient.indices else (gradient.values,)
+
+def copied(replica: Replica, name: str) -> str:
+    """A captured tensor's or node's copy on a replica."""
+    return f"{replica.prefix}/{name}"
+
+
+def gradient_type(captured: StepIndex, gradient: Gradient) -> tf.DType:
+    """The type of a gradient's values."""
+    return tf.as_dtype(captured.nodes[editor.node_of(gradient.values)].attr["T"].type)
+
+
+def output_type_of_indices(captured: StepIndex, gradient: Gradient) -> tf.DType:
+    """The type of a sparse gradient's row indices."""
+    return tf.as_dtype(captured.nodes[editor.node_of(gradient.indices)].attr["T"].type)

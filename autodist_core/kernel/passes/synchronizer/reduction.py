@@ -1,0 +1,95 @@
+"""Bring a gradient of all replicas to one owner: added up if dense, all rows if sparse.
+
+In: each replica's own gradient, `draft.local`. Out: the reduced gradient on the owner's device, `draft.reduced`. For a
+dense gradient of two replicas::
+
+    reduced/memory/0/kernel = AddN(replica0/gradient, replica1/gradient)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from autodist_core.kernel.analysis.products import Product
+from autodist_core.kernel.draft import Draft, Rows, gradient_type, output_type_of_indices
+from autodist_core.kernel.placement.devices import host_of
+from autodist_core.kernel.placement.placement import Owner, Replica
+from autodist_core.step import editor
+from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
+
+
+def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
+    """The reduced gradient on an owner's device; added up there if no synchronizer brought it."""
+    key = (gradient.variable, gradient.occurrence, owner.name)
+    if key not in draft.reduced:
+        draft.reduced[key] = _gather(draft, gradient, owner)
+    return draft.reduced[key]
+
+
+def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
+    """Bring a gradient of all busy replicas to an owner: added up if dense, all rows if sparse."""
+    name = f"reduced/{owner.name}/{gradient.occurrence}/{editor.safe(gradient.variable)}"
+    product = draft.products.get((gradient.variable, gradient.occurrence))
+    if product:
+        return Rows(_multiply(draft, name, product, owner))
+    found = []
+    for team in _teams(draft):
+        parts = [draft.local[gradient.variable, gradient.occurrence, replica.index] for replica in team]
+        found.append(_reduce(draft, f"{name}/{team[0].prefix}", gradient, parts, team[0].host))
+    return _reduce(draft, name, gradient, found, owner.device)
+
+
+def _teams(draft: Draft) -> list[list[Replica]]:
+    """The busy replicas of each machine, which reduce among themselves first; on one machine, each by itself."""
+    by_host: dict[str, list[Replica]] = {}
+    for replica in draft.busy:
+        by_host.setdefault(replica.host, []).append(replica)
+    return list(by_host.values()) if len(by_host) > 1 else [[replica] for replica in draft.busy]
+
+
+def at_host(draft: Draft, value: str, dtype: tf.DType, replica: Replica) -> str:
+    """A value where a replica's machine has it: it crosses the network once, for all replicas there."""
+    if host_of(draft.editor[editor.node_of(value)].device) == replica.host:
+        return value
+    host = replica.host.removesuffix("/device:CPU:0").strip("/").replace(":", "_")
+    name = f"brought/{host}/{editor.label(value)}"
+    if name not in draft.editor:
+        draft.editor.add("Identity", name, [value], replica.host, T=dtype)
+    return name
+
+
+def _reduce(draft: Draft, name: str, gradient: Gradient, parts: Sequence[Rows], device: str) -> Rows:
+    dtype = gradient_type(draft.captured, gradient)
+    if not gradient.indices:
+        return Rows(draft.add_up(name, [part.values for part in parts], dtype, device))
+    if len(parts) == 1:
+        return parts[0]
+    ids = output_type_of_indices(draft.captured, gradient)
+    if gradient.rows == ALIKE:
+        values = draft.add_up(f"{name}/values", [part.values for part in parts], dtype, device)
+        return Rows(values, parts[0].indices)
+    rows = Rows(
+        draft.join(f"{name}/values", [part.values for part in parts], dtype, device),
+        draft.join(f"{name}/indices", [part.indices for part in parts], ids, device),
+    )
+    if gradient.rows == UNIQUE:
+        shape = draft.captured.variables[gradient.variable].shape[1:]
+        specs = {rows.values: tf.TensorSpec((None, *shape), dtype), rows.indices: tf.TensorSpec((None,), ids)}
+        return Rows(*draft.editor.trace(f"{name}/merged", _merged, specs, device))
+    return rows
+
+
+def _multiply(draft: Draft, name: str, product: Product, owner: Owner) -> str:
+    dtype = tf.as_dtype(product.node.attr["T"].type)
+    factors = [
+        draft.stacked(editor.canonical(factor), dtype, owner.device) for factor in (product.left, product.right)
+    ]
+    return draft.editor.copy(product.node, name, factors, owner.device).name
+
+
+def _merged(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Rows of which none occurs twice, in the order in which they first occur."""
+    rows, places = tf.unique(indices)
+    return tf.math.unsorted_segment_sum(values, places, tf.size(rows)), rows
