@@ -8,7 +8,7 @@ import sys
 import threading
 
 from autodist_core.cluster.doctor.diagnosis import diagnose
-from autodist_core.cluster.doctor.report_text import plain, text
+from autodist_core.cluster.doctor.report_text import as_data, as_text
 from autodist_core.command_line import values
 from autodist_core.resource_spec import ResourceSpec
 
@@ -31,5 +31,5 @@ def run(options: argparse.Namespace) -> int:
             print(f"autodist doctor: {line}", file=sys.stderr, flush=True)
 
     report = diagnose(ResourceSpec(options.file), options.seconds, say)
-    print(json.dumps(plain(report), indent=2) if options.json else text(report))
+    print(json.dumps(as_data(report), indent=2) if options.json else as_text(report))
     return 1 if report.problems else 0

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from autodist_core.cluster.chief import Fleet
-from autodist_core.cluster.on_node.standby import stand_by_unless_chief
+from autodist_core.cluster.on_node.standby import become_agent_unless_chief
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import once
 from autodist_core.kernel import Placement, inference, place
@@ -60,7 +60,7 @@ class Driver:
             self.fleet = self._new_fleet()
 
     def _new_fleet(self) -> Fleet:
-        stand_by_unless_chief(self.settings.resource_spec)
+        become_agent_unless_chief(self.settings.resource_spec)
         return Fleet(*self.settings.of_the_cluster)
 
     def _drop(self) -> None:
@@ -248,7 +248,7 @@ class Driver:
             return DistributedSession(placement())
         restart = None if self.settings.on_failure == "raise" else self._restart
         return LastingSession(
-            lambda: DistributedSession(placement(), fleet.cluster), fleet.renew, restart, fleet.progress
+            lambda: DistributedSession(placement(), fleet.cluster), fleet.restart_servers, restart, fleet.note_progress
         )
 
     def _restart(self, error: NodeLostError) -> None:

@@ -37,7 +37,7 @@ def refusal(network, within, **groups):
     first, *problems, last = str(raised.value).splitlines()
     count = len(groups) + 1
     assert first == f"{count - len(raised.value.hosts)} of {count} nodes are ready."
-    assert last == "'autodist doctor' says more of the same file."
+    assert last == "Run 'autodist doctor' with the same file for a full report."
     assert "Traceback" not in str(raised.value)
     return [problem.removeprefix("  ") for problem in problems]
 

@@ -160,7 +160,7 @@ def test_an_agent_that_is_sent_garbage_ends_and_says_so(garbage):
     assert done.returncode == 1
     shown = repr(garbage.splitlines(keepends=True)[0])
     assert (
-        f"autodist agent: what the chief sends cannot be read: expected a message, received {shown}; it ends."
+        f"autodist agent: a message of the chief cannot be read: expected a message, received {shown}; the agent ends."
         in done.stderr.decode()
     )
 
@@ -170,7 +170,7 @@ def test_a_listener_of_another_run_refuses(network):
     listener = Listener("of another run")
     try:
         [problem] = reach("of this run", [(own.address, listener.port)], 5)
-        assert problem == "something answers there that is not of this run" and listener.visitors == []
+        assert problem == "the program that answers does not belong to this run" and listener.visitors == []
         assert reach("of another run", [(own.address6, listener.port)], 5) == [None]
         assert listener.visitors == [own.address6]
     finally:

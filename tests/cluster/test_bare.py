@@ -13,8 +13,8 @@ from tensorflow.python.framework import kernels
 
 AS_AN_AGENT = """
 import json, sys
-from autodist_core.cluster.on_node.light_tensorflow import import_server
-import_server()
+from autodist_core.cluster.on_node.light_tensorflow import import_tensorflow_server
+import_tensorflow_server()
 from autodist_core.cluster.on_node import server
 whole = "keras" in sys.modules
 from tests.cluster.test_bare import known

@@ -185,7 +185,10 @@ def test_agents_of_a_scheduler(network, monkeypatch):
     monkeypatch.setenv("AUTODIST_SECRET", "the secret of another job")
     assert diagnose(spec, 0.1).problems == dict.fromkeys(
         addresses[1:],
-        ("what answers on port 8888 is no agent of this job: is AUTODIST_SECRET the same there?",),
+        (
+            "the program that answers on port 8888 is not an agent of this job: set the same AUTODIST_SECRET on all "
+            "machines",
+        ),
     )
 
     monkeypatch.setenv("AUTODIST_SECRET", SECRET)

@@ -247,5 +247,5 @@ def test_a_launch_is_refused_for_what_the_examination_finds(network, tmp_path, m
     first, problem, last = str(raised.value).splitlines()
     assert first == "2 of 3 nodes are ready."
     assert problem.startswith(f"  {host.address}: TensorFlow 2.19.0 there, ") and problem.endswith("install the same.")
-    assert last == "'autodist doctor' says more of the same file."
+    assert last == "Run 'autodist doctor' with the same file for a full report."
     assert [agents(host) for host in network.hosts[1:]] == [[], []]

@@ -1,4 +1,8 @@
-"""One agent as the chief sees it: orders and answers, signs of life, and the last lines of its log."""
+"""The chief's handle on one agent: it sends orders, waits for the answers, and keeps the last lines of the agent's log.
+
+In: an `AgentProcess`. Out: the answers to orders; the time of the last message, from which the watch over the cluster
+concludes whether the agent lives; and the agent's log, through the logger ``autodist.<address>``.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +18,49 @@ from concurrent.futures import TimeoutError as NotInTime
 from typing import TYPE_CHECKING, Any
 
 from autodist_core.cluster.agents.agent_process import AgentProcess
-from autodist_core.cluster.protocol.messages import Message, Sender, received
+from autodist_core.cluster.protocol.messages import Message, Sender, receive
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node
 
-if TYPE_CHECKING:  # paramiko is needed on the chief only, and agents import this module too
+if TYPE_CHECKING:  # paramiko is imported when the first agent is started over ssh
     from autodist_core.cluster.ssh import Connection
 
 LOG_LINES = 20
-_USUAL = re.compile(r"WARNING: All log messages before|[IW]\d{4} \d\d:|E\d{4} \d\d:.*cuda")
-"""What TensorFlow says at every start, and what is no reason for an end."""
+_SHOWN_LINES = 8
+_END_SECONDS = 2.0
+_ROUTINE_LINE = re.compile(r"WARNING: All log messages before|[IW]\d{4} \d\d:|E\d{4} \d\d:.*cuda")
+"""Lines that TensorFlow logs at every start; they never explain why an agent ended."""
 
 
 class AgentHandle:
-    """The chief's end of one agent."""
+    """The chief's end of one agent; two threads read its answers and its log.
+
+    >>> from autodist_core.cluster.agents.child_agent import ChildAgent
+    >>> agent = AgentHandle(Node("localhost", chief=True), ChildAgent({}))
+    >>> agent.ask("visitors", 30)
+    {'addresses': []}
+    >>> agent.order_end()
+    >>> agent.wait_for_end(5)
+    >>> agent.ended
+    True
+    """
 
     def __init__(self, node: Node, process: AgentProcess) -> None:
         self.node = node
         self.process = process
         self.last_heard = time.monotonic()
+        """When the last message of the agent came."""
         self.description: Message = {}
+        """The answer to the order 'describe'; empty before."""
         self._identity = 0, 0
+        """The agent's process id and the clock tick at which it started; zeros before it said them."""
         self.clock_offset: float | None = None
-        """Seconds by which its clock is ahead of this one, less what its fastest message needed to come here."""
+        """Seconds by which the node's clock is ahead of this one, less the travel time of its fastest heartbeat."""
         self.log: deque[str] = deque(maxlen=LOG_LINES)
+        """The last lines of the agent's log, without routine lines."""
         self._sender = Sender(process.stdin)
         self._numbers = itertools.count()
-        self._waiting: dict[int, Future[Message]] = {}
+        self._open_orders: dict[int, Future[Message]] = {}
         self._logger = logging.getLogger(f"autodist.{node.address.replace('.', '_')}")
         self._ended = threading.Event()
         self._readers = [
@@ -57,93 +77,93 @@ class AgentHandle:
 
     @property
     def ended(self) -> bool:
-        """Whether it is gone, as far as its pipes tell."""
+        """Whether the agent has closed its pipes, by its end or by the loss of the connection."""
         return self._ended.is_set()
 
-    def ask(self, do: str, seconds: float, /, **arguments: Any) -> Message:
-        """Let it do something, and wait so long for the answer."""
+    def ask(self, order: str, seconds: float, /, **arguments: Any) -> Message:
+        """Send an order and return its result; a LaunchError if the agent fails, ends or does not answer in time."""
         number, answer = next(self._numbers), Future[Message]()
-        self._waiting[number] = answer
+        self._open_orders[number] = answer
         try:
-            self._sender.send({"do": do, "id": number, "with": arguments})
+            self._sender.send({"do": order, "id": number, "with": arguments})
             if self.ended:
-                raise LaunchError(self.node.address, self.epitaph())
+                raise LaunchError(self.node.address, self.why_it_ended())
             found = answer.result(seconds)
         except NotInTime:
             raise LaunchError(
                 self.node.address,
-                f"its agent did not answer '{do}' within {seconds:g} s: the machine hangs, or the network is "
-                f"down{self.last_words()}"
+                f"its agent did not answer '{order}' within {seconds:g} s: the machine hangs, or the network is "
+                f"down{self.log_tail()}"
             ) from None
         except (OSError, ValueError) as error:
             if isinstance(error, LaunchError):
                 raise
-            self._ended.wait(2)
-            raise LaunchError(self.node.address, self.epitaph()) from None
+            self._ended.wait(_END_SECONDS)
+            raise LaunchError(self.node.address, self.why_it_ended()) from None
         finally:
-            self._waiting.pop(number, None)
+            self._open_orders.pop(number, None)
         if "error" in found:
-            raise LaunchError(self.node.address, f"its agent could not do '{do}': {found['error']}")
+            raise LaunchError(self.node.address, f"its agent could not do '{order}': {found['error']}")
         return dict(found["result"])
 
-    def beat(self) -> None:
-        """Tell it that the chief is there."""
-        with contextlib.suppress(OSError, ValueError):  # the watch sees the end of its answers
+    def send_heartbeat(self) -> None:
+        """Tell the agent that the chief lives."""
+        with contextlib.suppress(OSError, ValueError):  # the agent is gone, which the watch notices by `ended`
             self._sender.send({"do": "beat"})
 
-    def epitaph(self) -> str:
-        """That it ended, how, and its last words."""
-        # Its answers end before its log has been read to the end, and why it ended is said last.
+    def why_it_ended(self) -> str:
+        """How the agent ended, with the end of its log."""
+        # The last lines of the log, which have the reason, may arrive after the end of the answers.
         self._readers[-1].join(1)
-        return (self.process.ending(1) or "its agent does not answer any more") + self.last_words()
+        return (self.process.how_it_ended(1) or "its agent does not answer any more") + self.log_tail()
 
-    def last_words(self) -> str:
-        """The end of its log, if it said anything."""
-        lines = "".join(f"\n    {line}" for line in list(self.log)[-8:])
+    def log_tail(self) -> str:
+        """The end of the agent's log, to be appended to a message; empty if there is no log."""
+        lines = "".join(f"\n    {line}" for line in list(self.log)[-_SHOWN_LINES:])
         return f"; the last lines of its log:{lines}" if lines else ""
 
-    def ask_to_end(self) -> None:
-        """Ask it to end; see `finish`."""
+    def order_end(self) -> None:
+        """Order the agent to end, without a wait; `wait_for_end` follows."""
         with contextlib.suppress(OSError, ValueError):
             self._sender.send({"do": "end"})
 
-    def finish(self, seconds: float) -> None:
-        """Wait until it has ended; what has not in that time is killed, by the id it gave."""
+    def wait_for_end(self, seconds: float) -> None:
+        """Wait until the agent has ended, then close its pipes; an agent that runs after `seconds` is killed."""
         if not self._ended.wait(seconds):
             self.process.kill(*self._identity)
-        self.process.ending(1)
+        self.process.how_it_ended(1)
         self.process.close()
         for reader in self._readers:
-            reader.join(2)
+            reader.join(_END_SECONDS)
 
     def _read_answers(self) -> None:
         try:
-            for message in received(self.process.stdout, self._note):
+            for message in receive(self.process.stdout, self._log_line):
                 self.last_heard = time.monotonic()
                 if "pid" in message:
                     self._identity = int(message["pid"]), int(message["started"])
                 if "beat" in message:
                     offset = float(message["beat"]) - time.time()
                     self.clock_offset = offset if self.clock_offset is None else max(offset, self.clock_offset)
-                answer = self._waiting.get(message.get("answer", -1))
+                answer = self._open_orders.get(message.get("answer", -1))
                 if answer is not None:
                     answer.set_result(message)
         except (OSError, ValueError) as error:
-            self.log.append(f"(its answers end: {error})")
+            self.log.append(f"(the agent's answers end: {error})")
         self._ended.set()
-        for answer in list(self._waiting.values()):
+        for answer in list(self._open_orders.values()):
             if not answer.done():
                 answer.set_exception(OSError("the agent is gone"))
 
     def _read_log(self) -> None:
         try:
             for line in iter(self.process.stderr.readline, b""):
-                self._note(line.decode(errors="replace").rstrip())
+                self._log_line(line.decode(errors="replace").rstrip())
         except (OSError, ValueError):
             pass
 
-    def _note(self, text: str) -> None:
-        if not _USUAL.match(text):
+    def _log_line(self, text: str) -> None:
+        if not _ROUTINE_LINE.match(text):
             self.log.append(text)
         self._logger.info("%s: %s", self.node.address, text)
 

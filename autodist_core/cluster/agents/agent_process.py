@@ -1,39 +1,47 @@
-"""What the chief needs of an agent's process, in whatever way it was started."""
+"""What the chief needs of an agent's process, in whatever way the process was started.
+
+`AgentHandle` uses an `AgentProcess` for its messages. The modules ``child_agent``, ``ssh_agent`` and
+``scheduled_agent`` have one class each that provides it.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from autodist_core.cluster.protocol.messages import Lines, Sink
+from autodist_core.cluster.protocol.messages import ByteWriter, LineReader
 
 if TYPE_CHECKING:  # paramiko is imported when the first agent is started over ssh
     from autodist_core.cluster.ssh import Connection
 
 
 class AgentProcess(Protocol):
-    """A running program and its pipes, here or over ssh."""
+    """The process of one agent, on this machine or another one, and the pipes to it."""
 
     @property
-    def stdin(self) -> Sink:
-        """What it reads."""
+    def stdin(self) -> ByteWriter:
+        """The pipe for the chief's orders."""
 
     @property
-    def stdout(self) -> Lines:
-        """What it answers."""
+    def stdout(self) -> LineReader:
+        """The pipe of the agent's answers."""
 
     @property
-    def stderr(self) -> Lines:
-        """What it logs."""
+    def stderr(self) -> LineReader:
+        """The pipe of the agent's log."""
 
     @property
     def connection(self) -> Connection | None:
-        """The ssh connection to where it runs, if there is one."""
+        """The ssh connection to its machine; None for a process that was not started over ssh."""
 
-    def ending(self, timeout: float) -> str:
-        """How it ended, in words; empty if it still runs after that time."""
+    def how_it_ended(self, timeout: float) -> str:
+        """How the process ended, in words; empty if it still runs after `timeout` seconds."""
 
     def kill(self, pid: int, started: int) -> None:
-        """End it at once: the process of that id that started at that tick; both are 0 if it has not said."""
+        """End the process at once.
+
+        `pid` is its id and `started` the clock tick at which it started, both as its first message said; both are 0
+        before that message.
+        """
 
     def close(self) -> None:
-        """Let go of the pipes, and of the connection if there is one."""
+        """Close the pipes, and the ssh connection if there is one."""

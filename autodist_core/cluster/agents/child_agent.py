@@ -1,4 +1,4 @@
-"""The chief's own agent: a child of this process."""
+"""The agent of the chief's own node: a child of this process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,20 @@ _END_SECONDS = 2.0
 
 
 class ChildAgent:
-    """A program on this machine, as a child of this process."""
+    """An `AgentProcess` on this machine. `env` is added to the environment of this process.
+
+    >>> agent = ChildAgent({})
+    >>> agent.stdout.readline().startswith(b'{"pid":')
+    True
+    >>> agent.close()
+    >>> agent.how_it_ended(1)
+    'its agent ended (exit status 0)'
+    """
 
     connection = None
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        # A group of its own: Ctrl-C in the terminal is for the user's program, which ends its agents in order.
+        # In a session of its own: Ctrl-C in the terminal is for the user's program, which ends its agents in order.
         self._child = subprocess.Popen(
             [sys.executable, "-m", AGENT_MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, env={**os.environ, **env}, start_new_session=True,
@@ -27,8 +35,8 @@ class ChildAgent:
         assert self._child.stdin and self._child.stdout and self._child.stderr
         self.stdin, self.stdout, self.stderr = self._child.stdin, self._child.stdout, self._child.stderr
 
-    def ending(self, timeout: float) -> str:
-        """How it ended, in words; empty if it still runs after that time."""
+    def how_it_ended(self, timeout: float) -> str:
+        """How the agent ended, in words; empty if it still runs after `timeout` seconds."""
         try:
             status = self._child.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -36,11 +44,11 @@ class ChildAgent:
         return f"its agent was killed by signal {-status}" if status < 0 else f"its agent ended (exit status {status})"
 
     def kill(self, pid: int, started: int) -> None:
-        """End it at once."""
+        """End the agent at once; this process knows its child without `pid` and `started`."""
         self._child.kill()
 
     def close(self) -> None:
-        """Let go of the pipes, which ends an agent, and see its end."""
+        """Close the pipes, which ends the agent, and wait for its end; an agent that does not end is killed."""
         for stream in (self.stdin, self.stdout, self.stderr):
             with contextlib.suppress(OSError):
                 stream.close()

@@ -1,4 +1,4 @@
-"""How long the start of a cluster waits for what. AUTODIST_DEADLINES="connect=5,answer=10" sets other seconds."""
+"""The deadlines of a cluster's start, in seconds. AUTODIST_DEADLINES="connect=5,answer=10" changes some of them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ VARIABLE = "AUTODIST_DEADLINES"
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds, each for one wait with one node; the nodes are waited for at the same time."""
+    """Seconds that the chief waits for one node; it waits for all nodes at the same time."""
 
     connect: float = 30.0
     """Until an agent is started over ssh."""
     answer: float = 30.0
-    """Until an agent has answered a question."""
+    """Until an agent has carried out an order and answered."""
     reach: float = 10.0
-    """Until a node has reached another one."""
+    """Until a node has reached another node."""
     serve: float = 120.0
-    """Until TensorFlow is imported and its server is up."""
+    """Until an agent has imported TensorFlow and started its server."""
     standing: float = 300.0
     """Until an agent that a scheduler starts answers at its port."""
 
     @classmethod
     def from_environment(cls) -> Deadlines:
-        """The defaults, but for those that the variable sets.
+        """The deadlines that AUTODIST_DEADLINES sets, and the defaults of the others.
 
         >>> import os
         >>> os.environ["AUTODIST_DEADLINES"] = "connect=5, answer=2.5"

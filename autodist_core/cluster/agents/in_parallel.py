@@ -1,4 +1,4 @@
-"""The same with several agents at once: what fails at one keeps nobody from the others."""
+"""Run one action on several agents in parallel; one failure does not stop the others."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from autodist_core.errors import LaunchError
 
 S = TypeVar("S")
 T = TypeVar("T")
-_TICK = 0.5
+_POLL_SECONDS = 0.5
 
 
-def attempt(subjects: Sequence[S], action: Callable[[S], T]) -> list[T | LaunchError]:
-    """What `action` gives for each, all at once, or the LaunchError that it raises.
+def run_in_parallel(subjects: Sequence[S], action: Callable[[S], T]) -> list[T | LaunchError]:
+    """Call `action` with each subject, each call in a thread of its own; return the results in the same order.
 
-    Ctrl-C ends the wait at once; what is under way then is left to itself, and to its deadline.
+    A call that raises a LaunchError has that error as its result. Any other exception is raised when all calls have
+    ended. Ctrl-C ends the wait at once; the calls that still run end by their own deadlines.
 
-    >>> attempt([1, 2], lambda number: 10 * number)
+    >>> run_in_parallel([1, 2], lambda number: 10 * number)
     [10, 20]
     """
     outcomes: dict[int, T | LaunchError] = {}
@@ -33,21 +34,24 @@ def attempt(subjects: Sequence[S], action: Callable[[S], T]) -> list[T | LaunchE
         except BaseException as error:
             faults.append(error)
 
-    # A pool's threads would be waited for, by the pool and again when Python ends.
+    # Python waits at its end for the threads of a pool, but not for daemon threads.
     threads = [threading.Thread(target=run, args=(position,), daemon=True) for position in range(len(subjects))]
     for thread in threads:
         thread.start()
     for thread in threads:
-        # A Ctrl-C that comes as a wait begins is noticed when the wait is over.
+        # Python notices a Ctrl-C that comes just before a wait only when that wait is over, so the waits are short.
         while thread.is_alive():
-            thread.join(_TICK)
+            thread.join(_POLL_SECONDS)
     if faults:
         raise faults[0]
     return [outcomes[position] for position in range(len(subjects))]
 
 
-def end(agents: Sequence[AgentHandle], seconds: float = 5.0) -> None:
-    """End agents, all at once."""
+def end_agents(agents: Sequence[AgentHandle], seconds: float = 5.0) -> None:
+    """End all agents in parallel; an agent that has not ended after `seconds` is killed.
+
+    >>> end_agents([])
+    """
     for agent in agents:
-        agent.ask_to_end()
-    attempt(agents, lambda agent: agent.finish(seconds))
+        agent.order_end()
+    run_in_parallel(agents, lambda agent: agent.wait_for_end(seconds))

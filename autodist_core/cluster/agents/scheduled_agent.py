@@ -1,4 +1,4 @@
-"""An agent that a scheduler started: the chief's connection to it."""
+"""An agent that a scheduler starts on another machine, with ``on_node.standby``: the chief connects to its port."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 from autodist_core.cluster.protocol.handshake import SECRET, job_secret, shake_hands
 from autodist_core.errors import LaunchError
 
-_PATIENCE = 10.0
+_HANDSHAKE_SECONDS, _RETRY_SECONDS = 10.0, 0.5
 
 
 class ScheduledAgent:
-    """The chief's connection to an agent that waits at a port: a `Process` by its pipes."""
+    """An `AgentProcess` whose pipes are one TCP connection; its log goes to the scheduler's log of its node."""
 
     connection = None
 
@@ -21,30 +21,29 @@ class ScheduledAgent:
         self._socket = _connect(address, port, deadline)
         self.stdin = self._socket.makefile("wb", buffering=0)
         self.stdout = self._socket.makefile("rb")
-        # What it logs stands in the scheduler's log of that node.
         self.stderr = io.BytesIO()
 
-    def ending(self, timeout: float) -> str:
-        """How it ended: not known from here."""
+    def how_it_ended(self, timeout: float) -> str:
+        """How the agent ended: the chief sees the end of the connection only."""
         return "its agent ended, or the connection to it (the scheduler's log of that node may say why)"
 
     def kill(self, pid: int, started: int) -> None:
-        """What waits there ends an agent whose chief has hung up."""
+        """Do nothing: the standby process on the node kills its agent when the chief closes the connection."""
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection, which ends the agent."""
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
 def _connect(address: str, port: int, deadline: float) -> socket.socket:
-    """A connection to an agent, which may still be on its way."""
-    known, end = job_secret(), time.monotonic() + deadline
+    """Connect to the standby process of a node; the scheduler may start it later than the chief."""
+    secret, end = job_secret(), time.monotonic() + deadline
     while True:
         try:
-            connection = socket.create_connection((address, port), timeout=_PATIENCE)
+            connection = socket.create_connection((address, port), timeout=_HANDSHAKE_SECONDS)
             try:
-                shake_hands(connection, known, b"chief", b"agent")
+                shake_hands(connection, secret, b"chief", b"agent")
                 connection.settimeout(None)
                 return connection
             except BaseException:
@@ -52,7 +51,8 @@ def _connect(address: str, port: int, deadline: float) -> socket.socket:
                 raise
         except ValueError:
             raise LaunchError(
-                address, f"what answers on port {port} is no agent of this job: is {SECRET} the same there?"
+                address, f"the program that answers on port {port} is not an agent of this job: set the same {SECRET} "
+                "on all machines"
             ) from None
         except OSError as error:
             if time.monotonic() > end:
@@ -61,4 +61,4 @@ def _connect(address: str, port: int, deadline: float) -> socket.socket:
                     f"no agent answered on port {port} within {deadline:.0f} s ({error.strerror or error}): the "
                     "scheduler starts it with 'autodist agent', or with the same script",
                 ) from None
-            time.sleep(0.5)
+            time.sleep(_RETRY_SECONDS)

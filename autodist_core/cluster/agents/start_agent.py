@@ -1,4 +1,4 @@
-"""Start the agent of one node in the way that its place in the cluster asks for."""
+"""Start the agent of one node: as a child on the chief's node, else over ssh or where a scheduler started it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from autodist_core.resource_spec import Node, SSHGroup
 def start_agent(node: Node, group: SSHGroup, deadlines: Deadlines, keepalive: float) -> AgentProcess:
     """Start the agent of a node, or connect to the one that a scheduler started there.
 
-    The chief's own agent is a child of this process. `keepalive` is the time in seconds after which a silent ssh
-    connection is given up.
+    Over ssh, a connection that is silent for longer than `keepalive` seconds is closed.
+
+    >>> agent = start_agent(Node("localhost", chief=True), SSHGroup(), Deadlines(), keepalive=10)
+    >>> agent.connection is None
+    True
+    >>> agent.close()
     """
     env = {"TF_CPP_MIN_LOG_LEVEL": "1", **dict(group.shared_envs)}
     if not node.gpus:

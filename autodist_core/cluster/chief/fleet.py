@@ -1,4 +1,8 @@
-"""The cluster of a spec: started when it is first needed, and started again, or without a node, when one is lost."""
+"""The cluster of a resource spec over the time of a training: started when needed, and replaced when a node is lost.
+
+In: a ResourceSpec and what to do on failure. Out: a running `Cluster`. On failure the fleet starts all nodes again
+(``"restart"``), goes on without the nodes that are gone (``"shrink"``), or leaves the error to the call (``"raise"``).
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,18 @@ ON_FAILURE = {
     "restart": "start all nodes again, and go on from the last consistent state",
     "shrink": "go on without the nodes that are gone, from the last consistent state",
 }
-RESTART_SECONDS, _PAUSE = 300.0, 5.0
-_MOST_IN_VAIN = 3
-_LEAST, _MOST = 0.1, 366 * 86400
+RESTART_SECONDS, _RETRY_SECONDS = 300.0, 5.0
+_MOST_LOSSES = 3
+"""How many clusters in a row may be lost before one of them completes a step."""
+_LEAST_SECONDS, _MOST_SECONDS = 0.1, 366 * 86400
 
 
 def on_failure_choice(value: object) -> str:
-    """What to do when a node is lost, if it is one of the choices."""
+    """Check the setting `on_failure`; a ResourceSpecError lists the choices.
+
+    >>> on_failure_choice("restart")
+    'restart'
+    """
     if not isinstance(value, str) or value not in ON_FAILURE:
         choices = "; ".join(f"{name!r}: {meaning}" for name, meaning in ON_FAILURE.items())
         hint = did_you_mean(str(value), ON_FAILURE)
@@ -33,7 +42,7 @@ def on_failure_choice(value: object) -> str:
 
 
 def lost_after_seconds(value: object) -> float:
-    """A number of seconds in which a sign of life can come: from a tenth of one to a year of them.
+    """Check the setting `lost_after`: seconds of silence after which a node is lost, from a tenth to those of a year.
 
     >>> lost_after_seconds(5)
     5.0
@@ -41,15 +50,21 @@ def lost_after_seconds(value: object) -> float:
     Traceback (most recent call last):
     autodist_core.errors.ResourceSpecError: lost_after=inf: expected a positive number of seconds, from 0.1 to 31622400.
     """
-    if not isinstance(value, Real) or isinstance(value, bool) or not _LEAST <= float(value) <= _MOST:
+    if not isinstance(value, Real) or isinstance(value, bool) or not _LEAST_SECONDS <= float(value) <= _MOST_SECONDS:
         raise ResourceSpecError(
-            f"lost_after={value!r}: expected a positive number of seconds, from {_LEAST} to {_MOST}."
+            f"lost_after={value!r}: expected a positive number of seconds, from {_LEAST_SECONDS} to {_MOST_SECONDS}."
         )
     return float(value)
 
 
 class Fleet:
-    """Has a cluster of the nodes of `spec`, as long as they last."""
+    """Holds the cluster of the nodes of `spec`, and another one after a node was lost::
+
+        fleet = Fleet(ResourceSpec("cluster.yml"), on_failure="restart")
+        cluster = fleet.start()
+        ...
+        fleet.close()
+    """
 
     def __init__(
         self, spec: ResourceSpec, on_failure: str = "raise", lost_after: float = LOST_AFTER_SECONDS,
@@ -60,16 +75,16 @@ class Fleet:
         self.lost_after = lost_after
         self.tunnelled = tunnelled
         self.cluster: Cluster | None = None
-        self._in_vain = 0
+        self._losses_in_a_row = 0
 
     @property
     def lost(self) -> bool:
-        """Whether there was a cluster, and a node of it is gone."""
+        """Whether the fleet has a cluster of which a node was lost."""
         with held():
             return self.cluster is not None and self.cluster.lost.done()
 
     def start(self) -> Cluster:
-        """The cluster; its agents are started if they do not run."""
+        """Return the cluster; start one if there is none, or if a node of it was lost."""
         if self.lost:
             self.close()
         if self.cluster is None:
@@ -84,18 +99,18 @@ class Fleet:
         if cluster is not None:
             cluster.close()
 
-    def renew(self, error: Exception) -> None:
-        """Have new servers on the same nodes, after an error that those there were do not survive."""
+    def restart_servers(self, error: Exception) -> None:
+        """Start the servers of the same nodes again, after an error that TensorFlow's collectives do not survive."""
         _log.warning("%s The servers of all nodes are started again.", error)
         self.close()
         self.start()
 
     def restart(self, error: NodeLostError) -> None:
-        """Have a cluster again after a node was lost; raises what keeps one from it."""
+        """Start another cluster after a node was lost; a LaunchError if none could be started in time."""
         self.close()
-        self._in_vain += 1
-        if self._in_vain > _MOST_IN_VAIN:
-            raise LaunchError("", f"{_MOST_IN_VAIN} clusters were lost in a row before one of them completed a step.")
+        self._losses_in_a_row += 1
+        if self._losses_in_a_row > _MOST_LOSSES:
+            raise LaunchError("", f"{_MOST_LOSSES} clusters were lost in a row before one of them completed a step.")
         _log.warning("%s Training goes on with another cluster (on_failure=%r).", error, self.on_failure)
         if self.on_failure == "shrink":
             self._leave_out({error.host})
@@ -109,15 +124,15 @@ class Fleet:
                     continue
                 if time.monotonic() > deadline:
                     raise
-                _log.warning("Not yet: %s Trying again.", failure)
-                time.sleep(_PAUSE)
+                _log.warning("The cluster did not start: %s It is tried again.", failure)
+                time.sleep(_RETRY_SECONDS)
 
-    def progress(self) -> None:
-        """Note that the cluster completed a step."""
-        self._in_vain = 0
+    def note_progress(self) -> None:
+        """Note that the cluster completed a step: the count of lost clusters begins anew."""
+        self._losses_in_a_row = 0
 
     def _leave_out(self, hosts: set[str]) -> bool:
-        """Take nodes out of the spec, never the chief; whether that made a difference."""
+        """Take nodes out of the spec, but never the chief; return whether any was taken out."""
         gone = {node.address for node in self.spec.nodes if node.address in hosts and not node.chief}
         if gone:
             self.spec = self.spec.without(gone)

@@ -1,4 +1,8 @@
-"""Start the agents and servers of a run on all nodes; everything that is wrong is found before anything runs."""
+"""The start of a run: agents on all nodes, each with a port, and then a TensorFlow server in each agent.
+
+In: a ResourceSpec. Out: a `Launched` value, or one LaunchError that lists every problem of every node. The examination
+of ``doctor`` finds the problems before any server is started.
+"""
 
 from __future__ import annotations
 
@@ -8,81 +12,89 @@ from typing import TypeVar
 
 from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
-from autodist_core.cluster.agents.in_parallel import attempt, end
+from autodist_core.cluster.agents.in_parallel import end_agents, run_in_parallel
 from autodist_core.cluster.chief.tunnels import Tunnels
 from autodist_core.cluster.doctor.examination import KEEPALIVE_SECONDS, examine
 from autodist_core.cluster.protocol.sockets import bracketed
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import ResourceSpec
 
-__all__ = ["Launched", "launch", "serve"]
+__all__ = ["Launched", "launch", "start_servers"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Launched:
-    """Agents that run and have found each other, each with a port; servers are the next step."""
+    """Agents that run, reach each other, and hold a port each; `start_servers` is the next step."""
 
     agents: tuple[AgentHandle, ...]
+    """All agents, the chief's first."""
     secret: str
+    """The secret of this run, which the agents' listeners ask for."""
     ports: tuple[int, ...]
+    """The port of each agent, in the order of the agents."""
     tunnels: Tunnels | None = None
 
-    def each(self, action: Callable[[AgentHandle], T]) -> list[T]:
-        """Do something with all agents at once; a LaunchError lists all that fail."""
+    def on_each_agent(self, action: Callable[[AgentHandle], T]) -> list[T]:
+        """Call `action` with all agents in parallel; one LaunchError lists all agents for which it failed."""
         problems: dict[str, list[str]] = {}
         results: list[T] = []
-        for agent, outcome in zip(self.agents, attempt(self.agents, action), strict=True):
+        for agent, outcome in zip(self.agents, run_in_parallel(self.agents, action), strict=True):
             if isinstance(outcome, LaunchError):
                 problems[agent.node.address] = [outcome.reason]
             else:
                 results.append(outcome)
         if problems:
-            raise _refused(problems, len(self.agents))
+            raise _launch_error(problems, len(self.agents))
         return results
 
-    def tasks(self, seen_from: int = 0) -> list[str]:
-        """Where each agent's server is, as one of them, and TensorFlow there, has it."""
+    def server_addresses(self, seen_from: int = 0) -> list[str]:
+        """The address of each agent's server, as "host:port", for the agent at the position `seen_from`."""
         if self.tunnels is not None:
-            return self.tunnels.tasks(seen_from)
+            return self.tunnels.server_addresses(seen_from)
         return [f"{bracketed(a.node.address)}:{port}" for a, port in zip(self.agents, self.ports, strict=True)]
 
     def close(self, seconds: float = 5.0) -> None:
-        """End all agents, each within that time, and the tunnels between them."""
-        end(self.agents, seconds)
+        """End all agents, each within `seconds`, and the tunnels between them."""
+        end_agents(self.agents, seconds)
         if self.tunnels is not None:
             self.tunnels.close()
 
 
 def launch(spec: ResourceSpec, keepalive: float = KEEPALIVE_SECONDS, tunnelled: bool = False) -> Launched:
-    """Agents on all nodes of a spec, the chief's first; a LaunchError says everything that is wrong with them.
+    """Start agents on all nodes of a resource spec; a LaunchError lists every problem of every node.
 
-    A connection that is silent for longer than `keepalive` seconds is given up. With `tunnelled` the nodes reach each
-    other through ssh and this process.
+    An ssh connection that is silent for longer than `keepalive` seconds is closed. With `tunnelled`, the nodes reach
+    each other through ssh and this process.
+
+    >>> launched = launch(ResourceSpec.local())
+    >>> launched.on_each_agent(lambda agent: agent.node.address)
+    ['localhost']
+    >>> launched.close()
     """
     found = examine(spec, keepalive=keepalive, tunnelled=tunnelled)
     nodes = found.report.nodes
     ports = tuple(node.port for node in nodes if node.port is not None)
     if found.report.problems:
-        end(found.agents)
-        raise _refused(found.report.problems, len(nodes))
+        end_agents(found.agents)
+        raise _launch_error(found.report.problems, len(nodes))
     if not tunnelled:
         return Launched(found.agents, found.secret, ports)
     try:
-        return _through_tunnels(Launched(found.agents, found.secret, ports))
+        return _with_tunnels(Launched(found.agents, found.secret, ports))
     except BaseException:
-        end(found.agents)
+        end_agents(found.agents)
         raise
 
 
-def _through_tunnels(launched: Launched) -> Launched:
-    """The same, with tunnels that were seen to work."""
+def _with_tunnels(launched: Launched) -> Launched:
+    """The same agents with tunnels between them; a LaunchError says which tunnels do not work."""
     tunnels = Tunnels(launched.agents, launched.ports)
     tunnelled, deadlines = replace(launched, tunnels=tunnels), Deadlines.from_environment()
 
     def reach(agent: AgentHandle) -> None:
-        peers = [task.rsplit(":", 1) for task in tunnels.tasks(launched.agents.index(agent))]
+        peers = [task.rsplit(":", 1) for task in tunnels.server_addresses(launched.agents.index(agent))]
         answer = agent.ask(
             "reach", deadlines.reach + deadlines.answer, secret=launched.secret, peers=peers, seconds=deadlines.reach
         )
@@ -91,29 +103,30 @@ def _through_tunnels(launched: Launched) -> Launched:
                 raise LaunchError(agent.node.address, f"its tunnel to {other.node.address} does not work: {problem}")
 
     try:
-        tunnelled.each(reach)
+        tunnelled.on_each_agent(reach)
     except BaseException:
         tunnels.close()
         raise
     return tunnelled
 
 
-def serve(launched: Launched, job: str) -> None:
-    """Give every agent a TensorFlow server that admits those who were seen to come from this cluster."""
+def start_servers(launched: Launched, job: str) -> None:
+    """Start a TensorFlow server in every agent; it admits the addresses from which this cluster's nodes were seen."""
     deadlines = Deadlines.from_environment()
-    seen = launched.each(lambda agent: agent.ask("visitors", deadlines.answer)["addresses"])
+    seen = launched.on_each_agent(lambda agent: agent.ask("visitors", deadlines.answer)["addresses"])
 
     def start(agent: AgentHandle) -> None:
         task = launched.agents.index(agent)
         agent.ask(
-            "serve", deadlines.serve, job=job, task=task, tasks=launched.tasks(task),
+            "serve", deadlines.serve, job=job, task=task, tasks=launched.server_addresses(task),
             cpus=max(agent.node.cpus, default=0) + 1, admitted=seen[task],
         )
 
-    launched.each(start)
+    launched.on_each_agent(start)
 
 
-def _refused(problems: Mapping[str, Sequence[str]], nodes: int) -> LaunchError:
+def _launch_error(problems: Mapping[str, Sequence[str]], nodes: int) -> LaunchError:
     lines = "".join(f"\n  {host}: {problem.rstrip('.')}." for host, found in problems.items() for problem in found)
-    text = f"{nodes - len(problems)} of {nodes} nodes are ready.{lines}\n'autodist doctor' says more of the same file."
+    remedy = "Run 'autodist doctor' with the same file for a full report."
+    text = f"{nodes - len(problems)} of {nodes} nodes are ready.{lines}\n{remedy}"
     return LaunchError("", text, hosts=problems)

@@ -1,7 +1,8 @@
-"""Everything through ssh: a port on every node's loopback for every other node, with this process in between.
+"""Tunnels between the nodes, for networks that are not trusted: all traffic goes through ssh and this process.
 
-For networks that are not trusted. What a node sends to another one's port goes through ssh to the chief, which passes
-it on through ssh: encrypted, authenticated, and as fast as the chief can encrypt.
+Every node gets one port on its own loopback for every other node, an entry. What a node sends to an entry goes through
+ssh to the chief, which passes it on through ssh to the other node: encrypted, authenticated, and as fast as the chief
+can encrypt. In: agents and their ports. Out: for each node the addresses at which it reaches all nodes.
 """
 
 from __future__ import annotations
@@ -17,45 +18,51 @@ from autodist_core.errors import LaunchError
 
 LOOPBACK = "127.0.0.1"
 _CHUNK = 1 << 16
+_CONNECT_SECONDS = 10.0
 
 
 class Tunnels:
-    """The ways between the nodes of one cluster, from each to each."""
+    """The tunnels from each node of one cluster to each other node; they exist from the start until `close`."""
 
     def __init__(self, agents: Sequence[AgentHandle], ports: Sequence[int]) -> None:
         self._agents = agents
         self._ports = ports
         self._listeners: list[socket.socket] = []
         self._entries: list[list[int]] = []
-        """For each node the port of its own at which it finds each node."""
+        """For each node its own ports at which it reaches each node."""
         for agent in agents:
             if agent.node.chief or agent.connection is not None:
                 continue
-            raise LaunchError(agent.node.address, "tunnels go through ssh, and a scheduler started this agent without")
+            raise LaunchError(
+                agent.node.address, "tunnels go through ssh, and a scheduler started this agent without ssh"
+            )
         try:
             for source, agent in enumerate(agents):
                 self._entries.append([
-                    ports[target] if target == source else self._entry(agent, target) for target in range(len(agents))
+                    ports[target] if target == source else self._open_entry(agent, target)
+                    for target in range(len(agents))
                 ])
         except BaseException:
             self.close()
             raise
 
-    def tasks(self, source: int) -> list[str]:
-        """Where a node finds all nodes' servers, its own included."""
+    def server_addresses(self, source: int) -> list[str]:
+        """The addresses at which one node reaches the servers of all nodes, its own included."""
         return [f"{LOOPBACK}:{port}" for port in self._entries[source]]
 
     def close(self) -> None:
-        """No new connections; those that exist end with the nodes' own."""
+        """Accept no new connections; each existing one ends when a node closes its end."""
         for listener in self._listeners:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
             listener.close()
 
-    def _entry(self, agent: AgentHandle, target: int) -> int:
-        def passed_on(stream: Any) -> None:
+    def _open_entry(self, agent: AgentHandle, target: int) -> int:
+        """Listen on the loopback of an agent's node for connections to the target; return the port."""
+
+        def pass_on(stream: Any) -> None:
             try:
-                other = self._to(target)
+                other = self._connect_to(target)
             except (OSError, LaunchError):
                 stream.close()
                 return
@@ -63,31 +70,31 @@ class Tunnels:
                 threading.Thread(target=_copy, args=(one, two), daemon=True, name="autodist-tunnel").start()
 
         if agent.connection is not None:
-            return agent.connection.listen(passed_on)
+            return agent.connection.listen(pass_on)
         listener = socket.create_server((LOOPBACK, 0))
         self._listeners.append(listener)
-        threading.Thread(target=_accept, args=(listener, passed_on), daemon=True, name="autodist-tunnels").start()
+        threading.Thread(target=_accept, args=(listener, pass_on), daemon=True, name="autodist-tunnels").start()
         return int(listener.getsockname()[1])
 
-    def _to(self, target: int) -> Any:
-        """A stream to a node's server, as one on its own loopback."""
+    def _connect_to(self, target: int) -> Any:
+        """A stream to the server of a node, which sees it come from its own loopback."""
         connection = self._agents[target].connection
         if connection is not None:
             return connection.open(LOOPBACK, self._ports[target])
-        return socket.create_connection((LOOPBACK, self._ports[target]), timeout=10)
+        return socket.create_connection((LOOPBACK, self._ports[target]), timeout=_CONNECT_SECONDS)
 
 
-def _accept(listener: socket.socket, passed_on: Callable[[Any], None]) -> None:
+def _accept(listener: socket.socket, pass_on: Callable[[Any], None]) -> None:
     while True:
         try:
             stream, _ = listener.accept()
         except OSError:
             return
-        passed_on(stream)
+        pass_on(stream)
 
 
 def _copy(source: Any, target: Any) -> None:
-    """Pass on what comes until it ends; a half that ends ends the other half's other half."""
+    """Copy bytes from one stream to the other until the first one ends, then close both."""
     source.settimeout(None)
     with contextlib.suppress(OSError, EOFError):
         while data := source.recv(_CHUNK):

@@ -1,4 +1,8 @@
-"""The examination of a cluster with nothing to run on it: what `launch` checks, and how fast the nodes' links are."""
+"""The diagnosis of a cluster on which nothing is started: an examination, and measurements of all links.
+
+In: a ResourceSpec. Out: a report with the latency and the bandwidth of each ordered pair of nodes. ``autodist doctor``
+is its command.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from typing import Any
 
 from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
-from autodist_core.cluster.agents.in_parallel import attempt, end
-from autodist_core.cluster.doctor.examination import examine, silent
+from autodist_core.cluster.agents.in_parallel import end_agents, run_in_parallel
+from autodist_core.cluster.doctor.examination import examine, no_progress
 from autodist_core.cluster.doctor.report import Pair, Report
 from autodist_core.cluster.protocol.messages import Message
 from autodist_core.cluster.protocol.sockets import plain_address
@@ -19,23 +23,24 @@ from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import ResourceSpec
 
 
-def diagnose(spec: ResourceSpec, seconds: float = 1.0, say: Callable[[str], None] = silent) -> Report:
-    """What keeps a run from starting on these nodes, and latency and bandwidth of each pair that reaches each other.
+def diagnose(spec: ResourceSpec, seconds: float = 1.0, say: Callable[[str], None] = no_progress) -> Report:
+    """Report what keeps a run from starting on these nodes, and the latency and the bandwidth of their links.
 
-    One bandwidth takes `seconds`; `say` hears of the progress. The agents are ended again::
+    Each bandwidth is measured for `seconds`; `say` is called with each line about the progress. All agents are ended.
 
-        report = diagnose(ResourceSpec("cluster.yml"))
-        print(report.problems or "all is well")
+    >>> report = diagnose(ResourceSpec.local())
+    >>> report.problems
+    {}
     """
     found = examine(spec, say)
     try:
         return _Measurement(found.report, found.agents, found.secret, seconds, say).report()
     finally:
-        end(found.agents)
+        end_agents(found.agents)
 
 
 class _Measurement:
-    """Measures the pairs of a report, and ends up with a report that has it."""
+    """Measures the pairs of a report, and makes a report that has the measurements."""
 
     def __init__(
         self, report: Report, agents: Sequence[AgentHandle], secret: str, seconds: float, say: Callable[[str], None]
@@ -44,32 +49,32 @@ class _Measurement:
         self._agents = {agent.node.address: agent for agent in agents}
         self._ports = {node.node.address: node.port for node in report.nodes if node.port is not None}
         self._pairs = {(pair.source, pair.target): pair for pair in report.pairs}
-        self._silent: dict[str, str] = {}
-        self._patience = Deadlines.from_environment().answer
+        self._failures: dict[str, str] = {}
+        self._answer_seconds = Deadlines.from_environment().answer
 
     def report(self) -> Report:
-        """The report with all measurements, and with those agents' problems who did not answer."""
+        """Measure all pairs; return the report with the measurements, and with a problem for each agent that failed."""
         to_do = [pair for pair in self._report.pairs if not pair.problem]
         if to_do:
-            turns = list(rounds(list(self._ports)))
-            self._say(f"measuring {len(to_do)} links in {len(turns)} rounds of {self._seconds:g} s")
-            for turn in turns:
-                pairs = [self._pairs[way] for way in turn if way in self._pairs]
-                attempt([pair for pair in pairs if not pair.problem], self._measure)
+            all_rounds = list(rounds(list(self._ports)))
+            self._say(f"measuring {len(to_do)} links in {len(all_rounds)} rounds of {self._seconds:g} s")
+            for one_round in all_rounds:
+                pairs = [self._pairs[key] for key in one_round if key in self._pairs]
+                run_in_parallel([pair for pair in pairs if not pair.problem], self._measure)
         nodes = tuple(
-            replace(node, problems=(*node.problems, self._silent[node.node.address]))
-            if node.node.address in self._silent else node
+            replace(node, problems=(*node.problems, self._failures[node.node.address]))
+            if node.node.address in self._failures else node
             for node in self._report.nodes
         )
         return replace(self._report, nodes=nodes, pairs=tuple(self._pairs.values()))
 
     def _measure(self, pair: Pair) -> None:
-        if {pair.source, pair.target} & self._silent.keys():
+        if {pair.source, pair.target} & self._failures.keys():
             return
-        way = (pair.source, pair.target)
+        key = (pair.source, pair.target)
         peer = [pair.target, self._ports[pair.target]]
         found = self._ask(
-            pair.source, "measure", self._seconds + self._patience, secret=self._secret, peer=peer,
+            pair.source, "measure", self._seconds + self._answer_seconds, secret=self._secret, peer=peer,
             seconds=self._seconds,
         )
         if "problem" in found:
@@ -77,27 +82,27 @@ class _Measurement:
                 f"{pair.target} was reached on port {peer[1]}, and not measured: {found['problem']}. If small messages "
                 "arrive and large ones do not, the MTU differs on the way"
             )
-            self._pairs[way] = replace(pair, problem=text)
+            self._pairs[key] = replace(pair, problem=text)
             self._say(f"{pair.source}: {text}")
             return
-        # In this round nobody else visits the target.
-        visitor = self._ask(pair.target, "visitors", self._patience)["addresses"][-1]
-        self._pairs[way] = replace(
+        # No other node visits the target in this round, so its latest visitor is the source.
+        visitor = self._ask(pair.target, "visitors", self._answer_seconds)["addresses"][-1]
+        self._pairs[key] = replace(
             pair, round_trip=found["round_trip"], gbits=found["bits_per_second"] / 1e9,
-            comes_from="" if visitor in _meanings(pair.source) else visitor,
+            comes_from="" if visitor in _ip_addresses(pair.source) else visitor,
         )
 
-    def _ask(self, address: str, do: str, patience: float, /, **arguments: Any) -> Message:
+    def _ask(self, address: str, order: str, seconds: float, /, **arguments: Any) -> Message:
         try:
-            return self._agents[address].ask(do, patience, **arguments)
+            return self._agents[address].ask(order, seconds, **arguments)
         except LaunchError as error:
-            self._silent[address] = error.reason
+            self._failures[address] = error.reason
             self._say(f"{address}: {error.reason}")
             raise
 
 
 def rounds(addresses: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
-    """All ordered pairs, in as few rounds as can be without anybody being in two pairs of a round.
+    """All ordered pairs of addresses, in the smallest number of rounds in which no address is in two pairs of a round.
 
     >>> for turn in rounds(["a", "b", "c", "d"]): print(*map("".join, turn))
     ad bc
@@ -107,7 +112,8 @@ def rounds(addresses: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
     ab cd
     ba dc
     """
-    # Of a circle, those who face each other are pairs, and all but the first move on; the empty one makes it even.
+    # The addresses stand in a circle, and those that face each other are pairs. After each round all but the first move
+    # one place on. An empty place makes an odd number even.
     first, *others = [*addresses, *([""] if len(addresses) % 2 else [])]
     for _ in others:
         circle = [first, *others]
@@ -121,10 +127,10 @@ def rounds(addresses: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
         others = [others[-1], *others[:-1]]
 
 
-def _meanings(address: str) -> set[str]:
-    """The addresses that a spec's address stands for, as far as this machine knows.
+def _ip_addresses(address: str) -> set[str]:
+    """The IP addresses that an address of the resource spec stands for, as this machine resolves it.
 
-    >>> _meanings("10.0.0.1")
+    >>> _ip_addresses("10.0.0.1")
     {'10.0.0.1'}
     """
     try:

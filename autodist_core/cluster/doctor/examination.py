@@ -1,6 +1,8 @@
-"""Examine the nodes of a spec: start an agent on each, hear what it says of itself, and see who reaches whom.
+"""The examination of all nodes of a resource spec, before anything runs on them.
 
-No stage stops at the first fault: a node with one stays behind and the others go on, so that the report has everything.
+In four stages it starts an agent on each node, lets each agent describe its node, lets each agent listen on a port, and
+lets each agent try to reach all others. A node with a problem takes no part in the later stages, and the other nodes go
+on, so that one examination finds all problems. In: a ResourceSpec. Out: a report, and the agents, which still run.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ from dataclasses import dataclass
 
 from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
-from autodist_core.cluster.agents.in_parallel import attempt, end
+from autodist_core.cluster.agents.in_parallel import end_agents, run_in_parallel
 from autodist_core.cluster.agents.start_agent import start_agent
 from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
-from autodist_core.cluster.doctor.requirements import unfit, why_silent
+from autodist_core.cluster.doctor.requirements import unmet_requirements, why_no_description
 from autodist_core.cluster.protocol import probes
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node, ResourceSpec
@@ -27,37 +29,52 @@ KEEPALIVE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Examination:
-    """The report, and the agents that run, the chief's first; whoever asked for them ends them."""
+    """The report and the agents that run, the chief's first; the caller of `examine` ends the agents."""
 
     report: Report
     agents: tuple[AgentHandle, ...]
     secret: str
-    """What the agents' listeners ask for."""
+    """The secret of this run, which the agents' listeners ask for."""
 
 
-def silent(_: str) -> None:
-    """Who hears of the progress where nobody wants to."""
+def no_progress(_: str) -> None:
+    """Take a line about the progress of an examination and show it nowhere.
+
+    >>> no_progress("starting agents here")
+    """
 
 
 def examine(
-    spec: ResourceSpec, say: Callable[[str], None] = silent, keepalive: float = KEEPALIVE_SECONDS,
+    spec: ResourceSpec, say: Callable[[str], None] = no_progress, keepalive: float = KEEPALIVE_SECONDS,
     tunnelled: bool = False,
 ) -> Examination:
-    """Everything that can be known of a cluster before it runs; `say` hears of the progress.
+    """Examine all nodes of a resource spec; `say` is called with each line about the progress.
 
-    A connection that is silent for longer than `keepalive` seconds is given up. Nodes between which there will be
-    tunnels need not reach each other.
+    An ssh connection that is silent for longer than `keepalive` seconds is closed. If the run will be `tunnelled`, the
+    nodes need not reach each other, and the stage that tests this is left out.
+
+    >>> from autodist_core.cluster.agents.in_parallel import end_agents
+    >>> found = examine(ResourceSpec.local())
+    >>> found.report.problems, len(found.agents)
+    ({}, 1)
+    >>> end_agents(found.agents)
     """
     examiner = _Examiner(spec, say, keepalive, tunnelled)
     try:
         return examiner.examine()
     except BaseException:
-        examiner.give_up()
+        examiner.abandon()
         raise
 
 
 def port_range() -> list[int]:
-    """The ports that AUTODIST_PORTS="first-last" leaves for servers; empty for any."""
+    """The ports that AUTODIST_PORTS="first-last" allows for servers; empty if any port is allowed.
+
+    >>> os.environ["AUTODIST_PORTS"] = "20000-20002"
+    >>> port_range()
+    [20000, 20001, 20002]
+    >>> del os.environ["AUTODIST_PORTS"]
+    """
     text = os.environ.get("AUTODIST_PORTS", "")
     if not text:
         return []
@@ -68,7 +85,7 @@ def port_range() -> list[int]:
 
 
 class _Examiner:
-    """Notes what the stages find; frozen into a Report at the end."""
+    """Runs the stages and collects what they find; a frozen Report is made of it at the end."""
 
     def __init__(self, spec: ResourceSpec, say: Callable[[str], None], keepalive: float, tunnelled: bool) -> None:
         self.spec, self.say, self.keepalive, self.tunnelled = spec, say, keepalive, tunnelled
@@ -80,27 +97,27 @@ class _Examiner:
         self._login_seconds: dict[str, float] = {}
         self._ports: dict[str, int] = {}
         self._pairs: list[Pair] = []
-        self._given_up = False
+        self._abandoned = False
         self._lock = threading.Lock()
 
-    def give_up(self) -> None:
-        """End the agents, also those that are still on their way."""
+    def abandon(self) -> None:
+        """End all agents, also those that are still being started."""
         with self._lock:
-            self._given_up = True
-        end(self.agents)
+            self._abandoned = True
+        end_agents(self.agents)
 
     def examine(self) -> Examination:
-        """All stages; each goes on with the agents that answered in the one before."""
+        """Run all stages; each goes on with the agents that answered in the stage before."""
         others = ", ".join(node.address for node in self._nodes[1:])
         self.say(f"starting agents here{f' and on {others}' if others else ''}")
-        attempt(self._nodes, self._start)
+        run_in_parallel(self._nodes, self._start)
         self.agents.sort(key=lambda agent: self._nodes.index(agent.node))
-        answering = self._asked(self.agents, self._describe)
+        answering = self._ask_all(self.agents, self._describe)
         self._compare(answering)
-        listening = self._asked(answering, self._listen)
+        listening = self._ask_all(answering, self._listen)
         self.say(f"{len(listening)} of {len(self._nodes)} nodes answer; do they reach each other?")
         if not self.tunnelled:
-            self._asked(listening, lambda agent: self._reach(agent, listening))
+            self._ask_all(listening, lambda agent: self._reach(agent, listening))
             self._reach_own_agent(listening)
         described = {agent.node.address: agent for agent in answering}
         return Examination(self._report(described), tuple(self.agents), self.secret)
@@ -118,10 +135,10 @@ class _Examiner:
         pairs = sorted(self._pairs, key=lambda pair: (order[pair.source], order[pair.target]))
         return Report(self.spec.source, tuple(nodes), tuple(pairs), tuple(self._port_range))
 
-    def _asked(self, agents: list[AgentHandle], ask: Callable[[AgentHandle], None]) -> list[AgentHandle]:
-        """Those that did it."""
+    def _ask_all(self, agents: list[AgentHandle], ask: Callable[[AgentHandle], None]) -> list[AgentHandle]:
+        """Call `ask` with all agents in parallel; return the agents that answered, and note why the others did not."""
         answered = []
-        for agent, error in zip(agents, attempt(agents, ask), strict=True):
+        for agent, error in zip(agents, run_in_parallel(agents, ask), strict=True):
             if error is None:
                 answered.append(agent)
             else:
@@ -142,22 +159,22 @@ class _Examiner:
         self._login_seconds[node.address] = time.monotonic() - begin
         agent = AgentHandle(node, process)
         with self._lock:
-            too_late = self._given_up
+            too_late = self._abandoned
             if not too_late:
                 self.agents.append(agent)
         if too_late:
-            end([agent])
+            end_agents([agent])
 
     def _describe(self, agent: AgentHandle) -> None:
         try:
             agent.description = agent.ask("describe", self._deadlines.answer)
         except LaunchError as error:
-            raise LaunchError(error.host, why_silent(agent) or error.reason) from None
+            raise LaunchError(error.host, why_no_description(agent) or error.reason) from None
 
     def _compare(self, agents: list[AgentHandle]) -> None:
         chief = next((agent.description for agent in agents if agent.node.chief), {})
         for agent in agents:
-            for problem in unfit(agent.node, agent.description, chief, agent.clock_offset):
+            for problem in unmet_requirements(agent.node, agent.description, chief, agent.clock_offset):
                 self._note(agent.node, problem)
 
     def _listen(self, agent: AgentHandle) -> None:
@@ -165,7 +182,7 @@ class _Examiner:
         self._ports[agent.node.address] = int(answer["port"])
 
     def _reach(self, agent: AgentHandle, agents: list[AgentHandle]) -> None:
-        """Which of the agents this one reaches, itself included."""
+        """Let one agent try to reach all agents, itself included, and note each pair."""
         peers = [[peer.node.address, self._ports[peer.node.address]] for peer in agents]
         seconds = self._deadlines.reach
         answer = agent.ask(
@@ -181,7 +198,7 @@ class _Examiner:
                 self._note(agent.node, text)
 
     def _reach_own_agent(self, agents: list[AgentHandle]) -> None:
-        """Whether this process reaches the chief's agent, as a session will have to."""
+        """Try to reach the chief's agent from this process, as the session will."""
         for chief in (agent.node for agent in agents if agent.node.chief):
             port = self._ports[chief.address]
             (problem,) = probes.reach(self.secret, [(chief.address, port)], self._deadlines.reach)

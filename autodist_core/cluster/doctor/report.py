@@ -1,4 +1,8 @@
-"""What an examination found: of each node, and of each ordered pair of nodes. Frozen; `launch` and `doctor` read it."""
+"""The report of an examination: one entry for each node, and one for each ordered pair of nodes.
+
+A report is frozen. ``chief.launch`` refuses to start a cluster whose report has problems, and ``autodist doctor``
+prints the report.
+"""
 
 from __future__ import annotations
 
@@ -9,43 +13,43 @@ from typing import Any
 from autodist_core.resource_spec import Node
 
 SLOW = 0.5
-"""Below this part of the bandwidth that the spec says, a pair is remarked upon."""
+"""A pair is slow if its measured bandwidth is below this fraction of the bandwidth in the resource spec."""
 
 
 @dataclass(frozen=True)
 class NodeReport:
-    """One node: its agent's description as far as there is one, and all that is wrong with the node itself."""
+    """What was found of one node: its agent's description, if there is one, and the problems of the node itself."""
 
     node: Node
     login_seconds: float | None = None
-    """How long it took until the agent was started; None if it was not."""
+    """How long the start of the agent took; None if the agent was not started."""
     description: Mapping[str, Any] = field(default_factory=dict)
     clock_offset: float | None = None
-    """Seconds by which its clock is ahead of the chief's."""
+    """Seconds by which the node's clock is ahead of the chief's; None if no heartbeat has come."""
     port: int | None = None
-    """Where the others reach it; None if it does not take part so far."""
+    """The port on which the other nodes reach it; None if its agent does not listen."""
     problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The way from one node to another, by their addresses."""
+    """The link from one node, the source, to another one, the target; both are addresses."""
 
     source: str
     target: str
     gbits_wanted: float
-    """What the spec says of the slower of the two, in Gbit/s."""
+    """The bandwidth in Gbit/s that the resource spec has for the slower of the two nodes."""
     problem: str = ""
     round_trip: float | None = None
-    """Seconds there and back; None if it was not measured."""
+    """Seconds from the source to the target and back; None if it was not measured."""
     gbits: float | None = None
-    """What was measured, in Gbit/s."""
+    """The measured bandwidth in Gbit/s; None if it was not measured."""
     comes_from: str = ""
-    """The address under which the target sees the source, where that is not the spec's."""
+    """The address from which the target sees the source come, if that is not the address in the resource spec."""
 
     @property
     def slow(self) -> bool:
-        """Whether much less was measured than the spec says.
+        """Whether the measured bandwidth is below half of the bandwidth in the resource spec.
 
         >>> Pair("10.0.0.1", "10.0.0.2", gbits_wanted=1, gbits=0.4).slow
         True
@@ -55,18 +59,18 @@ class Pair:
 
 @dataclass(frozen=True)
 class Report:
-    """All nodes of a spec, the chief first, and the pairs of those that take part."""
+    """All nodes of a resource spec, the chief first, and the ordered pairs of the nodes whose agents listen."""
 
     source: str
-    """Where the spec came from."""
+    """Where the resource spec came from, such as a file name."""
     nodes: tuple[NodeReport, ...]
     pairs: tuple[Pair, ...] = ()
     ports: tuple[int, ...] = ()
-    """The ports that AUTODIST_PORTS leaves for servers; none means any."""
+    """The ports that AUTODIST_PORTS allows for servers; empty if any port is allowed."""
 
     @property
     def problems(self) -> dict[str, tuple[str, ...]]:
-        """What keeps nodes from taking part, by their addresses.
+        """The problems that keep nodes from taking part, by the addresses of the nodes.
 
         >>> nodes = tuple(NodeReport(Node(address)) for address in ("10.0.0.1", "10.0.0.2"))
         >>> Report("cluster.yml", nodes, (Pair("10.0.0.2", "10.0.0.1", 1, "cannot reach 10.0.0.1"),)).problems
@@ -79,7 +83,12 @@ class Report:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a run can do with, and its user should know."""
+        """Notes on what does not keep a run from starting, but what its user should know.
+
+        >>> nodes = tuple(NodeReport(Node(address)) for address in ("10.0.0.1", "10.0.0.2"))
+        >>> Report("cluster.yml", nodes, (Pair("10.0.0.2", "10.0.0.1", 1, comes_from="10.9.0.2"),)).remarks
+        ("10.0.0.2 comes to 10.0.0.1 under another address than the spec's: 10.9.0.2",)
+        """
         others: dict[tuple[str, str], list[str]] = {}
         for pair in self.pairs:
             if pair.comes_from:
@@ -91,7 +100,7 @@ class Report:
         return (*found, *self._slow_links())
 
     def _slow_links(self) -> Iterator[str]:
-        """One line for a node all of whose links are slow, and for each other link that is."""
+        """One sentence for each node whose links are all slow, then one for each other slow link."""
         left = [pair for pair in self.pairs if pair.slow]
         what = "under half of what the spec says (network_bandwidth): look for what slows {}, or correct the spec"
         links = {

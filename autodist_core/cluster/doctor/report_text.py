@@ -1,4 +1,4 @@
-"""A report as a person reads it, and as JSON."""
+"""A report as text, and as plain data for JSON: what ``autodist doctor`` prints."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
 _HEAD = ("", "node", "role", "ssh", "Python", "TensorFlow", "autodist-keras", "GPUs", "clock", "CPUs", "memory free")
 
 
-def text(report: Report) -> str:
-    """The nodes, the pairs, what to know and what is wrong.
+def as_text(report: Report) -> str:
+    """The tables of the nodes and of the links, the notes, and the problems.
 
     >>> from autodist_core.resource_spec import Node
     >>> lost = NodeReport(Node("10.0.0.2"), problems=("no answer from port 22 within 30 s: the machine is off",))
-    >>> print(text(Report("cluster.yml", (lost,))))
+    >>> print(as_text(Report("cluster.yml", (lost,))))
        node      role    ssh     Python  TensorFlow  autodist-keras  GPUs  clock  CPUs  memory free
     1  10.0.0.2  worker  failed  -       -           -               -     -      -     -
     <BLANKLINE>
@@ -40,7 +40,12 @@ def text(report: Report) -> str:
 
 
 def verdict(report: Report) -> str:
-    """Whether a run can start, else what is wrong, line by line."""
+    """Whether a run can start; if not, one line for each problem.
+
+    >>> from autodist_core.resource_spec import Node
+    >>> verdict(Report("cluster.yml", (NodeReport(Node("10.0.0.1")),)))
+    'the node is ready'
+    """
     count, problems = len(report.nodes), report.problems
     if not problems:
         return f"all {count} nodes are ready" if count > 1 else "the node is ready"
@@ -48,8 +53,12 @@ def verdict(report: Report) -> str:
     return "\n".join([f"{count - len(problems)} of {count} nodes are ready.", *lines])
 
 
-def plain(report: Report) -> dict[str, Any]:
-    """The report as plain data, for `json.dumps`."""
+def as_data(report: Report) -> dict[str, Any]:
+    """The report as plain data, for `json.dumps`.
+
+    >>> as_data(Report("cluster.yml", ()))
+    {'source': 'cluster.yml', 'ready': True, 'ports': None, 'nodes': [], 'pairs': [], 'remarks': []}
+    """
     return {
         "source": report.source, "ready": not report.problems,
         "ports": [report.ports[0], report.ports[-1]] if report.ports else None,
@@ -73,7 +82,7 @@ def _row(number: int, report: NodeReport) -> tuple[str, ...]:
     row = (str(number), node.address, *(("chief", "here") if node.chief else ("worker", login)))
     if not own:
         return (*row, *["-"] * (len(_HEAD) - len(row)))
-    # An agent of a node that is to use no GPU does not see any.
+    # The agent of a node for which the spec asks no GPU runs with all GPUs hidden.
     gpus = f"{len(own['gpus'])}, asked {len(node.gpus)}" if node.gpus else "none asked"
     offset = "?" if report.clock_offset is None else f"{round(report.clock_offset, 2) + 0.0:+.2f} s"
     return (
@@ -84,7 +93,7 @@ def _row(number: int, report: NodeReport) -> tuple[str, ...]:
 
 
 def _matrix(report: Report, title: str, more: Mapping[str, Mapping[str, str]], cell: Callable[[Pair], str]) -> str:
-    """One number for each ordered pair, of those nodes that could be asked; `more` are columns by address."""
+    """A table with one cell for each ordered pair of nodes that listen; `more` has further columns, by address."""
     numbers = {node.node.address: str(i) for i, node in enumerate(report.nodes, 1) if node.port is not None}
     found = {(pair.source, pair.target): cell(pair) for pair in report.pairs}
     rows = [

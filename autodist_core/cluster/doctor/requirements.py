@@ -1,4 +1,8 @@
-"""Whether a node is fit to take part, from what its agent says of it; each answer names the remedy."""
+"""The requirements that a node must meet: versions, GPUs, clock. Each unmet one is a sentence that names the remedy.
+
+In: the descriptions that the agents gave of their nodes, or the log of an agent that gave none. Out: sentences for the
+report.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,19 @@ from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.resource_spec import Node
 
 CLOCK_SECONDS = 60.0
+"""The largest difference between two clocks that is no problem."""
 _COMPARED = {"tensorflow": "TensorFlow", "autodist-keras": "autodist-keras"}
 
 
-def unfit(node: Node, own: Mapping[str, Any], chief: Mapping[str, Any], clock_offset: float | None) -> Iterator[str]:
-    """What of a node's description does not go with the chief's (if there is one), or with what the spec asks of it.
+def unmet_requirements(
+    node: Node, own: Mapping[str, Any], chief: Mapping[str, Any], clock_offset: float | None
+) -> Iterator[str]:
+    """The requirements that a node does not meet: it must fit the resource spec and the chief's node.
+
+    `own` and `chief` are the descriptions of the two nodes; the second is empty if the chief's agent gave none.
 
     >>> own = {"python": "3.12.1", "tensorflow": "2.21.0", "autodist-keras": "0.1.0", "gpus": []}
-    >>> list(unfit(Node("10.0.0.2", gpus=(0,)), own, own | {"python": "3.12.4"}, 0.1))
+    >>> list(unmet_requirements(Node("10.0.0.2", gpus=(0,)), own, own | {"python": "3.12.4"}, 0.1))
     ['the spec asks for GPU:0, and 0 GPUs are there: correct the spec, or install the driver']
     """
     if chief and own["python"].split(".")[:2] != chief["python"].split(".")[:2]:
@@ -41,17 +50,17 @@ def unfit(node: Node, own: Mapping[str, Any], chief: Mapping[str, Any], clock_of
         yield f"its clock is {clock_offset:+.0f} s off the chief's: let both follow a time server"
 
 
-def why_silent(agent: AgentHandle) -> str:
-    """Why an agent did not come so far as to answer, if its log tells."""
+def why_no_description(agent: AgentHandle) -> str:
+    """Why an agent gave no description, if its log has the reason; else empty."""
     log = "\n".join(agent.log)
     missing = re.search(r"No module named '?([\w.]+)", log)
     if missing:
-        whole = missing[1].startswith("autodist")
+        ours = missing[1].startswith("autodist")
         return (
-            f"{'autodist-keras' if whole else missing[1]} is not installed for the Python that runs there. Install "
-            f"{'it' if whole else 'autodist-keras with its dependencies'} there, or name the environment that has it "
+            f"{'autodist-keras' if ours else missing[1]} is not installed for the Python that runs there. Install "
+            f"{'it' if ours else 'autodist-keras with its dependencies'} there, or name the environment that has it "
             "by 'python_venv' in the node's ssh group"
         )
     if "not found" in log and "python" in log:
-        return "there is no Python: say how to get one by 'python_venv' in the node's ssh group" + agent.last_words()
+        return "there is no Python: say how to get one by 'python_venv' in the node's ssh group" + agent.log_tail()
     return ""

@@ -1,7 +1,8 @@
-"""Who may connect: a socket filter on a listening socket of this process, in the kernel, that drops strangers' packets.
+"""The admission filter: the kernel drops packets to a listening socket of this process unless their source is listed.
 
-TensorFlow's server listens on all interfaces and runs any graph it is sent. The filter is a classic BPF program on its
-listening socket, which needs no privileges: a packet from an address that is not listed gets no answer at all.
+TensorFlow's server listens on all interfaces and runs any graph that it is sent. The filter is a classic BPF program on
+the server's listening socket and needs no privileges. A program at an address that is not listed, a stranger, gets no
+answer at all. In: a port of this process and the addresses to admit. Out: the number of strangers that were cut off.
 """
 
 from __future__ import annotations
@@ -18,20 +19,24 @@ from collections.abc import Iterable, Iterator
 from autodist_core.cluster.protocol.sockets import plain_address
 
 _SO_ATTACH_FILTER = 26
-_NETWORK = 0xFFF00000  # offsets from here on count from the IP header
+_NETWORK = 0xFFF00000  # offsets from this value on count from the IP header
 _LOAD_BYTE, _LOAD_WORD, _AND, _JUMP, _JUMP_EQUAL, _RETURN = 0x30, 0x20, 0x54, 0x05, 0x15, 0x06
 _ACCEPT, _DROP = 0x7FFFFFFF, 0
-_UNACKED = 24  # of a listening socket's TCP_INFO: how many connections wait to be accepted
+_UNACKED = 24  # where TCP_INFO of a listening socket has the number of connections that wait to be accepted
 _ACCEPT_SECONDS = 5.0
 
 Instruction = tuple[int, int, int, int]
 
 
 def admit_only(port: int, addresses: Iterable[str]) -> int:
-    """Let only these IPv4 and IPv6 addresses connect to the port of this process; returns how many strangers had.
+    """Let only these IPv4 and IPv6 addresses connect to a port of this process; return the number of strangers cut off.
 
-    Whoever had connected before the filter was there, and is not listed, is disconnected; the process must accept
+    A stranger that connected before the filter was in place is disconnected. Another thread of the process must accept
     connections meanwhile.
+
+    >>> with socket.create_server(("127.0.0.1", 0)) as listener:
+    ...     admit_only(listener.getsockname()[1], ["127.0.0.1"])
+    0
     """
     allowed = {ipaddress.ip_address(address) for address in addresses}
     program = filter_for(allowed)
@@ -54,7 +59,7 @@ def admit_only(port: int, addresses: Iterable[str]) -> int:
 
 
 def filter_for(allowed: Iterable[ipaddress.IPv4Address | ipaddress.IPv6Address]) -> list[Instruction]:
-    """The BPF program that accepts packets from these sources only.
+    """The BPF program that accepts packets from these source addresses only.
 
     >>> len(filter_for([ipaddress.ip_address("10.0.0.1")]))
     14
@@ -64,14 +69,14 @@ def filter_for(allowed: Iterable[ipaddress.IPv4Address | ipaddress.IPv6Address])
 
 
 def _version(version: int, addresses: list[ipaddress.IPv4Address | ipaddress.IPv6Address]) -> list[Instruction]:
-    """Accept the packets of one version of IP that come from these addresses; go on after it for all others."""
+    """Accept packets of one IP version from these addresses, drop its other packets, and pass over other versions."""
     start = _NETWORK + (12 if version == 4 else 8)
     body: list[Instruction] = []
     for address in addresses:
         words = struct.unpack(f"!{len(address.packed) // 4}I", address.packed)
         checks: list[Instruction] = []
         for index, word in enumerate(words):
-            left = 2 * (len(words) - index - 1) + 1  # to the end of this address's instructions
+            left = 2 * (len(words) - index - 1) + 1  # as far as the instruction after this address's own
             checks += [(_LOAD_WORD, 0, 0, start + 4 * index), (_JUMP_EQUAL, 0, left, word)]
         body += [*checks, (_RETURN, 0, 0, _ACCEPT)]
     body.append((_RETURN, 0, 0, _DROP))
@@ -86,17 +91,17 @@ def _listening(port: int) -> Iterator[socket.socket]:
 
 
 def _until_all_are_accepted(port: int) -> None:
-    """Connections from before the filter that wait to be accepted are no sockets of the process yet."""
+    """Wait until the process has accepted all connections: one that waits is not yet a socket of the process."""
     end = time.monotonic() + _ACCEPT_SECONDS
     while any(_waiting(sock) for sock in _listening(port)):
         if time.monotonic() > end:
             raise OSError(f"this process does not accept the connections to port {port}")
         time.sleep(0.001)
-    time.sleep(0.01)  # the last one has left the queue, and may be on its way to the process
+    time.sleep(0.01)  # the last connection has left the queue, and becomes a socket of the process any moment now
 
 
 def _own_sockets(port: int) -> Iterator[socket.socket]:
-    """This process's TCP sockets with that port of its own, as duplicates that close when they are let go."""
+    """Yield duplicates of this process's TCP sockets on a local port; each is closed when the next one is asked for."""
     for name in os.listdir("/proc/self/fd"):
         try:
             if not stat.S_ISSOCK(os.stat(int(name)).st_mode):

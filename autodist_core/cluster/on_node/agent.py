@@ -1,7 +1,8 @@
-"""An agent: the process on every node, the chief's own included, that holds a TensorFlow server for one run.
+"""The agent: one process on every node, the chief's node included, that holds a TensorFlow server for one run.
 
-It does what its chief asks over its standard input and answers on its standard output. It writes no files, runs no
-code of the user's, and ends when its chief ends, closes the connection or is not heard of for the length of a lease.
+In: the chief's orders on standard input. Out: answers and a heartbeat every second on standard output, and a log on
+standard error. The agent writes no files and runs no code of the user. It ends when the chief orders it, when the chief
+closes the connection, or when no message of the chief has come for the length of a lease.
 """
 
 from __future__ import annotations
@@ -16,35 +17,40 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import IO, Any
 
-from autodist_core.cluster.on_node.light_tensorflow import import_server
-from autodist_core.cluster.on_node.machine import own_machine
-from autodist_core.cluster.protocol.messages import Message, Sender, received
+from autodist_core.cluster.on_node.light_tensorflow import import_tensorflow_server
+from autodist_core.cluster.on_node.machine import machine_resources
+from autodist_core.cluster.protocol.messages import Message, Sender, receive
 from autodist_core.cluster.protocol.probes import Listener, measure, reach
 from autodist_core.errors import LaunchError
 
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 LEASE_SECONDS = 900.0
 
 
 class Agent:
-    """The state of one agent, and what it can be asked to do: the public methods, by name."""
+    """The state of one agent; each public method carries out the order of the same name and returns the answer.
+
+    >>> description = Agent().describe()
+    >>> description["python"] == platform.python_version(), description["cpus"] > 0
+    (True, True)
+    """
 
     def __init__(self) -> None:
         self._listener: Listener | None = None
         self._server: Any = None
 
     def describe(self) -> Message:
-        """What the chief compares with itself, and with what the spec asks of this node."""
+        """Describe this node: the chief compares it with its own node and with the resource spec."""
         from autodist_core.resource_spec.discovery import local_gpus
 
         return {
             "python": platform.python_version(), "tensorflow": _version("tensorflow"),
             "autodist-keras": _version("autodist-keras"), "host": platform.node(), "time": time.time(),
-            "gpus": list(local_gpus()), **own_machine(),
+            "gpus": list(local_gpus()), **machine_resources(),
         }
 
     def listen(self, secret: str, ports: list[int]) -> Message:
-        """Take a port, of a range if one is given, and answer whoever knows the secret there."""
+        """Listen on a free port, one of `ports` unless that is empty, and answer programs that know the secret."""
         try:
             self._listener = Listener(secret, ports)
         except OSError as error:
@@ -52,60 +58,61 @@ class Agent:
         return {"port": self._listener.port}
 
     def reach(self, secret: str, peers: list[list[Any]], seconds: float) -> Message:
-        """Which of the other nodes' listeners answer, each None or what went wrong."""
+        """Try to reach the listeners of the peers, each a host and a port; for each None, or why it was not reached."""
         return {"problems": reach(secret, [(str(host), int(port)) for host, port in peers], seconds)}
 
     def measure(self, secret: str, peer: list[Any], seconds: float) -> Message:
-        """Latency and bandwidth from here to a peer's listener."""
+        """Measure the latency and the bandwidth of the link from this node to a peer's listener."""
         return measure(secret, (str(peer[0]), int(peer[1])), seconds)
 
     def visitors(self) -> Message:
-        """The addresses from which those came who knew the secret."""
+        """The addresses of the programs that connected to the listener and knew the secret."""
         return {"addresses": self._listener.visitors if self._listener else []}
 
     def serve(self, job: str, task: int, tasks: list[str], cpus: int, admitted: list[str]) -> Message:
-        """Give the port to a TensorFlow server that admits these addresses only."""
+        """Start a TensorFlow server on the listener's port; only the addresses `admitted` can connect to it."""
         _import_tensorflow()
-        from autodist_core.cluster.on_node.server import start
+        from autodist_core.cluster.on_node.server import start_server
 
         if self._listener is not None:
             self._listener.close()
-        self._server = start(job, task, tasks, cpus, admitted)
+        self._server = start_server(job, task, tasks, cpus, admitted)
         return {"strangers": self._server.strangers}
 
 
-ACTIONS = ("describe", "listen", "reach", "measure", "visitors", "serve")
+ORDERS = ("describe", "listen", "reach", "measure", "visitors", "serve")
+"""The orders that an agent carries out; it refuses every other one."""
 
 
 def main() -> None:
-    """Answer orders until the chief is done or gone."""
-    orders, answers = _claim_streams()
+    """Carry out one order after the other until the chief ends this agent or is gone."""
+    orders, answers = _take_standard_streams()
     answers.send({"pid": os.getpid(), "started": _start_of_this_process()})
     waiting: queue.Queue[Message] = queue.Queue()
-    threading.Thread(target=_listen_to_chief, args=(orders, waiting), daemon=True).start()
-    threading.Thread(target=_beat, args=(answers,), daemon=True).start()
+    threading.Thread(target=_receive_orders, args=(orders, waiting), daemon=True).start()
+    threading.Thread(target=_send_heartbeats, args=(answers,), daemon=True).start()
     agent = Agent()
-    actions = {name: getattr(agent, name) for name in ACTIONS}
+    methods = {name: getattr(agent, name) for name in ORDERS}
     while True:
         try:
             order = waiting.get(timeout=LEASE_SECONDS)
         except queue.Empty:
-            _end(f"nothing was heard of the chief for {LEASE_SECONDS:.0f} s")
+            _exit_because(f"no message of the chief came within {LEASE_SECONDS:.0f} s")
         if order.get("do") != "beat":
-            answers.send({"answer": order.get("id"), **_answer(actions, order)})
+            answers.send({"answer": order.get("id"), **_answer(methods, order)})
 
 
-def _answer(actions: Mapping[str, Callable[..., Message]], order: Message) -> Message:
+def _answer(methods: Mapping[str, Callable[..., Message]], order: Message) -> Message:
     try:
-        return {"result": actions[order["do"]](**order.get("with", {}))}
+        return {"result": methods[order["do"]](**order.get("with", {}))}
     except LaunchError as error:
         return {"error": error.reason}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _claim_streams() -> tuple[IO[bytes], Sender]:
-    """The pipes to the chief; whatever else this process reads or prints does not get into them."""
+def _take_standard_streams() -> tuple[IO[bytes], Sender]:
+    """Take the pipes to the chief; code that reads standard input or prints later does not disturb the messages."""
     orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -113,36 +120,36 @@ def _claim_streams() -> tuple[IO[bytes], Sender]:
     return orders, Sender(answers)
 
 
-def _listen_to_chief(orders: IO[bytes], waiting: queue.Queue[Message]) -> None:
+def _receive_orders(orders: IO[bytes], waiting: queue.Queue[Message]) -> None:
     try:
-        for order in received(orders):
+        for order in receive(orders):
             if order.get("do") == "end":
                 os._exit(0)
             waiting.put(order)
     except (OSError, ValueError) as error:
-        _end(f"what the chief sends cannot be read: {error}")
+        _exit_because(f"a message of the chief cannot be read: {error}")
     os._exit(0)
 
 
-def _beat(answers: Sender) -> None:
+def _send_heartbeats(answers: Sender) -> None:
     while True:
         try:
             answers.send({"beat": time.time()})
         except (OSError, ValueError):
             os._exit(0)
-        time.sleep(BEAT_SECONDS)
+        time.sleep(HEARTBEAT_SECONDS)
 
 
-def _end(why: str) -> None:
-    # A TensorFlow server cannot be stopped, and its threads keep a process from ending by itself.
-    print(f"autodist agent: {why}; it ends.", file=sys.stderr, flush=True)
+def _exit_because(reason: str) -> None:
+    # A TensorFlow server cannot be stopped, and its threads keep the process alive: only `os._exit` ends it.
+    print(f"autodist agent: {reason}; the agent ends.", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 def _import_tensorflow() -> None:
-    """Not before all nodes have found each other: no other thread runs while a slow disk yields a large library."""
+    """Import TensorFlow; done late, because nothing else in this process runs while a large library is loaded."""
     try:
-        import_server()
+        import_tensorflow_server()
     except Exception as error:
         raise LaunchError("", f"TensorFlow cannot be imported ({type(error).__name__}: {error})") from error
 
@@ -155,7 +162,7 @@ def _version(distribution: str) -> str:
 
 
 def _start_of_this_process() -> int:
-    """When this process started, in ticks since the machine did: with its id, who it is."""
+    """When this process started, in clock ticks since the machine did; together with its id it names the process."""
     with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
         return int(stat.read().rpartition(")")[2].split()[19])
 

@@ -1,7 +1,8 @@
-"""TensorFlow's server without most of TensorFlow's Python, which a server never runs and which takes long to import.
+"""Import TensorFlow's server without most of TensorFlow's Python, which a server never runs.
 
-The operations and what computes them are in TensorFlow's library, which is loaded whole. What builds graphs, and Keras,
-are a further 2,000 modules of Python, which the package imports wherever any of its modules is wanted.
+TensorFlow's shared library holds all operations and their kernels, and is loaded whole. Importing any module of the
+package ``tensorflow`` also imports Keras and the code that builds graphs: 2,000 more modules of Python. This module
+puts an empty package in the place of ``tensorflow``, so that only the modules of the server are imported.
 """
 
 from __future__ import annotations
@@ -15,34 +16,36 @@ from pathlib import Path
 from types import ModuleType
 
 
-def import_server() -> None:
-    """Import what starts a server, in a process that uses nothing else of TensorFlow.
+def import_tensorflow_server() -> None:
+    """Import the modules that start a server, in a process that uses nothing else of TensorFlow.
 
-    Libraries that extend TensorFlow are loaded by the whole package only: where there are any, it is imported whole.
+    Only the whole package loads libraries that extend TensorFlow. Where such libraries are installed, this function
+    imports the whole package.
     """
-    # Not a trace in the user's home, where the whole package writes Keras's settings, nor a file that tries which
-    # directory takes temporary ones.
+    # An agent writes no files. Keras would write its settings into the user's home, and `tempfile` a file with which
+    # it tests a directory.
     os.environ["KERAS_HOME"] = os.devnull
     tempfile.tempdir = os.environ.get("TMPDIR", "/tmp")
-    if _is_extended():
+    if _has_extensions():
         import tensorflow  # noqa: F401
     else:
-        _stand_in_for_the_package()
+        _put_empty_package()
     from tensorflow.python.training import server_lib  # noqa: F401
 
 
-def _stand_in_for_the_package() -> None:
+def _put_empty_package() -> None:
+    """Make ``tensorflow`` a package whose own code is not run, and whose modules can be imported one by one."""
     found = find_spec("tensorflow")
     if found is None:
         raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
     package = ModuleType("tensorflow")
     package.__path__ = list(found.submodule_search_locations or ())
     sys.modules["tensorflow"] = package
-    os.environ["TF2_BEHAVIOR"] = "1"  # the package's own setting, which its library reads
+    os.environ["TF2_BEHAVIOR"] = "1"  # the package sets this variable, and the library reads it
 
 
-def _is_extended() -> bool:
-    """Whether the package would load more than its own library; it looks where it is installed."""
+def _has_extensions() -> bool:
+    """Whether the whole package would load libraries besides its own; it looks for them where it is installed."""
     if "TF_PLUGGABLE_DEVICE_LIBRARY_PATH" in os.environ:
         return True
     places = {*sys.path, *(sysconfig.get_path(name) for name in ("purelib", "platlib"))}

@@ -1,4 +1,4 @@
-"""What a machine has to compute with, and how much of it others use: of the machine that asks itself."""
+"""The CPUs and the memory of this machine, and how much of them is in use."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 
-def own_machine() -> dict[str, Any]:
-    """CPUs that this process may use, how many are busy, and bytes of memory.
+def machine_resources() -> dict[str, Any]:
+    """The CPUs that this process may use, the load average of the last minute, and the memory in bytes.
 
-    >>> found = own_machine()
+    >>> found = machine_resources()
     >>> found["cpus"] >= 1 and 0 < found["memory_free"] < found["memory"]
     True
     """
@@ -22,7 +22,7 @@ def own_machine() -> dict[str, Any]:
 
 
 def _lines(text: str) -> list[tuple[str, int]]:
-    """The lines of /proc/meminfo with their values in bytes.
+    """The names in /proc/meminfo with their values in bytes.
 
     >>> _lines("MemTotal:  2 kB")
     [('MemTotal', 2048)]

@@ -1,4 +1,7 @@
-"""A TensorFlow server on one node, which admits the nodes of its cluster only."""
+"""The TensorFlow server of one node: it starts with a filter, so that only the nodes of its cluster can connect.
+
+Importing this module imports TensorFlow; the agent does so when all nodes have reached each other.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,24 @@ _PROXY = "grpc_proxy"
 
 @dataclass(frozen=True)
 class Server:
-    """A running server; it cannot be stopped, only its process ended."""
+    """A running server. TensorFlow cannot stop a server: it ends with its process."""
 
     server: Any
     strangers: int
-    """How many had connected whom the cluster does not know, in the moment before the filter was there."""
+    """The number of connections from other addresses that came before the filter was in place, and were closed."""
 
 
-def start(job: str, task: int, tasks: list[str], cpus: int, admitted: list[str]) -> Server:
-    """Start the server of one task of the cluster `tasks` ("host:port" each), with so many CPU devices."""
-    # gRPC would ask the http_proxy of the environment for the way to the other nodes. Empty means none, for gRPC alone.
+def start_server(job: str, task: int, tasks: list[str], cpus: int, admitted: list[str]) -> Server:
+    """Start the server of one task of a cluster.
+
+    `tasks` holds the address of each task as "host:port", and `task` is the position of this one. The server has `cpus`
+    CPU devices, and only the addresses `admitted` can connect to it.
+    """
+    # Without this, gRPC would connect to the other nodes through the environment's http_proxy. Only gRPC reads it.
     os.environ[_PROXY] = ""
     config = ConfigProto(device_count={"CPU": cpus}, allow_soft_placement=True)
     config.gpu_options.allow_growth = True
-    # Without a leader, and the same one in the session's config, collectives across tasks wait for ever.
+    # Collectives across tasks wait for ever unless the servers and the session name the same leader.
     config.experimental.collective_group_leader = f"/job:{job}/replica:0/task:0"
     server = TensorFlowServer(ClusterSpec({job: tasks}), job_name=job, task_index=task, config=config, start=False)
     strangers = admit_only(int(tasks[task].rpartition(":")[2]), admitted)

@@ -1,7 +1,8 @@
-"""Agents that a scheduler starts: each waits at a port for its chief, instead of being started over ssh.
+"""The process that a scheduler starts on a node: it waits at a port for the chief and starts an agent for each run.
 
-Chief and agents prove to each other that they know the AUTODIST_SECRET of their job, and the connection is the control
-path. An agent serves one run and ends; `stand_by` starts another for the next one, until a chief is done for good.
+In: the port, and the secret of the job from the environment. Chief and node prove to each other that they know the
+secret; then their connection becomes the pipes of a new agent. An agent serves one run and ends, because a TensorFlow
+server cannot be stopped. Out: an exit status, when no chief has come for some time.
 """
 
 from __future__ import annotations
@@ -22,41 +23,45 @@ from autodist_core.resource_spec import ResourceSpec
 _log = logging.getLogger("autodist")
 
 WAIT_SECONDS, LINGER_SECONDS = 600.0, 30.0
-_PATIENCE, _GRACE = 10.0, 5.0
+_HANDSHAKE_SECONDS, _END_SECONDS, _POLL_SECONDS = 10.0, 5.0, 0.1
 
 
-def stand_by_unless_chief(spec: ResourceSpec) -> None:
-    """Return on the chief only; in a process that the scheduler started elsewhere, be an agent there and exit."""
+def become_agent_unless_chief(spec: ResourceSpec) -> None:
+    """Return in the chief's process; in every other process of the scheduler's job, serve as an agent and exit.
+
+    >>> become_agent_unless_chief(ResourceSpec.local())
+    """
     if not spec.chief_elsewhere:
         return
     if spec.own_port is None:
-        _log.warning("Another task of this machine is its agent; this one ends.")
+        _log.warning("Another task of this machine is its agent; this process ends.")
         raise SystemExit(0)
     _log.info("Waiting as an agent at port %d for the chief, %s.", spec.own_port, spec.chief.address)
     raise SystemExit(stand_by(spec.own_port))
 
 
 def stand_by(port: int, wait: float = WAIT_SECONDS, linger: float = LINGER_SECONDS) -> int:
-    """Serve the runs of one job at a port; returns an exit status when no chief comes (any more).
+    """Serve the runs of one job at a port, one after the other; return an exit status when no further run comes.
 
-    The first chief may take `wait` seconds to come, and so may one that comes again after its connection broke; after
-    a run that ended in order, the next one has `linger` seconds.
+    The chief has `wait` seconds to connect for the first time, and again after a connection that broke. After a run
+    that ended in order, it has `linger` seconds to connect for the next one.
     """
-    known, listener = job_secret(), listening_socket([port])
+    secret, listener = job_secret(), listening_socket([port])
     if threading.current_thread() is threading.main_thread():
-        # A scheduler ends a job by this signal: the agent goes with the one who stands by for it.
+        # A scheduler ends a job by this signal; the exit ends the agent that this process started.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    patience = wait
+    seconds = wait
     while True:
-        connection = _next_chief(listener, known, patience)
+        connection = _next_chief(listener, secret, seconds)
         if connection is None:
-            return 0 if patience == linger else 1
+            return 0 if seconds == linger else 1
         status = _serve(connection)
-        patience = linger if status == 0 else wait
+        seconds = linger if status == 0 else wait
 
 
-def _next_chief(listener: socket.socket, known: bytes, patience: float) -> socket.socket | None:
-    deadline = time.monotonic() + patience
+def _next_chief(listener: socket.socket, secret: bytes, seconds: float) -> socket.socket | None:
+    """The connection of a chief that knows the secret; None if no chief came in time."""
+    deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         listener.settimeout(left)
         try:
@@ -64,27 +69,28 @@ def _next_chief(listener: socket.socket, known: bytes, patience: float) -> socke
         except TimeoutError:
             break
         try:
-            connection.settimeout(_PATIENCE)
-            shake_hands(connection, known, b"agent", b"chief")
+            connection.settimeout(_HANDSHAKE_SECONDS)
+            shake_hands(connection, secret, b"agent", b"chief")
             connection.settimeout(None)
             return connection
         except (OSError, ValueError) as error:
             _log.warning("%s connected and is not the chief of this job: %s.", peer[0], error)
             connection.close()
-    _log.warning("No chief came within %.0f s.", patience)
+    _log.warning("No chief came within %.0f s.", seconds)
     return None
 
 
 def _serve(connection: socket.socket) -> int:
-    """One run: a process of its own, since a TensorFlow server cannot be stopped."""
+    """Run one agent whose pipes are the connection, and return its exit status; kill it when the chief hung up."""
     with connection:
-        pipe = connection.fileno()
-        agent = subprocess.Popen([sys.executable, "-m", AGENT_MODULE], stdin=pipe, stdout=pipe)
+        descriptor = connection.fileno()
+        command = [sys.executable, "-m", AGENT_MODULE]
+        agent = subprocess.Popen(command, stdin=descriptor, stdout=descriptor)
         try:
             while agent.poll() is None:
-                time.sleep(0.1)
+                time.sleep(_POLL_SECONDS)
                 if _hung_up(connection):
-                    agent.wait(_GRACE)
+                    agent.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             pass
         finally:

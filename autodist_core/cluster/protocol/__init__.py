@@ -1,11 +1,11 @@
-"""What the two ends of a control connection share, the chief's process at one end and an agent at the other.
+"""What the chief's process and the agents have in common: the form of their messages, and how they test the network.
 
 In reading order:
 
 - ``messages``: one JSON object a line, the form of every order and every answer.
-- ``handshake``: each end proves to the other one that it knows the secret of the run or of the job.
-- ``sockets``: addresses, and sockets that listen.
-- ``probes``: listeners on the nodes, questions to them, and the measurement of latency and bandwidth.
+- ``handshake``: each end of a connection proves to the other one that it knows a secret.
+- ``sockets``: addresses in one form, and sockets that listen.
+- ``probes``: a listener on every node, tests whether it can be reached, and measurements of the link to it.
 
 Every other folder of the cluster may import this one. It imports none of them, and neither TensorFlow nor paramiko.
 """

@@ -1,6 +1,8 @@
-"""The control path between a chief and an agent: one JSON object a line, over the pipes of one process.
+"""The messages between the chief and one agent: one JSON object a line, over the two pipes of one process or socket.
 
-Whoever holds the pipes is the other end, so a message cannot reach another run; and nothing but plain data is read.
+The chief sends orders, ``{"do": "describe", "id": 3, "with": {}}``, and heartbeats, ``{"do": "beat"}``. The agent sends
+answers, ``{"answer": 3, "result": {...}}``, and heartbeats with its clock, ``{"beat": 1700000000.0}``. Only the two
+processes hold the pipes, so a message cannot reach another run. Only plain data is read: nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -13,33 +15,40 @@ from typing import Any, Protocol
 Message = dict[str, Any]
 
 AGENT_MODULE = "autodist_core.cluster.on_node.agent"
-"""The module that a Python interpreter runs as an agent."""
+"""The module that a Python interpreter runs as an agent: ``python -m`` followed by this name."""
 
 
-class Lines(Protocol):
-    """What is read line by line; an empty line is its end."""
+class LineReader(Protocol):
+    """A stream that is read line by line."""
 
     def readline(self) -> bytes:
-        """The next line with its newline."""
+        """The next line with its newline; empty at the end of the stream."""
 
 
-class Sink(Protocol):
-    """What takes bytes."""
+class ByteWriter(Protocol):
+    """A stream that bytes are written to."""
 
     def write(self, data: bytes, /) -> object:
-        """Take them all."""
+        """Write all of the bytes."""
 
     def flush(self) -> None:
-        """Send them."""
+        """Send what was written and not yet sent."""
 
     def close(self) -> None:
-        """Say that there are no more."""
+        """Close the stream: the other end reads its end."""
 
 
 class Sender:
-    """Writes messages from several threads, each whole."""
+    r"""Writes messages to a stream; several threads may send, and each message stays in one piece.
 
-    def __init__(self, stream: Sink) -> None:
+    >>> import io
+    >>> stream = io.BytesIO()
+    >>> Sender(stream).send({"do": "describe"})
+    >>> stream.getvalue()
+    b'{"do":"describe"}\n'
+    """
+
+    def __init__(self, stream: ByteWriter) -> None:
         self._stream = stream
         self._lock = threading.Lock()
 
@@ -51,15 +60,16 @@ class Sender:
             self._stream.flush()
 
 
-def received(stream: Lines, aside: Callable[[str], object] | None = None) -> Iterator[Message]:
-    """The messages of a stream until it ends; a ValueError says what came instead of one.
+def receive(stream: LineReader, on_other_line: Callable[[str], object] | None = None) -> Iterator[Message]:
+    """Yield the messages of a stream until the stream ends; a line that is not a message is a ValueError.
 
-    What a login shell prints before the first message goes `aside`, if there is such a place.
+    A login shell may print lines before the first message. `on_other_line` is called with each of them; without it,
+    they are errors too.
 
     >>> import io
-    >>> list(received(io.BytesIO(b'{"do":"describe"}\\n')))
+    >>> list(receive(io.BytesIO(b'{"do":"describe"}\\n')))
     [{'do': 'describe'}]
-    >>> list(received(io.BytesIO(b'Welcome to this machine!\\n{"beat":1}\\n'), print))
+    >>> list(receive(io.BytesIO(b'Welcome to this machine!\\n{"beat":1}\\n'), print))
     Welcome to this machine!
     [{'beat': 1}]
     """
@@ -69,9 +79,9 @@ def received(stream: Lines, aside: Callable[[str], object] | None = None) -> Ite
         except ValueError:
             message = None
         if isinstance(message, dict):
-            aside = None
+            on_other_line = None
             yield message
-        elif aside is None:
+        elif on_other_line is None:
             raise ValueError(f"expected a message, received {line[:200]!r}")
         else:
-            aside(line.decode(errors="replace").rstrip())
+            on_other_line(line.decode(errors="replace").rstrip())

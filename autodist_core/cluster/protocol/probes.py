@@ -1,6 +1,8 @@
-"""Whether nodes reach each other, before TensorFlow needs it: a listener on every node, and questions to it.
+"""Probes of the network: whether each node reaches each other node, and how fast, before TensorFlow depends on it.
 
-Both ends prove that they belong to this run: each answers the other's random number with a keyed hash of it.
+Each node has a `Listener` on the port that its TensorFlow server will use. `reach` tests whether listeners answer, and
+`measure` measures the link to one of them. Both ends prove by a handshake that they belong to this run. The listener
+notes the addresses of its visitors, and the filter of ``on_node.admission`` later lets only these addresses connect.
 """
 
 from __future__ import annotations
@@ -15,13 +17,21 @@ from typing import Any
 from autodist_core.cluster.protocol.handshake import receive_exactly, shake_hands
 from autodist_core.cluster.protocol.sockets import listening_socket, plain_address
 
-_PATIENCE = 5.0
+_ANSWER_SECONDS = 5.0
+_TRIPS = 20
 _CHUNK = 1 << 18
+_PING, _PONG = b"?", b"!"
 _REMEDY = "Let the firewalls between the nodes pass the ports of AUTODIST_PORTS, or correct the address"
 
 
 class Listener:
-    """Holds a port until the server takes it, and notes from which addresses those come who know the secret."""
+    """Holds a port for the TensorFlow server, answers programs that know the secret, and notes their addresses.
+
+    >>> listener = Listener("of this run")
+    >>> listener.port > 0, listener.visitors
+    (True, [])
+    >>> listener.close()
+    """
 
     def __init__(self, secret: str, ports: Sequence[int] = ()) -> None:
         self._secret = secret.encode()
@@ -32,12 +42,12 @@ class Listener:
 
     @property
     def visitors(self) -> list[str]:
-        """The addresses of those who knew the secret, that of the latest visit last."""
+        """The addresses of the programs that connected and knew the secret; the address of the latest visit is last."""
         return list(self._visitors)
 
     def close(self) -> None:
-        """Give the port back."""
-        # A thread in accept keeps the socket listening until it is shut down.
+        """Release the port."""
+        # The thread in `accept` keeps the socket listening until the socket is shut down.
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
@@ -52,28 +62,28 @@ class Listener:
     def _answer(self, connection: socket.socket, peer: str) -> None:
         with connection:
             try:
-                connection.settimeout(_PATIENCE)
+                connection.settimeout(_ANSWER_SECONDS)
                 shake_hands(connection, self._secret, b"listener", b"caller")
                 visitor = str(plain_address(peer))
                 self._visitors.pop(visitor, None)
                 self._visitors[visitor] = None
-                connection.sendall(b"!")
+                connection.sendall(_PONG)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 while chunk := connection.recv(_CHUNK):
-                    if chunk.endswith(b"?"):
-                        connection.sendall(b"!")
+                    if chunk.endswith(_PING):
+                        connection.sendall(_PONG)
             except (OSError, ValueError):
                 return
 
 
 def reach(secret: str, peers: Sequence[tuple[str, int]], seconds: float) -> list[str | None]:
-    """For each listener None if it answers within the time, else what went wrong.
+    """Try to reach the listeners of all peers in parallel; for each peer None, or why it was not reached in time.
 
     >>> listener = Listener("of this run")
     >>> reach("of this run", [("127.0.0.1", listener.port)], 5), listener.visitors
     ([None], ['127.0.0.1'])
     >>> reach("of another run", [("127.0.0.1", listener.port)], 5)
-    ['something answers there that is not of this run']
+    ['the program that answers does not belong to this run']
     >>> listener.close()
     """
 
@@ -91,7 +101,9 @@ def reach(secret: str, peers: Sequence[tuple[str, int]], seconds: float) -> list
 
 
 def measure(secret: str, peer: tuple[str, int], seconds: float) -> dict[str, Any]:
-    """Round trip in seconds (the median of 20) and bits a second towards a listener, or the `problem` with it.
+    """Measure the link to a peer's listener: round trip in seconds (the median of 20), and bits per second sent to it.
+
+    The bandwidth is measured for `seconds`. If the measurement fails, the result has the key `problem` only.
 
     >>> listener = Listener("of this run")
     >>> found = measure("of this run", ("127.0.0.1", listener.port), 0.05)
@@ -100,19 +112,19 @@ def measure(secret: str, peer: tuple[str, int], seconds: float) -> dict[str, Any
     >>> listener.close()
     """
     try:
-        with _connect(secret, peer, _PATIENCE) as connection:
+        with _connect(secret, peer, _ANSWER_SECONDS) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.settimeout(_PATIENCE + seconds)
-            trips = sorted(_ask(connection) for _ in range(20))
+            connection.settimeout(_ANSWER_SECONDS + seconds)
+            trips = sorted(_round_trip(connection) for _ in range(_TRIPS))
             chunk, sent, start = bytes(_CHUNK), 0, time.perf_counter()
             while time.perf_counter() - start < seconds:
                 connection.sendall(chunk)
                 sent += len(chunk)
-            _ask(connection)  # what was sent has arrived when this is answered
+            _round_trip(connection)  # all that was sent has arrived when this ping is answered
             elapsed = time.perf_counter() - start
             return {"round_trip": trips[len(trips) // 2], "bits_per_second": 8 * sent / elapsed}
     except (OSError, ValueError) as error:
-        return {"problem": _why(error, _PATIENCE + seconds)}
+        return {"problem": _why(error, _ANSWER_SECONDS + seconds)}
 
 
 def _why(error: Exception, seconds: float) -> str:
@@ -121,10 +133,10 @@ def _why(error: Exception, seconds: float) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def _ask(connection: socket.socket) -> float:
+def _round_trip(connection: socket.socket) -> float:
     start = time.perf_counter()
-    connection.sendall(b"?")
-    if connection.recv(1) != b"!":
+    connection.sendall(_PING)
+    if connection.recv(1) != _PONG:
         raise ConnectionError("the other end closed the connection")
     return time.perf_counter() - start
 
@@ -133,7 +145,7 @@ def _connect(secret: str, peer: tuple[str, int], seconds: float) -> socket.socke
     connection = socket.create_connection(peer, timeout=seconds)
     try:
         shake_hands(connection, secret.encode(), b"caller", b"listener")
-        receive_exactly(connection, 1)  # the visit is noted
+        receive_exactly(connection, 1)  # the listener has noted the visit
     except BaseException:
         connection.close()
         raise

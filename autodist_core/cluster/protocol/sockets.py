@@ -1,4 +1,4 @@
-"""Addresses as packets carry them and as TensorFlow writes them, and sockets that listen."""
+"""Addresses in the one form in which they are compared, and sockets that listen on a free port."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 
+_BACKLOG = 128
+
 
 def plain_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address as packets carry it: without a zone, and IPv4 where IPv6 only wraps it.
+    """An address as packets carry it: without an IPv6 zone, and as IPv4 where IPv6 only wraps an IPv4 address.
 
     >>> plain_address("::ffff:10.0.0.1"), plain_address("fe80::1%eth0")
     (IPv4Address('10.0.0.1'), IPv6Address('fe80::1'))
@@ -18,7 +20,7 @@ def plain_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def bracketed(address: str) -> str:
-    """An address before a colon and a port.
+    """An address as it is written before a colon and a port: IPv6 addresses stand in brackets.
 
     >>> bracketed("fd00::1"), bracketed("10.0.0.1")
     ('[fd00::1]', '10.0.0.1')
@@ -27,17 +29,24 @@ def bracketed(address: str) -> str:
 
 
 def listening_socket(ports: Sequence[int]) -> socket.socket:
-    """A listening socket on both families, on the first free one of these ports or on any."""
+    """A socket that listens for IPv4 and IPv6 on the first free port of `ports`, or on any free port without `ports`.
+
+    >>> with listening_socket([]) as first:
+    ...     port = first.getsockname()[1]
+    ...     listening_socket([port])
+    Traceback (most recent call last):
+    OSError: no port is free of ...
+    """
     taken: list[int] = []
     for port in ports or [0]:
         listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
         try:
-            # What is left of connections that have ended does not count; somebody who listens does.
+            # Connections that have ended do not keep a port from being used again; another listener does.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if listener.family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             listener.bind(("::" if listener.family == socket.AF_INET6 else "0.0.0.0", port))
-            listener.listen(128)
+            listener.listen(_BACKLOG)
             return listener
         except OSError:
             listener.close()
