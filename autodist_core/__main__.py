@@ -1,4 +1,4 @@
-"""`python -m autodist_core` is the command `autodist`."""
+"""Run the command `autodist` as `python -m autodist_core`."""
 
 import sys
 

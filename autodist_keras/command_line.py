@@ -13,7 +13,7 @@ from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy import BUILDERS, resolve
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("file", metavar="cluster.yml", help="the file that describes the nodes")
     parser.add_argument("--model", required=True, metavar="model.keras", help="a model that Keras saved")

@@ -1,7 +1,11 @@
 """The command `autodist`, also as `python -m autodist_core`.
 
-A command is a module with `arguments(parser)` and `run(options) -> exit status`, imported only when it is asked for, so
-that `autodist doctor` answers in a second. The one that needs Keras lies beside it, and is known here by name only.
+In: the words of the command line. Out: printed text and an exit status. Each command is a module with the functions
+`add_arguments(parser)` and `run(options) -> exit status`. `main` imports only the module of the command that is called,
+so that `autodist doctor` starts in a second. The command `plan` needs Keras: its module is in `autodist_keras`, and
+this package knows only the module's name.
+
+In reading order: ``doctor`` and ``agent``, two of the commands; ``values`` reads the values of their options.
 """
 
 from __future__ import annotations
@@ -19,11 +23,11 @@ COMMANDS = {
     "plan": ("autodist_keras.command_line", "print what a strategy does with each variable of a saved model"),
     "agent": ("autodist_core.command_line.agent", "wait for the chief, on a node where a scheduler starts it"),
 }
-"""The commands: the module, and the line of help."""
+"""The module of each command, and its line of help."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit status, which is 1 after an error and 2 after wrong usage.
+    """Run one command and return its exit status: 1 after an error, 2 after wrong usage, 130 after Ctrl-C.
 
     >>> main(["agent", "--port", "0"])
     Traceback (most recent call last):
@@ -43,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"autodist {chosen}: it needs {error.name}, which is not installed here.", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Whoever read the output has enough; Python would still flush to nobody at its end.
+        # The reader of the output, such as `head`, has ended. Python flushes at its end and would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -52,7 +56,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def version() -> str:
-    """The version that is installed.
+    """The installed version, as `autodist --version` prints it.
 
     >>> version().startswith("autodist-keras ")
     True
@@ -64,7 +68,7 @@ def version() -> str:
 
 
 def _parser(chosen: str) -> argparse.ArgumentParser:
-    """The parser of all commands, with the options of the chosen one."""
+    """The parser of all commands, with the options of the chosen command only."""
     parser = argparse.ArgumentParser(
         prog="autodist", description="Train a Keras model on several devices and machines.",
         epilog="'autodist COMMAND --help' tells about one command.",
@@ -75,6 +79,6 @@ def _parser(chosen: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=line, description=f"{line[:1].upper()}{line[1:]}.")
         if name == chosen:
             found = import_module(module)
-            found.arguments(command)
+            found.add_arguments(command)
             command.set_defaults(run=found.run)
     return parser

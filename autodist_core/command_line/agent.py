@@ -1,4 +1,4 @@
-"""`autodist agent`: an agent that a scheduler starts waits for its chief."""
+"""`autodist agent`: a process that a scheduler starts on a node waits there for the chief and serves as an agent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from autodist_core.resource_spec import ResourceSpec, discovery
 _log = logging.getLogger("autodist")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to its parser."""
     parser.add_argument("--port", type=values.port, help="where to wait (default: the port of TF_CONFIG's own task)")
     parser.add_argument(
         "--wait", type=values.seconds, default=WAIT_SECONDS, metavar="SECONDS",
@@ -29,11 +29,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve the chief's runs; 0 when they are over, 1 if no chief came or its connection broke for good."""
+    """Serve the chief's runs; return 0 when they are over, and 1 if no chief came or its connection broke."""
     logging.basicConfig(stream=sys.stderr, format="autodist agent: %(message)s", level=logging.INFO)
     port = options.port or own_port()
     if port is None:
-        _log.info("another task of this machine is its agent; nothing is left to do here.")
+        _log.info("another task of this machine is its agent; this process has nothing to do.")
         return 0
     _log.info("waiting at port %d for the chief.", port)
     try:
@@ -42,16 +42,16 @@ def run(options: argparse.Namespace) -> int:
         if isinstance(error, LaunchError):
             raise
         raise LaunchError(
-            "", f"port {port} of this machine cannot be had ({error}): another agent waits there, or another program "
-            "has it, or it is below 1024. End that, or give another one to the task in TF_CONFIG, or by --port"
+            "", f"port {port} of this machine cannot be used ({error}): another agent or program listens there, or the "
+            "port is below 1024. End that program, or name another port in TF_CONFIG or by --port"
         ) from None
 
 
 def own_port() -> int | None:
-    """The port of TF_CONFIG's own task, or None where another task of the same machine is its agent."""
+    """The port that TF_CONFIG has for its own task; None if another task of this machine is the machine's agent."""
     if not os.environ.get("TF_CONFIG"):
         raise ResourceSpecError(
-            "at which port? TF_CONFIG, whose own task would tell, is not set. Let the scheduler set it, or give --port."
+            "TF_CONFIG is not set, so the port to wait at is not known. Let the scheduler set it, or give --port."
         )
     cluster, own = discovery.tf_config_content(None)
     tasks = discovery.cluster_tasks(cluster, "TF_CONFIG")

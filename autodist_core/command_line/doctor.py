@@ -1,4 +1,4 @@
-"""`autodist doctor`: whether a run could start, before it does."""
+"""`autodist doctor`: examine all nodes and links of a cluster, and print whether a run could start."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from autodist_core.command_line import values
 from autodist_core.resource_spec import ResourceSpec
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command to its parser."""
     parser.add_argument("file", metavar="cluster.yml", help="the file that describes the nodes")
     parser.add_argument(
         "--seconds", type=values.seconds, default=1.0, help="the time for which each bandwidth is measured (default: 1)"
@@ -23,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the report; 0 if all nodes are ready, else 1."""
+    """Print the report; return 0 if all nodes are ready, else 1."""
     lock = threading.Lock()
 
     def say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""What options take, and what is said of anything else."""
+"""The values of options: read from their words, or refused with what was expected and received."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError
 
 
 def seconds(word: str) -> float:
-    """A time to wait or to measure.
+    """A number of seconds above 0.
 
     >>> seconds("0.5")
     0.5
@@ -25,7 +25,7 @@ def seconds(word: str) -> float:
 
 
 def port(word: str) -> int:
-    """The number of a port.
+    """The number of a port, from 1 to 65535.
 
     >>> port("8888")
     8888

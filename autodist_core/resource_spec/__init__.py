@@ -1,7 +1,12 @@
-"""ResourceSpec: which machines and devices there are, the first input of the flow.
+"""ResourceSpec: the machines of a run and their devices; together with the captured step it is the input of the flow.
 
-A builder chooses among its devices, the compiler checks a strategy against them, and the runtime starts what they need.
-The grammar of the file stands in :mod:`autodist_core.resource_spec.grammar`.
+In: a YAML file, a dict, a scheduler's description of its cluster, or nothing for this machine. Out: frozen nodes,
+devices and ssh groups. A builder chooses among the devices, the compiler checks a strategy against them, and the
+cluster starts an agent on every node. In reading order:
+
+- ``values``: devices, nodes and ssh groups.
+- ``grammar``: the YAML file, read and checked.
+- ``discovery``: the GPUs of this machine, and the cluster that a scheduler describes.
 """
 
 from __future__ import annotations
@@ -20,11 +25,11 @@ from autodist_core.resource_spec.values import DeviceSpec, Node, SSHGroup
 __all__ = ["DeviceSpec", "Devices", "Node", "ResourceSpec", "SSHGroup"]
 
 Devices = tuple[tuple[str, DeviceSpec], ...]
-"""Devices with their names, as pairs."""
+"""Pairs of a device's name and the device."""
 
 
 class ResourceSpec:
-    """The machines of a run, from a YAML file, a dict of the same form, or nothing for this machine.
+    """The machines of a run, from a YAML file or a dict of the same form; without either, this machine.
 
     >>> nodes = [{"address": "10.0.0.1", "chief": True, "gpus": [0, 1]}, {"address": "10.0.0.2"}]
     >>> spec = ResourceSpec({"nodes": nodes})
@@ -52,8 +57,10 @@ class ResourceSpec:
         self._source = source
         self._nodes, self._groups = grammar.parse(content, source)
 
-    _own: discovery.Task | None = None
+    _own_task: discovery.Task | None = None
+    """The scheduler's task that this process is; None if no scheduler describes the cluster."""
     _is_agent = True
+    """Whether this process is the one of its machine that serves as the agent."""
 
     @classmethod
     def local(cls, cpus: int = 2) -> ResourceSpec:
@@ -66,18 +73,24 @@ class ResourceSpec:
 
     @classmethod
     def from_tf_config(cls, tf_config: str | None = None, *, gpus: int | None = None) -> ResourceSpec:
-        """The cluster of the environment variable ``TF_CONFIG`` (or of its text, if given).
+        """The cluster that the environment variable ``TF_CONFIG``, or the text ``tf_config``, describes.
 
-        ``TF_CONFIG`` does not say how many GPUs a host has: ``gpus`` does, and without it every host that computes is
-        taken to have as many as this one. The first chief, or else the first worker, is the chief. The other hosts are
-        reached by the agents that the scheduler starts there: `autodist agent`, or this same script.
+        ``TF_CONFIG`` does not say how many GPUs a host has: ``gpus`` is this number. Without it, every host that
+        computes counts as many GPUs as this machine has. The chief is the task ``chief`` or ``master``, or else the
+        first worker. On the other hosts, the scheduler starts an agent: `autodist agent`, or this same script.
+
+        >>> spec = ResourceSpec.from_tf_config('{"cluster": {"worker": ["10.0.0.1:8888", "10.0.0.2:8888"]}}', gpus=0)
+        >>> print(spec)
+        resource spec: 2 nodes, 0 GPUs, 2 CPUs
+          10.0.0.1 (chief): cpus [0], 1 Gbit/s
+          10.0.0.2: cpus [0], 1 Gbit/s
         """
         cluster, task = discovery.tf_config_content(tf_config)
         return cls._from_cluster(cluster, gpus, "TF_CONFIG", task)
 
     @classmethod
     def from_cluster_resolver(cls, resolver: Any, *, gpus: int | None = None) -> ResourceSpec:
-        """The cluster of a ``tf.distribute`` cluster resolver; ``gpus`` as in :meth:`from_tf_config`."""
+        """The cluster that a ``tf.distribute`` cluster resolver knows; ``gpus`` as in :meth:`from_tf_config`."""
         source = type(resolver).__name__
         try:
             cluster = resolver.cluster_spec().as_dict()
@@ -100,38 +113,38 @@ class ResourceSpec:
         nodes, spec._groups = grammar.parse(discovery.cluster_content(tasks, count), source)
         agents = {task.host: task for task in reversed(tasks)}
         spec._nodes = tuple(replace(node, agent_port=agents[node.address].port) for node in nodes)
-        spec._own = discovery.find_task(tasks, own, source)
-        spec._is_agent = spec._own in agents.values()
+        spec._own_task = discovery.find_task(tasks, own, source)
+        spec._is_agent = spec._own_task in agents.values()
         return spec
 
     @property
     def chief_elsewhere(self) -> bool:
-        """Whether this process is one that the scheduler started for another task than the chief's.
+        """Whether the scheduler started this process for another task than the chief's.
 
         >>> cluster = '"cluster": {"worker": ["a:8888", "b:8888"]}'
         >>> ResourceSpec.from_tf_config('{%s, "task": {"type": "worker", "index": 1}}' % cluster).chief_elsewhere
         True
         """
-        return self._own is not None and (self._own.host != self.chief.address or not self._is_agent)
+        return self._own_task is not None and (self._own_task.host != self.chief.address or not self._is_agent)
 
     @property
     def own_port(self) -> int | None:
-        """Where this process is to wait for the chief; ``None`` if another one does so on its machine."""
-        return self._own.port if self._own is not None and self._is_agent else None
+        """The port at which this process waits for the chief; ``None`` if another process of its machine does so."""
+        return self._own_task.port if self._own_task is not None and self._is_agent else None
 
     @property
     def source(self) -> str:
-        """Where the description came from, as errors name it."""
+        """The file, or another source, that the description came from, as errors name it."""
         return self._source
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The machines, in the order of the file."""
+        """The nodes, in the order of the file."""
         return self._nodes
 
     @property
     def chief(self) -> Node:
-        """The machine where the user's program runs."""
+        """The node on which the user's program runs."""
         return next(node for node in self._nodes if node.chief)
 
     @property
@@ -151,12 +164,12 @@ class ResourceSpec:
 
     @property
     def node_cpu_devices(self) -> dict[str, Devices]:
-        """For each address the CPU devices of that node."""
+        """The CPU devices of each node, by its address."""
         return self._by_node("CPU")
 
     @property
     def node_gpu_devices(self) -> dict[str, Devices]:
-        """For each address the GPU devices of that node."""
+        """The GPU devices of each node, by its address."""
         return self._by_node("GPU")
 
     def _by_node(self, kind: str) -> dict[str, Devices]:
@@ -167,7 +180,7 @@ class ResourceSpec:
 
     @property
     def replica_devices(self) -> Devices:
-        """The devices that builders compute on: every GPU, and the CPUs of nodes without GPUs."""
+        """The devices that hold a replica each: every GPU, and the CPU devices of nodes without GPUs."""
         return tuple(
             (device.name, device)
             for node in self._nodes
@@ -187,20 +200,20 @@ class ResourceSpec:
 
     @property
     def network_bandwidth(self) -> dict[str, float]:
-        """For each address the bandwidth of that node in Gbit/s."""
+        """The bandwidth of each node in Gbit/s, by its address."""
         return {node.address: node.network_bandwidth for node in self._nodes}
 
     @property
     def ssh_groups(self) -> dict[str, SSHGroup]:
-        """The ssh groups by name; one that was written flat is named ``default``."""
+        """The ssh groups by name; a group that the file has without a name is named ``default``."""
         return {group.name: group for group in self._groups}
 
     def ssh_group(self, node: Node) -> SSHGroup:
-        """How to reach ``node``: its group, or one that leaves everything to ssh's own configuration."""
+        """The ssh group of ``node``; without one, an empty group: ssh's own configuration has all settings then."""
         return self.ssh_groups[node.ssh_config] if node.ssh_config else SSHGroup()
 
     def without(self, addresses: Collection[str]) -> ResourceSpec:
-        """The same machines but for some.
+        """The same resource spec without the nodes of these addresses.
 
         >>> nodes = [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]
         >>> ResourceSpec({"nodes": nodes}).without({"10.0.0.2"})

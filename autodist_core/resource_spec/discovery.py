@@ -1,4 +1,8 @@
-"""What machines there are, asked of the surroundings: this machine's GPUs, and the cluster a scheduler describes."""
+"""The machines as the environment describes them: this machine's GPUs, and the cluster of a scheduler.
+
+In: the driver's device files, ``TF_CONFIG``, or a cluster resolver's description. Out: indices of GPUs, and the content
+of a YAML file for ``grammar``.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,15 @@ from autodist_core.resource_spec.values import parse_address
 
 __all__ = ["Task", "cluster_content", "cluster_tasks", "local_gpus", "own_task", "tf_config_content"]
 
-# The jobs whose tasks compute, in the order in which one of them is the chief. An evaluator is none of ours.
+# The jobs whose tasks compute; the first task of the first of these jobs is the chief. Evaluators take no part.
 _COMPUTING = ("chief", "master", "worker")
 
 
 def local_gpus(devices: Path = Path("/dev")) -> tuple[int, ...]:
     """The indices of the GPUs that TensorFlow would see on this machine, found without TensorFlow.
 
-    The driver's device files are counted, or where there are none (some containers) what ``nvidia-smi -L`` lists.
-    ``CUDA_VISIBLE_DEVICES`` hides some, and those left count from 0.
+    It counts the driver's device files, or the lines of ``nvidia-smi -L`` where there are no such files, as in some
+    containers. ``CUDA_VISIBLE_DEVICES`` hides GPUs; the visible ones are numbered from 0.
     """
     count = sum(1 for path in devices.glob("nvidia*") if re.fullmatch(r"nvidia[0-9]+", path.name))
     if not count:
@@ -37,7 +41,7 @@ def local_gpus(devices: Path = Path("/dev")) -> tuple[int, ...]:
 
 
 def _visible(count: int, mask: str | None) -> int:
-    """How many of ``count`` GPUs CUDA leaves visible: those listed, up to the first entry it cannot use.
+    """How many of ``count`` GPUs are visible with this mask: CUDA stops at the first entry that it cannot use.
 
     >>> _visible(4, None), _visible(4, "2,0"), _visible(4, "1,9,2"), _visible(4, "-1"), _visible(4, "GPU-8a,GPU-9b")
     (4, 2, 1, 0, 2)
@@ -55,7 +59,7 @@ def _visible(count: int, mask: str | None) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """One process of a scheduler's cluster."""
+    """One process of a scheduler's cluster: its job, its number in the job, and the address of its host."""
 
     job: str
     index: int
@@ -64,7 +68,13 @@ class Task:
 
 
 def tf_config_content(text: str | None) -> tuple[Mapping[str, Any], tuple[str, int] | None]:
-    """The ``cluster`` of a ``TF_CONFIG``, and which of its tasks this is; ``None`` reads the environment."""
+    """The ``cluster`` of a ``TF_CONFIG``, and the task that it names as this process's own.
+
+    ``text`` is the content of the variable; without it, the environment is read.
+
+    >>> tf_config_content('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}')
+    ({'worker': ['a:1']}, ('worker', 0))
+    """
     if text is None:
         text = os.environ.get("TF_CONFIG")
         if not text:
@@ -84,7 +94,7 @@ def tf_config_content(text: str | None) -> tuple[Mapping[str, Any], tuple[str, i
 
 
 def own_task(task: Any) -> tuple[str, int] | None:
-    """Job and number of a ``TF_CONFIG``'s ``task``, if it says them.
+    """The job and the number that the ``task`` of a ``TF_CONFIG`` has; ``None`` if it lacks one of them.
 
     >>> own_task({"type": "worker", "index": "1"}), own_task(None)
     (('worker', 1), None)
@@ -96,7 +106,11 @@ def own_task(task: Any) -> tuple[str, int] | None:
 
 
 def cluster_tasks(cluster: Mapping[str, Any], source: str) -> list[Task]:
-    """The tasks that take part, those that compute first and of these the chief's first."""
+    """The tasks that take part in training: first the chief's, then the others that compute, then parameter servers.
+
+    >>> [task.job for task in cluster_tasks({"ps": ["c:1"], "worker": ["b:1"], "chief": ["a:1"]}, "TF_CONFIG")]
+    ['chief', 'worker', 'ps']
+    """
     found = list(_tasks(cluster, _COMPUTING, source))
     if not found:
         raise ResourceSpecError(
@@ -106,7 +120,11 @@ def cluster_tasks(cluster: Mapping[str, Any], source: str) -> list[Task]:
 
 
 def find_task(tasks: Sequence[Task], own: tuple[str, int] | None, source: str) -> Task:
-    """The task of this process; the chief's where the cluster's description does not say."""
+    """The task that this process is; the chief's task if the cluster's description does not say.
+
+    >>> find_task([Task("worker", 0, "a", 1), Task("worker", 1, "b", 1)], ("worker", 1), "TF_CONFIG").host
+    'b'
+    """
     if own is None:
         return tasks[0]
     found = next((task for task in tasks if (task.job, task.index) == own), None)
@@ -119,9 +137,9 @@ def find_task(tasks: Sequence[Task], own: tuple[str, int] | None, source: str) -
 
 
 def cluster_content(tasks: Iterable[Task], gpus: int) -> dict[str, Any]:
-    """The content of a YAML file for the tasks of a cluster, the chief's first.
+    """The content of a YAML file for the tasks of a cluster, of which the chief's is the first.
 
-    Tasks on one host are one node, since a node is a machine. The GPUs belong to the hosts that compute.
+    All tasks on one host are one node, since a node is a machine. Only hosts that compute have GPUs.
 
     >>> tasks = cluster_tasks({"worker": ["a:1", "b:1"], "ps": ["c:1"]}, "TF_CONFIG")
     >>> cluster_content(tasks, gpus=2)["nodes"][1:]
@@ -140,7 +158,7 @@ def cluster_content(tasks: Iterable[Task], gpus: int) -> dict[str, Any]:
 def _tasks(cluster: Mapping[str, Any], jobs: Iterable[str], source: str) -> Iterator[Task]:
     for job in jobs:
         tasks = cluster.get(job, [])
-        # A cluster spec may be sparse: a mapping from the number of a task to its address.
+        # The tasks of a job may also be a mapping from the number of a task to its address.
         numbered = tasks.items() if isinstance(tasks, Mapping) else enumerate(tasks)
         for index, task in numbered:
             host, separator, port = str(task).rpartition(":")

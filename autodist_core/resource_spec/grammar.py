@@ -1,4 +1,4 @@
-"""From the YAML of a cluster to nodes and ssh groups, with an error for everything that is not in the grammar.
+"""The grammar of ``cluster.yml``: from its YAML to nodes and ssh groups, and an error for everything else.
 
 ::
 
@@ -36,13 +36,13 @@ _NODE = ("address", "chief", "gpus", "cpus", "network_bandwidth", "ssh_config")
 _SSH = ("username", "port", "key_file", "python_venv", "shared_envs")
 _DEFAULT_GROUP = "default"
 _MOST_DEVICES = 4096
-"""Of one kind on one machine: far more than any has, and few enough to list."""
+"""The limit for the devices of one kind on one node: far more than any machine has."""
 _MOST_GBIT = 1_000_000
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that refuses a key which occurs twice, where the usual loader keeps the last one without a word."""
+    """A YAML loader that refuses a key that occurs twice; the standard one silently keeps the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value]
@@ -54,7 +54,12 @@ class _Loader(yaml.SafeLoader):
 
 
 def load(path: Path) -> Any:
-    """The content of a YAML file."""
+    """The content of a YAML file; a ResourceSpecError says why there is none.
+
+    >>> load(Path("/missing/cluster.yml"))
+    Traceback (most recent call last):
+    autodist_core.errors.ResourceSpecError: /missing/cluster.yml: there is no such file (looked in /missing).
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except IsADirectoryError:
@@ -80,13 +85,18 @@ def load(path: Path) -> Any:
     except RecursionError:
         raise ResourceSpecError(f"{path} is nested too deeply to be a cluster. Write it as the README shows.") from None
     except (ValueError, KeyError, OverflowError) as error:
-        # A date that is none, or a value that a tag such as !!int does not fit.
+        # An impossible date, or a value that does not fit its tag, such as !!int.
         problem = f"it holds a value that YAML cannot read ({error})"
         raise ResourceSpecError(f"{path}: {problem}. Put text in quotes, and leave tags (!!) out.") from None
 
 
 def parse(content: Any, source: str) -> tuple[tuple[Node, ...], tuple[SSHGroup, ...]]:
-    """Nodes and ssh groups of a parsed YAML file; ``source`` names it in errors."""
+    """The nodes and the ssh groups of a parsed YAML file; ``source`` is the file's name for errors.
+
+    >>> nodes, groups = parse({"nodes": [{"address": "10.0.0.1", "gpus": 2}]}, "cluster.yml")
+    >>> print(nodes[0])
+    10.0.0.1 (chief): cpus [0], gpus [0, 1], 1 Gbit/s
+    """
     spec = _Reader(source).mapping(content, _TOP, "the file" if isinstance(content, Mapping) else "")
     groups = _groups(spec.get("ssh"), source)
     listed = spec.get("nodes")
@@ -108,7 +118,7 @@ def parse(content: Any, source: str) -> tuple[tuple[Node, ...], tuple[SSHGroup, 
 
 
 def _shown(value: Any) -> str:
-    """A value as it looks in YAML, with its type where that is what is wrong."""
+    """A value and its type, as an error shows it."""
     kinds = {
         bool: "true or false",
         int: "an integer",
@@ -122,7 +132,7 @@ def _shown(value: Any) -> str:
 
 
 class _Reader:
-    """Reads typed values for one owner (a node, a group), and says whose value it was that is wrong."""
+    """Reads the values of one node, group or file with their types; its errors name whose value is wrong."""
 
     def __init__(self, whose: str) -> None:
         self.whose = whose
@@ -182,7 +192,7 @@ def _node(item: Any, position: int, count: int, groups: Mapping[str, SSHGroup], 
     except ValueError as error:
         raise ResourceSpecError(f"{reader.whose}: 'address': '{written}' {error}.") from None
     reader.whose = f"{source}, node {position} ({address})"
-    # A key without a value (`gpus:`) reads as None and means the default.
+    # A key without a value, such as `gpus:`, reads as None and stands for the default.
     given = {key: value for key, value in mapping.items() if value is not None}
     chief = given.get("chief", count == 1)
     if not isinstance(chief, bool):
@@ -231,7 +241,7 @@ def _groups(content: Any, source: str) -> dict[str, SSHGroup]:
     reader = _Reader(f"{source}, ssh")
     if not isinstance(content, Mapping) or not content:
         reader.mapping(content or None, _SSH, "")
-    # Named groups hold mappings. A flat group's shared_envs is one too, hence the second condition.
+    # The values of named groups are mappings. In a flat group, shared_envs is a mapping too, so its keys are looked at.
     if all(isinstance(value, Mapping | None) for value in content.values()) and not set(content) & set(_SSH):
         return {str(name): _group(value, str(name), f"{source}, ssh group '{name}'") for name, value in content.items()}
     return {_DEFAULT_GROUP: _group(content, _DEFAULT_GROUP, reader.whose)}

@@ -1,4 +1,4 @@
-"""The values a ResourceSpec is made of: devices, nodes, ssh groups."""
+"""The values that a ResourceSpec consists of: devices, nodes and ssh groups, all frozen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEVICE = re.compile(r"(?P<address>\[[^\]]+\]|[^\[\]:]+):(?P<kind>CPU|GPU):(?P<i
 
 
 def parse_address(text: str) -> str:
-    """The canonical form of a hostname, an IPv4 or an IPv6 address; ValueError says why there is none.
+    """The canonical form of a hostname, an IPv4 or an IPv6 address; a ValueError says what is wrong with it.
 
     >>> parse_address("worker-1.example.org"), parse_address("[FE80::0:1]"), parse_address("10.0.0.1")
     ('worker-1.example.org', 'fe80::1', '10.0.0.1')
@@ -35,7 +35,7 @@ def parse_address(text: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address means "this machine", so that another machine cannot use it.
+    """Whether an address means "this machine" on every machine, so that other machines cannot use it.
 
     >>> [is_loopback(address) for address in ("localhost", "127.0.1.1", "::ffff:127.0.0.1", "10.0.0.1")]
     [True, True, True, False]
@@ -65,13 +65,13 @@ class DeviceSpec:
 
     @property
     def name(self) -> str:
-        """The name strategies use; an IPv6 address stands in brackets, so that its colons are not the name's."""
+        """The name of the device in strategies; an IPv6 address stands in brackets because of its colons."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"{host}:{self.kind}:{self.index}"
 
     @classmethod
     def parse(cls, name: str) -> DeviceSpec:
-        """The device that ``name`` names."""
+        """The device that has this name; a ResourceSpecError if it is not the name of a device."""
         found = _DEVICE.fullmatch(name)
         if found is None:
             raise ResourceSpecError(
@@ -90,7 +90,7 @@ class DeviceSpec:
 
 @dataclass(frozen=True)
 class SSHGroup:
-    """How to reach the nodes of one group. What is not set is left to ssh's own configuration.
+    """The settings of ssh for the nodes of one group; ssh's own configuration has those that are not set.
 
     >>> SSHGroup(username="ada", shared_envs=(("TOKEN", "secret"),))
     SSHGroup(name='default', username='ada', port=None, key_file=None, python_venv='')
@@ -102,11 +102,11 @@ class SSHGroup:
     username: str | None = None
     port: int | None = None
     key_file: str | None = None
-    """The private key; ``~`` is the user's home."""
+    """The file of the private key; ``~`` is the user's home."""
     python_venv: str = ""
-    """A shell command that comes before ``python`` there, such as ``source ~/venv/bin/activate``."""
+    """A shell command that activates the Python environment on the node: ``source ~/venv/bin/activate``."""
     shared_envs: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Environment variables that are set there, as pairs."""
+    """Environment variables for the agents on the nodes, as pairs of name and value."""
 
     def __str__(self) -> str:
         parts = [
@@ -114,28 +114,32 @@ class SSHGroup:
             for key, value in vars(self).items()
             if key not in ("name", "shared_envs") and value not in (None, "")
         ]
-        # Names only: values may be secrets, and what prints ends in logs.
+        # Only the names: the values may be secrets, and printed text ends in logs.
         parts += [f"shared_envs={','.join(key for key, _ in self.shared_envs)}"] if self.shared_envs else []
         return f"ssh {self.name}: {', '.join(parts) or 'as ssh is configured'}"
 
 
 @dataclass(frozen=True)
 class Node:
-    """One machine: its address, and which of its devices take part."""
+    """One machine of the cluster: its address, and the devices that take part.
+
+    >>> print(Node("10.0.0.1", chief=True, gpus=(0, 1)))
+    10.0.0.1 (chief): cpus [0], gpus [0, 1], 1 Gbit/s
+    """
 
     address: str
     chief: bool = False
-    """Whether the user's program runs here."""
+    """Whether the user's program runs on this node."""
     gpus: tuple[int, ...] = ()
     cpus: tuple[int, ...] = (0,)
     network_bandwidth: float = 1.0
-    """Gbit/s."""
+    """The bandwidth of its network, in Gbit/s."""
     ssh_config: str | None = None
-    """The name of its ssh group; ``None`` leaves everything to ssh's own configuration."""
+    """The name of its ssh group; ``None`` if ssh's own configuration has all settings."""
     agent_port: int | None = None
-    """Where an agent that a scheduler started waits for its chief; ``None`` for one that is started over ssh."""
+    """The port at which an agent that a scheduler starts waits for the chief; ``None`` for one started over ssh."""
     devices: tuple[DeviceSpec, ...] = field(init=False, repr=False, compare=False)
-    """Its CPUs, then its GPUs."""
+    """Its CPU devices, then its GPUs."""
 
     def __post_init__(self) -> None:
         cpus = [DeviceSpec(self.address, "CPU", index) for index in self.cpus]

@@ -140,7 +140,7 @@ ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.2")
 @pytest.mark.parametrize(
     "content, said",
     [
-        (None, "at which port? TF_CONFIG, whose own task would tell, is not set."),
+        (None, "TF_CONFIG is not set, so the port to wait at is not known."),
         ("{", "TF_CONFIG is not JSON"),
         (tf_config(ADDRESSES), "one of: worker 0, worker 1, worker 2. Received: no 'task' with 'type' and 'index'."),
         (tf_config(ADDRESSES, 7), "Received: worker 7."),
@@ -216,7 +216,7 @@ def test_an_agent_whose_chief_does_not_come_or_whose_port_is_taken(network):
     second = host.run([*command, "8889"], env=env, stderr=subprocess.PIPE, text=True)
     _, said = second.communicate(timeout=20)
     assert second.returncode == 1
-    assert "autodist agent: port 8889 of this machine cannot be had" in said and "Traceback" not in said
+    assert "autodist agent: port 8889 of this machine cannot be used" in said and "Traceback" not in said
     _, said = waiting.communicate(timeout=20)
     assert waiting.returncode == 1 and "No chief came within 2 s." in said
 

@@ -124,5 +124,5 @@ def test_other_files_of_known_keys(network, ssh):
     ssh.configure("")
     known_hosts(ssh).mkdir()
     assert ssh.refusal(host.address) == (
-        f"this machine is in the way: [Errno 21] Is a directory: '{known_hosts(ssh)}'."
+        f"an operation on this machine failed: [Errno 21] Is a directory: '{known_hosts(ssh)}'."
     )

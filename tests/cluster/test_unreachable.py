@@ -83,8 +83,8 @@ def test_a_host_that_accepts_and_never_answers(network, ssh, says):
 def test_what_is_no_ssh_server(network, ssh, says):
     with listening(network, says) as port:
         reason = ssh.refusal(network.hosts[0].address, port=port)
-        assert reason.startswith(f"what listens on port {port} does not go through with ssh's handshake (")
-        assert reason.endswith("): it is no ssh server, or it turns this machine away.")
+        assert reason.startswith(f"what listens on port {port} does not complete ssh's handshake (")
+        assert reason.endswith("): it is no ssh server, or it refuses this machine.")
 
 
 def test_a_name_that_does_not_resolve(network, ssh):

@@ -1,4 +1,7 @@
-"""ssh's own configuration: its text, with what the ResourceSpec says in front, and what it says of one host."""
+"""ssh's own configuration, with the settings of the ResourceSpec in front of it, and what both say of one host.
+
+In: the options that ssh's configuration has for a host, and the ResourceSpec's ssh group. Out: a `Target`.
+"""
 
 from __future__ import annotations
 
@@ -27,27 +30,33 @@ Jumps = tuple[str, ...] | None
 
 @dataclass(frozen=True)
 class Target:
-    """One ssh server, and how to log in there."""
+    """One ssh server, and how to log in on it.
+
+    >>> target = Target.of("worker", {"hostname": "10.0.0.2", "user": "ada", "port": "2222"}, None, None, None)
+    >>> print(target, "at", target.place)
+    ada@10.0.0.2:2222 at port 2222 of 10.0.0.2
+    """
 
     name: str
-    """As the ResourceSpec or a ProxyJump calls it."""
+    """The name that the ResourceSpec or a ProxyJump gives it."""
     hostname: str
     port: int
     user: str
     key_file: str | None
-    """The key that the ResourceSpec names; no other is tried then."""
+    """The private key that the ResourceSpec names; if there is one, no other key is tried."""
     identity_files: tuple[str, ...]
     default_keys: bool
-    """Whether those are only where a key would lie, so that none need exist."""
+    """Whether `identity_files` are ssh's default places for keys, which need not exist."""
     identities_only: bool
+    """Whether keys of the ssh agent that `identity_files` does not name are left out."""
     known_hosts: tuple[Path, ...]
     learns_in: Path
-    """The file that takes the key of a host that none of those names."""
+    """The file that a new host's key is written to."""
     known_as: tuple[str, ...]
-    """The names under which the host's key is known, the one to write first."""
+    """The names under which the host's key may be known; a new key is written under the first one."""
     proxy_command: str | None
     jumps: tuple[str, ...]
-    """Hosts to pass through, the first one first."""
+    """The jump hosts on the way, the nearest one first."""
     connect_timeout: float | None
     address_family: str
 
@@ -55,11 +64,11 @@ class Target:
     def of(
         cls, name: str, options: Mapping[str, Any], key_file: str | None, other_key: str | None, jumps: Jumps
     ) -> Target:
-        """What ``options``, which ssh's configuration has for ``name``, mean.
+        """The target of the options that ssh's configuration has for ``name``.
 
-        ``key_file`` and ``jumps`` win over them, and ``other_key`` comes after them.
+        ``key_file`` and ``jumps`` take the place of these options, and ``other_key`` is tried after their keys.
         """
-        # As in ssh, the first of the two that is written counts, and "none" counts as well.
+        # As in ssh, the first of the two options that is written counts, even if its value is "none".
         proxy = next((key for key in options if key in ("proxyjump", "proxycommand")), None)
         if jumps is not None:
             proxy = None
@@ -97,12 +106,12 @@ class Target:
 
     @property
     def place(self) -> str:
-        """Where the server is, in words."""
+        """Where the server listens, in words."""
         return f"port {self.port}" if self.hostname == self.name else f"port {self.port} of {self.hostname}"
 
     @property
     def accept(self) -> str:
-        """The command that writes the server's key into ``known_hosts``."""
+        """The command with which the user accepts the server's key, so that it stands in ``known_hosts``."""
         if self.jumps or self.proxy_command or self.known_as != known_hosts.names(self.hostname, self.port):
             return f"ssh -p {self.port} -l {shlex.quote(self.user)} {self.name} exit"
         return f"ssh-keyscan -p {self.port} {self.hostname} >> {shlex.quote(str(self.learns_in))}"
@@ -113,7 +122,7 @@ class Target:
 
 
 def jump(hop: str) -> tuple[str, str | None, int | None]:
-    """The host, user and port of one entry of a ProxyJump.
+    """The host, the user and the port of one entry of a ProxyJump; None for what the entry does not say.
 
     >>> jump("ada@bastion:2222"), jump("[fe80::1]:22"), jump("ssh://bastion")
     (('bastion', 'ada', 2222), ('fe80::1', None, 22), ('bastion', None, None))
@@ -126,7 +135,7 @@ def jump(hop: str) -> tuple[str, str | None, int | None]:
 
 
 def text(user: str | None = None, port: int | None = None) -> str:
-    """The configuration as one text: what the ResourceSpec says, the user's file, the system's. The first word wins.
+    """The configuration as one text: the ResourceSpec's settings, the user's file, the system's; first values count.
 
     >>> print(text(user="ada", port=2222).splitlines()[:3])
     ['Host *', 'User ada', 'Port 2222']
@@ -140,7 +149,7 @@ def text(user: str | None = None, port: int | None = None) -> str:
 
 
 def _lines(file: Path, depth: int) -> list[str]:
-    """The lines of a file, each ``Include`` replaced by what it includes: paramiko does not know the word."""
+    """The lines of a file, each ``Include`` replaced by the lines of its files: paramiko ignores the keyword."""
     try:
         written = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -151,11 +160,11 @@ def _lines(file: Path, depth: int) -> list[str]:
         keyword = words[0].lower() if words else ""
         if keyword == "include" and len(words) == 2 and depth:
             for pattern in shlex.split(words[1], comments=True):
-                # Relative to the directory of the user's file, or of the system's for the system's.
+                # A path is relative to the directory of the user's configuration, or of the system's in the system's.
                 place = os.path.join(Path(SYSTEM if file.is_relative_to("/etc") else USER).parent, pattern)
                 for included in sorted(glob.glob(os.path.expanduser(place))):
                     lines += _lines(Path(included), depth - 1)
-            # What follows belongs to the block in which the word stood.
+            # The lines after the Include belong to the block in which it stands.
             lines.append(block)
             continue
         if keyword in ("host", "match"):

@@ -1,4 +1,7 @@
-"""A login on another machine, on which programs are started; its end is noticed, and so is a machine that is silent."""
+"""A login on one machine: it starts programs there, opens streams to ports there, and listens there.
+
+A keepalive request at a fixed interval notices a machine that does not answer; the connection is closed then.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from autodist_core.cluster.ssh.reach import Deadline, closing_after
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import SSHGroup
 
-__all__ = ["Connection", "assignments", "command_line", "words"]
+__all__ = ["Connection", "assignments", "command_line", "error_text"]
 
 
 class Connection:
-    """A login on one host. Close it, or use it as a context manager; its programs lose their streams then."""
+    """A login on one host; `close`, or the end of a ``with`` block, ends it and the streams of its programs."""
 
     def __init__(
         self, host: str, group: SSHGroup, transport: paramiko.Transport, seconds: float, undo: contextlib.ExitStack
@@ -34,51 +37,54 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether the connection stands and its other end has answered lately."""
+        """Whether the connection is open; it is closed when the other end does not answer in time."""
         return self._transport.is_active()
 
     @property
     def lost(self) -> str | None:
-        """Why the connection is gone; ``None`` while it stands."""
+        """Why the connection was lost; ``None`` while it is open."""
         if self.alive:
             return None
-        return self._silence or words(self._transport.get_exception() or EOFError())
+        return self._silence or error_text(self._transport.get_exception() or EOFError())
 
     def start(self, command: str, env: Mapping[str, str] | None = None, *, deadline_seconds: float = 30) -> Process:
-        """Start one program, ``command`` being its name and its arguments as a shell reads them.
+        """Start one program; ``command`` is its name and its arguments, as a shell reads them.
 
-        The user's login shell there runs the group's ``python_venv`` first and becomes the program then. ``env`` comes
-        on top of the group's ``shared_envs``. A connection on which that is not answered in time is closed.
+        The user's login shell on the host runs the group's ``python_venv`` and then becomes the program. Variables of
+        ``env`` come before equal ones of the group's ``shared_envs``. If the host does not answer in time, the
+        connection is closed.
         """
         variables = assignments(self.host, {**dict(self.group.shared_envs), **(env or {})})
         line = command_line(self.group.python_venv, command, len(variables))
         deadline = Deadline(deadline_seconds)
         try:
-            # The second of these waits has no timeout of its own.
+            # `exec_command` waits without a timeout, so the connection is closed after the deadline.
             with self._speaking(deadline.seconds):
                 channel = self._transport.open_session(timeout=deadline.left)
                 channel.exec_command(line)
                 channel.sendall(variables)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise LaunchError(
-                self.host, f"'{command}' was not started: {words(error, deadline)}. Connect again."
+                self.host, f"'{command}' was not started: {error_text(error, deadline)}. Connect again."
             ) from None
         return Process(channel, self.host)
 
     def open(self, address: str, port: int, *, deadline_seconds: float = 10) -> Any:
-        """A stream of bytes to a port, as that machine reaches it."""
+        """A stream of bytes to a port that the host reaches at this address."""
         try:
             return self._transport.open_channel(
                 "direct-tcpip", (address, port), ("127.0.0.1", 0), timeout=deadline_seconds
             )
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise LaunchError(self.host, f"nothing answers there at {address}, port {port}: {words(error)}.") from None
+            raise LaunchError(
+                self.host, f"nothing answers there at {address}, port {port}: {error_text(error)}."
+            ) from None
 
     def listen(self, answer: Callable[[Any], None]) -> int:
-        """Listen on that machine's loopback; `answer` gets each stream, in a thread of its own. Returns the port."""
+        """Listen on the host's loopback and return the port; `answer` is called with each stream, in its own thread."""
 
         def dispatch(channel: Any, _: Any, server: tuple[str, int]) -> None:
-            # The transport has one handler for all its ports, and waits for it.
+            # The transport calls one handler for all its ports, and waits until the handler returns.
             threading.Thread(target=self._ports[server[1]], args=(channel,), daemon=True).start()
 
         try:
@@ -86,13 +92,13 @@ class Connection:
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise LaunchError(
                 self.host,
-                f"its ssh server forwards no ports: {words(error)}. Tunnels need 'AllowTcpForwarding yes' there.",
+                f"its ssh server forwards no ports: {error_text(error)}. Tunnels need 'AllowTcpForwarding yes' there.",
             ) from None
         self._ports[port] = answer
         return port
 
     def close(self) -> None:
-        """Log out, and out of the hosts on the way."""
+        """Log out from the host and from the jump hosts on the way."""
         self._closed.set()
         self._undo.close()
 
@@ -104,7 +110,7 @@ class Connection:
 
     def _keep_alive(self) -> None:
         while not self._closed.wait(self._seconds) and self.alive:
-            # No server knows the request, and saying so is answer enough.
+            # No server knows this request; its refusal shows that it lives.
             with contextlib.suppress(Exception), self._speaking(self._seconds):
                 self._transport.global_request("keepalive@openssh.com", wait=True)
 
@@ -117,7 +123,7 @@ class Connection:
 
 
 def command_line(python_venv: str, command: str, size: int) -> str:
-    """What the login shell is given, for a program that has so many bytes of variables before its input.
+    """The command line for the login shell, for a program whose input begins with `size` bytes of variables.
 
     >>> print(command_line("source ~/venv/bin/activate", "python -m this", 0))
     source ~/venv/bin/activate && exec python -m this
@@ -125,15 +131,15 @@ def command_line(python_venv: str, command: str, size: int) -> str:
     exec /bin/sh -c 'given="$(dd bs=1 count=20 2>/dev/null)" && eval "$given" && exec python -m this'
     """
     if size:
-        # A server drops most of the variables that ssh itself can send, and everybody on that machine sees a command
-        # line: they come over the input, of which `dd` takes no byte more, and `sh` is there whatever the login shell.
+        # The variables come over the program's input: a server drops most variables that ssh itself sends, and every
+        # user of the host can see a command line. `dd` reads no byte more than them, and every host has `sh`.
         script = f'given="$(dd bs=1 count={size} 2>/dev/null)" && eval "$given" && exec {command}'
         command = f"/bin/sh -c {shlex.quote(script)}"
     return f"{python_venv} && exec {command}" if python_venv else f"exec {command}"
 
 
 def assignments(host: str, variables: Mapping[str, str]) -> bytes:
-    """Environment variables as a shell reads them.
+    """Environment variables as lines that a shell evaluates.
 
     >>> print(assignments("10.0.0.2", {"A": "1", "B": "two words"}).decode(), end="")
     export A=1
@@ -149,8 +155,12 @@ def assignments(host: str, variables: Mapping[str, str]) -> bytes:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()).encode()
 
 
-def words(error: BaseException, deadline: Deadline | None = None) -> str:
-    """What paramiko raised, without its final dot; some of it has no words."""
+def error_text(error: BaseException, deadline: Deadline | None = None) -> str:
+    """The text of an error that paramiko raised, without its final dot; if the deadline has passed, that instead.
+
+    >>> error_text(OSError("no route.")), error_text(EOFError())
+    ('no route', 'the connection was closed')
+    """
     if deadline and (deadline.passed or isinstance(error, TimeoutError)):
         return f"no answer within {deadline.seconds:g} s"
     said = str(getattr(error, "text", "") or error).strip().removesuffix(".")

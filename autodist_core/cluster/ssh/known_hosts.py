@@ -1,4 +1,8 @@
-"""``known_hosts`` files: which key a host has to show, in the format that OpenSSH documents in sshd(8)."""
+"""``known_hosts`` files: the key that a host must show, in the format that OpenSSH documents in sshd(8).
+
+In: the files and the key that a server showed. Out: whether the key is known, unknown, changed or revoked, and the
+message that refuses it.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +32,12 @@ class HostKey:
 
     @property
     def kind(self) -> str:
-        """What the tools of OpenSSH call its type: ``ed25519``, ``ecdsa``, ``rsa``."""
+        """The short name of its type, as the tools of OpenSSH use it: ``ed25519``, ``ecdsa``, ``rsa``."""
         return self.type.removeprefix("ssh-").split("-")[0]
 
     @property
     def fingerprint(self) -> str:
-        """What ``ssh-keygen -l`` prints of it."""
+        """The fingerprint that ``ssh-keygen -l`` prints."""
         digest = hashlib.sha256(base64.b64decode(self.base64)).digest()
         return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
@@ -43,7 +47,7 @@ class HostKey:
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a ``known_hosts`` file that speaks of the host asked for."""
+    """A line of a ``known_hosts`` file that names the host."""
 
     key: HostKey
     where: str
@@ -52,7 +56,7 @@ class Entry:
 
 
 def names(host: str, port: int) -> tuple[str, ...]:
-    """The names under which a host's key may be written down, the one to write first.
+    """The names under which a host's key may be known; a new key is written under the first one.
 
     >>> names("Worker", 22), names("10.0.0.2", 2222)
     (('worker',), ('[10.0.0.2]:2222', '10.0.0.2'))
@@ -62,7 +66,11 @@ def names(host: str, port: int) -> tuple[str, ...]:
 
 
 def lookup(files: Iterable[Path], name: str) -> tuple[Entry, ...]:
-    """What the files say of ``name``; a file that is missing says nothing."""
+    """The entries of the files that name ``name``; a missing file has none.
+
+    >>> lookup([Path("/missing/known_hosts")], "10.0.0.2")
+    ()
+    """
     found = []
     for file in files:
         try:
@@ -72,7 +80,7 @@ def lookup(files: Iterable[Path], name: str) -> tuple[Entry, ...]:
         for number, line in enumerate(lines, 1):
             fields = line.split()
             marker = fields.pop(0) if line.startswith("@") else ""
-            # A certificate authority vouches for keys that paramiko cannot check: such lines know no host here.
+            # Lines of certificate authorities are left out: paramiko cannot check the keys that these sign.
             if line.startswith("#") or len(fields) < 3 or marker not in ("", "@revoked"):
                 continue
             if _matches(fields[0], name) and _is_base64(fields[2]):
@@ -81,7 +89,11 @@ def lookup(files: Iterable[Path], name: str) -> tuple[Entry, ...]:
 
 
 def verdict(files: Iterable[Path], known_as: Iterable[str], key: HostKey) -> tuple[str, tuple[Entry, ...]]:
-    """``known``, ``unknown``, ``changed`` or ``revoked``, with the lines that say so; ``known_as`` are its names."""
+    """``known``, ``unknown``, ``changed`` or ``revoked``, with the entries that say so; ``known_as``: its names.
+
+    >>> verdict([], ["10.0.0.2"], HostKey("ssh-ed25519", "AAAA"))
+    ('unknown', ())
+    """
     files = tuple(files)
     first, *others = (lookup(files, name) for name in known_as)
     every = (*first, *(entry for entries in others for entry in entries))
@@ -90,17 +102,24 @@ def verdict(files: Iterable[Path], known_as: Iterable[str], key: HostKey) -> tup
         return "revoked", revoked
     if same:
         return "known", same
-    # Under the name without a port stands the server of port 22, which may well be another one.
+    # The name without a port means the server on port 22, which may be another server: its key is not expected here.
     expected = tuple(entry for entry in first if not entry.revoked)
     return ("changed", expected) if expected else ("unknown", ())
 
 
 def add(file: Path, name: str, key: HostKey) -> None:
-    """Write the key of ``name`` down at the end of ``file``, which need not exist."""
+    """Write the key of ``name`` at the end of ``file``; the file is made if it does not exist.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as home:
+    ...     add(Path(home, ".ssh/known_hosts"), "10.0.0.2", HostKey("ssh-ed25519", "AAAA"))
+    ...     Path(home, ".ssh/known_hosts").read_text()
+    '10.0.0.2 ssh-ed25519 AAAA\\n'
+    """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished = file.exists() and not file.read_bytes().endswith(b"\n") and file.stat().st_size
     line = f"{name} {key.type} {key.base64}\n"
-    # One write to a file opened for appending: several hosts may be learnt at the same time.
+    # One write to a file opened for appending, because the keys of several hosts may be written at the same time.
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, ("\n" if unfinished else "").encode() + line.encode())
@@ -109,7 +128,7 @@ def add(file: Path, name: str, key: HostKey) -> None:
 
 
 def refusal(verdict: str, key: HostKey, entries: tuple[Entry, ...], accept: str) -> str:
-    """Why a key is not believed, and what to do; ``accept`` is the command that writes it down.
+    """Why a key is refused, and what to do; ``accept`` is the command that accepts the key.
 
     >>> print(refusal("unknown", HostKey("ssh-ed25519", "AAAA"), (), "ssh 10.0.0.2 exit"))
     its host key is not known: ssh-ed25519 SHA256:cJ6AyISHokEeHuTfufIqhhSS0gxHZRUMDHlKvXD4FHw. Compare that with what
@@ -140,7 +159,7 @@ def _is_base64(text: str) -> bool:
 
 
 def _matches(field: str, name: str) -> bool:
-    """Whether the first field of a line means ``name``.
+    """Whether the first field of a line, a list of patterns or a hash, matches ``name``.
 
     >>> _matches("10.0.0.?,!10.0.0.9", "10.0.0.2"), _matches("10.0.0.?,!10.0.0.9", "10.0.0.9")
     (True, False)

@@ -1,4 +1,8 @@
-"""Logging in: which keys there are, what the server thinks of them, and what to say when it wants none."""
+"""The login: which keys there are, the offer of each to the server, and the message when the server accepts none.
+
+In: a `Target` and a transport that is connected to it. Out: an authenticated transport, or an `Unreachable` that lists
+what was tried, what the server accepts, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from pathlib import Path
 import paramiko
 
 from autodist_core.cluster.ssh.config import Target
-from autodist_core.cluster.ssh.connection import words
+from autodist_core.cluster.ssh.connection import error_text
 from autodist_core.cluster.ssh.reach import Deadline, Unreachable, within
 
 __all__ = ["PASSPHRASE", "PASSWORD", "Keys", "keys", "log_in"]
@@ -26,27 +30,30 @@ _KINDS = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
 
 @dataclass
 class Keys:
-    """The keys to try, by what to call them, and what is wrong with others that the configuration names."""
+    """The keys to offer, each with its name for messages, and what is wrong with the configuration's other keys."""
 
     usable: list[tuple[str, paramiko.PKey]] = field(default_factory=list)
     unusable: list[str] = field(default_factory=list)
 
 
 def keys(target: Target, deadline: Deadline, undo: contextlib.ExitStack) -> Keys:
-    """The keys for ``target``: those it names, from the agent where it holds them, then the agent's others."""
+    """The keys for ``target``: first the keys that it names, then the other keys of the ssh agent.
+
+    A key that the ssh agent holds is used from there, so that its file need not be decrypted.
+    """
     found = Keys()
-    held = _agent_keys(found, deadline, undo)
+    from_agent = _agent_keys(found, deadline, undo)
     for file in target.identity_files:
         try:
             public = _public_part(file)
-            found.usable.append((f"key {file}", held.pop(public) if public in held else _load(file)))
+            found.usable.append((f"key {file}", from_agent.pop(public) if public in from_agent else _load(file)))
         except (ValueError, OSError) as error:
             if file == target.key_file:
                 raise Unreachable(f"key {file} {_fault(error)}") from None
             if not (isinstance(error, FileNotFoundError) and target.default_keys):
                 found.unusable.append(f"key {file} {_fault(error)}")
     if not target.identities_only:
-        found.usable += [(f"the agent's {key.get_name()} {key.fingerprint}", key) for key in held.values()]
+        found.usable += [(f"the agent's {key.get_name()} {key.fingerprint}", key) for key in from_agent.values()]
     return found
 
 
@@ -71,14 +78,14 @@ def _agent_keys(found: Keys, deadline: Deadline, undo: contextlib.ExitStack) -> 
         found.unusable.append(f"the ssh agent at {os.environ.get('SSH_AUTH_SOCK')} does not answer")
         return {}
     except (paramiko.SSHException, OSError) as error:
-        found.unusable.append(f"the ssh agent at {os.environ.get('SSH_AUTH_SOCK')} fails ({words(error)})")
+        found.unusable.append(f"the ssh agent at {os.environ.get('SSH_AUTH_SOCK')} fails ({error_text(error)})")
         return {}
     undo.callback(agent.close)
     return {key.asbytes(): key for key in agent.get_keys()}
 
 
 def _public_part(file: str) -> bytes:
-    """The public half, which OpenSSH's format leaves readable and which stands beside files of other formats."""
+    """The public half of a key: OpenSSH's format has it unencrypted, and other formats have a file ``.pub``."""
     data = Path(file).read_bytes()
     try:
         if b"OPENSSH PRIVATE KEY" in data:
@@ -91,12 +98,12 @@ def _public_part(file: str) -> bytes:
         data = beside.read_bytes() if data.startswith(b"-----") and beside.exists() else data
         return base64.b64decode(data.split()[1]) if data.startswith((b"ssh-", b"ecdsa-", b"sk-")) else b""
     except (ValueError, IndexError, struct.error):
-        # No key at all, as reading its private half will find out.
+        # The file holds no key; `_load` finds that out and says so.
         return b""
 
 
 def _load(file: str) -> paramiko.PKey:
-    """A private key, with its certificate if one lies beside it; ValueError says what is wrong with the file."""
+    """A private key, with its certificate if there is a file ``-cert.pub``; a ValueError says what is wrong."""
     passphrase = os.environ.get(PASSPHRASE)
     key = _read(file, None) or (_read(file, passphrase) if passphrase else None)
     if key is None:
@@ -106,12 +113,12 @@ def _load(file: str) -> paramiko.PKey:
         try:
             key.load_certificate(f"{file}-cert.pub")
         except (paramiko.SSHException, ValueError, IndexError) as error:
-            raise ValueError(f"has a certificate beside it that is none ({words(error)})") from None
+            raise ValueError(f"has a '-cert.pub' beside it that is no certificate ({error_text(error)})") from None
     return key
 
 
 def _read(file: str, passphrase: str | None) -> paramiko.PKey | None:
-    """The key, or None if it takes a passphrase or another one."""
+    """The key of a file; None if the file needs a passphrase, or another one than this."""
     for kind in _KINDS:
         try:
             return kind.from_private_key_file(file, password=passphrase)
@@ -125,8 +132,8 @@ def _read(file: str, passphrase: str | None) -> paramiko.PKey | None:
 
 
 def log_in(transport: paramiko.Transport, target: Target, keys: Keys, password: str | None, deadline: Deadline) -> None:
-    """Offer one key after the other, then the password; a server may want both."""
-    # Offering nothing is how a server is asked what it wants.
+    """Offer one key after the other to the server, then the password; a server may require both."""
+    # The answer to the method "none" is the list of the methods that the server accepts.
     offers: list[tuple[str, str, Callable[[], list[str]]]] = [("", "none", partial(transport.auth_none, target.user))]
     offers += [(name, "publickey", partial(transport.auth_publickey, target.user, key)) for name, key in keys.usable]
     if password:
@@ -135,7 +142,7 @@ def log_in(transport: paramiko.Transport, target: Target, keys: Keys, password: 
         )
     wanted, tried = ["none"], []
     for name, method, offer in offers:
-        # Where a server asks for a password in a dialogue, paramiko answers.
+        # If a server asks for the password interactively, paramiko answers with it.
         if method not in wanted and not (method == "password" and "keyboard-interactive" in wanted):
             continue
         transport.auth_timeout = deadline.left

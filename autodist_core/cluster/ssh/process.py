@@ -1,4 +1,4 @@
-"""A program on another machine: its standard streams, in bytes, and how it ended."""
+"""A program that runs on another machine: its standard streams, in bytes, and its exit status."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 __all__ = ["Process", "Reader", "Writer"]
 
-# A channel has one timeout for both directions, so it is set once, and each stream counts its own time.
-TICK = 0.2
+# A channel has one timeout for both directions. It is set to this short time, and each stream counts its own time.
+POLL_SECONDS = 0.2
 _CHUNK = 1 << 16
 
 
@@ -18,10 +18,15 @@ def _end(timeout: float | None) -> float:
 
 
 class Reader:
-    """Bytes from the program. A read that times out loses nothing: the next one begins where this one began.
+    r"""Bytes from the program. A read that times out loses nothing: the next read begins with the same byte.
 
-    Without a ``timeout`` a read waits as long as the connection lives, and a connection without answers is closed. The
-    bytes end with the program or with the connection, which ``connection.alive`` tells apart.
+    Without a ``timeout``, a read waits as long as the connection is open; a connection whose other end does not answer
+    is closed. The bytes end when the program ends or the connection is lost; ``connection.alive`` tells which.
+
+    >>> chunks = iter([b"two li", b"nes\nrest", b""])
+    >>> reader = Reader(lambda size: next(chunks), "10.0.0.2, stdout")
+    >>> reader.readline(), reader.read()
+    (b'two lines\n', b'rest')
     """
 
     def __init__(self, receive: Any, what: str) -> None:
@@ -29,16 +34,16 @@ class Reader:
         self._buffer = bytearray()
         self._ended = False
         self.timeout: float | None = None
-        """Seconds that a read waits for each new piece of data, then TimeoutError; ``None`` waits on."""
+        """Seconds that a read waits for each piece of data before a TimeoutError; ``None`` for no limit."""
 
     def read(self, size: int = -1) -> bytes:
-        """``size`` bytes, fewer only at the end; all of them if negative."""
+        """Read ``size`` bytes, or fewer at the end; read until the end if ``size`` is negative."""
         while (size < 0 or len(self._buffer) < size) and self._more():
             pass
         return self._take(len(self._buffer) if size < 0 else size)
 
     def readline(self) -> bytes:
-        """A line with its newline, which only the last may lack; empty at the end."""
+        """Read a line with its newline, which only the last line may lack; empty at the end."""
         searched = 0
         while (found := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
@@ -67,15 +72,15 @@ class Reader:
 
 
 class Writer:
-    """Bytes to the program; nothing is kept back, so ``flush`` has nothing to do."""
+    """Bytes to the program; they are sent at once, without a buffer."""
 
     def __init__(self, channel: Any, what: str) -> None:
         self._channel, self._what = channel, what
         self.timeout: float | None = None
-        """Seconds that a write waits for the program to take more, then TimeoutError; ``None`` waits on."""
+        """Seconds that a write waits for the program to read before a TimeoutError; ``None`` for no limit."""
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Send all of it, and return how much that was; BrokenPipeError when the program takes no more."""
+        """Send all bytes and return their number; a BrokenPipeError if the program does not read any more."""
         left = memoryview(data).cast("B")
         end = _end(self.timeout)
         while left:
@@ -94,19 +99,19 @@ class Writer:
         return len(data)
 
     def flush(self) -> None:
-        """For those who expect a file."""
+        """Do nothing: `write` has sent all bytes. Callers that expect a file call it."""
 
     def close(self) -> None:
-        """Tell the program that nothing more comes."""
+        """End the program's input."""
         with contextlib.suppress(OSError):
             self._channel.shutdown_write()
 
 
 class Process:
-    """A running program. Read both of its outputs: they share a window of 2 MB, and one left unread stops the other."""
+    """A running program. Read both of its outputs: they share a window of 2 MB, and an unread one blocks the other."""
 
     def __init__(self, channel: Any, host: str) -> None:
-        channel.settimeout(TICK)
+        channel.settimeout(POLL_SECONDS)
         self._channel = channel
         self.host = host
         self.stdin = Writer(channel, f"{host}, stdin")
@@ -115,15 +120,15 @@ class Process:
 
     @property
     def exit_status(self) -> int | None:
-        """``None`` while it runs; -1 when a signal ended it or the connection is gone."""
+        """The exit status; ``None`` while the program runs; -1 if a signal ended it or the connection was lost."""
         return int(self._channel.exit_status) if self._channel.exit_status_ready() else None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end and return the exit status; TimeoutError after ``timeout`` seconds."""
+        """Wait for the end of the program and return its exit status; a TimeoutError after ``timeout`` seconds."""
         if not self._channel.status_event.wait(timeout):
             raise TimeoutError(f"{self.host}: the program has not ended within {timeout:g} s.")
         return int(self._channel.exit_status)
 
     def close(self) -> None:
-        """Close its streams: a program that reads its input ends then, others are not told."""
+        """Close the streams: a program that reads its input sees the end of it, and other programs run on."""
         self._channel.close()

@@ -1,4 +1,4 @@
-"""A stream of bytes to a server: over TCP, or through a program (ssh's ``ProxyCommand``). Each wait has an end."""
+"""A stream of bytes to an ssh server: over TCP, or through a program (ssh's ``ProxyCommand``), before a deadline."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 
 class Unreachable(Exception):
-    """Why a server cannot be reached, in words for the user."""
+    """A server cannot be reached or refuses the login; the text is a message for the user."""
 
 
 class Deadline:
-    """A moment until which all waits of one task end.
+    """A moment by which all waits of one task end.
 
     >>> Deadline(30).left > 29
     True
@@ -36,16 +36,16 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """The seconds left, never quite 0: a timeout of 0 means something else to a socket."""
+        """The seconds left, at least a millisecond: for a socket, a timeout of 0 means no wait at all."""
         return max(self._end - time.monotonic(), 0.001)
 
     @property
     def passed(self) -> bool:
-        """Whether no time is left."""
+        """Whether the moment has passed."""
         return time.monotonic() >= self._end
 
     def sooner(self, seconds: float | None) -> Deadline:
-        """This one, or one ``seconds`` from now if that is sooner."""
+        """This deadline, or one ``seconds`` from now if that is sooner."""
         return self if seconds is None or seconds >= self.left else Deadline(seconds)
 
     def __repr__(self) -> str:
@@ -53,7 +53,9 @@ class Deadline:
 
 
 def within(deadline: Deadline, function: Callable[[], T]) -> T:
-    """Call what cannot be told to stop; TimeoutError when it has not returned in time (it is left to itself then).
+    """Call a function that has no timeout of its own; a TimeoutError if it has not returned by the deadline.
+
+    The function then goes on in a thread of its own, and its result is not used.
 
     >>> within(Deadline(0.05), lambda: time.sleep(0.2))
     Traceback (most recent call last):
@@ -80,7 +82,15 @@ def within(deadline: Deadline, function: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def closing_after(seconds: float, close: Callable[[], object]) -> Iterator[None]:
-    """Around a wait that has no timeout of its own and ends when something is closed: close that in time."""
+    """Call `close` after some seconds, unless the block ends before: for waits without a timeout that `close` ends.
+
+    >>> here, there = socket.socketpair()
+    >>> with closing_after(0.05, lambda: here.shutdown(socket.SHUT_RDWR)):
+    ...     here.recv(1)
+    b''
+    >>> here.close(), there.close()
+    (None, None)
+    """
     timer = threading.Timer(seconds, close)
     timer.daemon = True
     timer.start()
@@ -91,7 +101,11 @@ def closing_after(seconds: float, close: Callable[[], object]) -> Iterator[None]
 
 
 def tcp(host: str, port: int, family: str, deadline: Deadline) -> socket.socket:
-    """A connection to the first address of ``host`` that answers."""
+    """Connect to the first address of ``host`` that answers; `Unreachable` says why none does.
+
+    >>> with socket.create_server(("127.0.0.1", 0)) as server:
+    ...     tcp("127.0.0.1", server.getsockname()[1], "any", Deadline(5)).close()
+    """
     wanted = _FAMILIES.get(family, socket.AF_UNSPEC)
     try:
         found = within(deadline, lambda: socket.getaddrinfo(host, port, wanted, socket.SOCK_STREAM))
@@ -114,7 +128,7 @@ def tcp(host: str, port: int, family: str, deadline: Deadline) -> socket.socket:
             connection.close()
             reasons.append((str(address[0]), error))
             continue
-        # Control messages are small, and each is waited for.
+        # Orders and answers are small, and the sender waits for each: they are not held back.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
     raise Unreachable("; ".join(_why(*reason, host, port, deadline) for reason in reasons))
@@ -133,14 +147,21 @@ def _why(address: str, error: OSError, host: str, port: int, deadline: Deadline)
 
 
 class Program:
-    """A program that carries the stream over its standard input and output."""
+    """A program that carries the stream over its standard input and output.
+
+    >>> program = Program("cat")
+    >>> program.socket.sendall(b"echo")
+    >>> program.socket.recv(4)
+    b'echo'
+    >>> program.close()
+    """
 
     def __init__(self, command: str) -> None:
         self.command = command
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self.socket, theirs = socket.socketpair()
         with theirs:
-            # In a session of its own: Ctrl-C is for this process to handle, and the stream outlives it.
+            # In a session of its own, so that Ctrl-C in the terminal does not end it.
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {command}"],
                 stdin=theirs.fileno(),
@@ -150,7 +171,7 @@ class Program:
             )
 
     def outcome(self) -> str:
-        """How it ended and what it said last; empty while it runs."""
+        """How the program ended and the last line of its log; empty while it runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
         if self._process.returncode is None:
@@ -160,7 +181,7 @@ class Program:
         return f"it ended with {self._process.returncode}" + (f": {said[-1]}" if said else "")
 
     def close(self) -> None:
-        """End the stream, and the program if it does not end by itself then."""
+        """Close the stream, and kill the program if it does not end then."""
         self.socket.close()
         try:
             self._process.wait(0.5)

@@ -1,4 +1,4 @@
-"""The way to a host: a stream of bytes, over jump hosts if need be, to the right machine, and a login there."""
+"""The route to a host: a stream of bytes, over jump hosts if need be, the check of the host's key, and a login."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import paramiko
 
 from autodist_core.cluster.ssh import config, known_hosts, login, reach
 from autodist_core.cluster.ssh.config import Target
-from autodist_core.cluster.ssh.connection import Connection, words
+from autodist_core.cluster.ssh.connection import Connection, error_text
 from autodist_core.cluster.ssh.known_hosts import HostKey
 from autodist_core.cluster.ssh.reach import Deadline, Program, Unreachable
 from autodist_core.errors import LaunchError
@@ -20,7 +20,8 @@ from autodist_core.resource_spec import SSHGroup
 
 __all__ = ["connect"]
 
-# paramiko logs, with tracebacks, what it also raises: one error is said once. A handler of this logger's own sees it.
+# paramiko logs each error that it raises, with a traceback. These lines go to this logger, which shows them nowhere
+# unless a handler is added to it.
 _LOG = "autodist_core.cluster.ssh"
 logging.getLogger(_LOG).addHandler(logging.NullHandler())
 logging.getLogger(_LOG).propagate = False
@@ -36,10 +37,10 @@ def connect(
 ) -> Connection:
     """Log in at ``address`` within ``deadline_seconds``, as ``group`` and ssh's own configuration say.
 
-    ``learn_host_key`` writes the key of a host that no ``known_hosts`` names into the user's; a key that differs from
-    the known one is refused all the same, and ``StrictHostKeyChecking no`` is not obeyed. A connection whose other end
-    is silent for twice ``keepalive_seconds`` is closed. Secrets stand in the environment, as ``AUTODIST_SSH_PASSWORD``
-    and, for keys, ``AUTODIST_SSH_PASSPHRASE``::
+    With ``learn_host_key``, the key of a host that no ``known_hosts`` file names is written into the user's file. A key
+    that differs from the known one is refused in any case, and ``StrictHostKeyChecking no`` is ignored. A connection
+    whose other end is silent for twice ``keepalive_seconds`` is closed. The password and the passphrase of keys come
+    from the environment, ``AUTODIST_SSH_PASSWORD`` and ``AUTODIST_SSH_PASSPHRASE``::
 
         with connect("10.0.0.2", group) as connection:
             print(connection.start("hostname").stdout.read())
@@ -51,31 +52,31 @@ def connect(
 
 
 class _Route:
-    """One way; ``undo`` takes what is to be closed at its end."""
+    """One route; ``undo`` collects what is to be closed when the connection ends."""
 
     def __init__(self, group: SSHGroup, deadline: Deadline, learn: bool, undo: contextlib.ExitStack) -> None:
         self.group, self.deadline, self.learn, self.undo = group, deadline, learn, undo
 
     def open(self, name: str, jumps: tuple[str, ...] | None = None, via: tuple[str, ...] = ()) -> paramiko.Transport:
-        """Log in at ``name``; ``jumps`` are the hosts before it, ``via`` those that it is itself on the way to."""
+        """Log in at ``name``, over the hosts ``jumps``; ``via`` are the hosts to which ``name`` is a jump host."""
         target = self._target(name, jumps, via)
         try:
             keys = login.keys(target, self.deadline, self.undo)
             stream, program = self._stream(target, (*via, target.name))
             transport = self._handshake(target, stream, program)
             self._check_host_key(target, transport)
-            # The password is the node's: a host on the way is not told.
+            # The password is for the node: it is not offered to a jump host.
             password = None if via else os.environ.get(login.PASSWORD)
             login.log_in(transport, target, keys, password, self.deadline)
         except Unreachable as error:
             raise LaunchError(target.name, f"{error}.") from None
         except OSError as error:
-            raise LaunchError(target.name, f"this machine is in the way: {words(error)}.") from None
+            raise LaunchError(target.name, f"an operation on this machine failed: {error_text(error)}.") from None
         return transport
 
     def _target(self, name: str, jumps: tuple[str, ...] | None, via: tuple[str, ...]) -> Target:
         try:
-            # The ssh group is about the nodes; hosts on the way have ssh's configuration only.
+            # The ssh group has settings for the nodes; for jump hosts, ssh's own configuration counts.
             user, port = self.group.username, self.group.port
             if via:
                 name, user, port = config.jump(name)
@@ -87,7 +88,8 @@ class _Route:
                 name, options, None if via else self.group.key_file, self.group.key_file if via else None, jumps
             )
         except (paramiko.SSHException, OSError, ValueError) as error:
-            raise LaunchError(name, f"ssh's configuration ({config.USER}) cannot be used: {words(error)}.") from None
+            reason = f"ssh's configuration ({config.USER}) cannot be used: {error_text(error)}."
+            raise LaunchError(name, reason) from None
 
     def _stream(self, target: Target, via: tuple[str, ...]) -> tuple[Any, Program | None]:
         if target.jumps:
@@ -102,7 +104,7 @@ class _Route:
                 there = (target.hostname, target.port)
                 return transport.open_channel("direct-tcpip", there, ("127.0.0.1", 0), timeout=deadline.left), None
             except (paramiko.SSHException, OSError, EOFError) as error:
-                why = words(error, deadline)
+                why = error_text(error, deadline)
                 raise Unreachable(f"jump host {last} does not connect to {target.place} ({why})") from None
         if target.proxy_command:
             program = Program(target.proxy_command)
@@ -114,12 +116,12 @@ class _Route:
         return stream, None
 
     def _handshake(self, target: Target, stream: Any, program: Program | None) -> paramiko.Transport:
-        """Agree on a cipher; nothing is believed yet of who the other end is."""
+        """Agree on a cipher; the host key is checked later, so the other end is not trusted yet."""
         deadline = self.deadline.sooner(target.connect_timeout)
         transport = paramiko.Transport(stream)
         self.undo.callback(_end, transport)
         transport.set_log_channel(_LOG)
-        # A little more, so that it is always the wait below that ends first.
+        # One second more than the deadline, so that the wait below always ends first.
         transport.banner_timeout = transport.handshake_timeout = deadline.left + 1
         _prefer_known_keys(transport.get_security_options(), target)
         done = threading.Event()
@@ -135,8 +137,8 @@ class _Route:
         if program and (outcome := program.outcome()):
             raise Unreachable(f"ProxyCommand '{program.command}' does not connect to {target.place}: {outcome}")
         raise Unreachable(
-            f"what listens on {target.place} does not go through with ssh's handshake ({words(error)}): it is no ssh "
-            "server, or it turns this machine away"
+            f"what listens on {target.place} does not complete ssh's handshake ({error_text(error)}): it is no "
+            "ssh server, or it refuses this machine"
         )
 
     def _check_host_key(self, target: Target, transport: paramiko.Transport) -> None:
@@ -150,16 +152,16 @@ class _Route:
 
 
 def _end(transport: paramiko.Transport) -> None:
-    """Close it, and see its thread end: it notices within a tenth of a second."""
+    """Close a transport and wait for its thread, which ends within a tenth of a second."""
     transport.close()
     if transport.is_alive():
         transport.join(1)
 
 
 def _prefer_known_keys(options: Any, target: Target) -> None:
-    """Ask the server for a key of a kind that is written down: it may have several, and known is often one only."""
+    """Ask the server for a key of a type that ``known_hosts`` has: a server may have several keys, and one is known."""
     known = {entry.key.type for name in target.known_as for entry in known_hosts.lookup(target.known_hosts, name)}
-    # An RSA key is one kind of key with several kinds of signature.
+    # An RSA key is one type of key with several types of signature.
     options.key_types = sorted(
         options.key_types, key=lambda kind: ("ssh-rsa" if kind.startswith("rsa-sha2-") else kind) not in known
     )

@@ -17,7 +17,7 @@ from autodist_core.cluster.on_node.light_tensorflow import import_tensorflow_ser
 import_tensorflow_server()
 from autodist_core.cluster.on_node import server
 whole = "keras" in sys.modules
-from tests.cluster.test_bare import known
+from tests.cluster.test_light_tensorflow import known
 print(json.dumps([whole, *known()]))
 """
 
@@ -54,8 +54,8 @@ def agent(tmp_path):
 def test_it_knows_every_operation_and_kernel_and_what_extends_tensorflow_is_not_left_out(agent, tmp_path):
     (tmp_path / "tensorflow-plugins").mkdir()
     whole, *everything = agent(PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
-    bare, *found = agent()
-    assert (whole, bare) == (True, False)
+    light, *found = agent()
+    assert (whole, light) == (True, False)
     for here, there in zip(everything, found, strict=True):
         # Sound features for the smallest devices, in a library of their own that TensorFlow's Python loads.
         missing = [each for each in set(here) - set(there) if "AudioMicrofrontend" not in each]
