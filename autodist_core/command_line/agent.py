@@ -48,7 +48,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def own_port() -> int | None:
-    """The port that TF_CONFIG has for its own task; None if another task of this machine is the machine's agent."""
+    """The port that TF_CONFIG has for its own task; None if another task of this machine is the machine's agent.
+
+    >>> os.environ["TF_CONFIG"] = (
+    ...     '{"cluster": {"worker": ["10.0.0.1:8888", "10.0.0.2:8889"]}, "task": {"type": "worker", "index": 1}}'
+    ... )
+    >>> own_port()
+    8889
+    >>> del os.environ["TF_CONFIG"]
+    """
     if not os.environ.get("TF_CONFIG"):
         raise ResourceSpecError(
             "TF_CONFIG is not set, so the port to wait at is not known. Let the scheduler set it, or give --port."

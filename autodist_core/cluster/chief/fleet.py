@@ -42,7 +42,7 @@ def on_failure_choice(value: object) -> str:
 
 
 def lost_after_seconds(value: object) -> float:
-    """Check the setting `lost_after`: seconds of silence after which a node is lost, from a tenth to those of a year.
+    """Check the setting `lost_after`: seconds of silence after which a node is lost, 0.1 at least and a year at most.
 
     >>> lost_after_seconds(5)
     5.0
@@ -132,9 +132,9 @@ class Fleet:
         self._losses_in_a_row = 0
 
     def _leave_out(self, hosts: set[str]) -> bool:
-        """Take nodes out of the spec, but never the chief; return whether any was taken out."""
+        """Take nodes out of the spec, but never the chief; return whether there was any."""
         gone = {node.address for node in self.spec.nodes if node.address in hosts and not node.chief}
         if gone:
             self.spec = self.spec.without(gone)
-            _log.warning("Going on without %s.", ", ".join(sorted(gone)))
+            _log.warning("Training goes on without %s.", ", ".join(sorted(gone)))
         return bool(gone)

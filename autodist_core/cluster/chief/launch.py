@@ -50,7 +50,7 @@ class Launched:
         return results
 
     def server_addresses(self, seen_from: int = 0) -> list[str]:
-        """The address of each agent's server, as "host:port", for the agent at the position `seen_from`."""
+        """The addresses, "host:port", at which the agent of the position `seen_from` reaches the agents' servers."""
         if self.tunnels is not None:
             return self.tunnels.server_addresses(seen_from)
         return [f"{bracketed(a.node.address)}:{port}" for a, port in zip(self.agents, self.ports, strict=True)]
@@ -94,7 +94,7 @@ def _with_tunnels(launched: Launched) -> Launched:
     tunnelled, deadlines = replace(launched, tunnels=tunnels), Deadlines.from_environment()
 
     def reach(agent: AgentHandle) -> None:
-        peers = [task.rsplit(":", 1) for task in tunnels.server_addresses(launched.agents.index(agent))]
+        peers = [place.rsplit(":", 1) for place in tunnels.server_addresses(launched.agents.index(agent))]
         answer = agent.ask(
             "reach", deadlines.reach + deadlines.answer, secret=launched.secret, peers=peers, seconds=deadlines.reach
         )

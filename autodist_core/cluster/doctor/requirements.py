@@ -32,7 +32,7 @@ def unmet_requirements(
     if chief and own["python"].split(".")[:2] != chief["python"].split(".")[:2]:
         yield (
             f"Python {own['python']} there, {chief['python']} on the chief: the minor versions must be equal. Install "
-            "it, or name an environment that has it by 'python_venv'"
+            "the chief's version there, or name an environment that has it by 'python_venv'"
         )
     for key, name in _COMPARED.items():
         if chief and own[key] != chief[key]:

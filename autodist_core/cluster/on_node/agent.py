@@ -58,7 +58,7 @@ class Agent:
         return {"port": self._listener.port}
 
     def reach(self, secret: str, peers: list[list[Any]], seconds: float) -> Message:
-        """Try to reach the listeners of the peers, each a host and a port; for each None, or why it was not reached."""
+        """Try to reach the listener of each peer, a host and a port; the answer has None or a problem for each."""
         return {"problems": reach(secret, [(str(host), int(port)) for host, port in peers], seconds)}
 
     def measure(self, secret: str, peer: list[Any], seconds: float) -> Message:
