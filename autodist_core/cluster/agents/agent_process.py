@@ -1,6 +1,6 @@
 """What the chief needs of an agent's process, in whatever way the process was started.
 
-`AgentHandle` uses an `AgentProcess` for its messages. The modules ``child_agent``, ``ssh_agent`` and
+`AgentHandle` uses an `AgentProcess` for its messages. The modules ``child_agent``, ``agent_over_ssh`` and
 ``scheduled_agent`` have one class each that provides it.
 """
 

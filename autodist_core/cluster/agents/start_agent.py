@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from autodist_core.cluster.agents.agent_over_ssh import AgentOverSSH
 from autodist_core.cluster.agents.agent_process import AgentProcess
 from autodist_core.cluster.agents.child_agent import ChildAgent
 from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.scheduled_agent import ScheduledAgent
-from autodist_core.cluster.agents.ssh_agent import SSHAgent
 from autodist_core.resource_spec import Node, SSHGroup
 
 
@@ -27,4 +27,4 @@ def start_agent(node: Node, group: SSHGroup, deadlines: Deadlines, keepalive: fl
         return ChildAgent(env)
     if node.agent_port is not None:
         return ScheduledAgent(node.address, node.agent_port, deadlines.standing)
-    return SSHAgent(node, group, env, deadlines.connect, keepalive)
+    return AgentOverSSH(node, group, env, deadlines.connect, keepalive)

@@ -20,7 +20,7 @@ _COMMAND = (
 )
 
 
-class SSHAgent:
+class AgentOverSSH:
     """An `AgentProcess` on the machine of `node`; `deadline` and `keepalive` are seconds, as in `ssh.connect`."""
 
     def __init__(
