@@ -78,7 +78,7 @@ class Cluster:
         while not self._closing.wait(_LOOK_SECONDS):
             now = time.monotonic()
             if now - before > _HEARTBEAT_SECONDS + 10 * _LOOK_SECONDS:
-                # This process itself was suspended (a closed laptop, a debugger), so it heard nobody: allow more time.
+                # This process itself was suspended (a closed laptop, a debugger) and read no message: allow more time.
                 for agent in self._agents:
                     agent.last_heard = max(agent.last_heard, now - self._lost_after / 2)
             before = now
