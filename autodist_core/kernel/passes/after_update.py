@@ -1,7 +1,9 @@
-"""What compute does with the whole batch's gradients beside training: a running mean of their norm, say.
+"""AfterUpdate: what compute does with the whole batch's gradients besides training, such as a mean of their norm.
 
-It waits for the update to hand back what it needs. Like the rest of compute it runs on every replica that has examples,
-on the replica's own copies.
+In: `draft.returned`, the values that the update hands back. Out: copies of these nodes on every replica that has
+examples, on the replica's own variables. For a step that tracks a norm::
+
+    replica0/track = AssignVariableOp(replica0/norm_mean, update/memory/norm, ^barrier/0)
 """
 
 from __future__ import annotations

@@ -1,12 +1,21 @@
-"""Nothing is written before all that can fail has run: a step that raises leaves the state as it was.
+"""Barriers: no variable is written before everything that can fail has run, so a step that raises changes nothing.
 
-A label out of range, an assertion, a metric that raises: each would otherwise end the step with some variables written
-and others not. So the update of an occurrence waits for every gradient and side effect before it, and what compute
-writes (batch statistics, metrics) waits for the gradients, results and what else is written, unless these need it.
+In: the copies of compute, `draft.compute`. Out: `draft.barriers`, one node for each update, for which every write of
+that update waits. For a step with one update on two replicas::
 
-On CPU devices of one process a gradient counts as there once nothing on the way to it can fail. The rest of the
-backward pass then runs along with the first updates, whose time is the memory's rather than the processor's. A GPU can
-run out of memory at any operation, and another machine can be lost at any time: there all gradients are waited for.
+    barrier/0/replica0 = NoOp(^replica0/gradient, ^replica0/loss, ^replica0/assert)
+    barrier/0/replica1 = NoOp(^replica1/gradient, ^replica1/loss, ^replica1/assert)
+    barrier/0          = NoOp(^barrier/0/replica0, ^barrier/0/replica1)
+
+A label out of range, an assertion or a metric that raises would otherwise end the step with some variables written and
+others not. So an update waits for every gradient and every side effect before it. What compute writes (batch
+statistics, metrics) waits for the gradients, the results and the other side effects, unless one of these needs the
+written value.
+
+On CPU devices of one process, an update waits only for the operations of the backward pass that can fail. The rest of
+the backward pass then runs at the same time as the first updates, which need memory bandwidth rather than the
+processor. A GPU can run out of memory at any operation, and another machine can be lost at any time. There an update
+waits for all gradients.
 """
 
 from __future__ import annotations

@@ -1,11 +1,17 @@
-"""Order between reads and writes of each variable, rebuilt.
+"""Order: each read of a variable waits for the last write before it, and each write for the reads since.
 
-The captured control edges hold for the captured graph only: once compute and update are cut apart, nothing orders a
-read of a mirror before the write of its next value. Every node that touches a variable carries the time at which the
-captured graph touches it; here each read waits for the last write before it, and each write for the reads since.
+In: every node of the draft that touches a variable, with the time at which the captured graph touches it (the attribute
+`_order`). Out: control edges, and `draft.steps`, the nodes to run for one step. For a variable that is read, updated
+and read again::
 
-A node in a branch that is not taken is dead, and so is what waits for it. What stands outside the branch waits for a
-token instead, that is merged from the node and from the branch's alternative.
+    update/write  waits for  replica0/read
+    pull/read     waits for  update/write
+
+The captured control edges hold for the captured graph only. Once compute and update are cut apart, nothing else orders
+a read of a mirror before the write of the mirror's next value.
+
+A node in a branch of a conditional that is not taken is dead, and TensorFlow ends every node that waits for it. A node
+outside the branch therefore waits for a token instead. The token merges the node with the branch's alternative.
 """
 
 from __future__ import annotations

@@ -1,8 +1,16 @@
-"""The step's results for the whole batch.
+"""Outputs: the step's results for the whole batch.
 
-Per-example outputs are put one behind the other. Of the others, what is computed from metric state is computed once
-more from the combined state, and what is computed from gradients from the reduced ones; what is left is a number per
-replica: counts are added up, others averaged by weight.
+In: the copies of compute, and the values that the update hands back. Out: `draft.outputs`, one tensor for each result.
+
+==============================================  ===========================================================
+result                                          for the whole batch
+==============================================  ===========================================================
+one row for each example                        the replicas' rows, one behind the other
+computed from the state of metrics              computed once more, from the combined state
+computed from gradients                         computed from the reduced gradients
+an integer                                      the replicas' sum
+a float                                         the replicas' mean, weighted by their numbers of examples
+==============================================  ===========================================================
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
-"""Write what compressors keep for the next step, together with the update.
+"""Residuals: write what compressors keep for the next step, together with the update.
 
-The values were computed along with the gradients; like every write of the update they wait for its barrier, so that a
+In: `draft.remembered`, the new values. Out: one write for each, behind the barrier of the update that it goes with::
+
+    kept/0/write/compressor/error/kernel.replica1 = AssignVariableOp(handle, left, ^barrier/0)
+
+The values were computed along with the gradients. They wait for the barrier as every write of the update does, so a
 step that fails leaves them as they were.
 """
 

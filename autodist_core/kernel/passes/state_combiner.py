@@ -1,8 +1,14 @@
-"""What compute writes on the side becomes one state again: metrics, batch-norm statistics, counters.
+"""StateCombiner: what compute writes on each replica (metrics, batch statistics, counters) becomes one state.
 
-After a step: a variable that declares an aggregation gets it (sums start from zero on all replicas but the first);
-floats that declare none become the mean over the replicas that had examples, weighted by these; the rest follow
-replica 0. Random seeds stay each replica's own.
+In: the variables that compute writes, one copy for each replica. Out: reads and writes after everything else of the
+step. For the sum of a metric on two replicas::
+
+    replica 0's copy = replica 0's copy + replica 1's copy
+    replica 1's copy = 0
+
+A variable that declares an aggregation gets it. A sum starts from zero on every replica but the first. A float that
+declares none becomes the mean over the replicas that had examples, weighted by their numbers of examples. Everything
+else follows replica 0. The state of random generators stays each replica's own.
 """
 
 from __future__ import annotations

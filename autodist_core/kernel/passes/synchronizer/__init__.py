@@ -1,4 +1,9 @@
-"""Synchronizers: how the gradients of one variable from all replicas become one, where its update runs."""
+"""Synchronizers: how the gradients of one variable from all replicas become one, where the variable's update runs.
+
+`all_reduce` gives the sum to every replica. `ps` gives it to one owner, and brings the owner's new value to the
+mirrors. `reduction` brings gradients to one owner. `buckets` merges and cuts tensors into collectives of about one
+size. `compressors` decides what is sent in place of a gradient.
+"""
 
 from autodist_core.kernel.passes.synchronizer.all_reduce import AllReduceSynchronizer
 from autodist_core.kernel.passes.synchronizer.ps import PSSynchronizer

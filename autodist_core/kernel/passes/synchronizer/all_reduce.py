@@ -1,6 +1,12 @@
-"""All-reduce: every replica gets the sum of all replicas' gradients and runs the whole update itself.
+"""AllReduceSynchronizer: every replica gets the sum of all replicas' gradients, and runs the whole update itself.
 
-Dense gradients travel in buckets, compressed where the strategy says so; the rows of sparse gradients are gathered. A
+In: each replica's own gradients, `draft.local`. Out: the reduced gradients on every replica, `draft.reduced`. For two
+replicas, the collective of each sums what both hand to it::
+
+    all_reduce/0/.../bucket0/replica0/sum = CollectiveReduceV2(replica0's gradients)
+    all_reduce/0/.../bucket0/replica1/sum = CollectiveReduceV2(replica1's gradients)
+
+Dense gradients travel in buckets, compressed where the strategy says so. The rows of sparse gradients are gathered. A
 replica without examples contributes zeros, or no rows.
 """
 

@@ -1,7 +1,12 @@
 """Buckets: tensors of all replicas, summed by collectives of about one size, in the order in which they become ready.
 
-Small tensors are merged and large ones cut, so that the first sums travel while the backward pass still computes the
-rest, and several are under way at once. Every replica cuts alike, whatever it has to send.
+In: tensors, each with its lane (what tensors must share to travel in one collective). Out: the sum of each tensor on
+every replica. Two small tensors and a large one, with a limit of 4 MiB::
+
+    bias (1 KiB), kernel (3 MiB), table (10 MiB)  ->  [bias, kernel], [table 0-4], [table 4-8], [table 8-10]
+
+Small tensors are merged and large ones cut. So the first sums travel while the backward pass still computes the rest,
+and several collectives are under way at the same time. Every replica cuts alike, whatever it has to send.
 """
 
 from __future__ import annotations

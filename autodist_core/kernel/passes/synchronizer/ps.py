@@ -1,7 +1,15 @@
-"""Reduce the gradients of variables that one owner updates for everybody, and bring the new values to the mirrors.
+"""PSSynchronizer: the gradients of variables that one owner updates for everybody, and the way of the new values back.
+
+In: each replica's own gradients, `draft.local`. Out: the reduced gradients of each owner, `draft.reduced`, and one read
+of each new value with one write for each mirror. For one variable on a server and two replicas::
+
+    reduced/server/0/kernel = AddN(replica0/gradient, replica1/gradient)
+    pull/0/kernel           = ReadVariableOp(kernel@server)
+    pull/0/kernel.replica0  = AssignVariableOp(kernel@replica0, pull/0/kernel)
+    pull/0/kernel.replica1  = AssignVariableOp(kernel@replica1, pull/0/kernel)
 
 The owner is a reduction destination, or the memory that the replicas of one process share. Gradients are added in
-replica order, so results repeat; rows of a sparse gradient are put one behind the other and never summed by index.
+replica order, so results repeat. Rows of a sparse gradient are put one behind the other, and are never summed by index.
 """
 
 from __future__ import annotations
