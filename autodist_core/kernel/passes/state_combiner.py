@@ -47,9 +47,10 @@ def _combine(draft: Draft, variable: Variable) -> None:
     label = f"combine/{editor.safe(name)}"
     replicas = draft.placement.replicas
     mirrors = [draft.placement.mirror(name, replica) for replica in replicas]
+    # A sum stands on replica 0 between the steps: that copy counts even if replica 0 is idle.
+    sources = sorted({0, *draft.active}) if variable.aggregation == "sum" else draft.active
     values = [
-        draft.read(f"{label}/{replica.prefix}", name, mirror, draft.end)
-        for replica, mirror in zip(draft.busy, mirrors, strict=False)
+        draft.read(f"{label}/{replicas[index].prefix}", name, mirrors[index], draft.end) for index in sources
     ]
     device, spec = mirrors[0].device, draft.spec(name)
     specs = dict.fromkeys(values, spec)
@@ -60,8 +61,8 @@ def _combine(draft: Draft, variable: Variable) -> None:
             f"{label}/sum", lambda *parts: (_sum(parts), tf.zeros_like(parts[0])), specs, device
         )
         draft.write(f"{label}/write_{replicas[0].prefix}", name, mirrors[0], total, draft.end + 1)
-        for replica, mirror in list(zip(replicas, mirrors, strict=True))[1 : len(draft.active)]:
-            draft.write(f"{label}/clear_{replica.prefix}", name, mirror, nothing, draft.end + 1)
+        for index in sources[1:]:
+            draft.write(f"{label}/clear_{replicas[index].prefix}", name, mirrors[index], nothing, draft.end + 1)
         return
     combined = values[0]
     is_float = dtype.is_floating or dtype.is_complex
