@@ -57,11 +57,14 @@ def pieces(variable: Variable, limit: int) -> Iterator[Piece]:
 def messages(found: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
     """Pieces, several to a message."""
     message: list[Piece] = []
+    filled = 0
     for piece in found:
-        if message and sum(each.size for each in message) + piece.size > limit:
+        size = piece.size
+        if message and filled + size > limit:
             yield message
-            message = []
+            message, filled = [], 0
         message.append(piece)
+        filled += size
     if message:
         yield message
 

@@ -59,3 +59,23 @@ def test_a_chain_sends_from_one_machine_to_the_next():
     tasks = [tuple(device.split("task:")[1][0] for device in pair) for pair in crossing]
     assert tasks == [("0", "1"), ("1", "2")]
     assert np.unique([node.device for node in graph.get_operations() if node.type == "AssignVariableOp"]).size == 6
+
+
+def test_a_message_asks_each_piece_once_for_its_size():
+    """There are as many pieces as a model has variables: thousands, at times."""
+    from dataclasses import dataclass
+
+    from autodist_core.step.graph_item import Variable
+
+    asked = []
+
+    @dataclass(frozen=True)
+    class Counted(transfers.Piece):
+        @property
+        def size(self) -> int:
+            asked.append(self)
+            return 8
+
+    found = [Counted(Variable(f"v{index}", (2,), "float32")) for index in range(100)]
+    assert [len(message) for message in transfers.messages(found, 8 * 40)] == [40, 40, 20]
+    assert asked == found
