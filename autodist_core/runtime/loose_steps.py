@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Condition
@@ -39,6 +39,10 @@ class Progress:
     expected: dict[int, int] = field(default_factory=dict)
     queued: Counter[int] = field(default_factory=Counter)
     """For each replica, the steps whose gradients wait in its queue."""
+    following: int = 0
+    """How many replicas are taking over the servers' values."""
+    updating: bool = False
+    """Whether an update has its turn: it waits for those who follow, and nobody begins to follow before it is done."""
     failure: BaseException | None = None
     end: int = 0
     """Once something failed: the first batch that is not to be trained."""
@@ -54,6 +58,11 @@ class Progress:
     def is_over(self, batch: int) -> bool:
         """Whether a batch is not to be trained any more."""
         return self.failure is not None and batch >= self.end
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all gradients of the next update's batch are there."""
+        return self.arrived.get(self.version, 0) == self.expected.get(self.version, -1)
 
 
 class LooseStep:
@@ -180,12 +189,8 @@ class LooseStep:
         """One replica's part of one batch, in its own thread."""
         progress, ends = self._progress, batch
         try:
-            with progress.moved:
-                progress.moved.wait_for(lambda: progress.is_over(batch) or self._may_start(batch))
-                if progress.is_over(batch):
-                    return []
-                progress.lead = max(progress.lead, batch - progress.version)
-                self._call("follow", replica)(*counts)
+            if not self._follow(replica, batch, counts):
+                return []
             outputs = self._call("compute", replica)(*feeds, *counts)
             with progress.moved:
                 progress.queued[replica] += 1
@@ -199,16 +204,37 @@ class LooseStep:
                 progress.fail(failure, ends)
             raise
 
+    def _follow(self, replica: int, batch: int, counts: tuple[float, float]) -> bool:
+        """Take over the servers' values as no update is writing them; False if the batch is not to be trained."""
+        progress = self._progress
+        with progress.moved:
+            progress.moved.wait_for(lambda: progress.is_over(batch) or self._may_start(batch))
+            if progress.is_over(batch):
+                return False
+            progress.lead = max(progress.lead, batch - progress.version)
+            progress.following += 1
+        try:
+            self._call("follow", replica)(*counts)
+        finally:
+            with progress.moved:
+                progress.following -= 1
+                progress.moved.notify_all()
+        return True
+
     def _may_start(self, batch: int) -> bool:
-        return self._bound is None or batch - self._progress.version <= self._bound
+        progress = self._progress
+        return not progress.updating and (self._bound is None or batch - progress.version <= self._bound)
 
     def _arrive(self, replica: int, batch: int) -> None:
-        """Run the updates for which everything is there."""
+        """Run the updates for which everything is there; `moved` is held, and let go of while one runs."""
         progress = self._progress
         progress.arrived[batch] = progress.arrived.get(batch, 0) + 1
         if self._bound is None:
+            progress.moved.wait_for(lambda: not progress.updating)
+            if progress.is_over(batch):
+                return
             self._update(replica)
-        while progress.arrived.get(progress.version, 0) == progress.expected.get(progress.version, -1):
+        while progress.is_complete and not progress.updating:
             active = progress.expected.pop(progress.version)
             del progress.arrived[progress.version]
             if self._bound is not None:
@@ -216,9 +242,21 @@ class LooseStep:
             progress.version += 1
 
     def _update(self, *replicas: int) -> None:
-        # It takes the gradients out of the queues before anything of it can fail.
-        self._progress.queued.subtract(replicas)
-        self._call("update", *replicas)(*[1.0] * len(replicas), float(len(replicas)))
+        """Run one update; `moved` is held when this begins and ends, and not while the update runs."""
+        progress = self._progress
+        progress.updating = True
+        try:
+            progress.moved.wait_for(lambda: not progress.following)
+            # It takes the gradients out of the queues before anything of it can fail.
+            progress.queued.subtract(replicas)
+            with _released(progress.moved):
+                self._call("update", *replicas)(*[1.0] * len(replicas), float(len(replicas)))
+        except BaseException as failure:
+            progress.fail(failure, 0)
+            raise
+        finally:
+            progress.updating = False
+            progress.moved.notify_all()
 
     def _wait_for(self, most: int) -> None:
         """Wait until no more than so many slices are under way; a replica's failure is raised here."""
@@ -244,6 +282,16 @@ class LooseStep:
                     progress.queued[replica] -= 1
                     self._call("discard", replica)(1.0, 1.0)
         self._progress = Progress(version=self._next, lead=progress.lead)
+
+
+@contextlib.contextmanager
+def _released(lock: Condition) -> Iterator[None]:
+    """Let others have a lock for the time of a block."""
+    lock.release()
+    try:
+        yield
+    finally:
+        lock.acquire()
 
 
 def _result(future: Future[list[Any]]) -> list[Any]:

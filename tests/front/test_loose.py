@@ -262,3 +262,36 @@ def test_batches_of_two_kinds_in_turns_wait_for_each_other(float64):
             expected.train_on_batch(x[rows], y[rows], sample_weight=weights)
             front.train_on_batch(x[rows], y[rows], sample_weight=weights)
     assert_same({"kernel": expected.get_weights()[0]}, {"kernel": model.get_weights()[0]})
+
+
+class Waits(keras.constraints.Constraint):
+    """Holds one of the updates up until it is told to go on."""
+
+    def __init__(self, number: int) -> None:
+        self.go_on, self.count, self.number, self.waited = threading.Event(), 0, number, []
+
+    def __call__(self, weight):
+        def wait(value: np.ndarray) -> np.ndarray:
+            self.count += 1
+            if self.count == self.number:
+                self.waited.append(self.go_on.wait(20))
+            return value
+
+        return tf.reshape(tf.numpy_function(wait, [weight], weight.dtype), weight.shape)
+
+
+def test_batches_are_handed_out_while_an_update_runs():
+    """The thread that trains hears Ctrl-C meanwhile, and does not wait for the update before it must."""
+    waits = Waits(3)
+    layers = [keras.Input((WIDTH,)), keras.layers.Dense(2, use_bias=False, kernel_constraint=waits)]
+    model = keras.Sequential(layers)
+    model.compile("sgd", "mse", jit_compile=False)
+    waits.count = 0
+    x, y = _data(6, 4)
+    release = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: waits.go_on.set() if batch == 4 else None
+    )
+    with distributed(model, replicas=2, strategy=PS(staleness=2)) as front:
+        _fit(front, x, y, batch_size=4, callbacks=[release])
+    assert waits.waited == [True]
+    assert int(model.optimizer.iterations.numpy()) == 6
