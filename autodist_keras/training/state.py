@@ -111,6 +111,8 @@ class State:
         self._thread = threading.get_ident()
         self._pulling = threading.local()
         self._stepping = False
+        self._unsaid: Exception | None = None
+        """The error of the training that another thread met when it looked: it is the training thread's."""
         self._in_vain = -1
         """The step for which another thread has waited too long."""
         self._free = threading.RLock()
@@ -155,6 +157,7 @@ class State:
     def before_step(self) -> None:
         """Load into the session what was changed since the last step, or never was there."""
         with self._free:
+            self._raise_unsaid()
             if changed := self._changes():
                 self.session.load(changed)
             # From here on the session may be ahead, whatever becomes of the step.
@@ -212,6 +215,10 @@ class State:
             try:
                 if self._brought(entry):
                     return True
+            except Exception as failure:
+                # Who looks has no part in it, and is shown what the model has.
+                self._unsaid = self._unsaid or failure
+                return False
             finally:
                 self._free.release()
             if self._in_vain == self._steps or time.monotonic() > until:
@@ -246,10 +253,16 @@ class State:
                 self._looks[name] = replace(look, step=self._steps, others=True)
 
     def settle(self) -> None:
-        """Wait until no replica is at work."""
+        """Wait until no replica is at work; an error of the training that only another thread met is raised here."""
         with self._free:
             self._stepping = False
             self.session.settle()
+            self._raise_unsaid()
+
+    def _raise_unsaid(self) -> None:
+        failure, self._unsaid = self._unsaid, None
+        if failure is not None:
+            raise failure
 
     def pull_all(self, again: bool = False) -> None:
         """Bring everything the session is ahead in back to the model; `again` also what was brought before."""
@@ -272,6 +285,7 @@ class State:
             # What somebody's graph holds, it holds in the next call too.
             self._looks.clear()
             self._wanted.clear()
+            self._unsaid = None
             self._stepping = False
 
     def _is_stale(self, name: str) -> bool:

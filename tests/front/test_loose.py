@@ -295,3 +295,27 @@ def test_batches_are_handed_out_while_an_update_runs():
         _fit(front, x, y, batch_size=4, callbacks=[release])
     assert waits.waited == [True]
     assert int(model.optimizer.iterations.numpy()) == 6
+
+
+def test_a_failure_that_another_thread_meets_when_it_looks_is_the_trainings():
+    model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.Flatten()])
+    model.compile("sgd", "mse")
+    x, y = np.tile([[1, 2]], (24, 1)), np.zeros((24, 4))
+    x[11] = 7  # in the third batch, for the last replica
+    seen = []
+
+    def look(batch, logs):
+        if batch == 2:
+            thread = threading.Thread(target=lambda: seen.append(model.optimizer.iterations.numpy()))
+            thread.start()
+            thread.join(20)
+
+    meanwhile = keras.callbacks.LambdaCallback(on_train_batch_end=look)
+    with distributed(model, strategy=PS(staleness=2)) as front:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
+            _fit(front, x, y, batch_size=4, callbacks=[meanwhile])
+        assert int(model.optimizer.iterations.numpy()) == 2
+        assert len(seen) == 1
+        x[11] = 1
+        _fit(front, x, y, batch_size=4)
+        assert int(model.optimizer.iterations.numpy()) == 8
