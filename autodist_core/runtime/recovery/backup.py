@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from autodist_core.interrupts import held
 
 _PAUSE_PER_COST = 50
 """A backup takes at most a fiftieth of the time."""
@@ -56,44 +58,66 @@ class Backup:
     done: int = 0
     """Training steps that were completed."""
     events: list[Event] = field(default_factory=list)
-    current: bool = False
-    """Whether nothing happened since it was taken."""
+    written: set[str] = field(default_factory=set)
+    """Variables that may have another value since the state was read."""
+    trained: bool = False
+    """Whether a training step ran since, so that what kernels keep may have another value too."""
     _held: int = 0
     _taken: float = field(default_factory=time.monotonic)
     _cost: float = 0.0
 
-    def loaded(self, values: Mapping[str, np.ndarray]) -> None:
-        """Note that variables were set; those that are new were not anywhere before."""
-        new = {name: np.array(value) for name, value in values.items() if name not in self.values}
-        self.values |= new
-        changed = {name: np.array(value) for name, value in values.items() if name not in new}
-        self._note(Loaded(changed))
+    @property
+    def current(self) -> bool:
+        """Whether the session's state is the one that is safe here."""
+        return not self.events
 
-    def ran(self, event: Ran, training: bool) -> None:
-        """Note that a step was completed. Its arrays are kept as they are: they must not change any more."""
-        self.done += training
-        self._note(event)
+    def loaded(self, values: Mapping[str, np.ndarray]) -> None:
+        """Note that variables were set."""
+        copies = {name: np.array(value) for name, value in values.items()}
+        # A new variable was nowhere before. Where nothing happened since the state was read, the others are part of it.
+        at_once = {name: value for name, value in copies.items() if self.current or name not in self.values}
+        later = {name: value for name, value in copies.items() if name not in at_once}
+        with held():
+            self.values = self.values | at_once
+            if later:
+                self._note(Loaded(later), later)
+
+    def ran(self, event: Ran, training: bool, written: Collection[str]) -> None:
+        """Note that a step was completed, which may have written these variables.
+
+        The step's arrays are kept as they are: they must not change any more.
+        """
+        with held():
+            self.done += training
+            self.trained |= training
+            if training or written:
+                self._note(event, written)
 
     @property
     def due(self) -> bool:
         """Whether it is time for another one."""
         pause = max(_LEAST_PAUSE, _PAUSE_PER_COST * self._cost)
-        return self._held > _MOST_BYTES or time.monotonic() - self._taken > pause
+        return bool(self.events) and (self._held > _MOST_BYTES or time.monotonic() - self._taken > pause)
 
-    def take(self, read: Callable[[], tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]) -> None:
-        """Replace the state by the current one: its variables and what kernels keep."""
+    def take(
+        self, read: Callable[[Iterable[str]], dict[str, np.ndarray]], read_kept: Callable[[], dict[str, np.ndarray]]
+    ) -> None:
+        """Bring the state up to date: the variables that were written since, and what kernels keep."""
         start = time.monotonic()
-        values, kept = read()
-        self.values = {name: np.array(value) for name, value in values.items()}
-        self.kept = {name: np.array(value) for name, value in kept.items()}
-        self.steps, self._held, self.current = self.done, 0, True
-        self.events.clear()
-        self._taken = time.monotonic()
-        self._cost = self._taken - start
+        values = {name: np.array(value) for name, value in read(sorted(self.written)).items()}
+        kept = {name: np.array(value) for name, value in read_kept().items()} if self.trained else self.kept
+        # Ctrl-C leaves either the state of before or the new one.
+        with held():
+            self.values, self.kept = self.values | values, kept
+            self.steps, self._held, self.trained = self.done, 0, False
+            self.events.clear()
+            self.written.clear()
+            self._taken = time.monotonic()
+            self._cost = self._taken - start
 
-    def _note(self, event: Event) -> None:
-        self.current = False
+    def _note(self, event: Event, written: Iterable[str]) -> None:
         self.events.append(event)
+        self.written.update(written)
         self._held += event.size
 
     def __str__(self) -> str:

@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from autodist_core.errors import NodeLostError
+from autodist_core.interrupts import held
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
 from autodist_core.runtime.session import AnyStep, DistributedSession
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import StepIndex
 
 T = TypeVar("T")
 _MOST_BROKEN = 2
@@ -37,6 +39,12 @@ class LastingSession:
         self._progress = progress
         self._backup = Backup()
         self._added: list[tuple[GraphItem, int | None]] = []
+        self._written: list[frozenset[str]] = []
+        """For each step, the variables that it may write."""
+        self._unloaded: dict[str, np.ndarray] = {}
+        """Values that a load was to write and that did not come back from it."""
+        self._unsaid: NodeLostError | None = None
+        """The loss that a look at variables met: whoever looked got the last safe values instead."""
         self._session: DistributedSession | None = open_session()
         self._steps: list[AnyStep] = []
         self._known: tuple[str, ...] = ()
@@ -50,6 +58,7 @@ class LastingSession:
     def add(self, item: GraphItem, usual: int | None = None) -> LastingStep:
         """A step of this session."""
         self._added.append((item, usual))
+        self._written.append(_written_by(item))
         if self._session is not None:
             self._steps.append(self._session.add(item, usual))
             self._known = self._session.known
@@ -62,46 +71,53 @@ class LastingSession:
     def run(self, event: Ran) -> list[Any]:
         """Run a step on a batch, on another cluster if need be."""
         outputs = self._lasting(lambda session: self._run(session, event))
-        self._backup.ran(event, bool(self._added[event.step][0].gradients))
+        self._backup.ran(event, bool(self._added[event.step][0].gradients), self._written[event.step])
         self._progress()
         if self._backup.due:
             self._lasting(self._take)
         return outputs
 
     def settle(self) -> None:
-        """Wait until no replica is at work, and make all of it safe: nobody is to lose what a call has returned."""
+        """Wait until no replica is at work, and make the whole state safe: nobody loses what a call has returned.
+
+        A loss that only a look at variables has met so far is raised here.
+        """
+        self._raise_unsaid()
         if self._session is not None and not self._backup.current:
             self._lasting(self._take)
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
         """Write variables, every copy of each."""
-        self._lasting(lambda session: session.load(values))
-        self._backup.loaded(values)
+        self._unloaded |= values
+        self._lasting(self._load_rest)
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """The current value of variables; the last one that is safe when the cluster is gone."""
         names = tuple(names)
-        if self._session is not None and not self._backup.current:
+        if self._session is not None and not self._backup.written.isdisjoint(names):
             try:
                 if 2 * len(names) < len(self._known):
-                    return self._lasting(lambda session: session.read(names))
+                    return self._lasting(lambda session: self._read(session, names))
                 # Who asks for most of it, as the end of a fit does, makes all of it safe.
                 self._lasting(self._take)
-            except NodeLostError:
+            except NodeLostError as error:
                 if self._session is not None:
                     raise
-        return {name: self._backup.values[name] for name in names}
+                self._unsaid = error
+        # What was never in a session has the value that it was to be loaded with.
+        values = self._unloaded | self._backup.values
+        return {name: values[name] for name in names}
 
     def read_kept(self) -> dict[str, np.ndarray]:
         """What kernels keep between steps."""
-        if self._session is None or self._backup.current:
+        if self._session is None or not self._backup.trained:
             return self._backup.kept
         return self._lasting(lambda session: session.read_kept())
 
     def load_kept(self, values: Mapping[str, np.ndarray]) -> None:
         """Set what kernels keep."""
-        self._lasting(lambda session: session.load_kept(values))
         self._backup.kept = dict(values)
+        self._lasting(lambda session: session.load_kept(values))
 
     @property
     def lost(self) -> bool:
@@ -126,12 +142,14 @@ class LastingSession:
     def _run(self, session: DistributedSession, event: Ran) -> list[Any]:
         if session.spoilt:
             raise BrokenOffError("A step failed, and collectives over several machines do not survive that.")
+        self._load_rest(session)
         return self._steps[event.step](event.arrays, event.total)
 
     def _lasting(self, action: Callable[[DistributedSession], T]) -> T:
         broken = 0
         while True:
             if self._session is None:
+                self._raise_unsaid()
                 raise NodeLostError("the cluster", f"{self._backup}; call fit again to start another one")
             try:
                 return action(self._session)
@@ -173,23 +191,55 @@ class LastingSession:
         except (NodeLostError, BrokenOffError):
             raise
         except Exception as failure:
-            self._session = None
             raise error.leaving(f"it was not started again: {failure}\nSo {self._backup}") from failure
 
     def _repeat(self) -> None:
+        """Open another session and bring it to where the last one was; it counts once it is there, and not before."""
         session = self._open()
-        self._session, self.placement = session, session.placement
-        self._steps = [session.add(item, usual) for item, usual in self._added]
-        session.load({name: value for name, value in self._backup.values.items() if name in session.known})
-        session.load_kept(self._backup.kept)
-        for event in self._backup.events:
-            if isinstance(event, Loaded):
-                session.load(event.values)
-            else:
-                self._steps[event.step](event.arrays, event.total)
+        try:
+            steps = [session.add(item, usual) for item, usual in self._added]
+            session.load({name: value for name, value in self._backup.values.items() if name in session.known})
+            session.load_kept(self._backup.kept)
+            for event in self._backup.events:
+                if isinstance(event, Loaded):
+                    session.load(event.values)
+                else:
+                    steps[event.step](event.arrays, event.total)
+        except BaseException as error:
+            session.close()
+            if isinstance(error, KeyboardInterrupt):
+                error.add_note(f"This was while steps were done again after a restart, so {self._backup}.")
+            raise
+        with held():
+            self._session, self._steps, self.placement = session, steps, session.placement
 
     def _take(self, session: DistributedSession) -> None:
-        self._backup.take(lambda: (session.read(session.known), session.read_kept()))
+        self._load_rest(session)
+        self._backup.take(session.read, session.read_kept)
+
+    def _read(self, session: DistributedSession, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+        self._load_rest(session)
+        return session.read(names)
+
+    def _load_rest(self, session: DistributedSession) -> None:
+        """Write what is to be written, also what an earlier load was broken off in."""
+        if self._unloaded:
+            session.load(self._unloaded)
+            with held():
+                self._backup.loaded(self._unloaded)
+                self._unloaded = {}
+
+    def _raise_unsaid(self) -> None:
+        error, self._unsaid = self._unsaid, None
+        if error is not None:
+            raise error
+
+
+def _written_by(item: GraphItem) -> frozenset[str]:
+    """The variables that a step may write: a training step all of its own, any other those that its graph writes."""
+    if item.gradients:
+        return frozenset(variable.name for variable in item.variables if variable.handle)
+    return StepIndex(item).written_by_compute
 
 
 class LastingStep:

@@ -1,0 +1,212 @@
+"""The session that outlives its cluster, on sessions of this machine whose calls fail when a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core import GraphItem
+from autodist_core.capture import capture
+from autodist_core.errors import NodeLostError
+from autodist_core.kernel import Placement
+from autodist_core.runtime import DistributedSession, LastingSession
+from autodist_core.runtime.recovery import backup
+from autodist_core.strategy import AllReduce
+from tests.capture.plain import dense_step, dense_variables, spec_of, trace
+from tests.kernel.graphs import placed
+
+X = np.arange(12.0).reshape(4, 3) / 10
+START = {"w": np.full((3, 2), 0.25), "b": np.zeros(2)}
+LOST = NodeLostError("10.0.0.2", "its agent ended")
+MOVING = "the moving of variables"
+
+
+class Calls:
+    """What sessions call: the variables they read, and the errors that calls still to come end with."""
+
+    def __init__(self) -> None:
+        self.read: list[tuple[str, ...]] = []
+        self._errors: list[tuple[str, BaseException, int]] = []
+
+    def fail(self, doing: str, error: BaseException, after: int = 0) -> None:
+        """Let a call that does this end with an error, after so many that do not."""
+        self._errors.append((doing, error, after))
+
+    def make(self, doing: str) -> None:
+        for index, (expected, error, after) in enumerate(self._errors):
+            if expected == doing:
+                self._errors[index] = (expected, error, after - 1)
+                if after == 0:
+                    del self._errors[index]
+                    raise error
+
+
+class Fragile(DistributedSession):
+    """A session of this machine whose calls into TensorFlow are recorded and may fail."""
+
+    def __init__(self, placement: Placement, calls: Calls) -> None:
+        self._recorded = calls
+        super().__init__(placement)
+
+    def call(self, doing, call, *arguments):
+        self._recorded.make(doing)
+        return super().call(doing, call, *arguments)
+
+    def read(self, names):
+        names = tuple(names)
+        self._recorded.read.append(names)
+        return super().read(names)
+
+
+def _items() -> tuple[GraphItem, GraphItem, GraphItem]:
+    """A training step, one that writes nothing, and one that adds to a sum."""
+    variables = {**dense_variables(), "sum": tf.Variable(np.zeros(()))}
+    described = {"sum": spec_of("sum", variables["sum"], "metric", "sum")}
+    trained = {name: variables[name] for name in ("w", "b")}
+
+    def evaluating(tracer, x) -> list:
+        variables["sum"].assign_add(tf.reduce_sum(x @ trained["w"]))
+        return [tf.identity(x)]
+
+    return (
+        capture(trace(dense_step(trained), trained)),
+        capture(trace(lambda tracer, x: [x @ variables["w"]], {"w": variables["w"]}, concat_outputs=True)),
+        capture(trace(evaluating, variables, described=described, concat_outputs=True)),
+    )
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_due(monkeypatch):
+    """The state becomes safe when a test says so, and not because time has passed."""
+    monkeypatch.setattr(backup, "_LEAST_PAUSE", 3600.0)
+
+
+@pytest.fixture
+def lasting(calls):
+    """Makes a lasting session with a training step; it is closed in the end."""
+    made: list[LastingSession] = []
+
+    def make(restart: Callable[[NodeLostError], None] | None = None) -> tuple:
+        item, *others = _items()
+        made.append(LastingSession(
+            lambda: Fragile(placed(item, AllReduce()), calls), lambda error: None, restart,
+        ))
+        return made[0], made[0].add(item), others
+
+    yield make
+    for session in made:
+        session.close()
+
+
+def _after(steps: int) -> np.ndarray:
+    """The bias after so many steps on one device."""
+    item, *_ = _items()
+    session = DistributedSession(placed(item, AllReduce()))
+    step = session.add(item)
+    session.load(START)
+    for _ in range(steps):
+        step([X], len(X))
+    found = session.read(["b"])["b"]
+    session.close()
+    return np.array(found)
+
+
+def test_a_node_that_is_lost_in_the_first_load_leaves_what_was_to_be_loaded(lasting, calls):
+    session, _, _ = lasting()
+    calls.fail(MOVING, LOST)
+    with pytest.raises(NodeLostError, match=r"10\.0\.0\.2"):
+        session.load(START)
+    assert session.read(["b", "w"]).keys() == START.keys()
+    np.testing.assert_array_equal(session.read(["w"])["w"], START["w"])
+
+
+def test_a_loss_that_a_look_met_is_raised_where_the_call_ends(lasting, calls):
+    session, step, _ = lasting()
+    session.load(START)
+    step([X], len(X))
+    session.settle()
+    step([X], len(X))
+    calls.fail(MOVING, LOST)
+    np.testing.assert_array_equal(session.read(["b", "w"])["b"], _after(1))
+    with pytest.raises(NodeLostError, match=r"(?s)10\.0\.0\.2 was lost.*after training step 1; the 1 steps since"):
+        session.settle()
+    session.settle()
+
+
+def test_a_loss_that_a_look_met_is_what_the_next_step_says(lasting, calls):
+    session, step, _ = lasting()
+    session.load(START)
+    step([X], len(X))
+    calls.fail(MOVING, LOST)
+    session.read(["b", "w"])
+    with pytest.raises(NodeLostError, match=r"10\.0\.0\.2 was lost"):
+        step([X], len(X))
+
+
+def test_an_interrupt_while_steps_are_repeated_leaves_the_last_safe_state(lasting, calls):
+    session, step, _ = lasting(restart=lambda error: None)
+    session.load(START)
+    step([X], len(X))
+    session.settle()
+    for _ in range(3):
+        step([X], len(X))
+    calls.fail("training step 5", LOST)
+    calls.fail("training step 2", KeyboardInterrupt())  # the second of the three that are done again
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        step([X], len(X))
+    session.settle()
+    found = session.read(["b", "w"])
+    np.testing.assert_array_equal(found["b"], _after(1))
+    assert "the model holds the state after training step 1" in str(interrupt.value.__notes__)
+
+
+def test_a_load_that_was_interrupted_is_done_before_the_state_is_taken(lasting, calls):
+    session, step, _ = lasting()
+    session.load(START)
+    step([X], len(X))
+    calls.fail(MOVING, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        session.load({"b": np.array([3.0, 4.0])})
+    session.settle()
+    np.testing.assert_array_equal(session.read(["b"])["b"], [3.0, 4.0])
+
+
+def test_repeated_steps_go_on_where_they_were(lasting, calls):
+    """Loads between the steps are repeated too, in their order."""
+    session, step, _ = lasting(restart=lambda error: None)
+    session.load(START)
+    step([X], len(X))
+    session.load({"b": np.zeros(2), "w": START["w"]})
+    step([X], len(X))
+    calls.fail("training step 3", LOST)
+    step([X], len(X))
+    np.testing.assert_allclose(session.read(["b"])["b"], _after(2), rtol=1e-14)
+
+
+def test_what_a_step_does_not_write_is_not_brought_home_again(lasting, calls):
+    session, step, (predicting, evaluating) = lasting()
+    session.load(START)
+    step([X], len(X))
+    session.settle()
+    predict, evaluate = session.add(predicting), session.add(evaluating)
+    session.load({"sum": np.zeros(())})
+    predict([X], len(X))
+    evaluate([X], len(X))
+    calls.read.clear()
+    session.settle()
+    assert calls.read == [("sum",)]
+    calls.read.clear()
+    predict([X], len(X))
+    session.settle()
+    found = session.read(["b", "sum", "w"])
+    assert calls.read == []
+    np.testing.assert_array_equal(found["b"], _after(1))
+    np.testing.assert_allclose(found["sum"], (X @ found["w"]).sum(), rtol=1e-14)
