@@ -136,10 +136,15 @@ class LooseStep:
         self._unsettled, self._last = False, []
 
     def close(self) -> None:
-        """End the threads, after what they are at."""
-        self._stop(SessionError("the training was closed."))
-        for thread in self._threads:
-            thread.shutdown(wait=True)
+        """End the threads, after what they are at; if Ctrl-C ends the wait for that, they end by themselves."""
+        idle = False
+        try:
+            self._stop(SessionError("the training was closed."))
+            idle = True
+        finally:
+            with held():
+                for thread in self._threads:
+                    thread.shutdown(wait=idle)
 
     # Building ----------------------------------------------------------------------------------------------------
 

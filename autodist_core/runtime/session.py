@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -100,21 +101,35 @@ class DistributedSession:
         self._kept.load(values)
 
     def close(self) -> None:
-        """Free the state; the session cannot be used afterwards."""
-        for step in self._loose:
-            step.close()
-        if self._session is not None and self._calls_of_cluster is None:
-            self._session.close()
-        elif self._session is not None and self._calls_of_cluster is not None:
-            try:
-                self.call("the end of the session", self._session.close)
-            except (NodeLostError, BrokenOffError):
-                _abandon(self._session)
+        """Free the state. The session is closed from the beginning of this call on, whatever interrupts it."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        try:
+            for step in self._loose:
+                step.close()
+        except BaseException:
+            # What still runs ends in its own time, and TensorFlow's session after it.
+            threading.Thread(target=self._end, args=(session,), daemon=True, name="autodist-end").start()
+            raise
+        else:
+            self._end(session)
+        finally:
+            self._graph = None
+            self._kept.drop()
+            self._transfers.drop()
+
+    def _end(self, session: Any) -> None:
+        """End TensorFlow's session; over a cluster that is gone there is nothing to end."""
+        if self._calls_of_cluster is None:
+            session.close()
+            return
+        try:
+            self.call("the end of the session", session.close)
+        except (NodeLostError, BrokenOffError):
+            _abandon(session)
+        finally:
             self._calls_of_cluster.close()
-        self._session = None
-        self._graph = None
-        self._kept.drop()
-        self._transfers.drop()
 
     def call(self, doing: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call into TensorFlow; over a cluster so that the wait for it ends when a node is lost."""

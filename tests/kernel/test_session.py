@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,13 +15,15 @@ from hypothesis import strategies as st
 from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.errors import SessionError
+from autodist_core.interrupts import once
 from autodist_core.kernel import inference
 from autodist_core.runtime import DistributedSession, Step
 from autodist_core.runtime.slices import slices
 from autodist_core.runtime.transfers import _GOLDEN
 from autodist_core.step.graph_item import Variable
-from autodist_core.strategy import AllReduce
-from tests.capture.plain import spec_of, trace
+from autodist_core.strategy import PS, AllReduce
+from tests.capture.plain import dense_step, dense_variables, spec_of, trace
+from tests.cluster import until
 from tests.kernel.graphs import dense_item, machine, placed
 
 NAMES = ("localhost:CPU:0", "localhost:CPU:1", "localhost:CPU:2")
@@ -167,4 +173,45 @@ def test_steps_of_one_session_share_its_state():
         # The gradient of mean((b - 1)^2) over two columns is b - 1; the rate is 0.1.
         expected = 1.0 - 0.9 ** (index + 1)
         np.testing.assert_allclose(session.read(["b"])["b"], [expected] * 2, rtol=1e-14, atol=0.0)
+    session.close()
+
+
+def test_a_session_whose_closing_is_interrupted_is_closed():
+    """Ctrl-C comes while the close waits for a replica, whose thread ends once it is done."""
+    slow, begun, go_on = threading.Event(), threading.Event(), threading.Event()
+    variables = dense_variables()
+
+    def wait(x: np.ndarray) -> np.ndarray:
+        if slow.is_set():
+            begun.set()
+            assert go_on.wait(20)
+        return x
+
+    def training(tracer, x) -> list:
+        return dense_step(variables)(tracer, tf.ensure_shape(tf.numpy_function(wait, [x], x.dtype), x.shape))
+
+    item = capture(trace(training, variables))
+    session = DistributedSession(placed(item, PS(staleness=2)))
+    step = session.add(item)
+    session.load({"w": np.zeros((3, 2)), "b": np.zeros(2)})
+    step([np.zeros((4, 3))], 4)
+    slow.set()
+    step([np.zeros((4, 3))], 4)
+    assert begun.wait(20)
+    progress = step._progress
+
+    def interrupt() -> None:
+        until(lambda: progress.failure is not None)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    with once():
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            session.close()
+    thread.join()
+    with pytest.raises(SessionError, match="is closed"):
+        session.read(["w"])
+    go_on.set()
+    until(lambda: not any(each.name.startswith("autodist-localhost") for each in threading.enumerate()))
     session.close()
