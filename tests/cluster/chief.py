@@ -1,4 +1,7 @@
-"""A program that trains over hosts until it is interrupted, and once more after that. Reads its spec from stdin."""
+"""A program that trains over hosts until it is interrupted, and once more after that. Reads its spec from stdin.
+
+Its argument says how: see `tests.support.interrupted`.
+"""
 
 import json
 import os
@@ -11,6 +14,7 @@ import keras
 import numpy as np
 
 from autodist_keras import DistributedModel
+from tests.support.interrupted import WAYS
 
 
 class Say(keras.callbacks.Callback):
@@ -31,7 +35,7 @@ def main():
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(64, activation="tanh"), keras.layers.Dense(1)])
     model.compile("adam", "mse")
     x, y = np.ones((200000, 8), "float32"), np.ones((200000, 1), "float32")
-    front = DistributedModel(model, spec, strategy="AllReduce")
+    front = DistributedModel(model, spec, strategy=WAYS[sys.argv[1]])
     try:
         front.fit(x, y, batch_size=8, epochs=100, verbose=0, callbacks=[Say()])
     except KeyboardInterrupt:

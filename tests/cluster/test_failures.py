@@ -285,9 +285,9 @@ def test_an_error_of_the_step_on_a_worker_is_the_users_and_ends_nothing_else(net
 
 
 @pytest.fixture
-def chief(network):
+def chief(network, request):
     """A program of its own that trains for long, and is in the middle of an epoch."""
-    command = [sys.executable, "-m", "tests.cluster.chief"]
+    command = [sys.executable, "-m", "tests.cluster.chief", getattr(request, "param", "waiting")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as program:
         try:
             program.stdin.write(json.dumps(network.spec()) + "\n")
@@ -308,9 +308,21 @@ def test_a_killed_chief_leaves_no_process_on_any_host(network, chief):
     assert nothing_left(network) == [] and not any(Path(f"/proc/{pid}").exists() for pid in own)
 
 
+@pytest.mark.parametrize(
+    "chief", ["waiting", "ahead", pytest.param("apart", marks=pytest.mark.long)], indirect=True
+)
 def test_an_interrupt_ends_the_fit_at_once_and_the_next_one_works(chief):
     chief.send_signal(signal.SIGINT)
     output, _ = chief.communicate(timeout=60)
     interrupted, seconds, iterations, again = output.split()
     assert (interrupted, again, chief.returncode) == ("interrupted", "again", 0)
     assert float(seconds) < 2 and int(iterations) > 0
+
+
+@pytest.mark.parametrize("way", ["ahead", pytest.param("apart", marks=pytest.mark.long)])
+def test_interrupted_again_and_again_while_replicas_run_ahead(network, way):
+    command = [sys.executable, "-m", "tests.support.interrupted", "15", way, "hosts"]
+    spec = json.dumps(network.spec()) + "\n"
+    run = subprocess.run(command, cwd=ROOT, input=spec, capture_output=True, text=True, timeout=240, check=False)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout.split()[-1]) >= 3, run.stdout

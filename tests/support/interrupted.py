@@ -2,10 +2,12 @@
 
 Replicas may be `waiting` for each other, some batches `ahead`, or `apart` without a bound. Each interrupt falls
 somewhere into a running step, and a second one into what ends it. The last line that is printed counts the trainings.
+With a third argument, `hosts`, it reads the spec of a cluster from stdin and trains over that.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -18,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.strategy import PS
+from autodist_keras import DistributedModel
 from tests.support.distributed import distributed
 from tests.support.models import dense_data, dense_model
 
@@ -55,14 +58,20 @@ def differ(one, other) -> bool:
 WAYS = {"waiting": "AllReduce", "ahead": PS(staleness=2), "apart": PS(sync=False)}
 
 
-def main(seconds: float, way: str) -> None:
+def main(seconds: float, way: str, spec: dict | None = None) -> None:
     """Train, be interrupted, train again from there; then see that the model is whole."""
     given, model = dense_data(), dense_model()
     # Batches of more sizes than one, so that the size is left open in the data's specs.
     data = tf.data.Dataset.from_tensor_slices((given.x, given.y)).batch(7).repeat()
-    count, end, interrupts, seen = 0, time.monotonic() + seconds, Interrupts(), None
-    with distributed(model, strategy=WAYS[way]) as front:
+    count, interrupts, seen = 0, Interrupts(), None
+    if spec is None:
+        front = distributed(model, strategy=WAYS[way])
+    else:
+        front = DistributedModel(model, spec, strategy=WAYS[way])
+    replicas = len(front.resource_spec.nodes) if spec else 2
+    with front:
         front.compile("adam", "mse", jit_compile=False)
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
                 try:
@@ -79,11 +88,11 @@ def main(seconds: float, way: str) -> None:
             seen = steps, moments
         before = int(model.optimizer.iterations)
         front.fit(data, steps_per_epoch=3, shuffle=False, verbose=0)
-        assert int(model.optimizer.iterations) == before + 3 * (2 if way == "apart" else 1)
+        assert int(model.optimizer.iterations) == before + 3 * (replicas if way == "apart" else 1)
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
     np.testing.assert_allclose(front.predict(given.x, verbose=0), np.asarray(model(given.x)), rtol=1e-4, atol=1e-6)
     print(count)
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), sys.argv[2])
+    main(float(sys.argv[1]), sys.argv[2], json.loads(sys.stdin.readline()) if sys.argv[3:] == ["hosts"] else None)
