@@ -253,7 +253,10 @@ class Driver:
 
     def _restart(self, error: NodeLostError) -> None:
         self.fleet.restart(error)
-        self.settings = replace(self.settings, resource_spec=self.fleet.spec)
+        before, self.settings = self.settings, replace(self.settings, resource_spec=self.fleet.spec)
+        if self.trained is not None and self.captured is not None and self.fleet.spec is not before.resource_spec:
+            # Without the nodes that are gone the strategy is another one, and what its compressors keep is its own.
+            self.trained = self.compile_strategy(self.captured.item)
 
     def _placement(self, item: GraphItem) -> Placement:
         return place(item, self.compile_strategy(item), self.settings.share_memory, self._tasks)

@@ -326,3 +326,16 @@ def test_interrupted_again_and_again_while_replicas_run_ahead(network, way):
     run = subprocess.run(command, cwd=ROOT, input=spec, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stderr
     assert int(run.stdout.split()[-1]) >= 3, run.stdout
+
+
+def test_the_compressors_go_on_after_a_node_was_left_out(network, caplog):
+    """What they keep is the strategy's without the node; a session that is opened later takes it up."""
+    with OverHosts(DENSE, network.spec(), on_failure="shrink", lost_after=LOST_AFTER) as hosts:
+        hosts.compile("sgd", AllReduce(compressor="HorovodCompressorEF"))
+        fit(hosts.front, epochs=2, callbacks=[Hurt(kill, network.hosts[1], 7)])
+        kept = hosts.front.compressor_state()
+        hosts.front.close()
+        fit(hosts.front, epochs=1)
+        assert kept.values
+        assert hosts.front.compressor_state().strategy == kept.strategy
+        assert "start anew" not in caplog.text
