@@ -4,6 +4,8 @@ While a model trains, its variables know that the truth is in the session. Whoev
 first; whatever is changed is loaded before the next step. Who looks at nothing costs nothing. The looking is seen by
 giving the variable *instances* a subclass for the time of a training; it is taken off again when that ends.
 
+What is known of each variable is a state of `life.Life`; `life.TRANSITIONS` says which events lead from one to another.
+
 Anybody may look, in any thread. The session is one thread's at a time: others wait for the end of the step that runs,
 and where it takes long, or waits for them in turn, they are shown what the model has, which is brought up to date when
 the step ends. What they write then counts from the next step on.
@@ -16,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -26,11 +28,13 @@ import tensorflow as tf
 from autodist_core.interrupts import held
 from autodist_core.runtime import AnySession
 from autodist_keras.capture.variables import Entry
+from autodist_keras.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment
 
 _SMALL = 4096
 _LINKS = "_autodist_links"
 _PATIENCE, _PAUSE = 1.0, 0.002
 """For how many seconds another thread waits for the end of a step, and how often it asks."""
+_CHANGED, _STALE = Moment(Life.CHANGED), Moment(Life.STALE)
 
 _tracing = ContextVar("autodist_tracing", default=False)
 
@@ -63,17 +67,6 @@ class _Links(list[_Link]):
         return (_Links, ())
 
 
-@dataclass(frozen=True, eq=False)
-class _Look:
-    """What somebody was shown: from then on, another value is a change."""
-
-    value: np.ndarray | None
-    """None where nobody knows what the session has, so that it is to get what is there."""
-    step: int
-    others: bool
-    """Whether it was another thread, which may come to write at any moment."""
-
-
 _watched_classes: dict[type, type] = {}
 
 
@@ -101,20 +94,18 @@ class State:
     def __init__(self, session: AnySession) -> None:
         self.session = session
         self._entries: dict[str, Entry] = {}
-        self._steps = 0
-        self._synced: dict[str, int] = {}
-        self._looks: dict[str, _Look] = {}
+        self._moments: dict[str, Moment] = {}
+        """The state of each variable that is not merely `Life.STALE`: of few, while steps run and nobody looks."""
         self._watched: list[tuple[Any, _Link]] = []
         self._leaked: set[str] = set()
-        self._wanted: set[str] = set()
-        """What was shown without being up to date."""
+        """Variables that somebody's graph holds, or that cannot be watched: they are as good as looked at always."""
         self._thread = threading.get_ident()
         self._pulling = threading.local()
         self._stepping = False
         self._unsaid: Exception | None = None
         """The error of the training that another thread met when it looked: it is the training thread's."""
-        self._in_vain = -1
-        """The step for which another thread has waited too long."""
+        self._in_vain = False
+        """Whether another thread has waited too long for the step that runs."""
         self._free = threading.RLock()
         """Held by the thread that uses the session, between steps."""
         self._values = threading.RLock()
@@ -137,8 +128,7 @@ class State:
 
     def _attach(self, entry: Entry) -> None:
         name, owner = entry.spec.name, entry.owner
-        self._synced[name] = self._steps
-        self._looks[name] = _Look(None, self._steps, others=False)
+        self._moments[name] = _CHANGED
         if not isinstance(owner, keras.Variable):
             # A bare TensorFlow variable says nothing of who looks at it.
             self._leaked.add(name)
@@ -158,22 +148,29 @@ class State:
         """Load into the session what was changed since the last step, or never was there."""
         with self._free:
             self._raise_unsaid()
-            if changed := self._changes():
-                self.session.load(changed)
-            # From here on the session may be ahead, whatever becomes of the step.
-            self._steps, self._stepping = self._steps + 1, True
+            if self._moments:
+                self._load_changes()
+            self._stepping, self._in_vain = True, False
 
-    def _changes(self) -> dict[str, np.ndarray]:
+    def _load_changes(self) -> None:
         changed: dict[str, np.ndarray] = {}
-        known = set(self.session.known) if self._looks else ()
+        known = set(self.session.known)
         with self._values:
-            for name in [name for name in list(self._looks) if name in known]:
-                look, value = self._looks.pop(name), self._entries[name].tf_variable.numpy()
-                if not _same(value, look.value):
-                    changed[name] = value
-                if look.others and look.step == self._steps:
-                    self._looks[name] = replace(look, value=value)
-        return changed
+            begun = [name for name in self._moments if name in known]
+            for name in begun:
+                moment = self._compared(name)
+                if moment.life in IS_CHANGED:
+                    changed[name] = value = self._entries[name].tf_variable.numpy()
+                    # What is written while this value is loaded is another change.
+                    self._moments[name] = Moment(moment.life, value)
+        if changed:
+            self.session.load(changed)
+        # From here on the session may be ahead, whatever becomes of the step.
+        with held(), self._values:
+            for name in begun:
+                moment = self._moments.pop(name).after(Event.STEP)
+                if moment.life is not Life.STALE:
+                    self._moments[name] = moment
 
     def end_step(self) -> None:
         """Note that the session is free again, whatever became of the step."""
@@ -181,11 +178,13 @@ class State:
 
     def after_step(self) -> None:
         """What others look at unseen, or were shown as it was before, follows at once."""
-        if not self._leaked and not self._wanted:
+        if not self._leaked and not self._moments:
             return
         with self._values:
-            wanted, self._wanted = self._wanted | self._leaked, set()
-        entries = [self._entries[name] for name in sorted(wanted)]
+            shown = {name for name, moment in self._moments.items() if moment.life is Life.STALE_HELD}
+        entries = [self._entries[name] for name in sorted(shown | self._leaked)]
+        if not entries:
+            return
         with self._free:
             self._pull(entries)
         for entry in entries:
@@ -200,35 +199,35 @@ class State:
             # Somebody else's graph holds the variable from now on, and will not come by here again.
             self._leaked.add(entry.spec.name)
         others = threading.get_ident() != self._thread
-        brought = self._bring(entry, others)
-        self._note(entry, others, wanted=not brought)
+        self._bring(entry, others)
+        self._note(entry, others)
 
-    def _bring(self, entry: Entry, others: bool) -> bool:
-        """Bring the value from the session if that is free; whether it was."""
+    def _bring(self, entry: Entry, others: bool) -> None:
+        """Bring the value from the session if that is free."""
         if not others:
             with self._free:
-                return self._brought(entry)
+                self._brought(entry)
+            return
         # TensorFlow's own threads, in which Python runs as a part of a step or of the data, cannot wait for a step.
         waits = not isinstance(threading.current_thread(), threading._DummyThread)
         until = time.monotonic() + _PATIENCE
         while waits and self._free.acquire(timeout=_PATIENCE):
             try:
                 if self._brought(entry):
-                    return True
+                    return
             except Exception as failure:
                 # Who looks has no part in it, and is shown what the model has.
                 self._unsaid = self._unsaid or failure
-                return False
+                return
             finally:
                 self._free.release()
-            if self._in_vain == self._steps or time.monotonic() > until:
-                self._in_vain = self._steps
-                break
+            if self._in_vain or time.monotonic() > until:
+                self._in_vain = True
+                return
             time.sleep(_PAUSE)
-        return False
 
     def _brought(self, entry: Entry) -> bool:
-        if not self._stepping and self._is_stale(entry.spec.name):
+        if not self._stepping and self._moments.get(entry.spec.name, _STALE).life in IS_BEHIND:
             self._pull(self._alike(entry))
         return not self._stepping
 
@@ -240,17 +239,14 @@ class State:
             if other.spec.kind == entry.spec.kind and (other.spec.byte_size <= _SMALL) == small
         ]
 
-    def _note(self, entry: Entry, others: bool, wanted: bool = False) -> None:
-        """Remember what is shown, and whether it is to be brought up to date after the step."""
+    def _note(self, entry: Entry, others: bool) -> None:
+        """Remember what is shown."""
         name = entry.spec.name
         with self._values, tf.init_scope():
-            if wanted:
-                self._wanted.add(name)
-            look = self._looks.get(name)
-            if look is None:
-                self._looks[name] = _Look(entry.tf_variable.numpy(), self._steps, others)
-            elif others:
-                self._looks[name] = replace(look, step=self._steps, others=True)
+            moment = self._moments.get(name, _STALE).after(Event.OTHERS_LOOK if others else Event.LOOK)
+            if moment.shown is None and moment.life not in IS_CHANGED:
+                moment = Moment(moment.life, entry.tf_variable.numpy())
+            self._moments[name] = moment
 
     def settle(self) -> None:
         """Wait until no replica is at work; an error of the training that only another thread met is raised here."""
@@ -268,8 +264,8 @@ class State:
         """Bring everything the session is ahead in back to the model; `again` also what was brought before."""
         with self._free:
             if again:
-                self._synced = dict.fromkeys(self._synced, -1)
-                self._looks.clear()
+                with self._values:
+                    self._moments.clear()
             self._pull(list(self._entries.values()))
 
     def release(self) -> None:
@@ -282,42 +278,40 @@ class State:
                 if not links:
                     owner.__class__ = type(owner).__base__
                     del vars(owner)[_LINKS]
-            # What somebody's graph holds, it holds in the next call too.
-            self._looks.clear()
-            self._wanted.clear()
+            # Nobody sees what is changed from here on. What somebody's graph holds, it holds in the next call too.
+            self._moments = dict.fromkeys(self._entries, _CHANGED)
             self._unsaid = None
             self._stepping = False
 
-    def _is_stale(self, name: str) -> bool:
-        """Whether the session is ahead of what the model shows, and nobody has changed that meanwhile."""
-        return self._synced[name] < self._steps and not self._is_changed(name)
-
-    def _is_changed(self, name: str) -> bool:
-        look = self._looks.get(name)
-        return look is not None and not _same(self._entries[name].tf_variable.numpy(), look.value)
+    def _compared(self, name: str) -> Moment:
+        """The state of a variable, once it is known whether the model has another value than was shown."""
+        with self._values:
+            moment = self._moments.get(name, _STALE)
+            if moment.shown is not None and moment.life not in IS_CHANGED:
+                with tf.init_scope():
+                    value = self._entries[name].tf_variable.numpy()
+                if moment.differs(value):
+                    moment = self._moments[name] = moment.after(Event.DIFFER, value)
+            return moment
 
     def _pull(self, entries: Sequence[Entry]) -> None:
         known = set(self.session.known)
         self._pulling.now = True
         try:
-            stale = [entry for entry in entries if self._is_stale(entry.spec.name) and entry.spec.name in known]
-            values = self.session.read(entry.spec.name for entry in stale) if stale else {}
+            behind = [
+                entry for entry in entries
+                if entry.spec.name in known and self._compared(entry.spec.name).life in IS_BEHIND
+            ]
+            values = self.session.read(entry.spec.name for entry in behind) if behind else {}
             with held(), tf.init_scope(), self._values:
-                for entry in stale:
+                for entry in behind:
                     name = entry.spec.name
-                    if self._is_changed(name):
+                    moment = self._compared(name)
+                    if moment.life not in IS_BEHIND:
                         continue
-                    # A copy: what was read may be the session's own memory, and TensorFlow would share it.
+                    # Copies: what was read may be the session's own memory, and TensorFlow would share it.
                     entry.tf_variable.assign(np.array(values[name]))
-                    self._synced[name] = self._steps
-                    if name in self._looks:
-                        self._looks[name] = replace(self._looks[name], value=np.array(values[name]))
+                    shown = np.array(values[name]) if moment.shown is not None else None
+                    self._moments[name] = moment.after(Event.PULL, shown)
         finally:
             self._pulling.now = False
-
-
-def _same(one: np.ndarray, other: np.ndarray | None) -> bool:
-    """Whether two arrays are the same bits, NaN and all."""
-    if other is None or one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    return one.tobytes() == other.tobytes()

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import SessionError
+from autodist_core.runtime import DistributedSession
 from autodist_core.strategy import PS
 from tests.support.compare import assert_same, named
 from tests.support.distributed import distributed
@@ -333,3 +334,44 @@ def test_verify_waits_for_the_end_of_a_training():
     assert set(own) == {"this DistributedModel is training: verify afterwards."}
     assert len(others) == len(own) and "being trained by another DistributedModel" in others[0]
     assert_same(named(plain.weights), named(model.weights))
+
+
+def test_a_function_is_traced_on_a_weight_that_another_thread_was_shown():
+    model, plain, seen = _compiled(), _compiled(), []
+    kernel = model.layers[0].kernel
+
+    def meanwhile(batch: int):
+        if batch == 1:
+            thread = threading.Thread(target=kernel.numpy)
+            thread.start()
+            thread.join()
+        if batch == 2:
+            seen.append(tf.function(lambda: kernel + 0.0)().numpy())
+
+    plain.fit(DATA.x[:24], DATA.y[:24], epochs=1, verbose=0, batch_size=8, shuffle=False)
+    with distributed(model) as front:
+        front.fit(
+            DATA.x[:24], DATA.y[:24], epochs=1, verbose=0, batch_size=8, shuffle=False,
+            callbacks=[_at("on_train_batch_end", meanwhile)],
+        )
+    assert_same({"kernel": plain.layers[0].kernel.numpy()}, {"kernel": seen[0]})
+
+
+def test_a_change_is_kept_if_ctrl_c_ends_its_load(monkeypatch):
+    model, changed, load = _compiled(), [], DistributedSession.load
+
+    def change(batch: int):
+        if batch == 1:
+            model.layers[0].kernel.assign(0.5 * model.layers[0].kernel)
+            changed.append(model.layers[0].kernel.numpy())
+
+    def interrupted(session, values):
+        if changed:
+            raise KeyboardInterrupt
+        load(session, values)
+
+    monkeypatch.setattr(DistributedSession, "load", interrupted)
+    with distributed(model) as front:
+        with pytest.raises(KeyboardInterrupt):
+            front.fit(DATA.x, DATA.y, callbacks=[_at("on_train_batch_end", change)], **QUIET)
+        assert_same({"kernel": changed[0]}, {"kernel": model.layers[0].kernel.numpy()})

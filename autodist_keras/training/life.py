@@ -1,0 +1,109 @@
+"""The life of one variable while its model trains: which of session and model has the newer value, and who holds it.
+
+    >>> print(table())
+                  LOOK         OTHERS_LOOK  DIFFER       STEP       PULL
+    CHANGED       CHANGED      CHANGED_HELD CHANGED      STALE      -
+    CHANGED_HELD  CHANGED_HELD CHANGED_HELD CHANGED_HELD STALE_LEFT -
+    CURRENT       SHOWN        HELD         -            STALE      CURRENT
+    SHOWN         SHOWN        HELD         CHANGED      STALE      SHOWN
+    HELD          HELD         HELD         CHANGED_HELD STALE_LEFT HELD
+    STALE         STALE_HELD   STALE_HELD   -            STALE      CURRENT
+    STALE_HELD    STALE_HELD   STALE_HELD   CHANGED_HELD STALE_LEFT HELD
+    STALE_LEFT    STALE_HELD   STALE_HELD   CHANGED      STALE      SHOWN
+
+A row is a state, a column is an event, and the entry is the state that follows. Two things make up a state. The first
+is where the newer value is: nowhere (`CURRENT`, `SHOWN`, `HELD`), in the session (`STALE`...) or in the model
+(`CHANGED`...). The second is whether somebody was shown the model's value, so that another value there is a change.
+The thread that trains writes between two steps only; what it was shown counts until the next step. Another thread may
+look before a step and write while the step runs; what it was shown counts for one step more (`HELD`, then `LEFT`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+
+class Life(Enum):
+    """Where a variable's newer value is, and who was shown the model's."""
+
+    CHANGED = "the session is to get the model's value: it was changed, or never loaded"
+    CHANGED_HELD = "the same, and another thread was shown the value"
+    CURRENT = "session and model have the same value, and nobody was shown it"
+    SHOWN = "the same, and the thread that trains was shown it: another value is a change"
+    HELD = "the same, and another thread was shown it, which may write it during the next step"
+    STALE = "the session is ahead of the model, and nobody was shown the model's value"
+    STALE_HELD = "the session is ahead, and somebody was shown the model's value while a step ran"
+    STALE_LEFT = "the session is ahead, and another thread was shown the model's value before the step"
+
+
+class Event(Enum):
+    """What may happen to a variable."""
+
+    LOOK = "the thread that trains is shown the model's value"
+    OTHERS_LOOK = "another thread is shown the model's value"
+    DIFFER = "the model has another value than was shown"
+    STEP = "a step begins; what was changed has been loaded"
+    PULL = "the model gets the session's value"
+
+
+_ROWS = {
+    Life.CHANGED: (Life.CHANGED, Life.CHANGED_HELD, Life.CHANGED, Life.STALE, None),
+    Life.CHANGED_HELD: (Life.CHANGED_HELD, Life.CHANGED_HELD, Life.CHANGED_HELD, Life.STALE_LEFT, None),
+    Life.CURRENT: (Life.SHOWN, Life.HELD, None, Life.STALE, Life.CURRENT),
+    Life.SHOWN: (Life.SHOWN, Life.HELD, Life.CHANGED, Life.STALE, Life.SHOWN),
+    Life.HELD: (Life.HELD, Life.HELD, Life.CHANGED_HELD, Life.STALE_LEFT, Life.HELD),
+    Life.STALE: (Life.STALE_HELD, Life.STALE_HELD, None, Life.STALE, Life.CURRENT),
+    Life.STALE_HELD: (Life.STALE_HELD, Life.STALE_HELD, Life.CHANGED_HELD, Life.STALE_LEFT, Life.HELD),
+    Life.STALE_LEFT: (Life.STALE_HELD, Life.STALE_HELD, Life.CHANGED, Life.STALE, Life.SHOWN),
+}
+TRANSITIONS: dict[tuple[Life, Event], Life] = {
+    (life, event): to for life, row in _ROWS.items() for event, to in zip(Event, row, strict=True) if to is not None
+}
+"""The state that follows on a state and an event; an event that is not there cannot happen in that state."""
+
+IS_BEHIND = frozenset({Life.STALE, Life.STALE_HELD, Life.STALE_LEFT})
+"""The states in which the session is ahead of the model."""
+IS_CHANGED = frozenset({Life.CHANGED, Life.CHANGED_HELD})
+"""The states in which the session is to get the model's value."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """A variable's state, and the value with which the model's is compared to find a change."""
+
+    life: Life
+    shown: np.ndarray | None = None
+    """None where nobody was shown a value, or where the model's value counts whatever it is."""
+
+    def after(self, event: Event, shown: np.ndarray | None = None) -> Moment:
+        """What follows on an event; the value that was shown is the one before unless another is given.
+
+        >>> Moment(Life.STALE).after(Event.PULL).life.name
+        'CURRENT'
+        """
+        return Moment(TRANSITIONS[self.life, event], self.shown if shown is None else shown)
+
+    def differs(self, value: np.ndarray) -> bool:
+        """Whether a value of the model's is another one than was shown: other bits, a NaN is equal to itself.
+
+        >>> Moment(Life.SHOWN, np.ones(2)).differs(np.ones(2)), Moment(Life.SHOWN, np.ones(2)).differs(np.zeros(2))
+        (False, True)
+        """
+        shown = self.shown
+        if shown is None:
+            return False
+        return (shown.dtype, shown.shape) != (value.dtype, value.shape) or shown.tobytes() != value.tobytes()
+
+
+def table() -> str:
+    """The table of transitions as text."""
+    rows = [["", *(event.name for event in Event)]]
+    for life in Life:
+        found = [TRANSITIONS.get((life, event)) for event in Event]
+        rows.append([life.name, *(to.name if to is not None else "-" for to in found)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths[0] += 1
+    return "\n".join(" ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
