@@ -21,6 +21,7 @@ from autodist_core.interrupts import held, wait_for
 from autodist_core.kernel import DistributedGraph
 from autodist_core.kernel import loose_graphs as loose
 from autodist_core.runtime.interruptible import BrokenOffError
+from autodist_core.runtime.protocol import SessionStep
 from autodist_core.runtime.slices import Batches, slices
 from autodist_core.step.graph_item import GraphItem
 
@@ -65,7 +66,7 @@ class Progress:
         return self.arrived.get(self.version, 0) == self.expected.get(self.version, -1)
 
 
-class LooseStep:
+class LooseStep(SessionStep):
     """One captured training step over replicas that do not wait for each other."""
 
     def __init__(self, session: Any, item: GraphItem, prefix: str) -> None:
@@ -80,8 +81,13 @@ class LooseStep:
         self._unsettled = False
         self._last: list[Any] = []
         self._calls: dict[tuple[Any, ...], tuple[Callable[..., list[Any]], tuple[int, ...]]] = {}
+        self._graph: DistributedGraph | None = None
         self.item = item
-        self.graph: DistributedGraph | None = None
+
+    @property
+    def graph(self) -> DistributedGraph | None:
+        """The first of its graphs: the combination's."""
+        return self._graph
 
     @property
     def lead(self) -> int:
@@ -172,7 +178,7 @@ class LooseStep:
             self._wait_for(0)
         for key in missing:
             graph = self._build(*key)
-            self.graph = self.graph or graph
+            self._graph = self._graph or graph
             call = self._session.import_graph(graph, "_".join(map(str, (self._prefix, *key))))
             self._calls[key] = call, graph.inputs
 

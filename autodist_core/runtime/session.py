@@ -18,6 +18,7 @@ from autodist_core.kernel import DistributedGraph, Placement, build
 from autodist_core.runtime.added_variables import KeptVariables
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.loose_steps import LooseStep
+from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.slices import Batches, slices
 from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
@@ -25,8 +26,8 @@ from autodist_core.step.graph_item import GraphItem, Variable
 _NODE = re.compile(r"\{\{node \w+/replica([0-9]+)/")
 
 
-class DistributedSession:
-    """The state of every replica and owner, and the steps that change it."""
+class DistributedSession(Session):
+    """A session on the devices of this machine, or on those of a cluster for as long as it lasts."""
 
     def __init__(self, placement: Placement, cluster: Cluster | None = None) -> None:
         self.placement = placement
@@ -39,24 +40,20 @@ class DistributedSession:
         self._transfers = Transfers(self._graph, self._session, placement, self.call)
         self._functions = 0
         self._loose: list[LooseStep] = []
-        self.spoilt = False
-        """Whether no step may follow, since a step with collectives failed, and they do not survive that."""
+        self._condition = Condition.READY
 
     @property
-    def lost(self) -> bool:
-        """Whether what it held is gone: see `LastingSession`, which holds what is safe."""
-        return False
+    def condition(self) -> Condition:
+        """Spoilt once a step with collectives has failed: TensorFlow's do not survive that."""
+        return self._condition
 
     @property
     def known(self) -> tuple[str, ...]:
         """The variables that the steps of this session touch."""
         return tuple(self._variables)
 
-    def add(self, item: GraphItem, usual: int | None = None) -> AnyStep:
-        """A step of this session; its graph is built when it first runs.
-
-        Batches of `usual` examples get a graph of their own, made for that size.
-        """
+    def add(self, item: GraphItem, usual: int | None = None) -> SessionStep:
+        """A step of this session; one of replicas that run ahead where the placement says so."""
         for variable in item.variables:
             if variable.handle:
                 self._variables.setdefault(variable.name, variable)
@@ -173,7 +170,7 @@ class DistributedSession:
         return lambda *arrays: self._run_step(collective, doing(), call, *map(np.asarray, arrays, types))
 
     def _run_step(self, collective: bool, doing: str, *call: Any) -> Any:
-        if self.spoilt and self._calls_of_cluster is None:
+        if self._condition is Condition.SPOILT and self._calls_of_cluster is None:
             raise SessionError(
                 "a step with collectives failed in this session, and they do not survive that. What was trained is "
                 "kept: end the call in which it failed, and call again."
@@ -187,15 +184,16 @@ class DistributedSession:
             # Whoever still waits for the failed step's tensors fails in turn, at times before he is told to stop: then
             # TensorFlow ends all collectives of his server, or of a session here, for good. And over machines the next
             # step gets the failed one's number, so that a clean-up that comes late takes it for that one, and it hangs.
-            self.spoilt |= collective
+            if collective:
+                self._condition = Condition.SPOILT
             raise
 
     def _tensor(self, prefix: str, name: str) -> Any:
         return self._graph.get_tensor_by_name(f"{prefix}/{name}" if ":" in name else f"{prefix}/{name}:0")
 
 
-class Step:
-    """One captured function, distributed: call it with the arrays of a whole batch."""
+class Step(SessionStep):
+    """One captured function whose replicas wait for each other."""
 
     def __init__(self, session: DistributedSession, item: GraphItem, prefix: str, usual: int | None = None) -> None:
         self._session = session
@@ -204,8 +202,13 @@ class Step:
         self._callables: dict[tuple[int, bool], tuple[Callable[..., Any], tuple[int, ...]]] = {}
         self._batches = Batches(item)
         self._steps = 0
+        self._graph: DistributedGraph | None = None
         self.item = item
-        self.graph: DistributedGraph | None = None
+
+    @property
+    def graph(self) -> DistributedGraph | None:
+        """The graph that it first ran as."""
+        return self._graph
 
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples; returns the step's outputs for the whole batch."""
@@ -226,15 +229,12 @@ class Step:
         self, active: int, usual: bool, sizes: Sequence[int]
     ) -> tuple[Callable[..., Any], tuple[int, ...]]:
         graph = build(self.item, self._session.placement, active, sizes=sizes if usual else ())
-        self.graph = self.graph or graph
+        self._graph = self._graph or graph
         name = f"{self._prefix}_{active}{'_usual' if usual else ''}"
         return self._session.import_graph(graph, name, self._doing), graph.inputs
 
     def _doing(self) -> str:
         return f"{'training' if self.item.gradients else 'inference'} step {self._steps}"
-
-
-AnyStep = Step | LooseStep
 
 
 def _abandon(session: Any) -> None:

@@ -17,7 +17,7 @@ from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import once
 from autodist_core.kernel import Placement, inference, place
 from autodist_core.kernel.placement.devices import Tasks
-from autodist_core.runtime import AnySession, DistributedSession, LastingSession
+from autodist_core.runtime import Condition, DistributedSession, LastingSession, Session
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiler import CompiledStrategy, StrategyCompiler
 from autodist_keras import checks
@@ -151,8 +151,8 @@ class Driver:
 
     def _drop_what_is_outdated(self) -> None:
         identity = checks.identity_of_compile(self.model)
-        spoilt = self.state is not None and self.state.session.spoilt
-        if identity != self._compiled_as or spoilt or self._is_lost:
+        ended = self.state is not None and self.state.session.condition is not Condition.READY
+        if identity != self._compiled_as or ended or self.fleet.lost:
             self._drop()
             self._compiled_as = identity
 
@@ -182,7 +182,7 @@ class Driver:
             state.settle()
         finally:
             # Also where replicas that ran ahead have failed meanwhile.
-            state.pull_all(again=state.session.lost)
+            state.pull_all(again=state.session.condition is Condition.LOST)
 
     def _release(self) -> None:
         if self.state is not None:
@@ -197,7 +197,7 @@ class Driver:
     @property
     def _is_lost(self) -> bool:
         """Whether a node is gone, and with it what the session was."""
-        return self.fleet.lost or (self.state is not None and self.state.session.lost)
+        return self.fleet.lost or (self.state is not None and self.state.session.condition is Condition.LOST)
 
     def _maker(self, mode: str) -> Callable[..., None]:
         def make(force: bool = False) -> None:
@@ -241,7 +241,7 @@ class Driver:
             self.state = State(self._session(self._placement_without_training))
         return self.state
 
-    def _session(self, placement: Callable[[], Placement]) -> AnySession:
+    def _session(self, placement: Callable[[], Placement]) -> Session:
         """A session here, or one over all nodes, which is made again where they are."""
         fleet = self.fleet
         if fleet.cluster is None:

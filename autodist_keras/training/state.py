@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.interrupts import held
-from autodist_core.runtime import AnySession
+from autodist_core.runtime import Session
 from autodist_keras.capture.variables import Entry
 from autodist_keras.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment
 
@@ -91,7 +91,7 @@ def _watched(base: type) -> type:
 class State:
     """Keeps the model's variables and the session's alike, moving only what somebody looked at or changed."""
 
-    def __init__(self, session: AnySession) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
         self._entries: dict[str, Entry] = {}
         self._moments: dict[str, Moment] = {}

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from autodist_core.runtime import AnyStep, LastingStep
+from autodist_core.runtime import SessionStep
 from autodist_core.step.graph_item import GraphItem
 from autodist_keras.capture.tracing import CapturedStep, trace_step
 from autodist_keras.training.state import State, own_trace
@@ -88,7 +88,7 @@ class StepFunction:
         self._alone = alone
         """Whether there is one replica, so that its batches are the whole ones."""
         self._known: dict[
-            tuple[Any, ...], list[tuple[tuple[tf.TensorSpec, ...], AnyStep | LastingStep, Callable[..., Any]]]
+            tuple[Any, ...], list[tuple[tuple[tf.TensorSpec, ...], SessionStep, Callable[..., Any]]]
         ] = {}
         self.captured: CapturedStep | None = None
         self._mentioned = False
@@ -137,7 +137,7 @@ class StepFunction:
         batch = read_batch(keras.tree.map_structure(_one_of_zeros, iterator.element_spec))
         self.capture(batch, self.specs_for(batch))
 
-    def _step_for(self, batch: Batch, alike: bool) -> tuple[AnyStep | LastingStep, Callable[..., Any]]:
+    def _step_for(self, batch: Batch, alike: bool) -> tuple[SessionStep, Callable[..., Any]]:
         alternatives = self._known.get(batch.signature, [])
         for specs, step, rebuild in alternatives:
             if all(spec.shape.is_compatible_with(seen.shape) for spec, seen in zip(specs, batch.specs, strict=True)):
@@ -147,7 +147,7 @@ class StepFunction:
 
     def _learn(
         self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None, alike: bool
-    ) -> tuple[AnyStep | LastingStep, Callable[..., Any]]:
+    ) -> tuple[SessionStep, Callable[..., Any]]:
         """Capture for this batch; axes in which it differs from earlier ones become dynamic.
 
         Of batches that are all alike, one replica's step is captured with the sizes that Keras would trace it with.

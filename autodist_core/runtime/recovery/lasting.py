@@ -11,8 +11,8 @@ from autodist_core.errors import NodeLostError
 from autodist_core.interrupts import held
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.runtime.interruptible import BrokenOffError
+from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
-from autodist_core.runtime.session import AnyStep, DistributedSession
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 
@@ -21,16 +21,16 @@ _MOST_BROKEN = 2
 """How often one call is made again that ended without a node being lost: then its error is an answer."""
 
 
-class LastingSession:
-    """What a `DistributedSession` is, over sessions that may be lost.
+class LastingSession(Session):
+    """A session over others that may be lost.
 
-    `open_session` makes one on the cluster as it is; `renew` is told why its servers are of no use any more, and has
-    them started again; `restart` is told who was lost, and either sees to it that there is a cluster again, or raises;
-    `progress` is told of each completed step.
+    `open_session` makes one of these on the cluster as it is; `renew` is told why its servers are of no use any more,
+    and has them started again; `restart` is told who was lost, and either sees to it that there is a cluster again, or
+    raises; `progress` is told of each completed step.
     """
 
     def __init__(
-        self, open_session: Callable[[], DistributedSession], renew: Callable[[BrokenOffError], None],
+        self, open_session: Callable[[], Session], renew: Callable[[BrokenOffError], None],
         restart: Callable[[NodeLostError], None] | None = None, progress: Callable[[], None] = lambda: None,
     ) -> None:
         self._open = open_session
@@ -45,10 +45,16 @@ class LastingSession:
         """Values that a load was to write and that did not come back from it."""
         self._unsaid: NodeLostError | None = None
         """The loss that a look at variables met: whoever looked got the last safe values instead."""
-        self._session: DistributedSession | None = open_session()
-        self._steps: list[AnyStep] = []
+        session = open_session()
+        self._session: Session | None = session
+        self._steps: list[SessionStep] = []
         self._known: tuple[str, ...] = ()
-        self.placement: Placement = self._current.placement
+        self.placement: Placement = session.placement
+
+    @property
+    def condition(self) -> Condition:
+        """Lost once there is no cluster any more. After a step that spoilt its session, the next one opens another."""
+        return Condition.LOST if self._session is None else Condition.READY
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -62,11 +68,11 @@ class LastingSession:
         if self._session is not None:
             self._steps.append(self._session.add(item, usual))
             self._known = self._session.known
-        return LastingStep(self, len(self._added) - 1)
+        return LastingStep(self, len(self._added) - 1, item)
 
-    def step(self, number: int) -> AnyStep:
-        """The step of that number, of the session there is now."""
-        return self._steps[number]
+    def graph_of(self, number: int) -> DistributedGraph | None:
+        """The graph as which a step first ran in the session there is now."""
+        return self._steps[number].graph
 
     def run(self, event: Ran) -> list[Any]:
         """Run a step on a batch, on another cluster if need be."""
@@ -119,33 +125,18 @@ class LastingSession:
         self._backup.kept = dict(values)
         self._lasting(lambda session: session.load_kept(values))
 
-    @property
-    def lost(self) -> bool:
-        """Whether there is no cluster any more, and only what was safe."""
-        return self._session is None
-
-    @property
-    def spoilt(self) -> bool:
-        """Whether no step may follow: it makes the session again instead."""
-        return False
-
     def close(self) -> None:
         """Free the state."""
         if self._session is not None:
             self._session.close()
 
-    @property
-    def _current(self) -> DistributedSession:
-        assert self._session is not None
-        return self._session
-
-    def _run(self, session: DistributedSession, event: Ran) -> list[Any]:
-        if session.spoilt:
+    def _run(self, session: Session, event: Ran) -> list[Any]:
+        if session.condition is Condition.SPOILT:
             raise BrokenOffError("A step failed, and collectives over several machines do not survive that.")
         self._load_rest(session)
         return self._steps[event.step](event.arrays, event.total)
 
-    def _lasting(self, action: Callable[[DistributedSession], T]) -> T:
+    def _lasting(self, action: Callable[[Session], T]) -> T:
         broken = 0
         while True:
             if self._session is None:
@@ -213,15 +204,15 @@ class LastingSession:
         with held():
             self._session, self._steps, self.placement = session, steps, session.placement
 
-    def _take(self, session: DistributedSession) -> None:
+    def _take(self, session: Session) -> None:
         self._load_rest(session)
         self._backup.take(session.read, session.read_kept)
 
-    def _read(self, session: DistributedSession, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    def _read(self, session: Session, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         self._load_rest(session)
         return session.read(names)
 
-    def _load_rest(self, session: DistributedSession) -> None:
+    def _load_rest(self, session: Session) -> None:
         """Write what is to be written, also what an earlier load was broken off in."""
         if self._unloaded:
             session.load(self._unloaded)
@@ -242,12 +233,13 @@ def _written_by(item: GraphItem) -> frozenset[str]:
     return StepIndex(item).written_by_compute
 
 
-class LastingStep:
+class LastingStep(SessionStep):
     """One captured function of a lasting session."""
 
-    def __init__(self, session: LastingSession, number: int) -> None:
+    def __init__(self, session: LastingSession, number: int, item: GraphItem) -> None:
         self._session = session
         self._number = number
+        self.item = item
 
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples."""
@@ -255,11 +247,6 @@ class LastingStep:
         return self._session.run(Ran(self._number, tuple(np.array(array) for array in arrays), total))
 
     @property
-    def item(self) -> GraphItem:
-        """What was captured."""
-        return self._session.step(self._number).item
-
-    @property
     def graph(self) -> DistributedGraph | None:
-        """The graph that it first ran as."""
-        return self._session.step(self._number).graph
+        """The graph that it first ran as, in the session there is now."""
+        return self._session.graph_of(self._number)
