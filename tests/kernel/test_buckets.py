@@ -14,6 +14,7 @@ from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.kernel import build
 from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, fill
+from autodist_core.runtime import DistributedSession
 from autodist_core.strategy import AllReduce, Parallax
 from tests.capture.plain import descend, gradients_of, trace
 from tests.kernel.graphs import (
@@ -28,6 +29,7 @@ from tests.kernel.graphs import (
     summed,
     train,
 )
+from tests.support.compare import assert_same
 
 
 def _sums(item: GraphItem, builder, cpus: int = 2, gpus: int = 0, active: int | None = None) -> tuple:
@@ -167,3 +169,25 @@ def test_types_of_one_group_are_cut_each_by_its_own_size(bucket: int, builder):
     widths = [tf.as_dtype(node.attr["T"].type).size for node in sums]
     assert {2, 4, 8} == set(widths)
     assert all(size * width <= max(bucket, 8) for size, width in zip(_sizes(graph, sums), widths, strict=True))
+
+
+def test_graphs_of_one_session_number_their_collectives_alike_and_do_not_meet():
+    """For batches of a usual size and of others, for fewer busy replicas, and for another step: other shapes."""
+    values = {name: variable.numpy() for name, variable in layered_variables().items()}
+    found = []
+    for cpus in (1, 3):
+        items = [layered_item(layered_variables(), times) for times in (1, 2)]
+        session = DistributedSession(placed(items[0], AllReduce(chunk_size=1), machine(cpus)))
+        steps = [session.add(items[0], usual=6), session.add(items[1])]
+        session.load({name: values[name] for name in session.known})
+        for total in (6, 5, 6, 2, 1, 7, 6):
+            for step in steps:
+                step([np.linspace(-1.0, 1.0, 3 * total).reshape(total, 3)], total)
+        found.append(session.read(session.known))
+        session.close()
+    assert_same(*found)
+    keys = []
+    for item in items:
+        graph, sums = _sums(item, AllReduce(chunk_size=1), 3)
+        keys.append({int(constant(graph, node.input[3])) for node in sums})
+    assert keys[0] & keys[1]

@@ -11,7 +11,6 @@ and several collectives are under way at the same time. Every replica cuts alike
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -176,7 +175,8 @@ def _reshape(
 
 def _collective(draft: Draft, replica: Replica, name: str, flat: str, lane: Lane, teams: int) -> str:
     # Of one session all collectives of so many members have the same ones: single replicas, or the leads of machines.
-    scalars = {"group_size": teams, "group_key": teams, "instance_key": _instance_key(draft, draft.collectives)}
+    # A number of its own within this graph is enough: TensorFlow tells the collectives of two steps apart by the step.
+    scalars = {"group_size": teams, "group_key": teams, "instance_key": draft.collectives}
     inputs = [
         draft.editor.constant(f"{name}/{key}", value, tf.int32, replica.host) for key, value in scalars.items()
     ]
@@ -185,13 +185,3 @@ def _collective(draft: Draft, replica: Replica, name: str, flat: str, lane: Lane
         communication_hint=lane.hint, timeout_seconds=0.0, is_stateless=False, Nordering_token=0,
         max_subdivs_per_device=-1,
     )
-
-
-def _instance_key(draft: Draft, number: int) -> int:
-    """A number that every replica derives alike, different for every collective of every graph of one session.
-
-    Collectives of one graph count on from its own start, so that no two of them can meet however many there are.
-    """
-    text = f"{draft.active}/{draft.captured.digest}"
-    start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
-    return (start + number) & 0x7FFFFFFF
