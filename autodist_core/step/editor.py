@@ -72,12 +72,14 @@ def is_control(name: str) -> bool:
 
 
 def safe(name: str) -> str:
-    """A variable's name as part of a node's name.
+    """A variable's name as part of a node's name, another one for every variable.
 
-    >>> safe("dense layer/kernel@memory")
-    'dense_layer/kernel.memory'
+    A character that has another meaning here, or that TensorFlow does not allow, is written as its code.
+
+    >>> safe("dense/kernel@memory"), safe("dense layer/w ö")
+    ('dense/kernel.memory', 'dense-20-layer/w-20--f6-')
     """
-    return re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name.replace("@", "."))
+    return re.sub(r"[^A-Za-z0-9_/@]", lambda found: f"-{ord(found[0]):x}-", name).replace("@", ".")
 
 
 def data_inputs(node: node_def_pb2.NodeDef) -> Iterator[str]:

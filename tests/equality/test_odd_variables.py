@@ -134,3 +134,27 @@ def test_slots_stay_with_their_variable_where_a_norm_ties_all_together(builder: 
         lambda: {"loss": "mse", "optimizer": optimizer(0.01, global_clipnorm=0.5, name="clipped")},
     )
     assert_same(run_plain(_program, reference), run_distributed(_program, reference, builder=builder, replicas=3))
+
+
+class AlikeNames(keras.layers.Layer):
+    """Two variables whose names differ in a letter that no node's name may have."""
+
+    def build(self, shape):
+        self.one = self.add_weight(shape=(shape[-1], 2), initializer="glorot_uniform", name="w ä")
+        self.other = self.add_weight(shape=(shape[-1], 2), initializer="glorot_uniform", name="w ö")
+
+    def call(self, x):
+        return keras.ops.tanh(x @ self.one) * (x @ self.other)
+
+
+def _alike() -> keras.Model:
+    dense = keras.layers.Dense(1, name="out")
+    return keras.Sequential([keras.Input((5,), name="x"), AlikeNames(name="alike"), dense], name="alike_names")
+
+
+ALIKE = ReferenceModel("alike_names", _alike, dense_data, lambda: {"loss": "mse"})
+
+
+@pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS", "PartitionedAR"])
+def test_variables_with_names_that_are_almost_alike(builder: str):
+    assert_same(run_plain(_program, ALIKE), run_distributed(_program, ALIKE, builder=builder, replicas=3))

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import KernelError
-from autodist_core.step.editor import ORDER, UPDATE, Editor
+from autodist_core.step.editor import ORDER, UPDATE, Editor, safe
 
 
 def _chain(*names: str) -> Editor:
@@ -84,3 +84,16 @@ def test_a_constant_is_there_once():
     editor = Editor()
     assert editor.constant("one", 1, tf.int32) == editor.constant("one", 1, tf.int32) == "one"
     assert editor.histogram() == {"Const": 1}
+
+
+ALIKE = ["w", "w ä", "w ö", "w_ö", "w__", "w.a", "w@a", "w-e4-", "w\\ä", "w>a", "w/a", "w  "]
+
+
+def test_every_variable_has_a_label_of_its_own():
+    assert len({safe(name) for name in ALIKE}) == len(ALIKE)
+    for name in ALIKE:
+        with tf.Graph().as_default() as graph:
+            tf.graph_util.import_graph_def(_chain(f"variable/{safe(name)}").graph_def(), name="")
+            assert [operation.name for operation in graph.get_operations()] == [f"variable/{safe(name)}"]
+            with tf.compat.v1.Session() as session:
+                session.run(graph.get_operations()[0])
