@@ -18,6 +18,7 @@ import keras
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy.builder import StrategyBuilder
 from autodist_keras import checks
+from autodist_keras.capture.hooks import undone_if_refused
 from autodist_keras.capture.losses import said_of_own
 from autodist_keras.reports import planning
 from autodist_keras.reports.verify import verify
@@ -94,13 +95,14 @@ class DistributedModel:
 
     @_shown_as_keras
     def compile(self, *args: Any, strategy: Any = None, **kwargs: Any) -> None:
-        """Keras's `compile`, and optionally another strategy; the weights stay."""
+        """Keras's `compile`, and optionally another strategy; the weights stay. What is refused changes nothing."""
         settings = self._driver.settings
         if strategy is not None:
             settings = replace(settings, strategy=strategy)
         self._driver.require_idle()
-        self._keras("compile", *args, **kwargs)
-        self._driver.change(settings)
+        with undone_if_refused(self.model):
+            self._keras("compile", *args, **kwargs)
+            self._driver.change(settings)
 
     @_shown_as_keras
     def fit(self, *args: Any, **kwargs: Any) -> Any:

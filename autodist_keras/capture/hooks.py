@@ -21,3 +21,28 @@ def hook(instance: Any, name: str, replacement: Any) -> Iterator[None]:
             attributes.pop(name, None)
         else:
             attributes[name] = before
+
+
+@contextmanager
+def undone_if_refused(instance: Any) -> Iterator[None]:
+    """Give an instance back the attributes that it had, where what runs meanwhile raises.
+
+    >>> class Model: optimizer = None
+    >>> model = Model()
+    >>> with undone_if_refused(model):
+    ...     model.optimizer = "sgd"
+    ...     raise ValueError("metrics: expected a list")
+    Traceback (most recent call last):
+    ValueError: metrics: expected a list
+    >>> vars(model)
+    {}
+    """
+    attributes = vars(instance)
+    before = dict(attributes)
+    try:
+        yield
+    except BaseException:
+        for name in attributes.keys() - before.keys():
+            del attributes[name]
+        attributes.update(before)
+        raise

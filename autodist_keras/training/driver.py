@@ -6,20 +6,20 @@ afterwards the model holds the trained state and Keras's own functions again. Se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autodist_core.cluster.chief import Fleet
 from autodist_core.cluster.on_node.standby import become_agent_unless_chief
 from autodist_core.errors import NodeLostError, SessionError
-from autodist_core.interrupts import once
+from autodist_core.interrupts import held, once
 from autodist_core.kernel import Placement, inference, place
 from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.runtime import Condition, DistributedSession, LastingSession, Session
 from autodist_core.step.graph_item import GraphItem
-from autodist_core.strategy.compiler import CompiledStrategy, StrategyCompiler
+from autodist_core.strategy.compiler import CompiledStrategy
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.tracing import CapturedStep
@@ -28,8 +28,21 @@ from autodist_keras.training.compressor_state import CompressorState
 from autodist_keras.training.exclusive import claimed, in_own_thread, is_claimed
 from autodist_keras.training.state import State
 from autodist_keras.training.step_functions import StepFunction, on_batches, on_iterator, read_batch
+from autodist_keras.training.strategies import Strategies
 
 MODES = ("train", "test", "predict")
+
+
+@dataclass(frozen=True)
+class Running:
+    """What belongs to one session. The driver replaces it as a whole, so that a refusal leaves the old one as it was."""
+
+    functions: Mapping[str, StepFunction] = field(default_factory=dict)
+    """The step functions by mode."""
+    state: State | None = None
+    """The session and the model as one state; None until the first step is captured."""
+    trained: CompiledStrategy | None = None
+    """The strategy of the training; None in a session that trains nothing."""
 
 
 class Driver:
@@ -41,35 +54,32 @@ class Driver:
     def __init__(self, model: Any, settings: Settings) -> None:
         self.model = model
         self.settings = settings
-        self.fleet = self._new_fleet()
-        self.trained: CompiledStrategy | None = None
-        """The strategy of the training that is under way."""
-        self.state: State | None = None
-        self.functions: dict[str, StepFunction] = {}
+        self.fleet = _fleet(settings)
+        self.strategies = Strategies()
+        self._running = Running()
         self._compiled_as: checks.Identity | None = None
         self._compressors: CompressorState | None = None
 
     def change(self, settings: Settings) -> None:
         """Go on with other settings, in a new session, and on new machines where they are about machines."""
         self.require_idle()
+        moves = settings.of_the_cluster != self.settings.of_the_cluster
+        fleet, before = _fleet(settings) if moves else self.fleet, self.fleet
         with once():
             self._drop()
-        before, self.settings = self.settings, settings
-        if settings.of_the_cluster != before.of_the_cluster:
-            self.fleet.close()
-            self.fleet = self._new_fleet()
-
-    def _new_fleet(self) -> Fleet:
-        become_agent_unless_chief(self.settings.resource_spec)
-        return Fleet(*self.settings.of_the_cluster)
+        self.settings, self.strategies, self.fleet = settings, Strategies(), fleet
+        if moves:
+            before.close()
 
     def _drop(self) -> None:
         """Forget every captured step, and the session."""
-        if self.state is not None:
+        state = self.state
+        if state is not None:
             self._compressors = self.compressor_state()
-            self.state.release()
-            self.state.session.close()
-        self.functions, self.state, self.trained, self._compiled_as = {}, None, None, None
+        self._running, self._compiled_as = Running(), None
+        if state is not None:
+            state.release()
+            state.session.close()
 
     def close(self) -> None:
         """Free the devices and machines; the next call begins anew."""
@@ -79,6 +89,23 @@ class Driver:
                 self._drop()
             finally:
                 self.fleet.close()
+
+    # What runs ---------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State | None:
+        """The session and the model as one state, where a session is open."""
+        return self._running.state
+
+    @property
+    def trained(self) -> CompiledStrategy | None:
+        """The strategy of the training that is under way."""
+        return self._running.trained
+
+    @property
+    def functions(self) -> Mapping[str, StepFunction]:
+        """The step functions of the session, by mode."""
+        return self._running.functions
 
     # What is captured --------------------------------------------------------------------------------------------
 
@@ -98,8 +125,7 @@ class Driver:
 
     def compile_strategy(self, item: GraphItem) -> CompiledStrategy:
         """What the strategy says of a step on these devices."""
-        spec = self.settings.resource_spec
-        return StrategyCompiler(item, spec).compile(self.settings.strategy.build(item, spec))
+        return self.strategies.compiled(self.settings.strategy, item, self.settings.resource_spec)
 
     # What compressors keep ---------------------------------------------------------------------------------------
 
@@ -208,9 +234,10 @@ class Driver:
                     checks.optimizer(self.model)
                     checks.say_what_is_not_done(self.model, self.settings.resource_spec)
                 step = getattr(self.model, f"{mode}_step")
-                function = self.functions[mode] = StepFunction(
+                function = StepFunction(
                     self.model, step, mode == "predict", self._open, self.settings.fuses, self.settings.replicas == 1,
                 )
+                self._running = replace(self._running, functions={**self.functions, mode: function})
             run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
             object.__setattr__(self.model, f"{mode}_function", in_own_thread(self.model, run))
 
@@ -227,19 +254,34 @@ class Driver:
             checks.local_spec(spec)
         checks.batched(self.model, self.settings.replicas)
         if item.gradients and self.trained is None:
-            # A strategy that is refused here leaves everything as it was, so that the next call refuses it too.
-            trained = self.compile_strategy(item)
-            if self.state is not None:
-                self.state.pull_all()
-                self.state.release()
-                self.state.session.close()
-                self.functions = {"train": self.functions["train"]}
-            self.trained, self.state = trained, State(self._session(lambda: self._placement(item)))
-            before, self._compressors = self._compressors, None
-            self.set_compressor_state(before)
-        if self.state is None:
-            self.state = State(self._session(self._placement_without_training))
+            self._begin_training(item)
+        elif self.state is None:
+            self._running = replace(self._running, state=State(self._session(self._placement_without_training)))
+        assert self.state is not None
         return self.state
+
+    def _begin_training(self, item: GraphItem) -> None:
+        """Make a session for a training, and put it in the place of one that trains nothing.
+
+        Everything that can be refused comes first. Then nothing was changed, and the next call is refused too.
+        """
+        trained = self.compile_strategy(item)
+        session, before = self._session(lambda: self._placement(item)), self.state
+        try:
+            if self._compressors is not None:
+                session.load_kept(self._compressors.for_strategy(trained.id))
+            if before is not None:
+                before.pull_all()
+        except BaseException:
+            session.close()
+            raise
+        with held():
+            self._running = Running({"train": self.functions["train"]}, State(session), trained)
+            self._compressors = None
+            if before is not None:
+                before.release()
+        if before is not None:
+            before.session.close()
 
     def _session(self, placement: Callable[[], Placement]) -> Session:
         """A session here, or one over all nodes, which is made again where they are."""
@@ -253,13 +295,14 @@ class Driver:
 
     def _restart(self, error: NodeLostError) -> None:
         self.fleet.restart(error)
-        before, self.settings = self.settings, replace(self.settings, resource_spec=self.fleet.spec)
-        if self.trained is not None and self.captured is not None and self.fleet.spec is not before.resource_spec:
-            # Without the nodes that are gone the strategy is another one, and what its compressors keep is its own.
-            self.trained = self.compile_strategy(self.captured.item)
+        self.settings = replace(self.settings, resource_spec=self.fleet.spec)
 
     def _placement(self, item: GraphItem) -> Placement:
-        return place(item, self.compile_strategy(item), self.settings.share_memory, self._tasks)
+        strategy = self.compile_strategy(item)
+        if self.trained is not None:
+            # The machines are others than when the training began.
+            self._running = replace(self._running, trained=strategy)
+        return place(item, strategy, self.settings.share_memory, self._tasks)
 
     def _placement_without_training(self) -> Placement:
         return inference(checks.replicas(self.settings.resource_spec), self._tasks)
@@ -268,3 +311,9 @@ class Driver:
     def _tasks(self) -> Tasks:
         cluster = self.fleet.cluster
         return Tasks(cluster.job, cluster.addresses) if cluster is not None else Tasks()
+
+
+def _fleet(settings: Settings) -> Fleet:
+    """The machines that these settings name; a process that is not the chief becomes an agent here."""
+    become_agent_unless_chief(settings.resource_spec)
+    return Fleet(*settings.of_the_cluster)

@@ -155,8 +155,9 @@ class StepFunction:
         alike = alike and not (self._alone and known)
         specs = batch.specs if alike and self._alone else self.specs_for(batch, known)
         captured = self.capture(batch, specs)
-        self.captured = self.captured or captured
+        # What is refused here was never captured.
         self.state = self._open_session(captured.item)
+        self.captured = self.captured or captured
         step = self.state.session.add(captured.item, batch.total if alike else None)
         self.state.watch(captured.entries)
         self._known.setdefault(batch.signature, []).append((specs, step, captured.rebuild))

@@ -1,0 +1,49 @@
+"""The strategy of a model: built once, and handed on to the plan and to the training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.step.graph_item import GraphItem, Variable
+from autodist_core.strategy import Strategy, StrategyBuilder
+from autodist_core.strategy.compiler import CompiledStrategy, StrategyCompiler
+
+
+class Strategies:
+    """What a builder has built, for each set of devices and trainable variables.
+
+    A builder need not be deterministic. What `plan` has shown is what `fit` carries out.
+
+    >>> from autodist_core.strategy import PS
+    >>> class Counted(PS):
+    ...     built = 0
+    ...     def build(self, graph_item, resource_spec):
+    ...         self.built += 1
+    ...         return super().build(graph_item, resource_spec)
+    >>> strategies, builder, spec = Strategies(), Counted(), ResourceSpec.local(cpus=2)
+    >>> item = GraphItem((Variable("w", (3, 2), "float32"),))
+    >>> strategies.compiled(builder, item, spec) == strategies.compiled(builder, item, spec)
+    True
+    >>> builder.built
+    1
+    """
+
+    def __init__(self) -> None:
+        self._built: list[tuple[ResourceSpec, tuple[Variable, ...], Strategy]] = []
+
+    def compiled(self, builder: StrategyBuilder, item: GraphItem, spec: ResourceSpec) -> CompiledStrategy:
+        """What the strategy says of a step on these devices. One that is refused is not kept."""
+        compiler, variables = StrategyCompiler(item, spec), _trained(item)
+        for devices, known, strategy in self._built:
+            if devices is spec and known == variables:
+                return compiler.compile(strategy)
+        strategy = builder.build(item, spec)
+        compiled = compiler.compile(strategy)
+        self._built.append((spec, variables, strategy.copy()))
+        return compiled
+
+
+def _trained(item: GraphItem) -> tuple[Variable, ...]:
+    """What a strategy is built for: the variables that the step trains, whatever stands for them in its graph."""
+    return tuple(replace(variable, handle="") for variable in item.trainable_var_op_to_var.values())

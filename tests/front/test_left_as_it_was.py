@@ -1,0 +1,165 @@
+"""A call that is refused or interrupted leaves the model, the session and the settings as they were."""
+
+from __future__ import annotations
+
+import random
+import signal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError, StrategyError
+from autodist_core.strategy import PS, AllReduce, StrategyBuilder
+from tests.support.compare import assert_same, named
+from tests.support.distributed import distributed
+from tests.support.models import DENSE, dense_data
+from tests.support.training import seeded
+from tests.support.twins import QUIET, flat, run_plain, state
+
+
+def _compiled() -> keras.Model:
+    model = seeded(DENSE.build)
+    model.compile(**DENSE.compile_arguments("adam"))
+    return model
+
+
+def _evaluate(front):
+    data = dense_data()
+    return front.evaluate(data.x, data.y, verbose=0, return_dict=True)
+
+
+def _fit(front, **options):
+    data = dense_data()
+    return front.fit(data.x, data.y, **{**QUIET, "epochs": 2, **options}).history
+
+
+def test_a_refused_fit_leaves_the_session_of_an_evaluation():
+    model, data = _compiled(), dense_data()
+    strategy = AllReduce(compressor="HorovodCompressor")
+    with distributed(model, strategy=strategy, share_memory=True) as front:
+        before, evaluated, predicted = named(model.weights), _evaluate(front), front.predict(data.x, verbose=0)
+        for _ in range(2):
+            with pytest.raises(StrategyError, match="for which every replica needs its own copy"):
+                _fit(front)
+            assert _evaluate(front) == evaluated
+            np.testing.assert_array_equal(front.predict(data.x, verbose=0), predicted)
+        assert_same(before, named(model.weights), tolerance=0.0)
+        with pytest.raises(StrategyError, match="for which every replica needs its own copy"):
+            front.plan()
+        front.strategy = "PS"
+        assert "captures the step" in front.plan()
+        actual = flat({"result": [_fit(front)], "state": state(model)})
+    assert_same(run_plain(lambda plain, _: [_fit(plain)]), actual)
+
+
+REFUSED = {
+    "a strategy that is none": (lambda front: front.compile("sgd", "mse", strategy="PSS"), StrategyError),
+    "metrics that are none": (lambda front: front.compile("sgd", "mse", metrics=3), ValueError),
+    "a setting that is none": (lambda front: setattr(front, "share_memory", 3), StrategyError),
+    "ragged inputs": (lambda front: front.predict(_ragged(), verbose=0), CaptureError),
+    "ragged inputs of a fit": (lambda front: front.fit(_ragged(), shuffle=False, verbose=0), CaptureError),
+    "inputs with another last axis": (lambda front: front.evaluate(np.zeros((4, 9)), np.zeros((4, 1)), verbose=0),
+                                      ValueError),
+}  # fmt: skip
+
+
+def _ragged() -> tf.data.Dataset:
+    rows = tf.RaggedTensor.from_row_lengths(tf.zeros([7], "float64"), [5, 2])
+    return tf.data.Dataset.from_tensors((rows, tf.zeros([2, 1], "float64")))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_between_two_fits_counts_for_nothing(case: str):
+    call, error = REFUSED[case]
+    model = _compiled()
+    with distributed(model, strategy="PS") as front:
+        results = [_fit(front)]
+        with pytest.raises(error):
+            call(front)
+        assert type(front.strategy) is PS
+        assert type(model.optimizer) is keras.optimizers.Adam
+        results += [_evaluate(front), _fit(front, batch_size=5)]
+        actual = flat({"result": results, "state": state(model)})
+    expected = run_plain(lambda plain, _: [_fit(plain), _evaluate(plain), _fit(plain, batch_size=5)])
+    assert_same(expected, actual)
+
+
+class Interrupted(PS):
+    """During its first build, Ctrl-C is pressed."""
+
+    presses = 1
+
+    def build(self, graph_item, resource_spec):
+        if self.presses:
+            self.presses -= 1
+            signal.raise_signal(signal.SIGINT)
+        return super().build(graph_item, resource_spec)
+
+
+def test_ctrl_c_while_a_training_is_built():
+    model = _compiled()
+    with distributed(model, strategy=Interrupted()) as front:
+        evaluated = _evaluate(front)
+        with pytest.raises(KeyboardInterrupt):
+            _fit(front)
+        assert "captures the step" in front.plan()
+        assert _evaluate(front) == evaluated
+        actual = flat({"result": [_fit(front)], "state": state(model)})
+    assert_same(run_plain(lambda plain, _: [_fit(plain)]), actual)
+
+
+class Drawn(StrategyBuilder):
+    """Another strategy each time it is asked, whatever it was before."""
+
+    def __init__(self):
+        self.built = []
+
+    def build(self, graph_item, resource_spec):
+        chunks = random.SystemRandom().randrange(1, 2**31)
+        self.built.append(AllReduce(chunk_size=chunks, bucket_bytes=chunks).build(graph_item, resource_spec))
+        return self.built[-1]
+
+
+def test_a_strategy_is_built_once_for_the_plan_and_the_training():
+    builder, data, model = Drawn(), dense_data(), _compiled()
+    with distributed(model, strategy=builder) as front:
+        plan = front.plan(data.x, data.y)
+        _fit(front)
+        assert front.plan() == front.plan(data.x, data.y) == plan
+        _evaluate(front)
+        _fit(front, batch_size=5)
+        assert front.plan() == plan
+        assert len(builder.built) == 1
+        assert builder.built[0].id in plan
+        front.compile(**DENSE.compile_arguments("sgd"))
+        _fit(front)
+        assert len(builder.built) == 2
+        assert builder.built[1].id in front.plan()
+
+
+def test_a_plan_without_a_batch_is_of_the_strategy_that_trains():
+    builder = Drawn()
+    with distributed(_compiled(), strategy=builder) as front:
+        planned = front.plan().splitlines()[0]
+        _fit(front)
+        assert front.plan().splitlines()[0] == planned
+    assert len(builder.built) == 1
+
+
+class DrawsACompressor(Drawn):
+    """All-reduce with a compressor, whose state goes by the strategy's id."""
+
+    def build(self, graph_item, resource_spec):
+        chunks = random.SystemRandom().randrange(1, 2**31)
+        strategy = AllReduce(chunk_size=chunks, bucket_bytes=chunks, compressor="HorovodCompressorEF")
+        self.built.append(strategy.build(graph_item, resource_spec))
+        return self.built[-1]
+
+
+def test_what_compressors_kept_is_stored_under_the_id_of_the_strategy_that_ran():
+    builder = DrawsACompressor()
+    with distributed(_compiled(), strategy=builder) as front:
+        _fit(front)
+        assert [front.compressor_state().strategy] == [strategy.id for strategy in builder.built]
