@@ -254,7 +254,7 @@ class DistributedModel:
         captured, trained = self._driver.captured, self._driver.trained
         if captured is None or trained is None:
             return ()
-        return planning.explained(self.model, captured.item, trained)
+        return planning.explained(self.model, captured.item, trained, self._driver.settings.share_memory)
 
     # What compressors keep ---------------------------------------------------------------------------------------
 

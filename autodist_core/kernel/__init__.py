@@ -8,9 +8,10 @@ from __future__ import annotations
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel, run
 from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph, build
-from autodist_core.kernel.placement.placement import Placement, held_in_step, inference, kept_whole, place
+from autodist_core.kernel.placement.arrangement import Arrangement, arrange
+from autodist_core.kernel.placement.placement import Placement, inference, place
 
 __all__ = [
-    "PIPELINE", "DistributedGraph", "Draft", "Kernel", "Placement", "build", "held_in_step", "inference", "kept_whole",
+    "PIPELINE", "Arrangement", "DistributedGraph", "Draft", "Kernel", "Placement", "arrange", "build", "inference",
     "place", "run",
 ]  # fmt: skip

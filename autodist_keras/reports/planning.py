@@ -8,8 +8,7 @@ from typing import Any
 
 import keras
 
-from autodist_core.kernel import held_in_step, kept_whole
-from autodist_core.kernel.placement.shared_memory import memories, shares_memory
+from autodist_core.kernel import arrange
 from autodist_core.plan import notes, table
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -40,21 +39,16 @@ def plan(
     remarks: Iterable[str],
 ) -> str:
     """The table for a step, captured or assumed, and the notes; `remarks` are for several replicas only."""
-    shares = shares_memory(strategy, share_memory)
-    lines = []
+    arranged = arrange(item, strategy, share_memory)
+    strategy, shares, lines = arranged.strategy, arranged.shares_memory, []
     if shares:
         lines.append(
             "the replicas share one copy of the weights: nothing travels or is split (share_memory=False: as the "
             "strategy has it)"
         )
-    else:
-        whole = kept_whole(item, strategy) if item.gradients else {}
-        lines += [f"{name} stays whole: {why} needs all of it" for name, why in whole.items()]
-        strategy = _carried_out(item, strategy, whole)
-        if len(set(memories(strategy, share_memory))) < len(strategy.replicas):
-            lines.append(
-                "the replicas of a machine share one copy of the weights (share_memory=False: each has its own)"
-            )
+    lines += [f"{name} stays whole: {why} needs all of it" for name, why in arranged.whole.items()]
+    if arranged.shares_by_machine:
+        lines.append("the replicas of a machine share one copy of the weights (share_memory=False: each has its own)")
     if not item.gradients:
         lines.append(
             "without a batch it is not known which gradients are sparse (taken to be: those of Embedding layers) and "
@@ -76,14 +70,12 @@ def plan(
     return table(strategy, item, shares) + "".join(f"\n  note: {line}" for line in lines)
 
 
-def explained(model: Any, item: GraphItem, strategy: CompiledStrategy) -> tuple[str, ...]:
+def explained(
+    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None
+) -> tuple[str, ...]:
     """Those of the plan's notes that explain other numbers than one device's."""
-    found = notes(_carried_out(item, strategy, kept_whole(item, strategy)))
+    found = notes(arrange(item, strategy, share_memory).strategy)
     return (*(note for note in found if note.startswith(_INEXACT)), *_of_each_replica(model, item, strategy))
-
-
-def _carried_out(item: GraphItem, strategy: CompiledStrategy, whole: Iterable[str]) -> CompiledStrategy:
-    return strategy.carried_out(whole, held_in_step(item, strategy) if item.gradients else "")
 
 
 def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) -> Iterator[str]:

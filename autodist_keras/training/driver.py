@@ -35,7 +35,7 @@ MODES = ("train", "test", "predict")
 
 @dataclass(frozen=True)
 class Running:
-    """What belongs to one session. The driver replaces it as a whole, so that a refusal leaves the old one as it was."""
+    """What belongs to one session. The driver replaces all of it at once: a refusal leaves the old one as it was."""
 
     functions: Mapping[str, StepFunction] = field(default_factory=dict)
     """The step functions by mode."""

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 
 from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.partitioner import VariablePartitioner
+from autodist_core.kernel.placement.arrangement import Arrangement, arrange, optimizer_state
 from autodist_core.kernel.placement.devices import Tasks, host_of
-from autodist_core.kernel.placement.shared_memory import memories, shares_memory
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan, drifting
@@ -175,32 +175,22 @@ def place(
 ) -> Placement:
     """Decide where the variables of a captured training step live; `share_memory=None` leaves it to the strategy."""
     tasks = tasks or Tasks()
-    replicas = _replicas(strategy.replicas, tasks)
-    leads = memories(strategy, share_memory)
-    shared = shares_memory(strategy, share_memory)
-    # In one memory there is one copy and one update of a variable, and nothing to split.
-    partitioner = VariablePartitioner() if shared else VariablePartitioner.of(item, _on_servers(strategy))
+    arranged = arrange(item, strategy, share_memory)
+    replicas, partitioner = _replicas(strategy.replicas, tasks), arranged.partitioner
     split = partitioner.apply(item)
     captured, parts = StepIndex(split), _parts(split)
-    plans = {plan.variable.name: plan for plan in strategy.variables}
-    plans |= {name: plans[name].whole for name in partitioner.whole}
+    plans = {plan.variable.name: plan for plan in arranged.strategy.variables}
     plans |= _plans_of_parts(split, partitioner)
     family = {name: name for name in captured.trained} | slots(captured)
-    optimizer_state = frozenset(
-        v.name for v in split.variables
-        if v.name not in family and v.name not in parts
-        and (v.name in captured.written_by_update or v.kind == "optimizer")
-    )
+    every_owners = optimizer_state(captured) - parts.keys()
     mirrored = frozenset(captured.trained) | (captured.read_by_compute & frozenset(family))
-    if shared:
+    if arranged.shares_memory:
         memory = Owner(MEMORY, replicas[0].device, frozenset(family))
         return Placement(
-            replicas, (memory,), plans, dict.fromkeys(family, MEMORY), optimizer_state, mirrored=mirrored, tasks=tasks
+            replicas, (memory,), plans, dict.fromkeys(family, MEMORY), every_owners, mirrored=mirrored, tasks=tasks
         )
     reduced = frozenset(name for name, head in family.items() if isinstance(plans[head].synchronizer, AllReducePlan))
-    if captured.written_by_compute & (frozenset(family) | optimizer_state):
-        # What each replica writes in its own way is not one copy.
-        leads = tuple(range(len(replicas)))
+    leads = arranged.memories
     owners = [Owner(r.prefix, r.device, reduced, r.index) for r in replicas if leads[r.index] == r.index]
     owner_of = dict.fromkeys(reduced, replicas[0].prefix)
     served: dict[str, list[str]] = {}
@@ -213,23 +203,10 @@ def place(
         owners.append(Owner(label, tasks.device(destination), frozenset(names)))
         owner_of.update(dict.fromkeys(names, label))
     return Placement(
-        replicas, tuple(owners), plans, owner_of, optimizer_state, _remote_rows(captured, plans), partitioner,
-        parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle), _loose(item, strategy),
+        replicas, tuple(owners), plans, owner_of, every_owners, _remote_rows(captured, plans), partitioner,
+        parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle), _loose(arranged),
         mirrored, tasks, leads,
     )
-
-
-def kept_whole(item: GraphItem, strategy: CompiledStrategy) -> Mapping[str, str]:
-    """Variables that the strategy splits and the step needs whole, and the operation that does."""
-    return VariablePartitioner.of(item, _on_servers(strategy)).whole
-
-
-def _on_servers(strategy: CompiledStrategy) -> list[VariablePlan]:
-    """Plans with a shard on a server. Shards that are all reduced travel apart, and are updated as one."""
-    return [
-        plan for plan in strategy.variables
-        if any(isinstance(shard.synchronizer, PSPlan) for shard in plan.shards) and len(plan.shards) > 1
-    ]
 
 
 def _plans_of_parts(split: GraphItem, partitioner: VariablePartitioner) -> dict[str, VariablePlan]:
@@ -260,18 +237,7 @@ def _parts(split: GraphItem) -> dict[str, tuple[Variable, ...]]:
     return found
 
 
-def held_in_step(item: GraphItem, strategy: CompiledStrategy) -> str:
-    """Why replicas that the strategy lets drift apart cannot in this step; empty where nothing keeps them."""
-    if drifting(strategy) is None:
-        return ""
-    if len({gradient.occurrence for gradient in item.gradients}) > 1:
-        return "the step updates several times, each time on what the last one gave"
-    if item.cross_replica_sums:
-        return "the step adds something up over all replicas (masked or weighted losses, synchronized statistics)"
-    return ""
-
-
-def _loose(item: GraphItem, strategy: CompiledStrategy) -> Loose | None:
+def _loose(arranged: Arrangement) -> Loose | None:
     """How far replicas may drift apart, where nothing in the step or the strategy keeps them together."""
-    apart = drifting(strategy)
-    return Loose(apart.staleness) if apart and not held_in_step(item, strategy) else None
+    apart = drifting(arranged.strategy)
+    return Loose(apart.staleness) if apart and arranged.drifts else None

@@ -1,0 +1,107 @@
+"""How one step carries a strategy out: the decisions that the plan prints and that `place` follows.
+
+In: a captured step, a compiled strategy and the setting `share_memory`. Out: an `Arrangement`, which says which
+replicas compute on one copy, which variables are split or stay whole, and whether replicas may drift apart. A step that
+is not captured yet has no gradients; then nothing is known of what it needs whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autodist_core.kernel.analysis.ownership import slots
+from autodist_core.kernel.partitioner import VariablePartitioner
+from autodist_core.kernel.placement.shared_memory import memories
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import StepIndex
+from autodist_core.strategy.compiler import CompiledStrategy, PSPlan, VariablePlan, drifting
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A strategy as a step carries it out."""
+
+    strategy: CompiledStrategy
+    """The strategy, with the variables whole that cannot be split, and with what keeps the replicas in step."""
+    memories: tuple[int, ...]
+    """For each replica the one on whose copies it computes: itself where it has its own."""
+    partitioner: VariablePartitioner
+    """What splits the variables that are split."""
+
+    @property
+    def whole(self) -> Mapping[str, str]:
+        """Variables that the strategy splits and the step needs whole, and the operation that does."""
+        return self.partitioner.whole
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether all replicas compute on one copy of the weights."""
+        return len(self.memories) > 1 and set(self.memories) == {0}
+
+    @property
+    def shares_by_machine(self) -> bool:
+        """Whether some replicas compute on one copy of the weights, but not all."""
+        return not self.shares_memory and len(set(self.memories)) < len(self.memories)
+
+    @property
+    def drifts(self) -> bool:
+        """Whether replicas do not wait for each other."""
+        return not self.strategy.held and drifting(self.strategy) is not None
+
+
+def arrange(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None = None) -> Arrangement:
+    """Decide how a step carries a strategy out; `share_memory=None` leaves it to the strategy.
+
+    >>> from autodist_core import ResourceSpec, StrategyCompiler
+    >>> from autodist_core.step.graph_item import Variable
+    >>> from autodist_core.strategy import PS
+    >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=2)
+    >>> strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
+    >>> [arrange(item, strategy, asked).shares_memory for asked in (None, True, False)]
+    [True, True, False]
+    """
+    found = memories(strategy, share_memory)
+    if not item.gradients or (len(found) > 1 and set(found) == {0}):
+        # In one memory there is one copy and one update of a variable, and nothing to split.
+        return Arrangement(strategy, found, VariablePartitioner())
+    if len(set(found)) < len(found) and _compute_writes_what_updates_write(item):
+        # What each replica writes in its own way is not one copy.
+        found = tuple(range(len(found)))
+    partitioner = VariablePartitioner.of(item, _on_servers(strategy))
+    whole = strategy.carried_out(partitioner.whole, "")
+    return Arrangement(whole.carried_out((), _held_in_step(item, whole)), found, partitioner)
+
+
+def optimizer_state(captured: StepIndex) -> frozenset[str]:
+    """State of the optimizer that belongs to no single variable, which every owner has a copy of."""
+    family = captured.trained.keys() | slots(captured).keys()
+    return frozenset(
+        variable.name for variable in captured.item.variables
+        if variable.name not in family and (variable.name in captured.written_by_update or variable.kind == "optimizer")
+    )
+
+
+def _compute_writes_what_updates_write(item: GraphItem) -> bool:
+    captured = StepIndex(item)
+    family = captured.trained.keys() | slots(captured).keys()
+    return bool(captured.written_by_compute & (family | optimizer_state(captured)))
+
+
+def _on_servers(strategy: CompiledStrategy) -> list[VariablePlan]:
+    """Plans with a shard on a server. Shards that are all reduced travel apart, and are updated as one."""
+    return [
+        plan for plan in strategy.variables
+        if any(isinstance(shard.synchronizer, PSPlan) for shard in plan.shards) and len(plan.shards) > 1
+    ]
+
+
+def _held_in_step(item: GraphItem, strategy: CompiledStrategy) -> str:
+    """Why replicas that the strategy lets drift apart cannot in this step; empty where nothing keeps them."""
+    if drifting(strategy) is None:
+        return ""
+    if len({gradient.occurrence for gradient in item.gradients}) > 1:
+        return "the step updates several times, each time on what the last one gave"
+    if item.cross_replica_sums:
+        return "the step adds something up over all replicas (masked or weighted losses, synchronized statistics)"
+    return ""

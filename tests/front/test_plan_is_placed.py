@@ -1,0 +1,165 @@
+"""What a plan prints is what the kernels place: one decision for both."""
+
+from __future__ import annotations
+
+import re
+from contextlib import nullcontext, suppress
+
+import keras
+import pytest
+
+from autodist_core import ResourceSpec
+from autodist_core.errors import StrategyError
+from autodist_core.kernel import Placement, place
+from autodist_core.kernel.placement.devices import Tasks
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, StrategyBuilder
+from autodist_core.strategy.compiler import StrategyCompiler
+from autodist_keras import DistributedModel
+from autodist_keras.capture.tracing import Captured
+from autodist_keras.reports import planning
+from tests.support.distributed import BUILDERS, HAND_WRITTEN, builder_named
+from tests.support.models import BY_NAME
+from tests.support.steps import OwnStep
+from tests.support.strategies import HandWritten, serve
+from tests.support.training import seeded
+
+ONE = ResourceSpec.local(cpus=3)
+TWO = ResourceSpec({
+    "nodes": [{"address": "10.0.0.1", "chief": True, "cpus": [0, 1]}, {"address": "10.0.0.2", "cpus": [0]}],
+    "ssh": {"username": "ubuntu"},
+})  # fmt: skip
+GPUS = ResourceSpec({"nodes": [{"address": "localhost", "gpus": [0, 1]}]})
+SPECS = {"one machine": ONE, "two machines": TWO, "gpus": GPUS}
+OTHERS = {
+    "stale": lambda: PSLoadBalancing(staleness=2), "asynchronous": lambda: PartitionedPS(sync=False),
+    "proxies": lambda: PS(local_proxy_variable=True),
+}  # fmt: skip
+MODELS = [("dense", "adam"), ("dense", "adafactor"), ("embedding", "sgd"), ("adversarial", "adam")]
+
+
+def _builder(name: str):
+    return OTHERS[name]() if name in OTHERS else builder_named(name)
+
+
+def _captured(model: keras.Model, data) -> Captured:
+    with DistributedModel(model, ONE) as front:
+        return front._driver.captured_for((data.x, data.y))
+
+
+def _said_of(placement: Placement, name: str) -> str:
+    """Where the kernels put a variable, in the words of a plan."""
+    if placement.shares_memory:
+        return "in shared memory"
+    places = []
+    for part in [part.name for part in placement.parts.get(name, ())] or [name]:
+        owner = placement.owner(placement.owner_of[part])
+        synchronizer = placement.plans[part].synchronizer
+        assert (owner.replica is None) == str(synchronizer).startswith("ps(")
+        places.append(str(synchronizer))
+    return " + ".join(places)
+
+
+def _printed(text: str, pieces: int) -> str:
+    """Where a plan says that a variable is, one place for each piece."""
+    text = re.sub(r"^split\(.*?\) ", "", text)
+    if text.startswith("ps(") and " + " not in text:
+        inside = text.removeprefix("ps(").removesuffix(")").split(", ")
+        places = [part for part in inside if "=" not in part and ":" in part]
+        options = [part for part in inside if part not in places]
+        assert len(places) == pieces
+        return " + ".join(f"ps({', '.join([place, *options])})" for place in places)
+    return text
+
+
+def _assert_printed_is_placed(
+    model: keras.Model, item: GraphItem, spec: ResourceSpec, builder: StrategyBuilder, share_memory: bool | None
+) -> Placement:
+    strategy = StrategyCompiler(item, spec).compile(builder.build(item, spec))
+    addresses = tuple(node.address for node in spec.nodes)
+    placement = place(item, strategy, share_memory, Tasks("run", addresses) if len(addresses) > 1 else Tasks())
+    plan = planning.plan(model, item, strategy, share_memory, True, ())
+    rows = [re.split(r" : |  +", line.strip()) for line in plan.splitlines() if " : " in line]
+    parts = {part.name for each in placement.parts.values() for part in each}
+    assert {row[0] for row in rows} == placement.plans.keys() - parts
+    for name, _, text, *_ in rows:
+        pieces = len(placement.parts.get(name, ())) or 1
+        assert _printed(text, pieces) == _said_of(placement, name), (name, text)
+        assert (f"note: {name} stays whole" in plan) == (name in placement.partitioner.whole)
+    copies = {placement.lead(replica).index for replica in placement.replicas}
+    assert ("the replicas share one copy" in plan) == placement.shares_memory
+    by_machine = not placement.shares_memory and len(copies) < len(placement.replicas)
+    assert ("the replicas of a machine share one copy" in plan) == by_machine
+    apart = "lets a replica compute on" in plan or "asynchronous updates" in plan
+    assert apart == (placement.loose is not None)
+    return placement
+
+
+@pytest.mark.parametrize("name, optimizer", MODELS)
+def test_what_is_printed_is_placed(name: str, optimizer: str):
+    reference = BY_NAME[name]
+    model = seeded(reference.build)
+    model.compile(**reference.compile_arguments(optimizer))
+    item = _captured(model, reference.data()).item
+    for spec in SPECS.values():
+        for builder in [*BUILDERS, *HAND_WRITTEN, *OTHERS]:
+            for share_memory in (None, True, False):
+                with suppress(StrategyError):
+                    _assert_printed_is_placed(model, item, spec, _builder(builder), share_memory)
+        with pytest.raises(StrategyError, match="share_memory=True") if spec is not GPUS else nullcontext():
+            _assert_printed_is_placed(model, item, spec, PSLoadBalancing(staleness=2), True)
+
+
+class Shadowed(OwnStep):
+    """Keeps a copy of its first kernel, which the optimizer writes and the step halves."""
+
+    def __init__(self):
+        super().__init__(name="shadowed")
+        self.shadow = self.add_weight(shape=(5, 6), trainable=False, name="shadow")
+
+    def train_step(self, data):
+        self.shadow.assign(self.shadow * 0.5)
+        return super().train_step(data)
+
+
+class Follows(keras.optimizers.SGD):
+    """Lets the copy follow."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate)
+        shadow = self.model().shadow
+        if variable.shape == shadow.shape:
+            shadow.assign(shadow + variable)
+
+
+def test_a_plan_says_that_nothing_is_shared_where_each_replica_writes_a_slot():
+    reference = BY_NAME["dense"]
+    data, model = reference.data(), seeded(Shadowed)
+    optimizer = Follows(0.1)
+    optimizer.model = lambda: model
+    model.compile(optimizer, jit_compile=False)
+    placement = _assert_printed_is_placed(model, _captured(model, data).item, TWO, AllReduce(), None)
+    assert [placement.lead(replica).index for replica in placement.replicas] == [0, 1, 2]
+
+
+class HalfAServers(HandWritten):
+    """The first shard of each matrix on an asynchronous server, the other one reduced."""
+
+    def decide(self, index, node, variable, servers):
+        if len(variable.shape) != 2:
+            serve(node, servers[0])
+            node.PSSynchronizer.sync = False
+            return
+        node.partitioner = "2,1"
+        for _ in range(2):
+            node.part_config.add()
+        node.part_config[0].PSSynchronizer.reduction_destination = servers[0]
+        node.part_config[1].AllReduceSynchronizer.group = 0
+
+
+def test_a_plan_says_that_replicas_drift_where_what_kept_them_stays_whole():
+    reference = BY_NAME["dense"]
+    data, model = reference.data(), seeded(reference.build)
+    model.compile(**reference.compile_arguments("adafactor"))
+    placement = _assert_printed_is_placed(model, _captured(model, data).item, ONE, HalfAServers(), False)
+    assert placement.loose is not None
