@@ -23,7 +23,7 @@ from autodist_keras.capture.losses import said_of_own
 from autodist_keras.reports import planning
 from autodist_keras.reports.verify import verify
 from autodist_keras.settings import SETTINGS, Settings, refuse_misspelt
-from autodist_keras.training.batches import first_batch
+from autodist_keras.training.batches import first_batches
 from autodist_keras.training.compressor_state import CompressorState
 from autodist_keras.training.driver import Driver
 
@@ -220,33 +220,37 @@ class DistributedModel:
 
     # Planning ----------------------------------------------------------------------------------------------------
 
-    def plan(self, x: Any = ..., y: Any = None, sample_weight: Any = None) -> str:
+    def plan(self, x: Any = ..., y: Any = None, sample_weight: Any = None, class_weight: Any = None) -> str:
         """The table of what is done with each variable, before anything runs.
 
         Without data, the model must be built and the tables of Embedding layers are taken to be sparse; with a batch
-        (`plan(x, y)`) or after a `fit`, the captured step says which gradients are.
+        (`plan(x, y)`) or after a `fit`, the captured step says which gradients are. Data may have any form that `fit`
+        takes. Arrays are one batch; of what comes in batches the first counts, and a generator does not give it again.
         """
         driver, settings = self._driver, self._driver.settings
         checks.batched(self.model, settings.replicas)
         if x is ...:
             captured = driver.captured
         else:
-            captured = driver.captured_for(first_batch("plan", self.model, x, y, sample_weight))
+            batches = first_batches("plan", self.model, driver, x, y, sample_weight, class_weight)
+            captured = driver.captured_for(batches[0])
         item = captured.item if captured else planning.assumed_item(self.model)
         remarks = captured.remarks if captured else said_of_own(self.model)
         return planning.plan(
             self.model, item, driver.compile_strategy(item), settings.share_memory, settings.fuses, remarks
         )
 
-    def verify(self, x: Any, y: Any = None, steps: int = 3) -> str:
+    def verify(
+        self, x: Any, y: Any = None, steps: int = 3, sample_weight: Any = None, class_weight: Any = None
+    ) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
 
-        Takes the arrays of one batch, which every step trains on, or a dataset, of which each step takes a batch. The
-        model's state is as before afterwards. Returns a table; raises a ValueError if variables differ by more than
+        Data may have any form that `fit` takes. Arrays are one batch, which every step trains on; of what comes in
+        batches, each step takes one. The model's state is as before afterwards. Returns a table; raises a ValueError if variables differ by more than
         rounding and nothing in the plan explains it. What does (a lossy strategy, batch statistics or random numbers of
         each replica's own) stands below the table.
         """
-        return verify(self, x, y, steps)
+        return verify(self, x, y, steps, sample_weight, class_weight)
 
     @property
     def inexact(self) -> tuple[str, ...]:

@@ -2,53 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import keras
 import numpy as np
-import tensorflow as tf
 
+from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.tracing import optimizers_of
 from autodist_keras.capture.variables import Entry, ModelVariables
-from autodist_keras.training.batches import first_batch, is_dataset, require_arrays, taken
+from autodist_keras.training.batches import first_batches
 from autodist_keras.training.exclusive import claimed
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-1}
+_COMPARED = ("model", "optimizer", "seed")
+"""The kinds of variables that the table compares; what metrics count is put back all the same."""
 _UNEXPLAINED = (
     "Nothing in the plan explains it. If no layer or loss of the model mixes the examples of a batch (a mean over the "
     "batch axis, say) or takes rows by their position, it is a defect worth reporting."
 )
 
 
-def verify(distributed: Any, x: Any, y: Any, steps: int) -> str:
+def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = None, class_weight: Any = None) -> str:
     """Train `steps` steps both ways from the model's state, restore it, and return a table of differences.
 
     Raises a ValueError naming the variables that differ by more than rounding, where no note of the plan says why.
     """
     model, driver = distributed.model, distributed._driver
     driver.require_idle("verify")
-    data = _same_each_time(x, y, steps)
-    first = first_batch("verify", model, data)
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ValueError(f"verify(steps={steps!r}): expected a whole number of steps, at least 1.")
+    batches = first_batches("verify", model, driver, x, y, sample_weight, class_weight, steps)
     with claimed(model, driver):
         # Creates what is still missing of model and optimizers, so that both ways start from one complete state.
-        captured = driver.captured_for(first)
-        entries = _entries(model)
+        captured = driver.captured_for(batches[0])
+        entries = ModelVariables(model, optimizers_of(model)).entries
         start, compressors = _values(entries), distributed.compressor_state()
         try:
-            # Keras's own `fit`, whatever a person put in its place.
-            type(model).fit(model, data, shuffle=False, verbose=0)
+            with hook(model, "train_function", None):
+                # Keras's own function, whatever a person put in its place.
+                _train(model, partial(type(model).make_train_function, model), batches)
             alone = _values(entries)
         finally:
             _restore(entries, start)
     try:
-        distributed.fit(data, shuffle=False, verbose=0)
+        with driver.running():
+            _train(model, model.make_train_function, batches)
         together = _values(entries)
     finally:
         _restore(entries, start)
         distributed.set_compressor_state(compressors)
     explanation = Explanation(distributed.inexact, captured.remarks)
-    return _table(entries, alone, together, min(steps, len(data)), explanation)
+    compared = tuple(entry for entry in entries if entry.spec.kind in _COMPARED)
+    return _table(compared, alone, together, len(batches), explanation)
+
+
+def _train(model: Any, make_train_function: Callable[..., Any], batches: list[Any]) -> None:
+    """Train on batches as they are, by the function that Keras's loop would call."""
+    make_train_function(force=True)
+    feed = iter(batches)
+    for _ in range(0, len(batches), model.steps_per_execution):
+        model.train_function(feed)
 
 
 @dataclass(frozen=True)
@@ -59,39 +74,6 @@ class Explanation:
     """Why it gives other numbers, whatever the model does."""
     remarks: tuple[str, ...]
     """What the model may do that gives other numbers."""
-
-
-class _Kept(keras.utils.PyDataset):
-    """Batches that are the same whenever they are asked for."""
-
-    def __init__(self, batches: list[Any]) -> None:
-        super().__init__()
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._batches[index]
-
-
-def _same_each_time(x: Any, y: Any, steps: Any) -> Any:
-    """The data of `steps` steps, in the form of which `fit` hands the same structure to a training step."""
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        raise ValueError(f"verify(steps={steps!r}): expected a whole number of steps, at least 1.")
-    if is_dataset(x):
-        batches = taken("verify", x, y, count=steps)
-        if not isinstance(x, tf.data.Dataset):
-            return _Kept(batches)
-        kept = tf.data.Dataset.from_generator(lambda: batches, output_signature=x.element_spec)
-        return kept.apply(tf.data.experimental.assert_cardinality(len(batches)))
-    require_arrays("verify", x, y)
-    return tf.data.Dataset.from_tensors(keras.utils.pack_x_y_sample_weight(x, y)).repeat(steps)
-
-
-def _entries(model: Any) -> tuple[Entry, ...]:
-    found = ModelVariables(model, optimizers_of(model)).entries
-    return tuple(entry for entry in found if entry.spec.kind in ("model", "optimizer", "seed"))
 
 
 def _values(entries: tuple[Entry, ...]) -> dict[str, np.ndarray]:

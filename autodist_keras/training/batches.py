@@ -1,74 +1,146 @@
-"""Batches of what a person hands over, as `train_step` gets them."""
+"""Batches of what a person hands over, as `fit` hands them to `train_step`.
+
+There is one way from data to batches: Keras's own `fit`. It is run with a train function that keeps what it is given
+and trains nothing. So `plan` and `verify` take every form of data that `fit` takes, and see the same structures.
+"""
 
 from __future__ import annotations
 
+import types
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from autodist_keras import checks
+from autodist_keras.capture.hooks import hook
+from autodist_keras.training.exclusive import claimed
+from autodist_keras.training.step_functions import feed_of
 
-def first_batch(whose: str, model: Any, *data: Any) -> Any:
-    """The first batch of a dataset, or arrays as one; a batch that lacks the targets that a loss needs is refused.
+_SOURCES = (tf.data.Dataset, keras.utils.PyDataset, types.GeneratorType)
+_UNKNOWN = "Unrecognized data type"
+"""How Keras's error begins for data that `fit` does not take."""
+_EPOCHS = 2**31
+"""More than any initial epoch that a callback may have left on the model."""
+
+
+class _EnoughError(Exception):
+    """Ends a `fit` that was begun for its first batches."""
+
+
+def first_batches(
+    whose: str, model: Any, owner: Any, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None,
+    count: int = 1,
+) -> list[Any]:
+    """The first batches of data, at most `count`. Arrays are one batch, of which each is a copy.
+
+    A generator is asked for two batches at least, and does not give them again. A batch without the targets that a loss
+    needs is refused.
 
     >>> import numpy as np
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
     >>> x, y = np.zeros((8, 3)), np.ones((8, 1))
-    >>> [part.shape for part in first_batch("plan", model, x, y)]
-    [(8, 3), (8, 1)]
-    >>> [part.shape for part in first_batch("plan", model, tf.data.Dataset.from_tensor_slices((x, y)).batch(4))]
-    [TensorShape([4, 3]), TensorShape([4, 1])]
+    >>> [[part.shape for part in batch] for batch in first_batches("plan", model, None, x, y)]
+    [[TensorShape([8, 3]), TensorShape([8, 1])]]
+    >>> dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(5)
+    >>> [[part.shape for part in batch] for batch in first_batches("verify", model, None, dataset, count=3)]
+    [[TensorShape([5, 3]), TensorShape([5, 1])], [TensorShape([3, 3]), TensorShape([3, 1])]]
     """
-    if is_dataset(data[0]):
-        batch = taken(whose, *data, count=1)[0]
-    else:
-        require_arrays(whose, *data)
-        batch = keras.utils.pack_x_y_sample_weight(*data)
-    _require_targets(whose, model, batch)
-    return batch
+    checks.compiled(model)
+    checks.optimizer(model)
+    rows = _rows_of_arrays(whose, x, y, sample_weight)
+    arguments = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight, "batch_size": rows}
+    given = {name: value for name, value in arguments.items() if value is not None}
+    try:
+        found = _collected(model, owner, x, given, 1 if rows else count)
+    except ValueError as error:
+        if not str(error).startswith(_UNKNOWN):
+            raise
+        raise _no_data(whose, x, y) from None
+    if not found:
+        raise ValueError(f"{whose}(x): the {_kind(x)} has no batches; at least 1 is needed.")
+    _require_targets(whose, model, found[0])
+    return found * count if rows else found
 
 
-def is_dataset(data: Any) -> bool:
-    """Whether data comes in batches, targets included."""
-    return isinstance(data, tf.data.Dataset | keras.utils.PyDataset)
+def _collected(model: Any, owner: Any, x: Any, given: dict[str, Any], count: int) -> list[Any]:
+    """Run Keras's own `fit` until it has handed over so many batches; the model stays as it was."""
+    found: list[Any] = []
+
+    def collect(iterator: Any) -> Any:
+        if len(found) >= count:
+            raise _EnoughError
+        fetch: Callable[[], Any] = feed_of(iterator).fetch
+        while len(found) < count:
+            try:
+                found.append(fetch())
+            except (StopIteration, tf.errors.OutOfRangeError):
+                break
+        # Keras ends what works for the data at the end of the data, and then asks for the metrics.
+        raise StopIteration
+
+    def make(force: bool = False) -> None:
+        del force
+        vars(model)["train_function"] = collect
+
+    def enough(*_: Any) -> Any:
+        raise _EnoughError
+
+    with ExitStack() as ending:
+        ending.enter_context(claimed(model, owner))
+        ending.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "Your input ran out of data")
+        warnings.filterwarnings("ignore", "Limiting epochs to")
+        for name in ("train_function", "history"):
+            ending.enter_context(hook(model, name, vars(model).get(name)))
+        ending.enter_context(hook(model, "stop_training", False))
+        ending.enter_context(hook(model, "make_train_function", make))
+        ending.enter_context(hook(model, "reset_metrics", lambda: None))
+        ending.enter_context(hook(model, "get_metrics_result", enough))
+        with suppress(_EnoughError):
+            type(model).fit(model, x, **given, epochs=_EPOCHS, shuffle=False, verbose=0)
+    return found
 
 
-def taken(whose: str, dataset: Any, *besides: Any, count: int) -> list[Any]:
-    """The first batches of a dataset, `count` or as many as it has; what is given besides is refused.
+def _rows_of_arrays(whose: str, x: Any, y: Any, sample_weight: Any) -> int | None:
+    """How many examples arrays have, and None for what comes in batches; examples and no targets beside are required.
 
-    >>> dataset = tf.data.Dataset.range(6).batch(2)
-    >>> [batch.numpy().tolist() for batch in taken("verify", dataset, count=2)]
-    [[0, 1], [2, 3]]
-    """
-    kind = "tf.data.Dataset" if isinstance(dataset, tf.data.Dataset) else type(dataset).__name__
-    if any(part is not None for part in besides):
-        raise ValueError(f"{whose}(x, y): targets come with the batches of a {kind}; leave y out.")
-    if isinstance(dataset, tf.data.Dataset):
-        batches = list(dataset.take(count))
-    else:
-        there = dataset.num_batches
-        batches = [dataset[index] for index in range(count if there is None else min(count, there))]
-    if not batches:
-        raise ValueError(f"{whose}(x): the {kind} has no batches; at least 1 is needed.")
-    return batches
-
-
-def require_arrays(whose: str, x: Any, y: Any = None, *others: Any) -> None:
-    """Raise unless this is one batch: arrays, and examples in them.
-
-    >>> require_arrays("plan", iter([]))
+    >>> import numpy as np
+    >>> _rows_of_arrays("plan", [np.zeros((4, 2)), np.zeros((4, 3))], None, None)
+    4
+    >>> _rows_of_arrays("plan", np.zeros((0, 2)), None, None)
     Traceback (most recent call last):
-    TypeError: plan(x, y): expected the arrays of one batch, a tf.data.Dataset or a keras.utils.PyDataset. Received: x
-        of type list_iterator, y of type NoneType.
+    ValueError: plan(x, y): the batch has no examples; at least 1 is needed.
     """
-    leaves = [leaf for leaf in keras.tree.flatten((x, y, others)) if leaf is not None]
-    if x is None or not all(hasattr(leaf, "shape") for leaf in leaves):
-        raise TypeError(
-            f"{whose}(x, y): expected the arrays of one batch, a tf.data.Dataset or a keras.utils.PyDataset. "
-            f"Received: x of type {type(x).__name__}, y of type {type(y).__name__}."
-        )
-    if any(0 in leaf.shape[:1] for leaf in leaves):
+    if x is None:
+        raise _no_data(whose, x, y)
+    if isinstance(x, _SOURCES):
+        if y is not None or sample_weight is not None:
+            raise ValueError(f"{whose}(x, y): targets come with the batches of a {_kind(x)}; leave y out.")
+        return None
+    leaves = [leaf for leaf in keras.tree.flatten((x, y, sample_weight)) if leaf is not None]
+    shapes = [leaf.shape for leaf in leaves if hasattr(leaf, "shape") and len(leaf.shape) > 0]
+    if not shapes or len(shapes) < len(leaves):
+        return None
+    if any(shape[0] == 0 for shape in shapes):
         raise ValueError(f"{whose}(x, y): the batch has no examples; at least 1 is needed.")
+    return int(shapes[0][0])
+
+
+def _kind(x: Any) -> str:
+    return "tf.data.Dataset" if isinstance(x, tf.data.Dataset) else type(x).__name__
+
+
+def _no_data(whose: str, x: Any, y: Any) -> TypeError:
+    return TypeError(
+        f"{whose}(x, y): expected the arrays of one batch, or batches in a form that fit takes, such as a "
+        f"tf.data.Dataset, a keras.utils.PyDataset or a generator. Received: x of type {type(x).__name__}, y of type "
+        f"{type(y).__name__}."
+    )
 
 
 def _require_targets(whose: str, model: Any, batch: Any) -> None:

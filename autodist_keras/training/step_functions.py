@@ -187,7 +187,7 @@ class Feed:
     alike: bool = True
 
 
-def _feed(iterator: Any) -> Feed:
+def feed_of(iterator: Any) -> Feed:
     """The feed of an iterator; one of tf.data is asked in a graph, as Keras asks it.
 
     Asked eagerly, TensorFlow turns the shapes of the data's specs into its own with calls to Python. There Ctrl-C is
@@ -220,7 +220,7 @@ def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
     def run(iterator: Any) -> Any:
         nonlocal feed
         if feed.iterator is not iterator:
-            feed = _feed(iterator)
+            feed = feed_of(iterator)
         outputs, ran = None, False
         for _ in range(model.steps_per_execution):
             try:

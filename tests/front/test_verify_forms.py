@@ -1,0 +1,129 @@
+"""Every form of data that `fit` takes, `plan` and `verify` take, and a training step is given the same."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.compare import assert_same, named
+from tests.support.distributed import distributed
+
+ROWS = 12
+RANDOM = np.random.default_rng(3)
+WIDE, LONG = RANDOM.normal(size=(ROWS, 3)), RANDOM.normal(size=(ROWS, 4, 2))
+TARGETS = np.tanh(WIDE[:, :1] + LONG[:, 0, :1])
+WEIGHTS = np.linspace(0.1, 2.0, ROWS)
+CLASSES = (TARGETS > 0).astype("int64")
+
+
+class Seen(keras.Model):
+    """Notes what its training step is given."""
+
+    given: list
+
+    def train_step(self, data):
+        self.given.append(keras.tree.map_structure(lambda leaf: leaf.dtype.name, data))
+        return super().train_step(data)
+
+
+def _model(outputs: int = 1, loss: str = "mse", **arguments) -> Seen:
+    wide, long = keras.Input((3,), name="wide"), keras.Input((4, 2), name="long")
+    hidden = keras.layers.Concatenate(name="both")([wide, keras.layers.Flatten(name="flat")(long)])
+    inputs = {"wide": wide, "long": long} if arguments.pop("by_name", False) else [wide, long]
+    made = [keras.layers.Dense(1, name=f"out{index}")(hidden) for index in range(outputs)]
+    model = Seen(inputs, made if outputs > 1 else made[0], name="two_inputs")
+    model.given = []
+    model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False, **arguments)
+    return model
+
+
+class Batches(keras.utils.PyDataset):
+    """Three batches, asked for by several workers."""
+
+    def __init__(self):
+        super().__init__(workers=2)
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        rows = slice(4 * index, 4 * index + 4)
+        return (WIDE[rows], LONG[rows]), TARGETS[rows], WEIGHTS[rows]
+
+
+def _generator():
+    while True:
+        yield (WIDE, LONG), TARGETS
+
+
+def _dataset():
+    return tf.data.Dataset.from_tensor_slices(((WIDE, LONG), TARGETS, WEIGHTS)).batch(5)
+
+
+LIST, NAMED = [WIDE, LONG], {"wide": WIDE, "long": LONG}
+FORMS = {
+    "list": (lambda: _model(), lambda: ((LIST, TARGETS), {})),
+    "tuple": (lambda: _model(), lambda: ((tuple(LIST), TARGETS), {})),
+    "dict": (lambda: _model(by_name=True), lambda: ((NAMED, TARGETS), {})),
+    "tensors": (lambda: _model(), lambda: (([tf.constant(WIDE), tf.constant(LONG)], tf.constant(TARGETS)), {})),
+    "list of targets": (lambda: _model(2, ["mse", "mse"]), lambda: ((LIST, [TARGETS, TARGETS]), {})),
+    "sample weights": (lambda: _model(), lambda: ((LIST, TARGETS), {"sample_weight": WEIGHTS})),
+    "class weights": (lambda: _model(loss="binary_crossentropy"),
+                      lambda: ((LIST, CLASSES), {"class_weight": {0: 1.0, 1: 3.0}})),
+    "dataset": (lambda: _model(), lambda: ((_dataset(),), {})),
+    "PyDataset": (lambda: _model(), lambda: ((Batches(),), {})),
+    "generator": (lambda: _model(), lambda: ((_generator(),), {})),
+    "steps_per_execution": (lambda: _model(steps_per_execution=2), lambda: ((_dataset(),), {})),
+}  # fmt: skip
+if importlib.util.find_spec("pandas"):
+    import pandas as pd
+
+    FORMS["frames"] = (
+        lambda: _model(), lambda: (([pd.DataFrame(WIDE), LONG], pd.DataFrame(TARGETS)), {}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_form(form: str):
+    make, data = FORMS[form]
+    keras.utils.set_random_seed(5)
+    model = make()
+    before, history, compiled = named(model.weights), object(), model.train_function
+    model.history = history
+    with distributed(model, replicas=3) as front:
+        positional, options = data()
+        assert "two_inputs" not in front.plan(*positional, **options)
+        assert model.history is history
+        assert model.train_function is compiled
+        positional, options = data()
+        table = front.verify(*positional, steps=2, **options)
+        assert table.startswith("2 steps on one device and over all replicas")
+        assert_same(before, named(model.weights), tolerance=0.0)
+        assert all(weight.path in table for weight in model.trainable_weights)
+        noted = list(model.given)
+        positional, options = data()
+        more = {"steps_per_epoch": 2} if form == "generator" else {}
+        front.fit(*positional, **options, **more, shuffle=False, verbose=0)
+    assert len({str(each) for each in [*noted, *model.given]}) == 1
+
+
+def test_metrics_and_the_weights_average_are_as_before():
+    model = _model()
+    model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse", metrics=["mae"], jit_compile=False)
+    with distributed(model, replicas=2) as front:
+        front.fit(LIST, TARGETS, verbose=0)
+        before = named([*model.weights, *model.optimizer.variables, *model.metrics_variables])
+        front.plan(LIST, TARGETS)
+        front.verify(LIST, TARGETS)
+        assert_same(before, named([*model.weights, *model.optimizer.variables, *model.metrics_variables]), 0.0)
+
+
+def test_examples_that_are_not_as_many_are_kerass_own_error():
+    with distributed(_model()) as front:
+        for call in (front.plan, front.verify):
+            with pytest.raises(ValueError, match="Data cardinality is ambiguous"):
+                call([WIDE, LONG[:5]], TARGETS)
