@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 
+from autodist_core.plan import Plan
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy.builder import StrategyBuilder
 from autodist_keras import checks
@@ -220,12 +221,14 @@ class DistributedModel:
 
     # Planning ----------------------------------------------------------------------------------------------------
 
-    def plan(self, x: Any = ..., y: Any = None, sample_weight: Any = None, class_weight: Any = None) -> str:
+    def plan(self, x: Any = ..., y: Any = None, sample_weight: Any = None, class_weight: Any = None) -> Plan:
         """The table of what is done with each variable, before anything runs.
 
         Without data, the model must be built and the tables of Embedding layers are taken to be sparse; with a batch
         (`plan(x, y)`) or after a `fit`, the captured step says which gradients are. Data may have any form that `fit`
         takes. Arrays are one batch; of what comes in batches the first counts, and a generator does not give it again.
+
+        The plan is a string, and a notebook shows it as a table.
         """
         driver, settings = self._driver, self._driver.settings
         checks.batched(self.model, settings.replicas)
@@ -246,9 +249,9 @@ class DistributedModel:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
 
         Data may have any form that `fit` takes. Arrays are one batch, which every step trains on; of what comes in
-        batches, each step takes one. The model's state is as before afterwards. Returns a table; raises a ValueError if variables differ by more than
-        rounding and nothing in the plan explains it. What does (a lossy strategy, batch statistics or random numbers of
-        each replica's own) stands below the table.
+        batches, each step takes one. The model's state is as before afterwards. Returns a table; raises a ValueError if
+        variables differ by more than rounding and nothing in the plan explains it. What does (a lossy strategy, batch
+        statistics or random numbers of each replica's own) stands below the table.
         """
         return verify(self, x, y, steps, sample_weight, class_weight)
 

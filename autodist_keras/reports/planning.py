@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from autodist_core.kernel import arrange
-from autodist_core.plan import notes, table
+from autodist_core.plan import Plan, notes, table
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiler import AllReducePlan, CompiledStrategy
@@ -37,7 +37,7 @@ def assumed_item(model: Any) -> GraphItem:
 def plan(
     model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_updates: bool,
     remarks: Iterable[str],
-) -> str:
+) -> Plan:
     """The table for a step, captured or assumed, and the notes; `remarks` are for several replicas only."""
     arranged = arrange(item, strategy, share_memory)
     strategy, shares, lines = arranged.strategy, arranged.shares_memory, []
@@ -67,7 +67,7 @@ def plan(
         lines.append(f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)")
     lines += remarks if len(strategy.replicas) > 1 else ()
     lines += [*_of_each_replica(model, item, strategy), *checks.without_effect(model)]
-    return table(strategy, item, shares) + "".join(f"\n  note: {line}" for line in lines)
+    return table(strategy, item, shares, lines)
 
 
 def explained(

@@ -1,73 +1,115 @@
-"""The plan: a compiled strategy as a table for people, before anything runs.
+"""What a plan says, as values: one row for each variable, the devices that hold it, and the notes.
 
-The last step of planning. It adds to the strategy's text what each variable weighs, what travels, and the notes.
+The last step of planning. It adds to a compiled strategy what each variable weighs and what travels.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
-from autodist_core.step.graph_item import GraphItem, format_bytes
+from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan, drifting, is_loose
 from autodist_core.strategy.wire import PLAIN, wire
 
-__all__ = ["bytes_per_step", "notes", "table"]
+MEMORY = "memory of all replicas"
+"""What stands for a device where the replicas share one copy."""
 
 
-def table(compiled: CompiledStrategy, graph_item: GraphItem | None = None, shared: bool = False) -> str:
-    """The plan of ``compiled``; given the graph item, a gradient that a step applies several times counts as often.
+@dataclass(frozen=True)
+class Held:
+    """The bytes of one variable on one device."""
 
-    ``shared`` says that the replicas compute on one copy of the weights, whatever the strategy has for each variable.
+    updated: int = 0
+    """Of what is updated there."""
+    copied: int = 0
+    """Of a replica's copy that follows a server."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a plan says of one variable."""
+
+    name: str
+    kind: str
+    """Type and shape, such as ``f32[784,128]``, and whether its gradient is sparse."""
+    text: str
+    """How it is synchronized."""
+    size: int
+    """The bytes of its value."""
+    step: int | None
+    """The bytes that travel in a step; ``None`` where the rows of a sparse gradient do."""
+    held: Mapping[str, Held]
+    """The devices that hold it."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class PlanTable:
+    """A plan as a value; `text` and `html` beside this file are its two forms."""
+
+    strategy: str
+    replicas: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Every device that holds something, the replicas first."""
+        found = [device for row in self.rows for device in row.held]
+        return tuple(dict.fromkeys([*(name for name in self.replicas if name in found), *found]))
+
+
+def plan_table(
+    compiled: CompiledStrategy, graph_item: GraphItem | None = None, shared: bool = False,
+    notes_besides: Iterable[str] = (),
+) -> PlanTable:
+    """What a plan says of ``compiled``.
+
+    Given the graph item, a gradient that a step applies several times counts as often. ``shared`` says that the
+    replicas compute on one copy of the weights, whatever the strategy has for each variable.
 
     >>> from autodist_core import ResourceSpec, StrategyCompiler, Variable
-    >>> from autodist_core.strategy import Parallax
-    >>> table_variable = Variable("embed/table", (50, 4), "float32", is_sparse=True)
-    >>> item = GraphItem((Variable("dense/kernel", (7, 128), "float32"), table_variable))
-    >>> spec = ResourceSpec.local(cpus=2)
-    >>> strategy = Parallax().build(item, spec)
-    >>> print(table(StrategyCompiler(item, spec).compile(strategy)))
-    strategy ... @ 2 replicas
-      replica localhost:CPU:0
-      replica localhost:CPU:1
-      dense/kernel : f32[7,128]        all_reduce(group=0)  3.5 KiB  7.0 KiB/step
-      embed/table  : f32[50,4] sparse  ps(localhost:CPU:0)    800 B     rows/step
-      total: 2 variables, 4.3 KiB; 7.0 KiB travel between devices per step, and the rows of 1 sparse variable
+    >>> from autodist_core.strategy import PS
+    >>> item, spec = GraphItem((Variable("dense/kernel", (7, 128), "float32"),)), ResourceSpec.local(cpus=2)
+    >>> strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
+    >>> for device, held in plan_table(strategy).rows[0].held.items():
+    ...     print(device, held)
+    localhost:CPU:0 Held(updated=3584, copied=3584)
+    localhost:CPU:1 Held(updated=0, copied=3584)
     """
     counts = Counter(gradient.variable for gradient in graph_item.gradients) if graph_item else Counter[str]()
-    steps = [
-        0 if shared else bytes_per_step(plan, compiled.replicas, max(counts[plan.variable.name], 1))
-        for plan in compiled.variables
-    ]
-    rows = [
-        (
-            f"{plan.variable.name}",
+    rows = tuple(
+        Row(
+            plan.variable.name,
             f"{plan.variable.type_text}{' sparse' if plan.variable.is_sparse else ''}",
             "in shared memory" if shared else plan.text,
-            format_bytes(plan.variable.byte_size),
-            "rows/step" if step is None else f"{format_bytes(step)}/step",
+            plan.variable.byte_size,
+            0 if shared else bytes_per_step(plan, compiled.replicas, max(counts[plan.variable.name], 1)),
+            {MEMORY: Held(plan.variable.byte_size)} if shared else _held(plan, compiled.replicas),
             plan.remark if shared else plan.note,
         )
-        for plan, step in zip(compiled.variables, steps, strict=True)
-    ]
-    names, kinds, texts, sizes, travels = (max((len(row[column]) for row in rows), default=0) for column in range(5))
-    lines = [
-        f"  {name:{names}} : {kind:{kinds}}  {text:{texts}}  {size:>{sizes}}  {travel:>{travels}}  {note}".rstrip()
-        for name, kind, text, size, travel, note in rows
-    ]
-    return "\n".join(
-        [compiled.head, *lines, f"  {_total(compiled, steps)}", *(f"  note: {note}" for note in notes(compiled))]
+        for plan in compiled.variables
     )
+    return PlanTable(compiled.id, compiled.replicas, rows, (*notes(compiled), *notes_besides))
 
 
-def _total(compiled: CompiledStrategy, steps: Sequence[int | None]) -> str:
-    size = format_bytes(sum(plan.variable.byte_size for plan in compiled.variables))
-    travel = format_bytes(sum(step for step in steps if step is not None))
-    sparse = steps.count(None)
-    rows = f", and the rows of {sparse} sparse variable{'' if sparse == 1 else 's'}" if sparse else ""
-    count = len(steps)
-    return f"total: {count} variable{'' if count == 1 else 's'}, {size}; {travel} travel between devices per step{rows}"
+def _held(plan: VariablePlan, replicas: Sequence[str]) -> Mapping[str, Held]:
+    """Which device holds how much of a variable."""
+    size, updated = plan.variable.byte_size, Counter[str]()
+    served = [(shape, each) for shape, each in plan.pieces if isinstance(each, PSPlan)]
+    for shape, each in served:
+        updated[each.destinations[0]] += prod(shape) * plan.variable.item_size
+    if not served:
+        return dict.fromkeys(replicas, Held(size))
+    looked_up = plan.variable.is_sparse and not any(each.local_replication for _, each in served)
+    followers = () if looked_up else replicas
+    return {
+        device: Held(updated[device], size if device in followers else 0)
+        for device in dict.fromkeys([*followers, *updated])
+    }
 
 
 def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1) -> int | None:

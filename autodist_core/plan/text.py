@@ -1,0 +1,55 @@
+"""A plan as text: the form that prints, and that tests compare."""
+
+from __future__ import annotations
+
+from autodist_core.plan.table import PlanTable
+from autodist_core.step.graph_item import format_bytes
+
+
+def text_of(plan: PlanTable) -> str:
+    """One line for the strategy, each replica, each variable, the sums and each note.
+
+    >>> from autodist_core.plan.table import Held, Row
+    >>> row = Row("dense/kernel", "f32[7,128]", "ps(a:CPU:0)", 3584, 7168, {"a:CPU:0": Held(3584)}, "its own")
+    >>> print(text_of(PlanTable("3f9c21", ("a:GPU:0", "b:GPU:0"), (row,), ("it is the only one",))))
+    strategy 3f9c21 @ 2 replicas
+      replica a:GPU:0
+      replica b:GPU:0
+      dense/kernel : f32[7,128]  ps(a:CPU:0)  3.5 KiB  7.0 KiB/step  its own
+      total: 1 variable, 3.5 KiB; 7.0 KiB travel between devices per step
+      note: it is the only one
+    """
+    rows = [(row.name, row.kind, row.text, format_bytes(row.size), step_text(row.step), row.note) for row in plan.rows]
+    names, kinds, texts, sizes, travels = (max((len(row[column]) for row in rows), default=0) for column in range(5))
+    lines = [
+        f"  {name:{names}} : {kind:{kinds}}  {text:{texts}}  {size:>{sizes}}  {travel:>{travels}}  {note}".rstrip()
+        for name, kind, text, size, travel, note in rows
+    ]
+    replicas = [f"  replica {replica}" for replica in plan.replicas]
+    notes = [f"  note: {note}" for note in plan.notes]
+    return "\n".join([head_text(plan), *replicas, *lines, f"  {total_text(plan)}", *notes])
+
+
+def head_text(plan: PlanTable) -> str:
+    """The strategy's id and how many replicas there are."""
+    count = len(plan.replicas)
+    return f"strategy {plan.strategy} @ {count} replica{'' if count == 1 else 's'}"
+
+
+def step_text(step: int | None) -> str:
+    """What travels of a variable in a step.
+
+    >>> step_text(7168), step_text(None)
+    ('7.0 KiB/step', 'rows/step')
+    """
+    return "rows/step" if step is None else f"{format_bytes(step)}/step"
+
+
+def total_text(plan: PlanTable) -> str:
+    """The sums over all variables."""
+    steps = [row.step for row in plan.rows]
+    size = format_bytes(sum(row.size for row in plan.rows))
+    travel = format_bytes(sum(step for step in steps if step is not None))
+    sparse, count = steps.count(None), len(steps)
+    rows = f", and the rows of {sparse} sparse variable{'' if sparse == 1 else 's'}" if sparse else ""
+    return f"total: {count} variable{'' if count == 1 else 's'}, {size}; {travel} travel between devices per step{rows}"
