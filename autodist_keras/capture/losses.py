@@ -45,7 +45,7 @@ def weighted(loss: Any, trace: Any) -> Any:
 
     The value stays: a step may log what it differentiates.
     """
-    share = None if loss.shape.rank else trace.share(loss.dtype)
+    share = None if loss.shape.rank else _by_rank(loss, trace.share(loss.dtype), 1.0)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def counted(value: Any) -> Any:
@@ -174,11 +174,24 @@ def _mass(masks: list[Any], weights: Any) -> Any:
 
 def _per_example(loss: Any, trace: Any) -> Any:
     """Keras sums an `add_loss` term that has a value for each example; a scalar counts as a mean."""
-    if loss.shape.rank is None or (loss.shape.rank > 0 and loss.shape[0] is None):
+    if loss.shape.rank is None:
+        loss = loss * _by_rank(loss, 1.0, trace.whole(loss.dtype))
+    elif loss.shape.rank > 0 and loss.shape[0] is None:
         return loss * trace.whole(loss.dtype)
     if tf.is_symbolic_tensor(loss) and _looks_at_examples(loss):
         trace.remarks.append(_ADDED)
     return loss
+
+
+def _by_rank(loss: Any, of_scalar: Any, of_examples: Any) -> Any:
+    """The factor of a loss that is one number, or of one that has a value for each example.
+
+    Where its rank is not known while tracing, the step itself decides.
+    """
+    if loss.shape.rank is not None:
+        return of_examples if loss.shape.rank else of_scalar
+    scalar, examples = (tf.cast(factor, loss.dtype) for factor in (of_scalar, of_examples))
+    return tf.where(tf.equal(tf.rank(loss), 0), scalar, examples)
 
 
 def _looks_at_examples(value: Any) -> bool:

@@ -18,13 +18,20 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 
 from autodist_core.capture import Marked, Source, Traced, capture
 from autodist_core.errors import CaptureError
+from autodist_core.kernel.analysis.results import Joining, joining
+from autodist_core.step.editor import node_of
 from autodist_core.step.graph_item import GraphItem
-from autodist_core.step.index import StepIndex
+from autodist_core.step.index import StepIndex, output_type
 from autodist_keras.capture import batch_norm, custom_gradients, losses
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.fused_updates import fused
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.variables import Entry, ModelVariables
+
+_UNKNOWN_RESULT = (
+    "result {!r} is {}, which may not be one device's: return the sum, the maximum or the minimum of integers itself, "
+    "or a float, which counts as a mean over the examples"
+)
 
 
 @dataclass
@@ -144,7 +151,25 @@ def trace_step(
     _require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
-    return CapturedStep(item, rebuild, entries, losses.said_of(model, trace))
+    paths = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(trace.result)]
+    remarks = (*losses.said_of(model, trace), *_said_of_results(item, [paths[index] for index in tensors]))
+    return CapturedStep(item, rebuild, entries, remarks)
+
+
+def _said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:
+    """What the plan says of results that cannot be made one for the whole batch."""
+    if item.concat_outputs:
+        return
+    index = StepIndex(item)
+    for name, tensor in zip(names, item.outputs, strict=True):
+        cone = index.cone([node_of(tensor)])
+        # What is made of gradients or of metrics' state is made of the whole batch's.
+        whole = cone & index.markers.keys() or any(
+            touch.variable in index.written_by_compute for node in cone for touch in index.touches.get(node, ())
+        )
+        if not whole and joining(index, tensor) is Joining.UNKNOWN:
+            how = "added up over the replicas" if output_type(index, tensor).is_integer else "the first replica's"
+            yield _UNKNOWN_RESULT.format(name, how)
 
 
 def _require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) -> None:

@@ -8,18 +8,19 @@ result                                          for the whole batch
 one row for each example                        the replicas' rows, one behind the other
 computed from the state of metrics              computed once more, from the combined state
 computed from gradients                         computed from the reduced gradients
-an integer                                      the replicas' sum
-a float                                         the replicas' mean, weighted by their numbers of examples
+any other                                       what `analysis.results` says
 ==============================================  ===========================================================
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import tensorflow as tf
 
-from autodist_core.kernel.analysis.gradient_flow import first_written
+from autodist_core.kernel.analysis.results import Joining, joining
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.state_combiner import is_combined, weighted_mean
@@ -100,29 +101,31 @@ def _joined(draft: Draft, name: str) -> str:
     """One tensor of the whole batch out of the replicas' copies of a captured tensor."""
     captured = draft.captured
     copies = [copied(replica, name) for replica in draft.busy]
-    if len(copies) == 1 or not _differs_between_replicas(captured, name):
+    how = joining(captured, name)
+    if len(copies) == 1 or how is Joining.SAME:
         return copies[0]
     dtype, label = output_type(captured, name), f"joined/{editor.label(name)}"
     if captured.item.concat_outputs:
         return draft.join(label, copies, dtype, draft.busy[0].device) if label not in draft.editor else label
-    if dtype.is_integer:
+    if how is Joining.SUM or (how is Joining.UNKNOWN and dtype.is_integer):
         return draft.add_up(label, copies, dtype, draft.busy[0].device) if label not in draft.editor else label
-    if not dtype.is_floating:
+    if how is Joining.UNKNOWN:
         return copies[0]
     if f"{label}/done" not in draft.editor:
         specs = dict.fromkeys(copies, tf.TensorSpec(None, dtype))
-        shares = {draft.share(replica, dtype): tf.TensorSpec((), dtype) for replica in draft.busy}
-        mean = draft.editor.trace(label, weighted_mean, specs | shares, draft.busy[0].device)[0]
-        draft.editor.add("Identity", f"{label}/done", [mean], draft.busy[0].device, T=dtype)
+        shares = {}
+        if how is Joining.MEAN:
+            shares = {draft.share(replica, dtype): tf.TensorSpec((), dtype) for replica in draft.busy}
+        made = draft.editor.trace(label, _JOINS[how, dtype == tf.bool], specs | shares, draft.busy[0].device)[0]
+        draft.editor.add("Identity", f"{label}/done", [made], draft.busy[0].device, T=dtype)
     return f"{label}/done"
 
 
-def _differs_between_replicas(captured: StepIndex, name: str) -> bool:
-    """Whether a tensor is computed from the batch, or from state as this step has left it so far."""
-    cone = captured.cone([editor.node_of(name)])
-    inputs = {editor.node_of(tensor.name) for tensor in captured.item.inputs} | {captured.item.examples}
-    return any(
-        node in inputs
-        or any(captured.index[node] > first_written(captured).get(t.variable, captured.end) for t in touched)
-        for node in cone for touched in [captured.touches.get(node, ())]
-    )
+_JOINS: dict[tuple[Joining, bool], Callable[..., tf.Tensor]] = {
+    (Joining.MEAN, False): weighted_mean,
+    (Joining.LARGEST, False): lambda *parts: reduce(tf.maximum, parts),
+    (Joining.SMALLEST, False): lambda *parts: reduce(tf.minimum, parts),
+    (Joining.LARGEST, True): lambda *parts: reduce(tf.logical_or, parts),
+    (Joining.SMALLEST, True): lambda *parts: reduce(tf.logical_and, parts),
+}
+"""What makes one tensor of the replicas', and the same for truth values."""

@@ -1,0 +1,112 @@
+"""What a custom step returns, and terms of a loss whose rank is not known: one rule for each, and it is the plan's."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.compare import assert_same
+from tests.support.distributed import distributed
+from tests.support.models import DENSE, ReferenceModel, dense_data
+from tests.support.steps import OwnStep
+from tests.support.training import seeded
+from tests.support.twins import assert_same_outcome
+
+
+def _lengths(x):
+    return tf.cast(tf.abs(x[:, 0]) * 10, tf.int32)
+
+
+EXACT = {
+    "largest": lambda x, model: tf.reduce_max(_lengths(x)),
+    "smallest": lambda x, model: tf.reduce_min(_lengths(x)),
+    "sum": lambda x, model: tf.reduce_sum(_lengths(x)),
+    "difference": lambda x, model: tf.reduce_sum(_lengths(x)) - tf.size(x),
+    "examples": lambda x, model: tf.shape(x)[0],
+    "features": lambda x, model: tf.shape(x)[1],
+    "nonzero": lambda x, model: tf.math.count_nonzero(_lengths(x) > 3),
+    "any": lambda x, model: tf.reduce_any(_lengths(x) > 8),
+    "all": lambda x, model: tf.reduce_all(_lengths(x) > 8),
+    "any as a number": lambda x, model: tf.cast(tf.reduce_any(_lengths(x) > 8), tf.int32),
+    "constant": lambda x, model: tf.constant(3),
+    "iterations": lambda x, model: model.optimizer.iterations + 1,
+    "mean": lambda x, model: tf.reduce_mean(x),
+}
+UNKNOWN = {
+    "place": lambda x, model: tf.argmax(x[:, 0]),
+    "half": lambda x, model: tf.reduce_sum(_lengths(x)) // 2,
+    "one more": lambda x, model: tf.reduce_max(_lengths(x)) + 1,
+    "above": lambda x, model: tf.reduce_mean(x) > 0.0,
+}
+
+
+class Returns(OwnStep):
+    """Returns integers and truth values beside its loss."""
+
+    results = EXACT
+
+    def train_step(self, data):
+        more = {name: result(data[0], self) for name, result in self.results.items()}
+        return {**super().train_step(data), **more}
+
+
+class ReturnsUnknown(Returns):
+    """Returns what no operation says how to join."""
+
+    results = UNKNOWN
+
+
+def _step(model, data, rows):
+    model.make_train_function(force=True)
+    logs = model.train_function(iter([(tf.constant(data.x[:rows]), tf.constant(data.y[:rows]))]))
+    return {name: np.asarray(value) for name, value in logs.items()}
+
+
+@pytest.mark.parametrize("rows", [2, 22])
+def test_integers_and_truth_values_are_those_of_the_whole_batch(rows: int):
+    data, plain, model = dense_data(), seeded(Returns), seeded(Returns)
+    for each in (plain, model):
+        each.compile("sgd", jit_compile=False)
+    expected = _step(plain, data, rows)
+    with distributed(model, replicas=3) as front, front._driver.running():
+        assert_same(expected, _step(model, data, rows))
+
+
+def test_what_cannot_be_joined_is_named_in_the_plan():
+    data = dense_data()
+    for kind, names in ((Returns, ()), (ReturnsUnknown, UNKNOWN)):
+        model = seeded(kind)
+        model.compile("sgd", jit_compile=False)
+        with distributed(model) as front:
+            notes = [line for line in front.plan(data.x, data.y).splitlines() if "note: result" in line]
+        assert [note.split("'")[1] for note in notes] == sorted(names)
+        assert [("added up" in note) for note in notes] == [name != "above" for name in sorted(names)]
+
+
+class OfUnknownRank(keras.layers.Layer):
+    """Adds a term to the loss of which TensorFlow does not know the rank while tracing."""
+
+    def __init__(self, scalar: bool, **kwargs):
+        super().__init__(**kwargs)
+        self.scalar = scalar
+
+    def call(self, x):
+        term = tf.reduce_mean(tf.square(x), axis=None if self.scalar else -1)
+        self.add_loss(tf.compat.v1.placeholder_with_default(term, None))
+        return x
+
+
+@pytest.mark.parametrize("scalar", [True, False], ids=["one_number", "one_for_each_example"])
+def test_a_term_of_unknown_rank_counts_as_what_it_is(scalar: bool):
+    def build():
+        dense = [keras.layers.Dense(4, activation="tanh", name="first"), keras.layers.Dense(1, name="second")]
+        layers = [keras.Input((5,), name="x"), dense[0], OfUnknownRank(scalar, name="adds"), dense[1]]
+        return keras.Sequential(layers, name="unknown_rank")
+
+    def program(front, model):
+        data = dense_data()
+        return front.fit(data.x, data.y, batch_size=7, epochs=2, shuffle=False, verbose=0).history
+
+    assert_same_outcome(program, ReferenceModel("unknown_rank", build, dense_data, DENSE.settings), replicas=3)
