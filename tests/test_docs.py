@@ -1,14 +1,19 @@
-"""The documentation is executed: README.md block by block, and the notebooks in a Jupyter kernel of this Python."""
+"""The documentation is executed: README.md and docs/ block by block, notebooks in a Jupyter kernel of this Python."""
 
+import ast
 import contextlib
 import dataclasses
+import importlib.util
 import io
 import json
+import logging
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import keras
 import nbformat
 import pytest
 from nbclient import NotebookClient
@@ -16,45 +21,102 @@ from nbclient import NotebookClient
 from autodist_core.strategy import BUILDERS
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text()
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+COMPLETE = {"README.md", "docs/start.md"}
+"""Pages that can be run as they are; they run on the oldest supported versions too."""
+TEXT = ("text", "{ .text .wrap }")
+"""What the python block before prints; in the second form, the site wraps it."""
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PACKAGES = ("autodist_core", "autodist_keras")
 
 
 class Block(NamedTuple):
     language: str
-    line: int  # of its first line of text in README.md
+    line: int  # of its first line of text in the page
     text: str
+    marked: str  # the comment right before it
 
 
-def blocks():
-    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL):
-        yield Block(match[1], README.count("\n", 0, match.start(2)) + 1, match[2])
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for match in re.finditer(r"^(?:<!-- (.*?) -->\n)?( *)``` ?(.*)\n((?:.*\n)*?)\2```$", text, re.MULTILINE):
+        yield Block(match[3], text.count("\n", 0, match.start(4)) + 1, match[4], match[1] or "")
 
 
-@pytest.mark.oldest
-def test_readme_does_what_it_says(tmp_path, monkeypatch):
+def label(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def write_file(block: Block, where: str) -> None:
+    name = re.match(r"# (\S+\.yml)\n", block.text)
+    assert name, f"{where}: the first line of a yaml block names its file, as in '# cluster.yml'"
+    Path(name[1]).write_text(block.text)
+
+
+def execute(block: Block, page: Path, names: dict) -> str:
+    """Run a python block, and return what it prints."""
+    # As many empty lines before the code as the page has, so that a traceback's line is the page's.
+    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(code, names)
+    return out.getvalue()
+
+
+def starting_names(page: Path) -> dict:
+    """What the snippets of a page begin with: what docs/index.md says, but for pages that are complete programs."""
+    keras.utils.clear_session()  # layers are called as in a new process
+    names = {"__name__": page.stem}
+    if label(page) not in COMPLETE and label(page) != "docs/index.md":
+        for block in blocks(DOCS / "index.md"):
+            if block.marked == "preamble" and block.language == "yaml":
+                write_file(block, "docs/index.md")
+            elif block.marked == "preamble":
+                execute(block, DOCS / "index.md", names)
+    return names
+
+
+def _case(page: Path):
+    return pytest.param(page, id=label(page), marks=[pytest.mark.oldest] * (label(page) in COMPLETE))
+
+
+@pytest.mark.parametrize("page", [_case(page) for page in PAGES])
+def test_a_page_does_what_it_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names, printed = {"__name__": "readme"}, ""
-    for block in blocks():
-        where = f"README.md, line {block.line}"
-        if block.language == "yaml":
-            name = re.match(r"# (\S+\.yml)\n", block.text)
-            assert name, f"{where}: the first line of a yaml block names its file, as in '# cluster.yml'"
-            Path(name[1]).write_text(block.text)
-        elif block.language == "python":
-            # As many empty lines before the code as the README has, so that a traceback's line is the README's.
-            code = compile("\n" * (block.line - 1) + block.text, str(ROOT / "README.md"), "exec")
-            with contextlib.redirect_stdout(io.StringIO()) as out:
-                exec(code, names)
-            printed = out.getvalue()
-        elif block.language == "text":
-            assert block.text == printed, f"{where}: the python block before it prints something else"
-        else:
-            assert block.language == "console", f"{where}: unknown kind of block {block.language!r}"
+    monkeypatch.setattr(logging.getLogger("autodist"), "level", logging.getLogger("autodist").level)
+    run = [block for block in blocks(page) if block.language == "python"]
+    names, printed = starting_names(page) if run else {}, ""
+    try:
+        for block in blocks(page):
+            where = f"{label(page)}, line {block.line}"
+            if block.language == "yaml":
+                write_file(block, where)
+            elif block.language == "python":
+                printed = execute(block, page, names)
+            elif block.language in TEXT:
+                assert block.text == printed, f"{where}: the python block before it prints something else"
+            elif block.language == "{ .python }":
+                assert block.text.strip().startswith("--8<--"), f"{where}: only a file that is included is not run"
+            else:
+                kinds = ("console", "message", "tree")
+                assert block.language in kinds, f"{where}: unknown kind of block {block.language!r}"
+    finally:
+        for value in list(names.values()):
+            if type(value).__name__ == "DistributedModel":
+                value.close()
 
 
-def test_readme_has_every_option_of_every_builder():
-    rows = re.findall(r"^\| `(\w+)\((.*?)\)`(?: as `(\w+)`)?(?: and `(\w+)`)? \|", README, re.MULTILINE)
+def test_every_fence_is_a_block_that_was_read():
+    for page in PAGES:
+        fences = re.findall(r"^ *(?:```|~~~)", page.read_text(), re.MULTILINE)
+        assert len(fences) == 2 * len(list(blocks(page))), label(page)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "strategies.md"], ids=label)
+def test_every_option_of_every_builder_is_in_the_table(page):
+    rows = re.findall(
+        r"^\| `(\w+)\((.*?)\)`(?: as `(\w+)`)?(?: and `(\w+)`)? \|", page.read_text(), re.MULTILINE
+    )
     own = {name: eval(f"dict({options.replace(', ...', '').replace('...', '')})") for name, options, *_ in rows}
     assert own.keys() == BUILDERS.keys()
     for name, _, *others in rows:
@@ -62,34 +124,141 @@ def test_readme_has_every_option_of_every_builder():
         assert written == {each.name: each.default for each in dataclasses.fields(BUILDERS[name])}, name
 
 
-def test_readme_names_commands_that_exist():
+def test_readme_stays_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_pages_name_commands_that_exist():
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"\bmake ([a-z][\w-]*)", README + (ROOT / "CONTRIBUTING.md").read_text()))
-    assert {"demo", "test"} <= named <= targets
+    pages = [ROOT / "CONTRIBUTING.md", *PAGES]
+    text = "\n".join(page.read_text() for page in pages)
+    named = set(re.findall(r"(?:^|`)make ([a-z][\w-]*)", text, re.MULTILINE))
+    assert {"demo", "test", "docs"} <= named <= targets
+    in_readme = set(re.findall(r"\bmake ([a-z][\w-]*)", (ROOT / "README.md").read_text()))
+    assert {"demo", "test"} <= in_readme
 
 
 def test_links_lead_somewhere():
-    for page in ROOT.glob("*.md"):
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "benchmarks/README.md"]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            assert "://" in target or (page.parent / target).exists(), f"{label(page)} links to {target}"
 
 
-def test_readme_has_a_line_for_each_file():
-    listing = re.search(r"<!-- tree -->\n```\n(.*?)```\n<!-- /tree -->", README, re.DOTALL)[1]
+def test_the_tree_has_a_line_for_each_file():
+    (listing,) = (block.text for block in blocks(DOCS / "developers/tree.md") if block.marked == "tree")
     # A line is 'path  what it is' or 'path, path  what they are'; one that begins with spaces goes on.
     starts = re.findall(r"^([^\s,]+(?:, [^\s,]+)*)", listing, re.MULTILINE)
     listed = {name for start in starts for name in start.split(", ")}
     missing = {name for name in listed if not (ROOT / name).exists()}
-    assert not missing, "listed in README.md, and not there"
+    assert not missing, "listed in docs/developers/tree.md, and not there"
     files = {
         path.relative_to(ROOT).as_posix()
-        for package in ("autodist_core", "autodist_keras")
+        for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
         if not path.name.endswith("_pb2.py") and path.name != "__init__.py"
     }
     folders = tuple(name for name in listed if name.endswith("/"))
     unlisted = {name for name in files - listed if not name.startswith(folders)}
-    assert not unlisted, "there, and not listed in README.md"
+    assert not unlisted, "there, and not listed in docs/developers/tree.md"
+
+
+def test_the_architecture_names_files_and_kernels_that_exist():
+    page = (DOCS / "developers/architecture.md").read_text()
+    named = set(re.findall(r"`([\w/]+(?:/|\.py))`", page))
+    roots = (ROOT, *(ROOT / package for package in PACKAGES))
+    missing = {name for name in named if not any((root / name).exists() for root in roots)}
+    assert named and not missing, "named in docs/developers/architecture.md, and not there"
+    pipeline = (ROOT / "autodist_core/kernel/pipeline.py").read_text()
+    kernels = re.findall(r"(\w+)\(\)", re.search(r"^PIPELINE.*?^\)", pipeline, re.MULTILINE | re.DOTALL)[0])
+    table = page.partition("## The kernels")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == kernels
+
+
+def test_pictures_are_what_the_script_draws():
+    spec = importlib.util.spec_from_file_location("pictures", DOCS / "pictures.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+        drawn = module.pictures()
+    finally:
+        del sys.modules[spec.name]
+    files = {path.name: path.read_text() for path in (DOCS / "pictures").iterdir()}
+    assert files == drawn, "run python docs/pictures.py"
+
+
+def test_the_glossary_has_every_term_once_and_in_order():
+    terms = re.findall(r"^\*\*(.+?)\*\*", (DOCS / "developers/glossary.md").read_text(), re.MULTILINE)
+    assert terms == sorted(set(terms), key=str.lower)
+
+
+# Messages that pages quote ------------------------------------------------------------------------------------------
+
+
+def words_of(node: ast.expr) -> str:
+    """The text of a string in source code, with '…' for what is put in."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(words_of(part) for part in parts)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return words_of(left) + words_of(right)
+        case _:
+            return "…"
+
+
+def plainly(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def trees() -> Iterator[ast.AST]:
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            if not path.name.endswith("_pb2.py"):
+                yield ast.parse(path.read_text())
+
+
+def test_messages_that_pages_quote_are_those_of_the_source():
+    said = {
+        plainly(words_of(node))
+        for tree in trees()
+        for parent in ast.walk(tree)
+        if not isinstance(parent, ast.Expr)  # whose string is a docstring
+        for node in ast.iter_child_nodes(parent)
+        if isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp)
+    }
+    unsaid = [
+        f"{label(page)}, line {block.line}: {part}"
+        for page in PAGES
+        for block in blocks(page)
+        if block.language == "message"
+        for part in map(plainly, block.text.split("\n\n"))
+        if not any(part in text for text in said)
+    ]
+    assert not unsaid, "quoted, and said by no module"
+
+
+def test_every_refused_step_is_explained():
+    quoted = [
+        plainly(part)
+        for block in blocks(DOCS / "refused.md")
+        if block.language == "message"
+        for part in block.text.split("\n\n")
+    ]
+    unexplained = []
+    for tree in trees():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Name(id="CaptureError" | "NotYetError"), args=[text, *_]):
+                    said = plainly(words_of(text))
+                case ast.Call(func=ast.Attribute(attr="_refuse"), args=[text]):
+                    said = plainly(words_of(text))
+                case _:
+                    continue
+            if said != "…" and not any(part in said for part in quoted):
+                unexplained.append(said)
+    assert not unexplained, "refused, and not in docs/refused.md"
 
 
 def test_there_is_a_notebook():

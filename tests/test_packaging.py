@@ -108,7 +108,10 @@ def requirements(section, key):
 
 
 @pytest.mark.parametrize(
-    "requirement", requirements("options", "install_requires") + requirements("options.extras_require", "test")
+    "requirement",
+    requirements("options", "install_requires")
+    + requirements("options.extras_require", "test")
+    + requirements("options.extras_require", "docs"),
 )
 def test_every_dependency_has_two_bounds(requirement):
     assert re.fullmatch(r"[\w.-]+>=[\d.]+,<[\d.]+", requirement)

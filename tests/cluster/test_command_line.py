@@ -221,8 +221,8 @@ def test_an_agent_whose_chief_does_not_come_or_whose_port_is_taken(network):
     assert waiting.returncode == 1 and "No chief came within 2 s." in said
 
 
-def test_the_readme_has_every_command(capsys):
-    rows = re.findall(r"^\| `autodist (\w+)(.*?)` \| (.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_the_page_of_the_commands_has_every_command(capsys):
+    rows = re.findall(r"^\| `autodist (\w+)(.*?)` \| (.*) \|$", (ROOT / "docs/doctor.md").read_text(), re.MULTILINE)
     assert [name for name, *_ in rows] == list(COMMANDS)
     for name, *texts in rows:
         with pytest.raises(SystemExit):
