@@ -1,5 +1,6 @@
 # make demo   a real Keras model on two local replicas, compared with one device
-# make test   linter, types, generated files, tests, notebook, README
+# make test   linter, types, generated files, tests, notebook, documentation
+# make docs   the documentation as a site in site/, to be opened without a server; warnings are errors
 #
 # CI runs `make test-long` and `make test-oldest` besides: more combinations and repetitions, and the oldest versions.
 # All need Python 3.11 to 3.13 with pip, and make, and put everything else into .venv here. Knobs, with their defaults:
@@ -20,7 +21,7 @@ METADATA := setup.cfg setup.py pyproject.toml
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11,$(shell $(python) -c '$(FITS)' 2>/dev/null && echo $(python))))
 
-.PHONY: help demo test lint types proto-check proto pytest test-long test-oldest clean
+.PHONY: help demo test lint types proto-check proto pytest test-long test-oldest docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -55,6 +56,11 @@ test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest -n $(JOBS) -m "oldest and not long" $(PYTEST_ARGS)
 	$(OLDEST)/bin/python examples/train.py
 
+docs: $(VENV)/.installed-docs
+	$(PY) -m doctest docs/docstrings.py
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --clean
+	@echo "The site is in site/: open site/index.html. Its search needs a server: python3 -m http.server -d site"
+
 $(PY) $(OLDEST)/bin/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 to 3.13 among python3, python3.13, python3.12, python3.11. Install one, or name it: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c '$(FITS)' || { echo "$(PYTHON) is not Python 3.11 to 3.13. Name another one: make PYTHON=/path/to/python3"; exit 1; }
@@ -69,9 +75,13 @@ $(VENV)/.installed-test: $(METADATA) | $(PY)
 	$(PIP) install --quiet --editable '.[test]'
 	@touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-docs: $(METADATA) | $(PY)
+	$(PIP) install --quiet --editable '.[docs]'
+	@touch $@ $(VENV)/.installed
+
 $(OLDEST)/.installed: $(METADATA) tests/constraints-oldest.txt | $(OLDEST)/bin/python
 	$(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/constraints-oldest.txt --editable '.[test]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
