@@ -17,13 +17,13 @@ from autodist_core.capture.cut import Cut, cut
 from autodist_core.capture.rewrite.conditionals import take_apart
 from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
-from autodist_core.capture.traversal import computed_from
+from autodist_core.capture.traversal import computed_from, reached_from, sources
 from autodist_core.errors import CaptureError
 from autodist_core.step import editor
 from autodist_core.step.editor import UPDATE, Editor
 from autodist_core.step.graph_item import GraphItem, Table, Tensor, Variable
 
-__all__ = ["Marked", "Source", "Traced", "capture", "computed_from"]
+__all__ = ["Marked", "Source", "Traced", "capture", "computed_from", "reached_from", "sources"]
 
 _MUTATING_TABLES = {"LookupTableInsertV2", "LookupTableImportV2", "LookupTableRemoveV2"}
 

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from autodist_core.kernel.analysis.results import Joining, joining
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel, run
 from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph, build
 from autodist_core.kernel.placement.arrangement import Arrangement, arrange
+from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.kernel.placement.placement import Placement, inference, place
 
 __all__ = [
-    "PIPELINE", "Arrangement", "DistributedGraph", "Draft", "Kernel", "Placement", "arrange", "build", "inference",
-    "place", "run",
+    "PIPELINE", "Arrangement", "DistributedGraph", "Draft", "Joining", "Kernel", "Placement", "Tasks", "arrange",
+    "build", "inference", "joining", "place", "run",
 ]  # fmt: skip

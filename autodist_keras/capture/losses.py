@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from autodist_core.capture.traversal import reached_from, sources
+from autodist_core.capture import reached_from, sources
 from autodist_keras.capture.hooks import hook
 
 _UNREDUCED = ("none", None)

@@ -15,8 +15,7 @@ from autodist_core.cluster.chief import Fleet
 from autodist_core.cluster.on_node.standby import become_agent_unless_chief
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import held, once
-from autodist_core.kernel import Placement, inference, place
-from autodist_core.kernel.placement.devices import Tasks
+from autodist_core.kernel import Placement, Tasks, inference, place
 from autodist_core.runtime import Condition, DistributedSession, LastingSession, Session
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiler import CompiledStrategy

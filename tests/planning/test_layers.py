@@ -147,6 +147,55 @@ def test_a_folder_of_the_cluster_imports_earlier_folders_only(path):
             assert own in WITH_TENSORFLOW, f"{own} imports {name}; only {' and '.join(WITH_TENSORFLOW)} do"
 
 
+# The stages of which the Keras front imports public names only: what the stage's own `__init__` names.
+BY_PUBLIC_NAMES = ("autodist_core.capture", "autodist_core.kernel", "autodist_core.runtime")
+
+
+@pytest.mark.parametrize("path", [path for path in ALL if path not in CORE], ids=own_name)
+def test_the_front_imports_no_inside_of_capture_kernels_and_runtime(path):
+    for name in imports(path):
+        if name.startswith(BY_PUBLIC_NAMES):
+            assert len(name.split(".")) <= 3, f"{own_name(path)} imports {name}, an inside of its stage"
+        if name.startswith("autodist_core.cluster."):
+            allowed = ("autodist_core.cluster.chief.", "autodist_core.cluster.on_node.standby.")
+            assert name.startswith(allowed), f"{own_name(path)} imports {name}"
+
+
+# What changes a NodeDef: assigning to a part of it, and calling these methods of a part of it.
+CHANGING = {"CopyFrom", "MergeFrom", "append", "extend", "add", "remove", "insert", "pop", "Clear", "ClearField"}
+PARTS = {"attr", "input"}
+
+
+def is_part_of_a_node(node):
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        if isinstance(node, ast.Attribute) and node.attr in PARTS:
+            return True
+        node = node.value
+    return False
+
+
+def changed_nodes(tree):
+    """The lines at which a module changes what looks like a NodeDef, or makes one."""
+    for node in ast.walk(tree):
+        targets = list(node.targets) if isinstance(node, ast.Assign | ast.Delete) else []
+        targets += [node.target] if isinstance(node, ast.AugAssign) else []
+        changes = any(is_part_of_a_node(target) for target in targets)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            changes |= node.func.attr in CHANGING and is_part_of_a_node(node.func.value)
+            changes |= node.func.attr == "NodeDef"
+        if changes:
+            yield node.lineno
+
+
+@pytest.mark.parametrize("path", ALL, ids=own_name)
+def test_only_the_editor_changes_nodes(path):
+    own, lines = own_name(path), list(changed_nodes(ast.parse(path.read_text(encoding="utf-8"))))
+    if own == "autodist_core.step.editor":
+        assert lines, "the editor changes nodes, and this test sees it"
+    else:
+        assert not lines, f"{own} changes a NodeDef at line {lines[:1]}; let the editor do it"
+
+
 @pytest.mark.parametrize("path", CORE, ids=own_name)
 def test_modules_stay_small(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
