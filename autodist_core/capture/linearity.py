@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.capture.tape import Tape, graphs_of, key
+from autodist_core.capture.tape import Tape, draws, graphs_of, key
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.errors import CaptureError
@@ -118,9 +118,9 @@ def require_linear_through_variables(traced: Traced, tape: Tape, updates: Collec
 
 
 def is_same_everywhere(operation: Any) -> bool:
-    """Whether a value is computed from constants alone, and so is the same on every replica."""
+    """Whether a value is computed from constants alone, without random numbers, and so is the same on every replica."""
     found = reached_from([operation], sources).values()
-    return not any(each.type == "Placeholder" or each.op_def.is_stateful for each in found)
+    return not any(each.type == "Placeholder" or each.op_def.is_stateful or draws(each) for each in found)
 
 
 def _placeholders(graph: Any, positions: Iterable[int]) -> frozenset[Any]:

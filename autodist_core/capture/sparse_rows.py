@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.capture.tape import draws
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import ALIKE, EACH, UNIQUE
 
@@ -83,8 +84,7 @@ def _is_of_the_batch(place: _Place, inputs: frozenset[str]) -> bool:
         if key in seen or _is_size_of_all(operation):
             continue
         seen.add(key)
-        draws = operation.op_def.is_stateful and "seed2" in operation.node_def.attr
-        if draws or (not calls and tensor.name in inputs):
+        if draws(operation) or (not calls and tensor.name in inputs):
             return True
         waiting.extend((source, calls) for source in operation.inputs if source.dtype != tf.resource)
     return False

@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from autodist_core.capture.traversal import sources
+from autodist_core.step.draws import may_draw
 
 # The functions of TensorFlow that compute gradients, and their files.
 _COMPUTING_GRADIENTS = {"imperative_grad": "imperative_grad.py", "_GradientsHelper": "gradients_util.py"}
@@ -57,6 +58,13 @@ class Tape:
     def runs_one(self, operation: Any) -> bool:
         """Whether an operation runs a graph in which a tape works."""
         return any(self.reaches(inner) for graph in graphs_of(operation) for inner in graph.get_operations())
+
+
+def draws(operation: Any) -> bool:
+    """Whether an operation draws random numbers, or runs a graph in which one does."""
+    return may_draw(operation.type) or any(
+        draws(inner) for graph in graphs_of(operation) for inner in graph.get_operations()
+    )
 
 
 def key(operation: Any) -> tuple[int, str]:

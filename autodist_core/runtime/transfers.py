@@ -20,7 +20,6 @@ from autodist_core.kernel.placement.placement import Copy
 from autodist_core.step.graph_item import Variable
 
 MESSAGE_BYTES = 1 << 28
-_GOLDEN = 0x9E3779B9
 
 
 @dataclass(frozen=True)
@@ -243,19 +242,12 @@ def _rows(variable: Variable, copy: Copy, start: int, stop: int | None) -> Any:
 
 
 def _is_own(variable: Variable, copy: Copy) -> bool:
-    """Whether a copy starts from another value than the first one: sums from zero, seeds from their own stream."""
-    return bool(copy.replica) and (variable.kind == "seed" or variable.aggregation == "sum")
+    """Whether a copy starts from another value than the first one: sums start from zero."""
+    return bool(copy.replica) and variable.aggregation == "sum"
 
 
 def _for_copy(variable: Variable, copy: Copy, value: np.ndarray) -> np.ndarray:
-    if not _is_own(variable, copy):
-        return value
-    if variable.kind == "seed":
-        offset = np.array(value, copy=True)
-        bits = offset.view(f"u{offset.dtype.itemsize}")
-        bits[0] = (int(bits[0]) + (copy.replica or 0) * _GOLDEN) % (1 << 8 * bits.itemsize)
-        return offset
-    return np.zeros_like(value)
+    return np.zeros_like(value) if _is_own(variable, copy) else value
 
 
 def _handle(variable: Variable, copy: Copy) -> Any:

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, tensor_pb2
+from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, tensor_pb2
+from tensorflow.python.framework import op_def_registry
 
 from autodist_core.errors import KernelError
 
+Add = Callable[..., str]
+"""Adds a node, of an op and with a name, inputs and attributes, and returns its output as other nodes read it."""
 ORDER = "_order"
 """Attribute of a node that touches a variable: the time at which it does."""
 UPDATE = "_update"
@@ -118,6 +121,15 @@ def attribute(value: Any) -> Any:
     return message
 
 
+def _node(
+    op: str, name: str, inputs: Iterable[str], device: str, attrs: Mapping[str, Any]
+) -> node_def_pb2.NodeDef:
+    node = node_def_pb2.NodeDef(name=name, op=op, device=device, input=inputs)
+    for key, value in attrs.items():
+        node.attr[key].CopyFrom(attribute(value))
+    return node
+
+
 class Editor:
     """A graph under construction: add and copy nodes, then `graph_def()` checks and hands it out."""
 
@@ -125,6 +137,7 @@ class Editor:
         self._nodes: dict[str, node_def_pb2.NodeDef] = {}
         self._library = library
         self._versions = versions
+        self._functions: dict[str, function_pb2.FunctionDef] = {}
 
     @staticmethod
     def of(graph: graph_pb2.GraphDef) -> Editor:
@@ -166,10 +179,7 @@ class Editor:
         self, op: str, name: str, inputs: Sequence[str] = (), device: str = "", order: int | None = None, **attrs: Any
     ) -> str:
         """Add one node; returns its name, which is also its first output."""
-        node = node_def_pb2.NodeDef(name=name, op=op, device=device)
-        node.input.extend(inputs)
-        for key, value in attrs.items():
-            node.attr[key].CopyFrom(attribute(value))
+        node = _node(op, name, inputs, device, attrs)
         if order is not None:
             node.attr[ORDER].i = order
         self._put(node)
@@ -226,6 +236,27 @@ class Editor:
             del node.attr[key]
         for key, value in attrs.items():
             node.attr[key].CopyFrom(attribute(value))
+
+    def copy_function(
+        self, function: function_pb2.FunctionDef, name: str, edit: Callable[[node_def_pb2.NodeDef, Add], None]
+    ) -> str:
+        """Add a copy of a function under another name, unless it is there already; returns the name.
+
+        `edit` changes each node of the copy. Its second argument adds a node to the body, and returns its only output.
+        """
+        if name not in self._functions:
+            copy = self._functions[name] = function_pb2.FunctionDef()
+            copy.CopyFrom(function)
+            copy.signature.name = name
+
+            def add(op: str, label: str, inputs: Sequence[str] = (), **attrs: Any) -> str:
+                node = _node(op, label, inputs, "", attrs)
+                copy.node_def.append(node)
+                return f"{label}:{op_def_registry.get(op).output_arg[0].name}:0"
+
+            for node in list(copy.node_def):
+                edit(node, add)
+        return name
 
     def trace(
         self,
@@ -317,6 +348,7 @@ class Editor:
         graph = graph_pb2.GraphDef()
         if self._library is not None:
             graph.library.CopyFrom(self._library)
+        graph.library.function.extend(self._functions.values())
         if self._versions is not None:
             graph.versions.CopyFrom(self._versions)
         for node in self:

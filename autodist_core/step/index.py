@@ -21,6 +21,7 @@ from tensorflow.python.framework import op_def_registry
 
 from autodist_core.errors import CaptureError
 from autodist_core.step import editor
+from autodist_core.step.draws import Draw, Draws
 from autodist_core.step.editor import UPDATE
 from autodist_core.step.graph_item import GraphItem
 
@@ -160,6 +161,16 @@ class StepIndex:
         """Variables that compute writes."""
         return self._written(lambda node: not self.is_update(node))
 
+    @cached_property
+    def functions(self) -> Draws:
+        """The functions of the graph, and what each draws."""
+        return Draws(self.graph.library.function)
+
+    @cached_property
+    def draws(self) -> dict[str, tuple[Draw, ...]]:
+        """The nodes that draw random numbers, themselves or in a function that they run, and what each draws."""
+        return {node.name: drawn for node in self.graph.node if (drawn := self.functions.of(node))}
+
     def _written(self, where: Callable[[str], bool]) -> frozenset[str]:
         return frozenset(
             touch.variable for node, found in self.touches.items() if where(node) for touch in found if touch.writes
@@ -206,12 +217,6 @@ def analysis(analyse: Callable[[StepIndex], _Result]) -> Callable[[StepIndex], _
         return step.result_of(analyse)
 
     return asked
-
-
-def is_stateful(node: node_def_pb2.NodeDef) -> bool:
-    """Whether running a node twice differs from running it once."""
-    definition = op_def_registry.get(node.op)
-    return definition is None or definition.is_stateful
 
 
 def output_type(captured: StepIndex, name: str) -> tf.DType:

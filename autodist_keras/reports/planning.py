@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import keras
 
 from autodist_core.kernel import arrange
+from autodist_core.kernel.analysis.random_draws import drawn_by_replicas
 from autodist_core.plan import Plan, notes, table
+from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiler import AllReducePlan, CompiledStrategy
@@ -84,25 +87,40 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) ->
         return
     layers = list(model._flatten_layers())
     names = {id(entry.owner): entry.spec.name for entry in ModelVariables(model, optimizers_of(model)).entries}
-    written = StepIndex(item).written_by_compute if item.gradients else None
+    step = StepIndex(item) if item.gradients else None
     norms = [
         layer.name for layer in layers
         if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
-        and (layer.trainable if written is None else names.get(id(layer.moving_mean)) in written)
+        and (layer.trainable if step is None else names.get(id(layer.moving_mean)) in step.written_by_compute)
     ]
     if norms:
         yield (
             f"batch statistics are each replica's own in {_some(norms)}; moving averages are combined "
             "(synchronized=True: the whole batch's)"
         )
-    if written is None:
-        drawing = [layer.name for layer in layers if _draws(layer)]
-    else:
-        seeds = {names.get(id(each.state)): layer.name for layer in layers for each in layer._seed_generators}
-        drawn = [v.name for v in item.variables if v.kind == "seed" and v.name in written]
-        drawing = list(dict.fromkeys(seeds.get(name, name) for name in drawn))
+    drawn = () if step is None else drawn_by_replicas(step)
+    drawing = [layer.name for layer in layers if _draws(layer)] if step is None else list(dict.fromkeys(
+        _where(layers, draw) for draw in drawn if draw.stream is not Stream.FIXED
+    ))
     if drawing:
         yield f"each replica draws its own random numbers in {_some(drawing)}; replica 0 those of one device"
+    fixed = list(dict.fromkeys(f"{draw.op} in {_where(layers, draw)}" for draw in drawn if draw.stream is Stream.FIXED))
+    if fixed:
+        yield (
+            f"all replicas draw the same random numbers by {_some(fixed)}: TensorFlow gives it no seed that could be "
+            "another one for each replica (the draws of keras.random have one)"
+        )
+
+
+def _where(layers: list[Any], draw: Draw) -> str:
+    """The layer in which something is drawn, by the scopes of the operation's name; else the operation's name."""
+    names = {layer.name for layer in layers}
+    for scope in reversed("/".join(draw.path).split("/")):
+        # A layer opens its scope once to be built and again to be called, and TensorFlow numbers the second one.
+        for name in (re.sub(r"_[0-9]+$", "", scope), scope):
+            if name in names:
+                return name
+    return draw.path[-1]
 
 
 def _draws(layer: Any) -> bool:

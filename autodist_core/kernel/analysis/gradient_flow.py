@@ -47,9 +47,10 @@ def _made_of_gradients(step: StepIndex) -> frozenset[str]:
 def reads_own(step: StepIndex) -> dict[str, str]:
     """Nodes that read a variable while its copies differ between replicas, and the variable.
 
-    They do where compute has written it from the batch in this step; sums are on the first replica only.
+    They do where compute has written it from the batch, or from random numbers, in this step; sums are on the first
+    replica only.
     """
-    inputs = {editor.node_of(tensor.name) for tensor in step.item.inputs} | {step.item.examples}
+    inputs = {editor.node_of(tensor.name) for tensor in step.item.inputs} | {step.item.examples, *step.draws}
     equal = step.markers.keys() | set(step.item.cross_replica_sums)
     apart = {name for name, variable in step.variables.items() if variable.aggregation == "sum"}
     differing: set[str] = set()

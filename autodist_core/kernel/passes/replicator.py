@@ -2,7 +2,7 @@
 
 Every replica computes on its mirrors, exactly as captured. The edits are the three that the design names: the lookup
 of a sparse variable that lives on a reduction destination is sent there, values marked as sums over replicas are
-summed, and stateful random ops get a seed of their own (`Variable.kind == "seed"` state is offset when it is loaded).
+summed, and every replica draws random numbers from a stream of its own (`random_streams.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from tensorflow.core.framework import node_def_pb2
 from autodist_core.errors import CaptureError, NotYetError
 from autodist_core.kernel.draft import Draft, Rows, copied, gradient_type
 from autodist_core.kernel.kernel import Kernel
+from autodist_core.kernel.passes.random_streams import take_own_stream
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import editor
 from autodist_core.step.graph_item import Gradient, Table
-from autodist_core.step.index import is_stateful
 
-_SEED_STEP = 1_000_003
 _LOOKUPS = {"GatherV2", "ResourceGather"}
 _OF_GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_[0-9]+)?)/")  # of a step's own, and of those in functions
 
@@ -118,8 +117,8 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef
         _require_mirror(draft, replica, name, touch.variable)
     order = draft.at(name) if touched else None
     copy = draft.editor.copy(node, copied(replica, name), inputs, _device(draft, replica, node), order)
-    if replica.index and "seed2" in copy.attr and (copy.attr["seed"].i or copy.attr["seed2"].i) and is_stateful(node):
-        copy.attr["seed2"].i += _SEED_STEP * replica.index
+    if name in captured.draws:
+        take_own_stream(draft, copy, replica)
     wanted = name in captured.item.targets and not captured.is_update(name)
     if wanted or any(touch.writes for touch in touched):
         draft.targets.append(copy.name)

@@ -8,7 +8,8 @@ step. For the sum of a metric on two replicas::
 
 A variable that declares an aggregation gets it. A sum starts from zero on every replica but the first. A float that
 declares none becomes the mean over the replicas that had examples, weighted by their numbers of examples. Everything
-else follows replica 0. The state of random generators stays each replica's own.
+else follows replica 0. The state of a seed generator is the same on all replicas that had examples, and is sent only
+to those that had none.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ class StateCombiner(Kernel):
         """Combine every variable that compute writes."""
         if len(draft.placement.replicas) == 1:
             return
+        idle = len(draft.busy) < len(draft.placement.replicas)
         for name in sorted(draft.captured.written_by_compute):
             variable = draft.captured.variables[name]
-            if is_combined(variable) and len(draft.placement.copies(name)) > 1:
+            if (idle or is_combined(variable)) and len(draft.placement.copies(name)) > 1:
                 _combine(draft, variable)
 
 

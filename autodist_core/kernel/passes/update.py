@@ -17,7 +17,8 @@ from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.reduction import reduced_for
 from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import editor
-from autodist_core.step.index import StepIndex, is_stateful
+from autodist_core.step.draws import Stream
+from autodist_core.step.index import StepIndex
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,12 @@ def _check(draft: Draft, owner: Owner, name: str) -> None:
             f"what is made of gradients reads {reads_own(captured)[name]!r} at {name!r} ({node.op}) when each replica "
             "has its own value of it, from its part of the batch. Read it before the step writes it, or after apply."
         )
-    draws = "seed2" in node.attr and is_stateful(node) and not node.attr["seed"].i and not node.attr["seed2"].i
-    draws |= any(captured.variables[touch.variable].kind == "seed" for touch in captured.touches.get(name, ()))
+    draws = any(draw.stream is Stream.UNSEEDED for draw in captured.draws.get(name, ()))
+    # A replica without examples does not run what compute does with the state of a seed generator.
+    draws |= any(
+        captured.variables[touch.variable].kind == "seed" and touch.variable in captured.written_by_compute
+        for touch in captured.touches.get(name, ())
+    )
     if draws and owner.replica is not None and len(draft.placement.replicas) > 1:
         raise NotYetError(
             f"the update draws random numbers at {name!r} ({node.op}), and every replica would draw its own. "

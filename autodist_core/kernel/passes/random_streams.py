@@ -1,0 +1,72 @@
+"""Give each replica's copies of the operations that draw random numbers a stream of the replica's own.
+
+Replica 0 draws what one device draws: its copies stay as captured. Every other replica's copies differ in their seeds
+alone: a number that depends on the replica and on nothing else is added to the seed of a stateful operation, or
+combined by exclusive or with the seed or the key that a stateless one reads. So whatever draws the same numbers twice
+on one device, as a backward pass that computes its forward pass again, does so on each replica. The state of a seed
+generator is the same on all replicas, and the numbers that are drawn from it are not.
+
+A function is copied for a replica only if it draws, or runs a function that does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
+
+from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.placement.placement import Replica
+from autodist_core.step.draws import Stream, function_references, seed_input, seed_type, stream_of
+from autodist_core.step.editor import Add
+
+_SEED_STEP = 1_000_003
+_GOLDEN = 0x9E3779B97F4A7C15
+_CHANGED = (Stream.ATTRIBUTE, Stream.INPUT)
+
+
+def take_own_stream(draft: Draft, copy: node_def_pb2.NodeDef, replica: Replica) -> None:
+    """Let a replica's copy of a captured node, and the functions that it runs, draw from the replica's stream."""
+    if replica.index:
+        def add(op: str, name: str, inputs: tuple[str, ...] = (), **attrs: Any) -> str:
+            return draft.editor.add(op, name, inputs, copy.device, **attrs)
+
+        _change(draft, copy, replica, add)
+
+
+def mask(replica: int, dtype: tf.DType) -> np.ndarray:
+    """What a replica's seeds and keys of a type are combined with: another number for every replica, 0 for the first.
+
+    >>> mask(0, tf.int32).item(), mask(1, tf.int32).item(), mask(2, tf.uint64).item()
+    (0, 2135587861, 4354685564936845354)
+    """
+    bits = 8 * dtype.size
+    unsigned = np.array(replica * _GOLDEN % (1 << bits), f"uint{bits}")
+    return unsigned.astype(dtype.as_numpy_dtype)
+
+
+def _change(draft: Draft, node: node_def_pb2.NodeDef, replica: Replica, add: Add) -> None:
+    stream = stream_of(node)
+    if stream is Stream.ATTRIBUTE:
+        node.attr["seed2"].i += _SEED_STEP * replica.index
+    elif stream is Stream.INPUT:
+        position, dtype = seed_input(node.op), seed_type(node)
+        number = add("Const", f"{node.name}/replica", dtype=dtype, value=mask(replica.index, dtype))
+        inputs = (node.input[position], number)
+        node.input[position] = add("BitwiseXor", f"{node.name}/stream", inputs, T=dtype)
+    for reference in function_references(node):
+        reference.name = _function(draft, reference.name, replica)
+    if node.op in draft.captured.functions.functions:
+        node.op = _function(draft, node.op, replica)
+
+
+def _function(draft: Draft, name: str, replica: Replica) -> str:
+    """The function that a replica runs in a function's place: a copy if it draws, else the function itself."""
+    functions = draft.captured.functions
+    if not any(draw.stream in _CHANGED for draw in functions.inside(name)):
+        return name
+    return draft.editor.copy_function(
+        functions.functions[name], f"{name}__{replica.prefix}", lambda node, add: _change(draft, node, replica, add)
+    )
