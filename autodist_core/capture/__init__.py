@@ -19,9 +19,10 @@ from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
 from autodist_core.capture.traversal import computed_from, reached_from, sources
 from autodist_core.errors import CaptureError
-from autodist_core.step import editor
-from autodist_core.step.editor import UPDATE, Editor
+from autodist_core.step import naming
+from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import GraphItem, Table, Tensor, Variable
+from autodist_core.step.naming import UPDATE
 
 __all__ = ["Marked", "Source", "Traced", "capture", "computed_from", "reached_from", "sources"]
 
@@ -69,11 +70,11 @@ def _bypass_identity_n(graph: Editor) -> None:
     several = {node.name: node for node in graph if node.op == "IdentityN"}
 
     def through(name: str) -> str:
-        producer, output = editor.split(name)
+        producer, output = naming.split(name)
         return through(several[producer].input[output]) if producer in several else name
 
     for node in graph if several else ():
-        graph.change(node.name, inputs=[name if editor.is_control(name) else through(name) for name in node.input])
+        graph.change(node.name, inputs=[name if naming.is_control(name) else through(name) for name in node.input])
 
 
 def _tensor(placeholder: Any) -> Tensor:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from autodist_core.kernel.analysis.random_draws import drawn_by_replicas
 from autodist_core.kernel.analysis.results import Joining, joining
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel, run
@@ -15,5 +16,5 @@ from autodist_core.kernel.placement.placement import Placement, inference, place
 
 __all__ = [
     "PIPELINE", "Arrangement", "DistributedGraph", "Draft", "Joining", "Kernel", "Placement", "Tasks", "arrange",
-    "build", "inference", "joining", "place", "run",
+    "build", "drawn_by_replicas", "inference", "joining", "place", "run",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from autodist_core.kernel.analysis.distributable import require_distributable
 from autodist_core.kernel.analysis.gradient_flow import after_update, handed_back
 from autodist_core.kernel.analysis.products import Product, products, with_weights
 from autodist_core.kernel.placement.placement import Copy, Placement, Replica
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem
 from autodist_core.step.index import StepIndex
@@ -117,7 +117,7 @@ class Draft:
 
     def handle(self, variable: str, copy: Copy) -> str:
         """The node that stands for one copy of a variable."""
-        name = f"variable/{editor.safe(copy.name)}"
+        name = f"variable/{naming.safe(copy.name)}"
         if name not in self.editor:
             spec = self.captured.variables[variable]
             self.editor.add(
@@ -195,7 +195,7 @@ class Draft:
 
     def stacked(self, name: str, dtype: tf.DType, device: str) -> str:
         """The rows of all busy replicas' copies of a captured tensor, one behind the other."""
-        label = f"stacked/{editor.label(name)}"
+        label = f"stacked/{naming.label(name)}"
         if label in self.editor:
             return label
         return self.join(label, [copied(replica, name) for replica in self.busy], dtype, device)
@@ -214,9 +214,9 @@ def copied(replica: Replica, name: str) -> str:
 
 def gradient_type(captured: StepIndex, gradient: Gradient) -> tf.DType:
     """The type of a gradient's values."""
-    return tf.as_dtype(captured.nodes[editor.node_of(gradient.values)].attr["T"].type)
+    return tf.as_dtype(captured.nodes[naming.node_of(gradient.values)].attr["T"].type)
 
 
 def output_type_of_indices(captured: StepIndex, gradient: Gradient) -> tf.DType:
     """The type of a sparse gradient's row indices."""
-    return tf.as_dtype(captured.nodes[editor.node_of(gradient.indices)].attr["T"].type)
+    return tf.as_dtype(captured.nodes[naming.node_of(gradient.indices)].attr["T"].type)

@@ -24,7 +24,7 @@ from autodist_core.kernel.passes.synchronizer.ps import follow
 from autodist_core.kernel.passes.update import Update
 from autodist_core.kernel.pipeline import DistributedGraph, build
 from autodist_core.kernel.placement.placement import Placement, Replica
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.graph_item import GraphItem
 
 
@@ -65,7 +65,7 @@ class Receive(Kernel):
             draft.targets.append(name)
             position = 0
             for gradient in draft.captured.item.gradients:
-                names = [editor.tensor(name, position + offset) for offset in range(2 if gradient.indices else 1)]
+                names = [naming.tensor(name, position + offset) for offset in range(2 if gradient.indices else 1)]
                 position += len(names)
                 draft.local[gradient.variable, gradient.occurrence, replica.index] = Rows(*names)
         for occurrence in draft.captured.occurrences:

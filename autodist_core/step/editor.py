@@ -7,8 +7,8 @@ the captured graph's order (see `order.py`); `_update` marks the captured update
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -16,84 +16,9 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 from tensorflow.python.framework import op_def_registry
 
 from autodist_core.errors import KernelError
+from autodist_core.step.naming import BRANCH, ORDER, UPDATE, node_of, split, tensor
 
-Add = Callable[..., str]
-"""Adds a node, of an op and with a name, inputs and attributes, and returns its output as other nodes read it."""
-ORDER = "_order"
-"""Attribute of a node that touches a variable: the time at which it does."""
-UPDATE = "_update"
-"""Attribute of a captured node that belongs to the update: which of the step's updates it is."""
-BRANCH = "_branch"
-"""Attribute of an update's node that runs in one branch of a conditional: the pivots of the branches around it."""
 _OURS = (ORDER, UPDATE, BRANCH)
-
-
-def split(name: str) -> tuple[str, int]:
-    """Node and output number of a tensor name.
-
-    >>> split("dense/MatMul"), split("split:1"), split("^train")
-    (('dense/MatMul', 0), ('split', 1), ('train', -1))
-    """
-    if name.startswith("^"):
-        return name[1:], -1
-    node, _, output = name.partition(":")
-    return node, int(output or 0)
-
-
-def tensor(node: str, output: int = 0) -> str:
-    """The canonical tensor name, as nodes list their inputs."""
-    return node if output == 0 else f"{node}:{output}"
-
-
-def canonical(name: str) -> str:
-    """A tensor's name as nodes list their inputs.
-
-    >>> canonical("dense/MatMul:0"), canonical("split:1")
-    ('dense/MatMul', 'split:1')
-    """
-    return tensor(*split(name))
-
-
-def label(name: str) -> str:
-    """A tensor's name as part of a node's name, another one for every tensor.
-
-    >>> label("split:1"), label("split_1")
-    ('split/output1', 'split_1/output0')
-    """
-    node, output = split(name)
-    return f"{node}/output{output}"
-
-
-def node_of(name: str) -> str:
-    """The node that produces a tensor, or that a control input names."""
-    return name.removeprefix("^").partition(":")[0]
-
-
-def is_control(name: str) -> bool:
-    """Whether an input is a control edge."""
-    return name.startswith("^")
-
-
-def safe(name: str) -> str:
-    """A variable's name as part of a node's name, another one for every variable.
-
-    A character that has another meaning here, or that TensorFlow does not allow, is written as its code.
-
-    >>> safe("dense/kernel@memory"), safe("dense layer/w ö")
-    ('dense/kernel.memory', 'dense-20-layer/w-20--f6-')
-    """
-    return re.sub(r"[^A-Za-z0-9_/@]", lambda found: f"-{ord(found[0]):x}-", name).replace("@", ".")
-
-
-def data_inputs(node: node_def_pb2.NodeDef) -> Iterator[str]:
-    """The inputs that carry values, in order."""
-    return (name for name in node.input if not is_control(name))
-
-
-def branch_of(node: node_def_pb2.NodeDef) -> tuple[str, ...]:
-    """The pivots of the branches in which a node runs, outermost first; none for a node that always runs."""
-    return tuple(name.decode() for name in node.attr[BRANCH].list.s) if BRANCH in node.attr else ()
-
 
 def attribute(value: Any) -> Any:
     """An AttrValue from a Python value: bool, int, float, str, DType, TensorShape, array or a list of one of them."""
@@ -128,6 +53,44 @@ def _node(
     for key, value in attrs.items():
         node.attr[key].CopyFrom(attribute(value))
     return node
+
+
+class NodeEdit:
+    """One node that is changed where it stands: in a graph, or in the body of a function.
+
+    >>> graph = Editor()
+    >>> names = graph.add("Placeholder", "seed", dtype=tf.int32), graph.add("Neg", "minus", ["seed"], T=tf.int32)
+    >>> edit = graph.edit("minus")
+    >>> edit.set_input(0, edit.add("Abs", "positive", ["seed"], T=tf.int32))
+    >>> list(graph["minus"].input)
+    ['positive']
+    """
+
+    def __init__(self, node: node_def_pb2.NodeDef, add: Callable[..., str]) -> None:
+        self.node = node
+        """The node as it is, to be read."""
+        self._add = add
+
+    def add(self, op: str, name: str, inputs: Sequence[str] = (), **attrs: Any) -> str:
+        """Add a node with one output beside this one; returns the output as other nodes there read it."""
+        return self._add(op, name, inputs, **attrs)
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        """Give the node an attribute."""
+        self.node.attr[key].CopyFrom(attribute(value))
+
+    def set_input(self, position: int, source: str) -> None:
+        """Let the node read another tensor at a position."""
+        self.node.input[position] = source
+
+    def set_op(self, op: str) -> None:
+        """Make the node another operation, or a call of another function."""
+        self.node.op = op
+
+    def rename_functions(self, references: Iterable[Any], renamed: Callable[[str], str]) -> None:
+        """Let the node run other functions; `references` are the parts of its attributes that name functions."""
+        for reference in references:
+            reference.name = renamed(reference.name)
 
 
 class Editor:
@@ -237,12 +200,17 @@ class Editor:
         for key, value in attrs.items():
             node.attr[key].CopyFrom(attribute(value))
 
+    def edit(self, name: str) -> NodeEdit:
+        """Change a node of the graph by the means that nodes of functions have too; nodes are added on its device."""
+        node = self._nodes[name]
+        return NodeEdit(node, partial(self.add, device=node.device))
+
     def copy_function(
-        self, function: function_pb2.FunctionDef, name: str, edit: Callable[[node_def_pb2.NodeDef, Add], None]
+        self, function: function_pb2.FunctionDef, name: str, change: Callable[[NodeEdit], None]
     ) -> str:
         """Add a copy of a function under another name, unless it is there already; returns the name.
 
-        `edit` changes each node of the copy. Its second argument adds a node to the body, and returns its only output.
+        `change` is called for each node of the copy.
         """
         if name not in self._functions:
             copy = self._functions[name] = function_pb2.FunctionDef()
@@ -255,7 +223,7 @@ class Editor:
                 return f"{label}:{op_def_registry.get(op).output_arg[0].name}:0"
 
             for node in list(copy.node_def):
-                edit(node, add)
+                change(NodeEdit(node, add))
         return name
 
     def trace(

@@ -20,10 +20,10 @@ from tensorflow.core.framework import node_def_pb2
 from tensorflow.python.framework import op_def_registry
 
 from autodist_core.errors import CaptureError
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.draws import Draw, Draws
-from autodist_core.step.editor import UPDATE
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.naming import UPDATE
 
 _Result = TypeVar("_Result")
 _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
@@ -42,8 +42,8 @@ def accesses(node: node_def_pb2.NodeDef, handles: Callable[[str], str | None]) -
     """Which variables a node touches and whether it writes them; `handles` names the variable behind an input."""
     found = []
     read_only = set(node.attr["_read_only_resource_inputs"].list.i) if "_read_only_resource_inputs" in node.attr else ()
-    for position, name in enumerate(editor.data_inputs(node)):
-        variable = handles(editor.node_of(name))
+    for position, name in enumerate(naming.data_inputs(node)):
+        variable = handles(naming.node_of(name))
         if variable is not None:
             found.append(Touch(variable, node.op not in _READS and position not in read_only))
     return tuple(found)
@@ -53,7 +53,8 @@ class StepIndex:
     """A captured step, indexed.
 
     >>> from autodist_core import GraphItem
-    >>> graph = editor.Editor()
+    >>> from autodist_core.step.editor import Editor
+    >>> graph = Editor()
     >>> graph.add("Placeholder", "x", dtype=tf.float32), graph.add("Neg", "y", ["x"], T=tf.float32)
     ('x', 'y')
     >>> step = StepIndex(GraphItem((), outputs=("y",), graph_bytes=graph.graph_def().SerializeToString()))
@@ -76,7 +77,7 @@ class StepIndex:
         for gradient in item.gradients:
             for name in (gradient.values, gradient.indices):
                 if name:
-                    self.markers[editor.node_of(name)] = gradient
+                    self.markers[naming.node_of(name)] = gradient
         self.touches = {
             node.name: found for node in self.graph.node if (found := accesses(node, self.handle_of.get))
         }
@@ -100,12 +101,12 @@ class StepIndex:
     @cached_property
     def pivots(self) -> frozenset[str]:
         """The nodes whose death ends a branch of a conditional."""
-        return frozenset(pivot for node in self.graph.node for pivot in editor.branch_of(node))
+        return frozenset(pivot for node in self.graph.node for pivot in naming.branch_of(node))
 
     def sources(self, name: str) -> list[str]:
         """The nodes on which a node depends: those whose values it reads, and its branch's pivots."""
         node = self.nodes[name]
-        return [*(editor.node_of(source) for source in editor.data_inputs(node)), *editor.branch_of(node)]
+        return [*(naming.node_of(source) for source in naming.data_inputs(node)), *naming.branch_of(node)]
 
     def cone(
         self, roots: Iterable[str], stop: Callable[[str], bool] = lambda _: False,
@@ -137,7 +138,7 @@ class StepIndex:
     def alive(self) -> frozenset[str]:
         """The nodes that a step has any use for."""
         writes = [name for name, touched in self.touches.items() if any(touch.writes for touch in touched)]
-        outputs = [editor.node_of(name) for name in self.item.outputs]
+        outputs = [naming.node_of(name) for name in self.item.outputs]
         return frozenset(self.cone([*writes, *outputs, *self.item.targets, *self.markers]))
 
     @cached_property
@@ -221,7 +222,7 @@ def analysis(analyse: Callable[[StepIndex], _Result]) -> Callable[[StepIndex], _
 
 def output_type(captured: StepIndex, name: str) -> tf.DType:
     """The type of a captured tensor."""
-    node_name, output = editor.split(name)
+    node_name, output = naming.split(name)
     node = captured.nodes[node_name]
     position = 0
     for argument in op_def_registry.get(node.op).output_arg:

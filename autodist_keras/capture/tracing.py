@@ -19,9 +19,9 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 from autodist_core.capture import Marked, Source, Traced, capture
 from autodist_core.errors import CaptureError
 from autodist_core.kernel import Joining, joining
-from autodist_core.step.editor import node_of
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex, output_type
+from autodist_core.step.naming import node_of
 from autodist_keras.capture import batch_norm, custom_gradients, losses
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.fused_updates import fused

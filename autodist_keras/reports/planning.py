@@ -9,8 +9,7 @@ from typing import Any
 
 import keras
 
-from autodist_core.kernel import arrange
-from autodist_core.kernel.analysis.random_draws import drawn_by_replicas
+from autodist_core.kernel import arrange, drawn_by_replicas
 from autodist_core.plan import Plan, notes, table
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem

@@ -12,7 +12,7 @@ from autodist_core import GraphItem, ResourceSpec
 from autodist_core.capture import capture
 from autodist_core.kernel import Draft, Placement, place
 from autodist_core.runtime import DistributedSession
-from autodist_core.step.editor import node_of
+from autodist_core.step.naming import node_of
 from autodist_core.strategy.compiler import CompiledStrategy, StrategyCompiler
 from tests.capture.plain import (
     TABLE_SPECS,

@@ -11,7 +11,7 @@ from tensorflow.python.framework import op_def_registry
 from autodist_core import GraphItem
 from autodist_core.kernel import build
 from autodist_core.kernel.analysis import failing
-from autodist_core.step.editor import node_of
+from autodist_core.step.naming import node_of
 from autodist_core.strategy import PS, AllReduce, PSLoadBalancing
 from tests.kernel.graphs import ancestors, layered_item, layered_variables, machine, nodes_of, placed
 

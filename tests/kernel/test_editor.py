@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import KernelError
-from autodist_core.step.editor import ORDER, UPDATE, Editor, safe
+from autodist_core.step.editor import Editor
+from autodist_core.step.naming import ORDER, UPDATE, safe
 
 
 def _chain(*names: str) -> Editor:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autodist_core.kernel import build
-from autodist_core.step.editor import node_of
+from autodist_core.step.naming import node_of
 from autodist_core.strategy import PS, AllReduce, Parallax, PSLoadBalancing
 from tests.kernel.graphs import ancestors, dense_item, machine, nodes_of, placed, table_item, train
 

@@ -18,7 +18,7 @@ PLANNING = STAGES[: STAGES.index("capture")]
 # Within a folder, groups of its files in the order in which they may import each other: a group imports itself and
 # earlier groups. A file that is not named belongs to the last group.
 INSIDE = {
-    "autodist_core.step": ("values", "messages", "graph_item", "editor", "draws", "index"),
+    "autodist_core.step": ("values", "messages", "graph_item", "naming", "editor", "draws", "index"),
     "autodist_core.strategy": (
         "partition", "synchronizers", "wire", "strategy", "builder", "checker", "compiler", "base", "options",
     ),
@@ -29,7 +29,7 @@ INSIDE = {
     "autodist_keras": ("checks", "settings", "capture", "training", "reports"),
 }  # fmt: skip
 # The modules that may import TensorFlow although they stand in a planning stage, and those that read messages.
-EDITING = ("autodist_core.step.editor", "autodist_core.step.draws", "autodist_core.step.index")
+EDITING = tuple(f"autodist_core.step.{name}" for name in ("naming", "editor", "draws", "index"))
 READING_MESSAGES = ("autodist_core.step.messages", "autodist_core.step.graph_item", "autodist_core.strategy")
 # The folders of autodist_core.cluster in the order of the flow, each with the folders that it may import too.
 CLUSTER = {

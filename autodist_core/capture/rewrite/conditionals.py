@@ -20,8 +20,9 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
-from autodist_core.step import editor
-from autodist_core.step.editor import UPDATE, Editor
+from autodist_core.step import naming
+from autodist_core.step.editor import Editor
+from autodist_core.step.naming import UPDATE
 
 _CONDITIONALS = {"If", "StatelessIf"}
 _RESOURCE = tf.resource.as_datatype_enum
@@ -104,11 +105,11 @@ class _Inlining:
         self._node = node
         self._library = library
         self._graph = graph
-        predicate, *arguments = editor.data_inputs(node)
+        predicate, *arguments = naming.data_inputs(node)
         self._predicate = predicate
         self._arguments = list(zip(arguments, node.attr["Tin"].list.type, strict=True))
         self._handles = {source for source, dtype in self._arguments if dtype == _RESOURCE}
-        self._path = editor.branch_of(node)
+        self._path = naming.branch_of(node)
 
     def run(self) -> Inlined:
         """Add a `Switch` for the predicate, both branches, and a `Merge` for each result."""
@@ -126,23 +127,23 @@ class _Inlining:
         """Add the nodes of one branch; returns the tensors that it results in, and its nodes with effects."""
         prefix = f"{self._node.name}/{label}"
         pivot = f"{prefix}_pivot"
-        self._add("Identity", pivot, [editor.tensor(f"{self._node.name}/pivot", side)], T=tf.bool)
+        self._add("Identity", pivot, [naming.tensor(f"{self._node.name}/pivot", side)], T=tf.bool)
         function, body, tensors = self._library.body(self._node.attr[f"{label}_branch"].func.name)
         arguments = {argument.name: index for index, argument in enumerate(function.signature.input_arg)}
 
         def tensor(source: str) -> str:
-            producer, output = editor.split(source)
+            producer, output = naming.split(source)
             if producer in arguments:
                 return self._argument(arguments[producer], side)
-            return editor.tensor(f"{prefix}/{producer}", output)
+            return naming.tensor(f"{prefix}/{producer}", output)
 
         for node in body.node:
             if node.name in arguments:
                 continue
-            values = [tensor(source) for source in editor.data_inputs(node)]
+            values = [tensor(source) for source in naming.data_inputs(node)]
             before = [
-                f"^{prefix}/{editor.node_of(source)}" for source in node.input
-                if editor.is_control(source) and editor.node_of(source) not in arguments
+                f"^{prefix}/{naming.node_of(source)}" for source in node.input
+                if naming.is_control(source) and naming.node_of(source) not in arguments
             ]
             # A node that reads nothing but handles waits for the pivot, and so is dead where the branch is not taken.
             gate = [] if set(values) - self._handles else [f"^{pivot}"]
@@ -160,7 +161,7 @@ class _Inlining:
         switch = f"{self._node.name}/in_{index}"
         if switch not in self._graph:
             self._add("Switch", switch, [source, self._predicate], T=tf.as_dtype(dtype))
-        return editor.tensor(switch, side)
+        return naming.tensor(switch, side)
 
     def _add(self, op: str, name: str, inputs: list[str], **attributes: Any) -> None:
         self._graph.add(op, name, inputs, **attributes)

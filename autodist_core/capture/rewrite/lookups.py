@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 
 _LOOKING = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
@@ -21,7 +21,7 @@ def fuse_lookups(graph: Editor) -> None:
     position = {node.name: index for index, node in enumerate(nodes)}
 
     def producer(name: str) -> Any:
-        node = graph[editor.node_of(name)]
+        node = graph[naming.node_of(name)]
         return producer(node.input[0]) if node.op == "Identity" else node
 
     for index, node in enumerate(nodes):
@@ -33,7 +33,7 @@ def fuse_lookups(graph: Editor) -> None:
         between = nodes[position[read.name] + 1 : index]
         if any(read.input[0] in other.input and other.op not in _LOOKING for other in between):
             continue
-        controls = dict.fromkeys(name for name in [*node.input, *read.input] if editor.is_control(name))
+        controls = dict.fromkeys(name for name in [*node.input, *read.input] if naming.is_control(name))
         graph.change(
             node.name, "ResourceGather", [read.input[0], node.input[1], *controls], drop=("Tparams", "Taxis"),
             dtype=tf.as_dtype(node.attr["Tparams"].type), Tindices=tf.as_dtype(node.attr["Tindices"].type),

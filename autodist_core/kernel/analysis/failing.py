@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autodist_core.kernel.analysis.shapes import partial_shapes, static_shapes
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.index import StepIndex
 
 _TAPE = "gradient_tape/"  # the scope in which TensorFlow's tape calls the gradient functions of TensorFlow's operations
@@ -67,7 +67,7 @@ def _is_number(captured: StepIndex, name: str) -> bool:
 
 def _is_safe(captured: StepIndex, name: str) -> bool:
     node = captured.nodes[name]
-    if editor.branch_of(node):
+    if naming.branch_of(node):
         return False
     if node.op == "Identity" or not node.input:
         return True

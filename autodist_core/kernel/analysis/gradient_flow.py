@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.index import StepIndex, analysis
 
 
@@ -22,8 +22,8 @@ def handed_back(step: StepIndex) -> tuple[str, ...]:
 
     Nodes that run after the update read these values, or they are results of the step.
     """
-    read = {editor.node_of(source) for name in after_update(step) for source in editor.data_inputs(step.nodes[name])}
-    read.update(editor.node_of(name) for name in step.item.outputs)
+    read = {naming.node_of(source) for name in after_update(step) for source in naming.data_inputs(step.nodes[name])}
+    read.update(naming.node_of(name) for name in step.item.outputs)
     made = {name for name in _made_of_gradients(step) if step.is_update(name)}
     return tuple(step.in_order(read & (made | step.markers.keys())))
 
@@ -50,7 +50,7 @@ def reads_own(step: StepIndex) -> dict[str, str]:
     They do where compute has written it from the batch, or from random numbers, in this step; sums are on the first
     replica only.
     """
-    inputs = {editor.node_of(tensor.name) for tensor in step.item.inputs} | {step.item.examples, *step.draws}
+    inputs = {naming.node_of(tensor.name) for tensor in step.item.inputs} | {step.item.examples, *step.draws}
     equal = step.markers.keys() | set(step.item.cross_replica_sums)
     apart = {name for name, variable in step.variables.items() if variable.aggregation == "sum"}
     differing: set[str] = set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.index import StepIndex, analysis
 
 
@@ -91,5 +91,5 @@ def _in_variable_order(step: StepIndex, names: set[str]) -> list[str]:
 def _values(step: StepIndex, name: str) -> list[str]:
     """The nodes that go into a node's value, whichever branch is taken."""
     node = step.nodes[name]
-    inputs = [editor.node_of(source) for source in editor.data_inputs(node)]
+    inputs = [naming.node_of(source) for source in naming.data_inputs(node)]
     return inputs[:1] if node.op == "Switch" else inputs

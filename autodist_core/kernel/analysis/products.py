@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.kernel.analysis.shapes import partial_shapes
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
 from autodist_core.step.index import StepIndex
 
@@ -41,16 +41,16 @@ def with_weights(captured: StepIndex) -> frozenset[str]:
     """The nodes of compute that multiply rows by a large matrix which all replicas read alike."""
     return frozenset(
         node.name for node in captured.graph.node
-        if node.op == "MatMul" and not captured.is_update(node.name) and not editor.branch_of(node)
-        and not node.attr["transpose_a"].b and not any(map(editor.is_control, node.input))
+        if node.op == "MatMul" and not captured.is_update(node.name) and not naming.branch_of(node)
+        and not node.attr["transpose_a"].b and not any(map(naming.is_control, node.input))
         and _is_large_weight(captured, node.input[1]) and _has_a_row_per_example(captured, node.input[0])
     )
 
 
 def _is_large_weight(captured: StepIndex, source: str) -> bool:
-    node = captured.nodes[editor.node_of(source)]
+    node = captured.nodes[naming.node_of(source)]
     while node.op in ("Identity", "Cast"):
-        node = captured.nodes[editor.node_of(node.input[0])]
+        node = captured.nodes[naming.node_of(node.input[0])]
     if node.op != "ReadVariableOp" or node.name not in captured.touches:
         return False
     variable = captured.touches[node.name][0].variable
@@ -63,10 +63,10 @@ def _is_large(shape: tuple[int, ...]) -> bool:
 
 def _has_a_row_per_example(captured: StepIndex, source: str) -> bool:
     """Whether a matrix is not one of more rows than there are examples, as of a sequence's: those cost more to move."""
-    node = captured.nodes[editor.node_of(source)]
+    node = captured.nodes[naming.node_of(source)]
     if node.op != "Reshape":
         return True
-    before, after = (partial_shapes(captured)[editor.canonical(name)] for name in (node.input[0], source))
+    before, after = (partial_shapes(captured)[naming.canonical(name)] for name in (node.input[0], source))
     return before.rank == 2 or (bool(before.rank) and before[1:].num_elements() == after[1])
 
 
@@ -74,12 +74,12 @@ def _product(captured: StepIndex, gradient: Gradient) -> Product | None:
     # A gradient that is weighted afterwards is not the plain sum of the replicas' products.
     if gradient.indices or not gradient.weighted or not _is_large(captured.variables[gradient.variable].shape):
         return None
-    node = captured.nodes[editor.node_of(gradient.values)]
+    node = captured.nodes[naming.node_of(gradient.values)]
     while node.op == "Identity":
-        node = captured.nodes[editor.node_of(node.input[0])]
+        node = captured.nodes[naming.node_of(node.input[0])]
     if node.op != "MatMul" or not node.attr["transpose_a"].b or node.attr["transpose_b"].b:
         return None
-    left, right = editor.data_inputs(node)
+    left, right = naming.data_inputs(node)
     if not _has_a_row_per_example(captured, left):
         return None
     return Product(node, left, right)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.draws import Draw
 from autodist_core.step.index import StepIndex, analysis
 
@@ -15,7 +15,7 @@ def drawn_by_replicas(step: StepIndex) -> tuple[Draw, ...]:
         if not step.is_update(name) and any(touch.writes for touch in touched)
     ]
     targets = [name for name in step.item.targets if not step.is_update(name)]
-    outputs = [editor.node_of(name) for name in step.item.outputs]
+    outputs = [naming.node_of(name) for name in step.item.outputs]
     cone = step.cone([*step.markers, *written, *targets, *outputs], step.is_update)
     drawing = [name for name in step.in_order(cone.intersection(step.draws)) if not step.is_update(name)]
     return tuple(draw for name in drawing for draw in step.draws[name])

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.kernel.analysis.gradient_flow import first_written
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.index import StepIndex, output_type
 
 
@@ -62,22 +62,22 @@ def joining(step: StepIndex, name: str) -> Joining:
 
 
 def _of_operation(step: StepIndex, name: str) -> Joining:
-    node = step.nodes[editor.node_of(name)]
-    inputs = list(editor.data_inputs(node))
+    node = step.nodes[naming.node_of(name)]
+    inputs = list(naming.data_inputs(node))
     if node.op in _PASSING:
         return _of_operation(step, inputs[0])
     if node.op in _LINEAR:
         # What is the same on every replica would be added as often as there are replicas.
         found = {_of_operation(step, source) if differs(step, source) else Joining.SAME for source in inputs}
         return Joining.SUM if found == {Joining.SUM} else Joining.UNKNOWN
-    if node.op == "StridedSlice" and step.nodes[editor.node_of(inputs[0])].op == "Shape":
+    if node.op == "StridedSlice" and step.nodes[naming.node_of(inputs[0])].op == "Shape":
         # The first axis counts examples; the others are as long on every replica.
         return {0: Joining.SUM, None: Joining.UNKNOWN}.get(_constant(step, inputs[1]), Joining.SAME)
     return _MADE_BY.get(node.op, Joining.UNKNOWN)
 
 
 def _constant(step: StepIndex, name: str) -> int | None:
-    node: node_def_pb2.NodeDef = step.nodes[editor.node_of(name)]
+    node: node_def_pb2.NodeDef = step.nodes[naming.node_of(name)]
     if node.op != "Const":
         return None
     value = tf.make_ndarray(node.attr["value"].tensor)
@@ -86,8 +86,8 @@ def _constant(step: StepIndex, name: str) -> int | None:
 
 def differs(step: StepIndex, name: str) -> bool:
     """Whether a tensor is computed from the batch, or from state as this step has left it so far."""
-    cone = step.cone([editor.node_of(name)])
-    inputs = {editor.node_of(tensor.name) for tensor in step.item.inputs} | {step.item.examples}
+    cone = step.cone([naming.node_of(name)])
+    inputs = {naming.node_of(tensor.name) for tensor in step.item.inputs} | {step.item.examples}
     written = first_written(step)
     return any(
         node in inputs or any(step.index[node] > written.get(t.variable, step.end) for t in touched)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from autodist_core.step import editor
+from autodist_core.step import editor, naming
 from autodist_core.step.index import StepIndex, analysis
 
 
@@ -23,7 +23,7 @@ def partial_shapes(step: StepIndex) -> dict[str, tf.TensorShape]:
     with tf.Graph().as_default() as graph:
         tf.graph_util.import_graph_def(known.graph_def(), name="")
     return {
-        editor.canonical(tensor.name): tensor.shape
+        naming.canonical(tensor.name): tensor.shape
         for operation in graph.get_operations() for tensor in operation.outputs
     }
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from autodist_core.kernel.analysis.failing import last_to_fail
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.index import StepIndex
 
 
@@ -47,7 +47,7 @@ class Barriers(Kernel):
         results = _results(draft, side)
         for occurrence in captured.occurrences:
             applied = [each for each in captured.item.gradients if each.occurrence == occurrence]
-            gradients = [editor.node_of(name) for gradient in applied for name in draft.sources(gradient)]
+            gradients = [naming.node_of(name) for gradient in applied for name in draft.sources(gradient)]
             # Of what is no number, any gradient may have been handed to the tape.
             if draft.placement.on_cpus_of_one_process and all(gradient.weighted for gradient in applied):
                 gradients = last_to_fail(captured, gradients)
@@ -83,7 +83,7 @@ def _results(draft: Draft, side: list[str]) -> list[str]:
     }
 
     return [
-        name for name in map(editor.node_of, captured.item.outputs)
+        name for name in map(naming.node_of, captured.item.outputs)
         if _is_there(draft, name) and name not in draft.after_update and not _follows_update(captured, name)
         and not _looks_at(captured, name, afterwards)
     ]
@@ -140,7 +140,7 @@ def _needed(draft: Draft, names: list[str]) -> set[str]:
         if node in seen or node not in draft.editor:
             continue
         seen.add(node)
-        waiting.extend(editor.node_of(source) for source in draft.editor[node].input)
+        waiting.extend(naming.node_of(source) for source in draft.editor[node].input)
         name = original.get(node, "")
         earlier = {
             writer for touch in captured.touches.get(name, ()) for writer in writers.get(touch.variable, ())

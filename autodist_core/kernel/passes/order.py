@@ -24,7 +24,7 @@ from autodist_core.errors import KernelError
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.placement.devices import host_of
-from autodist_core.step import editor
+from autodist_core.step import editor, naming
 from autodist_core.step.index import accesses
 
 
@@ -40,9 +40,9 @@ class Order(Kernel):
         handles = {node.name: node.name for node in draft.editor if node.op == "VarHandleOp"}
         for node in draft.editor:
             for touch in accesses(node, handles.get):
-                if editor.ORDER not in node.attr:
+                if naming.ORDER not in node.attr:
                     raise KernelError(f"{node.name} ({node.op}) touches {touch.variable} at no stated time.")
-                touches.setdefault(touch.variable, []).append((node.attr[editor.ORDER].i, touch.writes, node.name))
+                touches.setdefault(touch.variable, []).append((node.attr[naming.ORDER].i, touch.writes, node.name))
         for variable, found in touches.items():
             _order(draft, variable, found)
         # On each machine one node that stands for what the step does there, so that not every write is reported.
@@ -56,17 +56,17 @@ class Order(Kernel):
 
 def alive(graph: editor.Editor, name: str, reader: str = "") -> str:
     """A node, or the token for which a node outside its branch waits in its place."""
-    path = editor.branch_of(graph[name])
-    around = editor.branch_of(graph[reader]) if reader else ()
+    path = naming.branch_of(graph[name])
+    around = naming.branch_of(graph[reader]) if reader else ()
     if path == around[: len(path)]:
         return name
     pivot = path[-1]
     token = f"alive/{name}"
     if token not in graph:
         device, (source, *_) = graph[pivot].device, graph[pivot].input
-        switch, side = editor.split(source)
+        switch, side = naming.split(source)
         graph.add("Identity", f"{token}/taken", [pivot, f"^{name}"], device, T=tf.bool)
-        graph.add("Merge", token, [editor.tensor(switch, 1 - side), f"{token}/taken"], device, T=tf.bool, N=2)
+        graph.add("Merge", token, [naming.tensor(switch, 1 - side), f"{token}/taken"], device, T=tf.bool, N=2)
         graph.mark_branch(token, path[:-1])
     return alive(graph, token, reader)
 

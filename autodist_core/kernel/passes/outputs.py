@@ -24,7 +24,7 @@ from autodist_core.kernel.analysis.results import Joining, joining
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.state_combiner import is_combined, weighted_mean
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.index import StepIndex, output_type
 
 
@@ -39,7 +39,7 @@ class Outputs(Kernel):
     def apply(self, draft: Draft) -> None:
         """Add the nodes that compute each output from all replicas' copies."""
         captured = draft.captured
-        cone = captured.cone(editor.node_of(name) for name in captured.item.outputs)
+        cone = captured.cone(naming.node_of(name) for name in captured.item.outputs)
         writers = {name for name, touched in captured.touches.items() if any(touch.writes for touch in touched)}
         # What writes runs on every replica, and not once more for its value.
         combined = _after_combining(captured, cone)
@@ -63,7 +63,7 @@ def _after_combining(captured: StepIndex, cone: set[str]) -> set[str]:
     for name in captured.in_order(cone):
         touched = captured.touches.get(name, ())
         reads = any(not t.writes and captured.index[name] > written.get(t.variable, captured.end) for t in touched)
-        if reads or any(editor.node_of(source) in late for source in editor.data_inputs(captured.nodes[name])):
+        if reads or any(naming.node_of(source) in late for source in naming.data_inputs(captured.nodes[name])):
             late.add(name)
     return late
 
@@ -74,10 +74,10 @@ def _late(name: str) -> str:
 
 def _value(draft: Draft, source: str, late: set[str]) -> str:
     """A captured tensor for the whole batch."""
-    name, output = editor.split(source)
+    name, output = naming.split(source)
     if name in late:
-        return editor.tensor(_late(name), output)
-    returned = draft.returned.get(editor.canonical(source))
+        return naming.tensor(_late(name), output)
+    returned = draft.returned.get(naming.canonical(source))
     return returned or _joined(draft, source)
 
 
@@ -85,8 +85,8 @@ def _copy_late(draft: Draft, name: str, late: set[str], time: int) -> None:
     """A node that runs once, for all; what it reads, it reads at that time."""
     captured, first = draft.captured, draft.busy[0]
     inputs = []
-    for source in editor.data_inputs(captured.nodes[name]):
-        node = editor.node_of(source)
+    for source in naming.data_inputs(captured.nodes[name]):
+        node = naming.node_of(source)
         if node in captured.handle_of:
             variable = captured.handle_of[node]
             inputs.append(draft.handle(variable, draft.placement.mirror(variable, first)))
@@ -104,7 +104,7 @@ def _joined(draft: Draft, name: str) -> str:
     how = joining(captured, name)
     if len(copies) == 1 or how is Joining.SAME:
         return copies[0]
-    dtype, label = output_type(captured, name), f"joined/{editor.label(name)}"
+    dtype, label = output_type(captured, name), f"joined/{naming.label(name)}"
     if captured.item.concat_outputs:
         return draft.join(label, copies, dtype, draft.busy[0].device) if label not in draft.editor else label
     if how is Joining.SUM or (how is Joining.UNKNOWN and dtype.is_integer):

@@ -11,29 +11,23 @@ A function is copied for a replica only if it draws, or runs a function that doe
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step.draws import Stream, function_references, seed_input, seed_type, stream_of
-from autodist_core.step.editor import Add
+from autodist_core.step.editor import NodeEdit
 
 _SEED_STEP = 1_000_003
 _GOLDEN = 0x9E3779B97F4A7C15
 _CHANGED = (Stream.ATTRIBUTE, Stream.INPUT)
 
 
-def take_own_stream(draft: Draft, copy: node_def_pb2.NodeDef, replica: Replica) -> None:
+def take_own_stream(draft: Draft, name: str, replica: Replica) -> None:
     """Let a replica's copy of a captured node, and the functions that it runs, draw from the replica's stream."""
     if replica.index:
-        def add(op: str, name: str, inputs: tuple[str, ...] = (), **attrs: Any) -> str:
-            return draft.editor.add(op, name, inputs, copy.device, **attrs)
-
-        _change(draft, copy, replica, add)
+        _change(draft, draft.editor.edit(name), replica)
 
 
 def mask(replica: int, dtype: tf.DType) -> np.ndarray:
@@ -47,19 +41,19 @@ def mask(replica: int, dtype: tf.DType) -> np.ndarray:
     return unsigned.astype(dtype.as_numpy_dtype)
 
 
-def _change(draft: Draft, node: node_def_pb2.NodeDef, replica: Replica, add: Add) -> None:
+def _change(draft: Draft, edit: NodeEdit, replica: Replica) -> None:
+    node = edit.node
     stream = stream_of(node)
     if stream is Stream.ATTRIBUTE:
-        node.attr["seed2"].i += _SEED_STEP * replica.index
+        edit.set_attribute("seed2", node.attr["seed2"].i + _SEED_STEP * replica.index)
     elif stream is Stream.INPUT:
         position, dtype = seed_input(node.op), seed_type(node)
-        number = add("Const", f"{node.name}/replica", dtype=dtype, value=mask(replica.index, dtype))
+        number = edit.add("Const", f"{node.name}/replica", dtype=dtype, value=mask(replica.index, dtype))
         inputs = (node.input[position], number)
-        node.input[position] = add("BitwiseXor", f"{node.name}/stream", inputs, T=dtype)
-    for reference in function_references(node):
-        reference.name = _function(draft, reference.name, replica)
+        edit.set_input(position, edit.add("BitwiseXor", f"{node.name}/stream", inputs, T=dtype))
+    edit.rename_functions(function_references(node), lambda name: _function(draft, name, replica))
     if node.op in draft.captured.functions.functions:
-        node.op = _function(draft, node.op, replica)
+        edit.set_op(_function(draft, node.op, replica))
 
 
 def _function(draft: Draft, name: str, replica: Replica) -> str:
@@ -68,5 +62,5 @@ def _function(draft: Draft, name: str, replica: Replica) -> str:
     if not any(draw.stream in _CHANGED for draw in functions.inside(name)):
         return name
     return draft.editor.copy_function(
-        functions.functions[name], f"{name}__{replica.prefix}", lambda node, add: _change(draft, node, replica, add)
+        functions.functions[name], f"{name}__{replica.prefix}", lambda edit: _change(draft, edit, replica)
     )

@@ -18,7 +18,7 @@ from autodist_core.kernel.draft import Draft, Rows, copied, gradient_type
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.random_streams import take_own_stream
 from autodist_core.kernel.placement.placement import Replica
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient, Table
 
 _LOOKUPS = {"GatherV2", "ResourceGather"}
@@ -82,8 +82,8 @@ def needed(draft: Draft) -> list[str]:
         name for name, touched in captured.touches.items()
         if not captured.is_update(name) and any(touch.writes for touch in touched)
     }
-    roots |= {editor.node_of(name) for gradient in captured.item.gradients for name in draft.sources(gradient)}
-    roots |= {editor.node_of(name) for name in captured.item.outputs}
+    roots |= {naming.node_of(name) for gradient in captured.item.gradients for name in draft.sources(gradient)}
+    roots |= {naming.node_of(name) for name in captured.item.outputs}
     later = draft.after_update.union(draft.handed_back) - captured.markers.keys()
     roots |= {source for name in draft.after_update for source in captured.sources(name)} - captured.handle_of.keys()
     cone = captured.cone(roots - later)
@@ -93,7 +93,7 @@ def needed(draft: Draft) -> list[str]:
                 f"the step's result or later computation reads {name!r} ({captured.nodes[name].op}), which the "
                 "optimizer's apply both computes and writes. Read the variable after apply instead."
             )
-    outside = set(captured.handle_of) | {editor.node_of(t.handle) for t in captured.item.tables}
+    outside = set(captured.handle_of) | {naming.node_of(t.handle) for t in captured.item.tables}
     return captured.in_order(cone - outside)
 
 
@@ -118,7 +118,7 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef
     order = draft.at(name) if touched else None
     copy = draft.editor.copy(node, copied(replica, name), inputs, _device(draft, replica, node), order)
     if name in captured.draws:
-        take_own_stream(draft, copy, replica)
+        take_own_stream(draft, copy.name, replica)
     wanted = name in captured.item.targets and not captured.is_update(name)
     if wanted or any(touch.writes for touch in touched):
         draft.targets.append(copy.name)
@@ -140,7 +140,7 @@ def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
     node, first, label = draft.captured.nodes[name], draft.busy[0], f"at_once/{name}"
     if label not in draft.editor:
         dtype = tf.as_dtype(node.attr["T"].type)
-        left, right = (editor.canonical(source) for source in editor.data_inputs(node))
+        left, right = (naming.canonical(source) for source in naming.data_inputs(node))
         stacked = draft.stacked(left, dtype, first.device)
         draft.editor.copy(node, label, [stacked, copied(first, right)], first.device)
         parts = [copied(other, left) for other in draft.busy]
@@ -153,7 +153,7 @@ def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
             "SplitV", f"{label}/rows", [label, lengths, axis], first.device, T=dtype, Tlen=tf.int32,
             num_split=len(parts),
         )
-    return editor.tensor(f"{label}/rows", draft.active.index(replica.index))
+    return naming.tensor(f"{label}/rows", draft.active.index(replica.index))
 
 
 def _require_mirror(draft: Draft, replica: Replica, name: str, variable: str) -> None:
@@ -171,7 +171,7 @@ def _require_mirror(draft: Draft, replica: Replica, name: str, variable: str) ->
 def _source(draft: Draft, replica: Replica, source: str) -> str | None:
     """Where a replica's copy of a node reads; None for a control edge that falls away."""
     captured = draft.captured
-    name, output = editor.split(source)
+    name, output = naming.split(source)
     if name in captured.handle_of:
         if output < 0:
             return None
@@ -183,7 +183,7 @@ def _source(draft: Draft, replica: Replica, source: str) -> str | None:
         return draft.returned[source]
     target = copied(replica, name)
     if output >= 0:
-        return editor.tensor(target, output)
+        return naming.tensor(target, output)
     # Order among variables is made anew from reads and writes (order.py); a captured control edge stays
     # where both ends are in this replica's copy of compute.
     return f"^{target}" if target in draft.editor and not captured.is_update(name) else None
@@ -195,10 +195,10 @@ def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
     touched = captured.touches.get(node.name)
     if touched:
         return draft.placement.mirror(touched[0].variable, replica).device
-    if any(editor.node_of(source) in _table_handles(draft) for source in editor.data_inputs(node)):
+    if any(naming.node_of(source) in _table_handles(draft) for source in naming.data_inputs(node)):
         return replica.host
     if node.op in _LOOKUPS:
-        rows = captured.touches.get(editor.node_of(node.input[0]), ())
+        rows = captured.touches.get(naming.node_of(node.input[0]), ())
         if rows and rows[0].variable in draft.placement.remote_rows:
             return draft.placement.mirror(rows[0].variable, replica).device
     return replica.device
@@ -221,7 +221,7 @@ def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:
     if gradient.weighted or (len(draft.busy) == 1 and draft.placement.loose is None):
         return Rows(values, indices)
     dtype = gradient_type(draft.captured, gradient)
-    name = f"weighted/{replica.prefix}/{gradient.occurrence}/{editor.safe(gradient.variable)}"
+    name = f"weighted/{replica.prefix}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
     scaled = draft.editor.add("Mul", name, [values, draft.share(replica, dtype)], replica.device, T=dtype)
     return Rows(scaled, indices)
 

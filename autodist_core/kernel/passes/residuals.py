@@ -17,7 +17,7 @@ import tensorflow as tf
 from autodist_core.kernel.added_variables import Kept
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.step import editor
+from autodist_core.step import naming
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Residuals(Kernel):
         """Add them, behind the barrier of the update that they go with."""
         for remembered in draft.remembered:
             kept, occurrence = remembered.kept, remembered.occurrence
-            name = f"kept/{occurrence}/write/{editor.safe(kept.name)}"
+            name = f"kept/{occurrence}/write/{naming.safe(kept.name)}"
             inputs = [handle(draft, kept), remembered.value, f"^{draft.barriers[occurrence]}"]
             dtype = tf.as_dtype(kept.dtype)
             draft.targets.append(
@@ -41,14 +41,14 @@ class Residuals(Kernel):
 
 def recall(draft: Draft, kept: Kept, occurrence: int) -> str:
     """Add a read of a kept variable, before the update of an occurrence writes it."""
-    name, dtype = f"kept/{occurrence}/read/{editor.safe(kept.name)}", tf.as_dtype(kept.dtype)
+    name, dtype = f"kept/{occurrence}/read/{naming.safe(kept.name)}", tf.as_dtype(kept.dtype)
     inputs = [handle(draft, kept)]
     return draft.editor.add("ReadVariableOp", name, inputs, kept.device, 2 * occurrence, dtype=dtype)
 
 
 def handle(draft: Draft, kept: Kept) -> str:
     """The node that stands for a kept variable."""
-    name = f"kept/{editor.safe(kept.name)}"
+    name = f"kept/{naming.safe(kept.name)}"
     if name not in draft.editor:
         draft.kept.append(kept)
         draft.editor.add(

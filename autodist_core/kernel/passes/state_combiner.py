@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.graph_item import Variable
 
 
@@ -46,7 +46,7 @@ class StateCombiner(Kernel):
 
 def _combine(draft: Draft, variable: Variable) -> None:
     name, dtype = variable.name, tf.as_dtype(variable.dtype)
-    label = f"combine/{editor.safe(name)}"
+    label = f"combine/{naming.safe(name)}"
     replicas = draft.placement.replicas
     mirrors = [draft.placement.mirror(name, replica) for replica in replicas]
     # A sum stands on replica 0 between the steps: that copy counts even if replica 0 is idle.

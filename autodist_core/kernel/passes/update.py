@@ -16,7 +16,7 @@ from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.reduction import reduced_for
 from autodist_core.kernel.placement.placement import Owner
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.draws import Stream
 from autodist_core.step.index import StepIndex
 
@@ -154,7 +154,7 @@ def _copy(draft: Draft, owner: Owner, name: str, slices: _Slices) -> None:
     copy = draft.editor.copy(
         captured.nodes[name], _copied(owner, name), inputs, device, draft.at(name) if touched else None
     )
-    path = editor.branch_of(captured.nodes[name])
+    path = naming.branch_of(captured.nodes[name])
     if path:
         draft.editor.mark_branch(copy.name, [_copied(slices.home(owner, pivot), pivot) for pivot in path])
     if touched and any(touch.writes for touch in touched):
@@ -201,22 +201,22 @@ def _hand_back(draft: Draft, owner: Owner, name: str, slices: _Slices) -> None:
         draft.returned[name] = _gradient(draft, owner, name)
         return
     copy = _copied(slices.home(owner, name), name)
-    used = [source for node in draft.after_update for source in editor.data_inputs(captured.nodes[node])]
+    used = [source for node in draft.after_update for source in naming.data_inputs(captured.nodes[node])]
     for source in (*used, *captured.item.outputs):
-        node, output = editor.split(source)
+        node, output = naming.split(source)
         if node == name:
-            draft.returned[editor.canonical(source)] = editor.tensor(copy, output)
+            draft.returned[naming.canonical(source)] = naming.tensor(copy, output)
 
 
 def _gradient(draft: Draft, owner: Owner, marker: str) -> str:
     gradient = draft.captured.markers[marker]
     rows = reduced_for(draft, gradient, owner)
-    return rows.indices if gradient.indices and editor.node_of(gradient.indices) == marker else rows.values
+    return rows.indices if gradient.indices and naming.node_of(gradient.indices) == marker else rows.values
 
 
 def _source(draft: Draft, owner: Owner, reader: str, source: str, slices: _Slices) -> str | None:
     captured = draft.captured
-    name, output = editor.split(source)
+    name, output = naming.split(source)
     if name in captured.handle_of:
         if output < 0:
             return None
@@ -226,11 +226,11 @@ def _source(draft: Draft, owner: Owner, reader: str, source: str, slices: _Slice
         return None if output < 0 else _gradient(draft, owner, name)
     home = slices.home(owner, name)
     if output >= 0:
-        return editor.tensor(_copied(home, name), output)
+        return naming.tensor(_copied(home, name), output)
     if name in captured.pivots:
         return f"^{_copied(home, name)}"
     # A captured control edge from a branch would end what stands outside it; order is rebuilt from reads and writes.
-    path, around = (editor.branch_of(captured.nodes[node]) for node in (name, reader))
+    path, around = (naming.branch_of(captured.nodes[node]) for node in (name, reader))
     needed = path == around[: len(path)] and home == owner and slices.runs(owner, name)
     return f"^{_copied(owner, name)}" if needed else None
 

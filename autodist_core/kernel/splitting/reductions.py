@@ -19,9 +19,10 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.kernel.splitting.separable import reduced_axes
-from autodist_core.step import editor
-from autodist_core.step.editor import UPDATE, Editor
+from autodist_core.step import naming
+from autodist_core.step.editor import Editor
 from autodist_core.step.index import StepIndex
+from autodist_core.step.naming import UPDATE
 
 _CHAINED = {"Max": "Maximum", "Min": "Minimum", "All": "LogicalAnd", "Any": "LogicalOr"}
 """The operation that combines two results of a reduction which no sum combines."""
@@ -53,7 +54,7 @@ def combine(
 def constant_of(graph: Editor, name: str, value: Any, dtype: tf.DType, reader: node_def_pb2.NodeDef) -> str:
     """Add a constant to the update, and to the branch, of the node that reads it."""
     graph.add("Const", name, dtype=dtype, value=tf.make_tensor_proto(value, dtype), **{UPDATE: reader.attr[UPDATE]})
-    path = editor.branch_of(reader)
+    path = naming.branch_of(reader)
     if path:
         graph.mark_branch(name, path)
         graph.control(name, path[-1])
@@ -64,7 +65,7 @@ def _add(
     graph: Editor, like: node_def_pb2.NodeDef, op: str, name: str, inputs: Sequence[str], **attributes: Any
 ) -> str:
     graph.add(op, name, inputs, **attributes, **{UPDATE: like.attr[UPDATE]})
-    path = editor.branch_of(like)
+    path = naming.branch_of(like)
     if path:
         graph.mark_branch(name, path)
     return name

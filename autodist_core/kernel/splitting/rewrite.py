@@ -26,10 +26,11 @@ from autodist_core.kernel.analysis.shapes import static_shapes
 from autodist_core.kernel.splitting.reductions import combine, constant_of
 from autodist_core.kernel.splitting.separable import MEETING_ELEMENTS, Splitting, cut_axis, splitting
 from autodist_core.kernel.splitting.shard_lookups import Ids, look_up
-from autodist_core.step import editor
-from autodist_core.step.editor import BRANCH, UPDATE, Editor
+from autodist_core.step import naming
+from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem, Variable
 from autodist_core.step.index import StepIndex, output_type
+from autodist_core.step.naming import BRANCH, UPDATE
 from autodist_core.strategy.compiler import Shard, VariablePlan
 
 
@@ -58,7 +59,7 @@ class SplitRewrite:
     def run(self) -> GraphItem:
         """Rewrite the graph, and the item around it."""
         last_marker = {
-            max((editor.node_of(name) for name in (gradient.values, gradient.indices) if name),
+            max((naming.node_of(name) for name in (gradient.values, gradient.indices) if name),
                 key=self.captured.index.__getitem__): gradient
             for gradient in self.item.gradients if gradient.variable in self.splits
         }
@@ -151,7 +152,7 @@ class SplitRewrite:
     def _without_parts(self, node: node_def_pb2.NodeDef) -> list[str]:
         """Inputs but for control edges from nodes that are there once for each shard, or not at all."""
         return [
-            source for source in node.input if not editor.is_control(source) or self._is_there(editor.node_of(source))
+            source for source in node.input if not naming.is_control(source) or self._is_there(naming.node_of(source))
         ]
 
     def _is_there(self, name: str) -> bool:
@@ -160,8 +161,8 @@ class SplitRewrite:
     def _copy_part(self, node: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> node_def_pb2.NodeDef:
         inputs = []
         for position, source in enumerate(self._without_parts(node)):
-            producer = editor.node_of(source)
-            if editor.is_control(source):
+            producer = naming.node_of(source)
+            if naming.is_control(source):
                 inputs.append(source)
             elif producer in self.captured.handle_of:
                 variable = self.captured.variables[self.captured.handle_of[producer]]
@@ -190,8 +191,8 @@ class SplitRewrite:
         found = list(static_shapes(self.captured)[source])
         begin = [shard.offset if place == position else 0 for place in range(len(found))]
         found[position] = shard.size
-        producer, output = editor.split(source)
-        name = f"{producer}/{output}_of_{editor.safe(split.variable)}/part_{shard.index}"
+        producer, output = naming.split(source)
+        name = f"{producer}/{output}_of_{naming.safe(split.variable)}/part_{shard.index}"
         return self._slice(name, source, begin, found, self.captured.nodes[producer], reader)
 
     def _slice(
@@ -208,7 +209,7 @@ class SplitRewrite:
         dtype = self._dtype(source)
         self.editor.add("Slice", name, [source, *bounds], T=dtype, Index=tf.int32, **marks)
         if BRANCH in producer.attr:
-            self.editor.mark_branch(name, editor.branch_of(producer))
+            self.editor.mark_branch(name, naming.branch_of(producer))
         return name
 
     def _dtype(self, source: str) -> tf.DType:
@@ -219,7 +220,7 @@ class SplitRewrite:
     def _slice_gradient(self, gradient: Gradient) -> None:
         """A marked piece of a gradient for each shard: a slice of a dense one, the shard's rows of a sparse one."""
         variable, plan = self.captured.variables[gradient.variable], self.plans[gradient.variable]
-        axis, marker = plan.axis or 0, self.captured.nodes[editor.node_of(gradient.values)]
+        axis, marker = plan.axis or 0, self.captured.nodes[naming.node_of(gradient.values)]
         for shard, part in zip(plan.shards, self._parts(variable), strict=True):
             name = _part(gradient.values, shard.index)
             if not gradient.indices:
@@ -227,7 +228,7 @@ class SplitRewrite:
                 source = self._slice(f"{name}/slice", gradient.values, begin, list(part.shape), marker, None)
                 self.editor.copy_whole(marker, name, [source])
                 continue
-            index_marker = self.captured.nodes[editor.node_of(gradient.indices)]
+            index_marker = self.captured.nodes[naming.node_of(gradient.indices)]
             specs = {
                 gradient.values: tf.TensorSpec((None, *variable.shape[1:]), tf.as_dtype(variable.dtype)),
                 gradient.indices: tf.TensorSpec((None,), self._dtype(gradient.indices)),
@@ -246,7 +247,7 @@ class SplitRewrite:
         variable, plan = self.captured.variables[name], self.plans[name]
         axis, dtype = plan.axis or 0, tf.as_dtype(variable.dtype)
         handles = [part.handle for part in self._parts(variable)]
-        controls = [source for source in self._without_parts(node) if editor.is_control(source)]
+        controls = [source for source in self._without_parts(node) if naming.is_control(source)]
         if node.op == "ReadVariableOp":
             reads = [
                 self.editor.copy_whole(node, _part(node.name, index), [handle, *controls]).name
@@ -274,8 +275,8 @@ class SplitRewrite:
 
 def _part(name: str, index: int) -> str:
     """The name of a shard's copy of a tensor or node."""
-    node, output = editor.split(name)
-    return editor.tensor(f"{node}/part_{index}", output)
+    node, output = naming.split(name)
+    return naming.tensor(f"{node}/part_{index}", output)
 
 
 def _rows_of(shard: Shard, axis: int, shape: tuple[int, ...]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.analysis.shapes import static_shapes
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.index import StepIndex
 
 _ELEMENTWISE = {
@@ -85,7 +85,7 @@ class _Search:
                 obstacle = obstacle or self._look_at(name)
             elif self.parts.intersection(self.captured.sources(name)):
                 obstacle = obstacle or f"{self.captured.nodes[name].op} ({name})"
-        returned = self.parts.intersection(editor.node_of(name) for name in self.captured.item.outputs)
+        returned = self.parts.intersection(naming.node_of(name) for name in self.captured.item.outputs)
         if returned:
             obstacle = obstacle or f"the step's result ({min(returned)})"
         return Splitting(self.variable, self.members, frozenset(self.parts), frozenset(self.partial), obstacle)
@@ -94,13 +94,13 @@ class _Search:
         """Sort one node in; returns what it needs the whole variable for, if it does."""
         captured, node = self.captured, self.captured.nodes[name]
         touched = {touch.variable for touch in captured.touches.get(name, ())} & self.members
-        values = [source for source in editor.data_inputs(node) if editor.node_of(source) not in captured.handle_of]
-        split = [source for source in values if editor.node_of(source) in self.parts]
+        values = [source for source in naming.data_inputs(node) if naming.node_of(source) not in captured.handle_of]
+        split = [source for source in values if naming.node_of(source) in self.parts]
         if not touched and not split:
             return ""
         if not touched and node.op in _REDUCTIONS and self.axis in reduced_axes(captured, node, len(self.shape)):
             # How many rows a mean is over is not known before the step.
-            if node.op == "Mean" and any(editor.node_of(source) in self.rows for source in split):
+            if node.op == "Mean" and any(naming.node_of(source) in self.rows for source in split):
                 return f"{node.op} ({name})"
             self.partial.add(name)
             return ""
@@ -108,7 +108,7 @@ class _Search:
 
     def _part(self, node: node_def_pb2.NodeDef, touched: set[str], values: list[str], split: list[str]) -> str:
         others = [source for source in values if source not in split]
-        in_rows = any(editor.node_of(source) in self.rows for source in split)
+        in_rows = any(naming.node_of(source) in self.rows for source in split)
         why = f"{node.op} ({node.name})"
         if touched and node.op not in _LOOKS | _WRITES | _SCATTERS and not node.op.startswith("ResourceApply"):
             return why
@@ -144,7 +144,7 @@ def reduced_axes(captured: StepIndex, node: node_def_pb2.NodeDef, rank: int) -> 
     """The axes over which a reduction of a tensor of so many axes goes; none where that is not known beforehand."""
     if node.op == "L2Loss":
         return frozenset(range(rank))
-    axes = captured.nodes[editor.node_of(node.input[1])]
+    axes = captured.nodes[naming.node_of(node.input[1])]
     if axes.op != "Const":
         return frozenset()
     return frozenset(int(axis) % rank for axis in np.ravel(tf.make_ndarray(axes.attr["value"].tensor))) if rank else (

@@ -23,7 +23,7 @@ from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Pa
 from autodist_core.kernel.passes.synchronizer.reduction import reduced_for
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
 from autodist_core.strategy.compiler import AllReducePlan, Synchronizer
 from autodist_core.strategy.wire import wire
@@ -108,7 +108,7 @@ def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]
             assert owner.replica is not None
             ordered = sorted(parcels, key=lambda parcel: parcel.shard.index if parcel.shard else 0)
             values = [sums[parcel][owner.replica] for parcel in ordered]
-            name = f"sent/{gradient.occurrence}/{editor.safe(gradient.variable)}/{owner.name}/whole"
+            name = f"sent/{gradient.occurrence}/{naming.safe(gradient.variable)}/{owner.name}/whole"
             whole = draft.join(name, values, parcels[0].dtype, owner.device, parcels[0].axis)
             draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(whole)
 

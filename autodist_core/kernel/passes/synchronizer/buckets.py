@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.placement.placement import Replica
-from autodist_core.step import editor
+from autodist_core.step import naming
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _bucket(draft: Draft, team: Team, label: str, lane: Lane, bucket: Bucket, te
         "SplitV", f"{name}/split", [total, lengths, axis], lead.device, T=lane.dtype, Tlen=tf.int32,
         num_split=len(bucket),
     )
-    return [editor.tensor(split, index) for index in range(len(bucket))]
+    return [naming.tensor(split, index) for index in range(len(bucket))]
 
 
 def _part(draft: Draft, team: Team, name: str, piece: Piece) -> str:

@@ -21,7 +21,7 @@ import tensorflow as tf
 from autodist_core.kernel.added_variables import Kept, Remembered
 from autodist_core.kernel.draft import Draft, gradient_type
 from autodist_core.kernel.passes.residuals import recall
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient, Variable
 from autodist_core.strategy import wire
 from autodist_core.strategy.compiler import AllReducePlan, Shard
@@ -61,7 +61,7 @@ class Parcel:
     @property
     def label(self) -> str:
         """What the names of its nodes begin with."""
-        return f"sent/{self.gradient.occurrence}/{editor.safe(self.variable.name)}"
+        return f"sent/{self.gradient.occurrence}/{naming.safe(self.variable.name)}"
 
     @cached_property
     def dtype(self) -> tf.DType:
@@ -77,8 +77,8 @@ class Parcel:
     def ready(self) -> int:
         """When the captured graph has computed the gradient: the place of what the marker marks."""
         captured = self.draft.captured
-        marker = captured.nodes[editor.node_of(self.gradient.values)]
-        return captured.index[editor.node_of(marker.input[0])]
+        marker = captured.nodes[naming.node_of(self.gradient.values)]
+        return captured.index[naming.node_of(marker.input[0])]
 
     def local(self) -> Tensors:
         """Each replica's own gradient; zeros where it has no examples."""

@@ -21,7 +21,7 @@ from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.reduction import at_host, reduced_for
 from autodist_core.kernel.placement.placement import Owner, Replica
-from autodist_core.step import editor
+from autodist_core.step import naming
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ def _pull(
     mirrors.pop(held, None)
     if not mirrors:
         return
-    name, dtype = f"{label}/{editor.safe(variable)}", draft.spec(variable).dtype
+    name, dtype = f"{label}/{naming.safe(variable)}", draft.spec(variable).dtype
     value = draft.read(name, variable, held, order)
     for mirror, replica in mirrors.items():
         there = at_host(draft, value, dtype, replica)
-        draft.write(f"{name}/{editor.safe(mirror.name)}", variable, mirror, there, order)
+        draft.write(f"{name}/{naming.safe(mirror.name)}", variable, mirror, there, order)
 
 
 def _assemble(
@@ -89,9 +89,9 @@ def _assemble(
         values = []
         for part in parts:
             held = draft.placement.held(part, draft.placement.updater(part, replica))
-            name = f"{label}/{editor.safe(held.name)}"
+            name = f"{label}/{naming.safe(held.name)}"
             value = name if name in draft.editor else draft.read(name, part, held, order)
             values.append(at_host(draft, value, dtype, replica))
-        name = f"{label}/{editor.safe(variable)}/{replica.prefix}"
+        name = f"{label}/{naming.safe(variable)}/{replica.prefix}"
         whole = draft.join(f"{name}/whole", values, dtype, replica.device, axis)
         draft.write(name, variable, draft.placement.mirror(variable, replica), whole, order)

@@ -16,7 +16,7 @@ from autodist_core.kernel.analysis.products import Product
 from autodist_core.kernel.draft import Draft, Rows, gradient_type, output_type_of_indices
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner, Replica
-from autodist_core.step import editor
+from autodist_core.step import naming
 from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
 
 
@@ -30,7 +30,7 @@ def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
 
 def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     """Bring a gradient of all busy replicas to an owner: added up if dense, all rows if sparse."""
-    name = f"reduced/{owner.name}/{gradient.occurrence}/{editor.safe(gradient.variable)}"
+    name = f"reduced/{owner.name}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
     product = draft.products.get((gradient.variable, gradient.occurrence))
     if product:
         return Rows(_multiply(draft, name, product, owner))
@@ -51,10 +51,10 @@ def _teams(draft: Draft) -> list[list[Replica]]:
 
 def at_host(draft: Draft, value: str, dtype: tf.DType, replica: Replica) -> str:
     """A value where a replica's machine has it: it crosses the network once, for all replicas there."""
-    if host_of(draft.editor[editor.node_of(value)].device) == replica.host:
+    if host_of(draft.editor[naming.node_of(value)].device) == replica.host:
         return value
     host = replica.host.removesuffix("/device:CPU:0").strip("/").replace(":", "_")
-    name = f"brought/{host}/{editor.label(value)}"
+    name = f"brought/{host}/{naming.label(value)}"
     if name not in draft.editor:
         draft.editor.add("Identity", name, [value], replica.host, T=dtype)
     return name
@@ -84,7 +84,7 @@ def _reduce(draft: Draft, name: str, gradient: Gradient, parts: Sequence[Rows], 
 def _multiply(draft: Draft, name: str, product: Product, owner: Owner) -> str:
     dtype = tf.as_dtype(product.node.attr["T"].type)
     factors = [
-        draft.stacked(editor.canonical(factor), dtype, owner.device) for factor in (product.left, product.right)
+        draft.stacked(naming.canonical(factor), dtype, owner.device) for factor in (product.left, product.right)
     ]
     return draft.editor.copy(product.node, name, factors, owner.device).name
 
