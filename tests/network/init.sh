@@ -24,7 +24,8 @@ for path in $SHARED; do
 done
 
 cp -r "/run/real$SETUP" /run/ssh
-umount --lazy --recursive /run/real
+# A lazy umount takes the whole tree, also mounts that no path reaches because the disk covers them, as `ip netns` leaves.
+umount --lazy /run/real
 rmdir /run/real
 
 umask 077

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -191,6 +192,24 @@ def test_two_networks_at_once_have_subnets_of_their_own(network, make_network):
     assert other.number != network.number
     refused = other.hosts[1].output("bash", "-c", f"exec 3<>/dev/tcp/{other.hosts[0].address}/1 || true")
     assert refused.endswith("refused\n")
+
+
+BUILD_AND_CLOSE = """
+import sys
+from tests.network import lan
+network = lan.Network(2, sys.argv[1])
+print(network.hosts[1].output("hostname"), end="")
+network.close()
+"""
+
+
+def test_a_network_can_be_built_where_something_is_mounted_below_run(network_is_possible, tmp_path):
+    """`ip netns add` mounts `/run/netns` and leaves it mounted; the test mounts a directory that nobody else sees."""
+    with tempfile.TemporaryDirectory(dir="/run") as mounted:
+        script = f"mount --bind {mounted} {mounted} && exec \"$@\""
+        argv = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", BUILD_AND_CLOSE, tmp_path]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
+    assert done.stdout == "host1\n", done.stderr
 
 
 def test_the_spec_describes_the_hosts(network):
