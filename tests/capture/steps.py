@@ -9,8 +9,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from autodist_keras.capture.tracing import CapturedStep
-from autodist_keras.training.step_functions import StepFunction, read_batch
 from tests.support.models import dense_data
 from tests.support.steps import OwnStep
 from tests.support.training import seeded
@@ -18,13 +16,6 @@ from tests.support.training import seeded
 QUIET = {"verbose": 0, "batch_size": 6, "shuffle": False, "epochs": 2}
 DATA = dense_data(15)
 """Batches of six, six and three."""
-
-
-def captured(model: keras.Model, x: Any, y: Any = None, mode: str = "train") -> CapturedStep:
-    """What is captured of one step of a compiled model."""
-    batch = read_batch((x,) if y is None else (x, y))
-    function = StepFunction(model, getattr(model, f"{mode}_step"), mode == "predict", None)
-    return function.capture(batch, function.specs_for(batch))
 
 
 def gradients_of(model: keras.Model, data: Any, scaled: bool = False) -> list[Any]:

@@ -12,14 +12,14 @@ from autodist_core.kernel.analysis.ownership import shared_state, slots
 from autodist_core.runtime import DistributedSession
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy import PS, AllReduce
-from tests.capture.steps import DATA, captured, compiled, gradients_of, stepping
+from tests.capture.steps import DATA, compiled, gradients_of, stepping
 from tests.kernel.graphs import machine, placed
 from tests.support.compare import assert_same, named
-from tests.support.distributed import distributed
-from tests.support.models import BY_NAME
+from tests.support.graphs import captured
+from tests.support.models import BY_NAME, Data
 from tests.support.optimizers import make_optimizer
 from tests.support.steps import OwnStep
-from tests.support.training import seeded
+from tests.support.training import assert_equal_training, distributed, seeded
 
 layers = keras.layers
 
@@ -183,15 +183,11 @@ def test_words_come_with_their_table():
 
     words = tf.constant(np.array(["red", "green", "pink", "", "red"])[:, None].repeat(2, axis=1))
     y = np.linspace(-1.0, 1.0, 5)[:, None]
-    plain, model = seeded(build), seeded(build)
-    found = captured(model, words, y).item
+    found = captured(seeded(build), words, y).item
     (table,) = found.tables
     nodes = {node.name: node for node in found.graph_def.node}
     assert sorted(tf.make_ndarray(nodes[table.keys].attr["value"].tensor).tolist()) == [b"green", b"red"]
-    plain.fit(words, y, batch_size=3, shuffle=False, verbose=0)
-    with distributed(model) as front:
-        front.fit(words, y, batch_size=3, shuffle=False, verbose=0)
-    assert_same(named(plain.weights), named(model.weights))
+    assert_equal_training(build, data=Data(words, y), batch_size=3, epochs=1)
 
 
 class Draws(layers.Layer):

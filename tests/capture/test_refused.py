@@ -13,8 +13,8 @@ import tensorflow as tf
 from autodist_core.errors import CaptureError, NotYetError
 from tests.capture.steps import DATA, QUIET, compiled, gradients_of, same_weights, stepping
 from tests.support.compare import assert_same, named
-from tests.support.distributed import BUILDERS, distributed
 from tests.support.steps import OwnStep
+from tests.support.training import distributed
 
 
 def _apply(model: keras.Model, data: Any) -> None:
@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[Callable[[], keras.Model], str]] = {
 def test_refused_with_the_reason(name: str):
     build, reason = REFUSED[name]
     model, untouched = build(), build()
-    builder = BUILDERS["PS" if len(name) % 2 else "AllReduce"]()
+    builder = "PS" if len(name) % 2 else "AllReduce"
     front = distributed(model, strategy=builder, share_memory=bool(len(name) % 3))
     with front, pytest.raises(CaptureError, match=reason):
         front.fit(DATA.x, DATA.y, **QUIET)
@@ -161,7 +161,7 @@ def test_replicas_do_not_draw_their_own_numbers_in_an_update():
     with distributed(model) as front, pytest.raises(NotYetError, match=r"draws random numbers at .* Use PS\(\)"):
         front.fit(DATA.x, DATA.y, **QUIET)
     assert same_weights(model, untouched)
-    for options in ({"strategy": BUILDERS["PS"]()}, {"share_memory": True}):
+    for options in ({"strategy": "PS"}, {"share_memory": True}):
         with distributed(model, **options) as front:
             front.fit(DATA.x, DATA.y, **QUIET)
     assert not same_weights(model, untouched)

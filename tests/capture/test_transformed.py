@@ -5,7 +5,7 @@ Each is one device's result to rounding, or refused with the name of what is in 
 
 from __future__ import annotations
 
-from functools import cache
+from functools import partial
 
 import keras
 import numpy as np
@@ -14,9 +14,8 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from tests.capture.steps import DATA, QUIET, gradients_of, same_weights, stepping
-from tests.support.compare import assert_same, named, relative_error
-from tests.support.distributed import BUILDERS, distributed
-from tests.support.training import seeded
+from tests.support.compare import Trained, assert_equally_trained, relative_error
+from tests.support.training import assert_equal_training, distributed, fit, plain, train_distributed
 
 TRANSFORMED = {
     "by global norm": lambda model, g: tf.clip_by_global_norm(g, 0.3)[0],
@@ -53,11 +52,16 @@ def _build(name: str, scaled: bool) -> keras.Model:
     return stepping(step)()
 
 
-@cache
-def _expected(name: str) -> dict[str, np.ndarray]:
-    model = _build(name, scaled=False)
-    model.fit(DATA.x, DATA.y, **QUIET)
-    return named(model.weights)
+BUILDS = {(name, scaled): partial(_build, name, scaled) for name in EVERYTHING for scaled in (False, True)}
+
+
+def _fit(front, model) -> dict:
+    return fit(front, DATA, **QUIET)
+
+
+def _expected(name: str) -> Trained:
+    """What one device makes of it, where scaling the loss changes nothing."""
+    return plain(BUILDS[name, False], _fit)
 
 
 @pytest.mark.every(2)
@@ -65,27 +69,22 @@ def _expected(name: str) -> dict[str, np.ndarray]:
 def test_the_whole_batchs_gradients_are_transformed(index: int, name: str):
     """Builders, ways of scaling and of keeping memory are spread over the transformations."""
     scaled, builder = index % 2 == 0, ("AllReduce", "PS", "PSLoadBalancing")[index % 3]
-    model = _build(name, scaled)
-    with distributed(model, strategy=BUILDERS[builder](), share_memory=index % 4 == 3) as front:
-        front.fit(DATA.x, DATA.y, **QUIET)
-    assert_same(_expected(name), named(model.weights))
+    found = train_distributed(BUILDS[name, scaled], _fit, strategy=builder, share_memory=index % 4 == 3)
+    assert_equally_trained(_expected(name), found)
 
 
 @pytest.mark.parametrize("name", ["decayed", "one is constant"])
 @pytest.mark.parametrize("scaled", [False, True])
 def test_whether_the_loss_was_scaled_or_not(name: str, scaled: bool):
     """What is added to a gradient counts once, not once for every replica."""
-    model = _build(name, scaled)
-    with distributed(model, replicas=3) as front:
-        front.fit(DATA.x, DATA.y, **QUIET)
-    assert_same(_expected(name), named(model.weights))
+    assert_equally_trained(_expected(name), train_distributed(BUILDS[name, scaled], _fit, replicas=3))
 
 
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_the_transformations_matter(name: str):
     """Else equality would say nothing."""
-    plain = _expected("as they are")
-    assert max(relative_error(plain[path], value) for path, value in _expected(name).items()) > 1e-3
+    untouched, found = _expected("as they are").weights, _expected(name).weights
+    assert max(relative_error(untouched[path], value) for path, value in found.items()) > 1e-3
 
 
 class Looks(keras.Model):
@@ -111,18 +110,19 @@ def test_rows_are_clipped_as_one_device_clips_them(builder: str):
     """By the norm of all rows of the whole batch."""
     random = np.random.default_rng(12)
     ids, y = random.integers(0, 5, (9, 3)).astype("int32"), random.normal(size=(9, 1))
-    models = []
-    for _ in range(2):
-        models.append(seeded(Looks))
-        models[-1].compile(keras.optimizers.SGD(0.5, name="sgd"), jit_compile=False)
-        models[-1](ids)
-    plain, model = models
-    start = named(model.weights)
-    plain.fit(ids, y, batch_size=4, verbose=0, shuffle=False)
-    with distributed(model, strategy=BUILDERS[builder]()) as front:
+
+    def build() -> keras.Model:
+        model = Looks()
+        model.compile(keras.optimizers.SGD(0.5, name="sgd"), jit_compile=False)
+        model(ids)
+        return model
+
+    def program(front, model):
+        start = model.table.embeddings.numpy()
         front.fit(ids, y, batch_size=4, verbose=0, shuffle=False)
-    assert_same(named(plain.weights), named(model.weights))
-    assert 1e-3 < np.abs(named(model.weights)["looks/table/embeddings"] - start["looks/table/embeddings"]).max() < 0.03
+        return {"moved": np.abs(model.table.embeddings.numpy() - start).max()}
+
+    assert 1e-3 < assert_equal_training(build, program, strategy=builder).result["moved"] < 0.03
 
 
 def _loss_of(model: keras.Model, data: tuple) -> tf.Tensor:
@@ -172,11 +172,7 @@ def test_gradients_that_are_made_elsewhere(index: int, name: str, clipped: bool)
             gradients = tf.clip_by_global_norm(gradients, 0.3)[0]
         model.optimizer.apply(gradients, model.trainable_variables)
 
-    plain, model = (stepping(step)() for _ in range(2))
-    plain.fit(DATA.x, DATA.y, **QUIET)
-    with distributed(model, strategy=BUILDERS[("AllReduce", "PS")[index % 2]]()) as front:
-        front.fit(DATA.x, DATA.y, **QUIET)
-    assert_same(named(plain.weights), named(model.weights))
+    assert_equal_training(stepping(step), _fit, strategy=("AllReduce", "PS")[index % 2])
 
 
 def _chosen_by_data(model: keras.Model, data: tuple) -> list:
@@ -317,13 +313,11 @@ def test_one_scaled_loss_for_two_optimizers_and_its_value(clipped: bool, builder
     def prepare(model):
         model.other = keras.optimizers.Adam(0.05, name="other")
 
-    outcomes = []
-    for front_of in (lambda model: model, lambda m: distributed(m, replicas=3, strategy=BUILDERS[builder]())):
-        model = stepping(step, prepare)()
+    def program(front, model):
         model.optimizer.build(model.trainable_variables[:2])
-        history = front_of(model).fit(DATA.x, DATA.y, **QUIET).history
-        outcomes.append({**named(model.weights), **{name: np.array(values) for name, values in history.items()}})
-    assert_same(*outcomes)
+        return fit(front, DATA, **QUIET)
+
+    assert_equal_training(stepping(step, prepare), program, replicas=3, strategy=builder)
 
 
 def test_gradients_of_a_scaled_and_of_an_unscaled_loss_are_not_added_up():
@@ -351,11 +345,7 @@ def test_gradients_that_go_into_each_other(name: str):
     def step(model, data):
         model.optimizer.apply(MIXED[name](gradients_of(model, data)), model.trainable_variables)
 
-    plain, model = (stepping(step)() for _ in range(2))
-    plain.fit(DATA.x, DATA.y, **QUIET)
-    with distributed(model) as front:
-        front.fit(DATA.x, DATA.y, **QUIET)
-    assert_same(named(plain.weights), named(model.weights))
+    assert_equal_training(stepping(step), _fit)
 
 
 def test_a_gradient_of_unclear_origin_is_refused_by_name():

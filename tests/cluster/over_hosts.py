@@ -6,9 +6,9 @@ import time
 
 from autodist_keras import DistributedModel
 from tests.support.compare import Trained
-from tests.support.distributed import builder_named
 from tests.support.models import Data, ReferenceModel
-from tests.support.training import fit, seeded, trained
+from tests.support.strategies import strategy_named
+from tests.support.training import fit, run, seeded
 
 
 class OverHosts:
@@ -30,14 +30,14 @@ class OverHosts:
         """Begin anew."""
         self.model.set_weights(self._weights)
         self.front.compile(
-            **{**self.reference.compile_arguments(optimizer), **settings}, strategy=builder_named(builder)
+            **{**self.reference.compile_arguments(optimizer), **settings}, strategy=strategy_named(builder)
         )
 
     def train(self, optimizer: str, builder, data: Data | None = None, **options) -> Trained:
         """One training from the start, and what it left."""
         self.compile(optimizer, builder)
-        history = fit(self.front, data or self.reference.data(), **options)
-        return trained(self.model, history, self.reference.optimizers(self.model))
+        data = data or self.reference.data()
+        return run(lambda front, model: fit(front, data, **options), self.front, self.model)
 
 
 def nothing_left(network, seconds: float = 10) -> list[str]:

@@ -26,7 +26,7 @@ from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
 from tests.support.models import DENSE, dense_data
-from tests.support.training import seeded
+from tests.support.training import compiled, seeded, trained
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
 
@@ -112,17 +112,15 @@ def fit(front, epochs=3, callbacks=()):
 
 def after_steps(steps: int) -> dict:
     """The state of one device after so many steps."""
-    model = seeded(DENSE.build)
-    model.compile(**DENSE.compile_arguments("adam"))
+    model = compiled(DENSE)
     for step in range(steps):
         rows = slice(step % PER_EPOCH * BATCH, (step % PER_EPOCH + 1) * BATCH)
         model.train_on_batch(DATA.x[rows], DATA.y[rows])
-    return {"weights": named(model.weights), "optimizer": named(model.optimizer.variables)}
+    return trained(model).state
 
 
 def on_one_device(epochs=3):
-    model = seeded(DENSE.build)
-    model.compile(**DENSE.compile_arguments("adam"))
+    model = compiled(DENSE)
     history = fit(model, epochs)
     return {**{f"history {name}": np.asarray(values) for name, values in history.items()}, **named(model.weights)}
 
@@ -147,9 +145,7 @@ def test_a_lost_node_ends_the_fit_and_what_was_trained_is_kept(network, how, str
         until(lambda: not agents(network.hosts[1]))
         kept = int(hosts.model.optimizer.iterations.numpy())
         assert f"after training step {kept}" in str(caught.value) and 0 < kept <= hurt.steps
-        state = {"weights": named(hosts.model.weights), "optimizer": named(hosts.model.optimizer.variables)}
-        for part, expected in after_steps(kept).items():
-            assert_same(expected, state[part])
+        assert_same(after_steps(kept), trained(hosts.model).state)
         host.mend()
         fit(hosts.front, epochs=1)
         assert int(hosts.model.optimizer.iterations.numpy()) == kept + PER_EPOCH
@@ -204,9 +200,7 @@ def test_what_a_call_returned_with_is_never_lost(network):
         time.sleep(1)
         fit(hosts.front, epochs=1)
         assert int(hosts.model.optimizer.iterations.numpy()) == 2 * PER_EPOCH
-        state = {"weights": named(hosts.model.weights), "optimizer": named(hosts.model.optimizer.variables)}
-        for part, expected in after_steps(2 * PER_EPOCH).items():
-            assert_same(expected, state[part])
+        assert_same(after_steps(2 * PER_EPOCH), trained(hosts.model).state)
         kill(network.hosts[2])
         time.sleep(1)
         hosts.front.close()

@@ -11,7 +11,7 @@ from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_equally_trained
 from tests.support.models import DENSE
-from tests.support.training import fit, plain, seeded, trained
+from tests.support.training import compiled, plain
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
 
@@ -47,10 +47,7 @@ def test_training_through_tunnels_uses_nothing_but_ssh(network):
     look = Look(network.hosts[1:])
     with OverHosts(DENSE, network.spec(cpus=[1, 2, 1]), tunnelled=True) as hosts:
         for builder in ("AllReduce", "PS"):
-            hosts.compile("adam", builder)
-            history = fit(hosts.front, DENSE.data(), callbacks=[look])
-            actual = trained(hosts.model, history, DENSE.optimizers(hosts.model))
-            assert_equally_trained(plain(DENSE, "adam", 4), actual)
+            assert_equally_trained(plain(DENSE), hosts.train("adam", builder, callbacks=[look]))
             assert look.seen == {host.address: {("22", network.hosts[0].address)} for host in network.hosts[1:]}
     assert nothing_left(network) == []
 
@@ -60,8 +57,7 @@ def test_a_server_without_forwarding_is_named(network):
     host.stop_sshd()
     host.start_sshd(AllowTcpForwarding="no")
     try:
-        model = seeded(DENSE.build)
-        model.compile(**DENSE.compile_arguments("sgd"))
+        model = compiled(DENSE)
         with pytest.raises(LaunchError, match=rf"{host.address}: its ssh server forwards no ports.*AllowTcpForwarding"):
             DistributedModel(model, network.spec(), tunnelled=True).fit(DENSE.data().x, DENSE.data().y, verbose=0)
     finally:

@@ -9,6 +9,8 @@ import keras
 import pytest
 import tensorflow as tf
 
+from autodist_core import ResourceSpec
+from autodist_core.cluster import Cluster
 from tests.cluster.leftovers import assert_nothing_came, running
 from tests.cluster.over_hosts import OverHosts
 from tests.conftest import OF_KERAS
@@ -54,10 +56,20 @@ def test_two_trainings_on_the_same_hosts_and_ports(network, monkeypatch):
             for hosts, run in zip((one, other), RUNS, strict=True)
         ]
         for training, (optimizer, _) in zip(trainings, RUNS, strict=True):
-            assert_equally_trained(plain(DENSE, optimizer), training.result())
-        own, others = (hosts.front._driver.fleet.cluster for hosts in (one, other))
+            assert_equally_trained(plain(DENSE, optimizer=optimizer), training.result())
+    assert_nothing_came(before, network)
+
+
+def test_a_server_takes_no_graph_for_another_cluster_on_the_same_hosts(network, monkeypatch):
+    monkeypatch.setenv("HOME", str(network.home))
+    spec = ResourceSpec(network.spec(hosts=network.hosts[:2]))
+    with ThreadPoolExecutor(2) as threads:
+        own, others = threads.map(Cluster.start, (spec, spec))
+    try:
         assert own.job != others.job and own.target != others.target
         assert not refused(own.target, own.job) and not refused(others.target, others.job)
         assert f"/job:{own.job}/task:0" in refused(others.target, own.job)
         assert f"/job:{others.job}/task:0" in refused(own.target, others.job)
-    assert_nothing_came(before, network)
+    finally:
+        own.close()
+        others.close()

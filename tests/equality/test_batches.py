@@ -5,18 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.compare import assert_equally_trained
-from tests.support.distributed import train_distributed
-from tests.support.models import BY_NAME, DENSE, ReferenceModel, dense_data
-from tests.support.training import train_plain
-
-
-def _check(reference: ReferenceModel, optimizer: str = "adam", *, builder="AllReduce", replicas=2, share=False, **same):
-    expected = train_plain(reference, optimizer, replicas=replicas, **same)
-    actual = train_distributed(
-        reference, optimizer, builder=builder, replicas=replicas, share_memory=share, **same
-    )
-    assert_equally_trained(expected, actual)
+from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.training import assert_equal_training
 
 
 @pytest.mark.parametrize(
@@ -33,49 +23,48 @@ def _check(reference: ReferenceModel, optimizer: str = "adam", *, builder="AllRe
     ],
 )
 def test_sizes(examples: int, batch: int, replicas: int, share: bool):
-    _check(DENSE, replicas=replicas, share=share, data=dense_data(examples), batch_size=batch)
+    assert_equal_training(DENSE, replicas=replicas, share_memory=share, data=dense_data(examples), batch_size=batch)
 
 
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_statistics_of_replicas_without_examples_do_not_count(builder: str):
-    _check(BY_NAME["convolution"], "momentum", builder=builder, replicas=3, batch_size=10)
+    assert_equal_training(BY_NAME["convolution"], optimizer="momentum", strategy=builder, replicas=3, batch_size=10)
 
 
 def test_batches_that_are_all_alike():
-    _check(BY_NAME["convolution"], replicas=2, batch_size=11)
+    assert_equal_training(BY_NAME["convolution"], replicas=2, batch_size=11)
 
 
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_sparse_rows_of_a_batch_smaller_than_the_number_of_replicas(builder: str):
-    _check(BY_NAME["embedding"], "adagrad", builder=builder, replicas=3, batch_size=2, epochs=1)
+    reference = BY_NAME["embedding"]
+    assert_equal_training(reference, optimizer="adagrad", strategy=builder, replicas=3, batch_size=2, epochs=1)
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_sample_weights_that_differ_between_replicas(replicas: int):
     data = dense_data()
     weights = np.linspace(0.0, 3.0, len(data.x)) ** 2
-    _check(DENSE, replicas=replicas, data=type(data)(data.x, data.y, weights))
+    assert_equal_training(DENSE, replicas=replicas, data=type(data)(data.x, data.y, weights))
 
 
 def test_sample_weights_of_several_outputs():
     reference = BY_NAME["heads"]
     data = reference.data()
     weights = {"score": np.linspace(0, 2, len(data.y["score"])), "label": np.linspace(3, 1, len(data.y["score"]))}
-    _check(reference, data=type(data)(data.x, data.y, weights))
+    assert_equal_training(reference, data=type(data)(data.x, data.y, weights))
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_class_weights(replicas: int):
-    _check(BY_NAME["convolution"], "sgd", replicas=replicas, class_weight={0: 0.5, 1: 1.0, 2: 4.0})
+    class_weight = {0: 0.5, 1: 1.0, 2: 4.0}
+    assert_equal_training(BY_NAME["convolution"], optimizer="sgd", replicas=replicas, class_weight=class_weight)
 
 
 def test_shuffling_draws_the_same_order():
-    _check(DENSE, shuffle=True)
+    assert_equal_training(DENSE, shuffle=True)
 
 
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_several_steps_a_call(builder: str):
-    reference = ReferenceModel(
-        DENSE.name, DENSE.build, DENSE.data, lambda: DENSE.settings() | {"steps_per_execution": 3}
-    )
-    _check(reference, builder=builder)
+    assert_equal_training(DENSE.compiled_with(lambda: {"steps_per_execution": 3}), strategy=builder)

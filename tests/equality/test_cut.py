@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autodist_core.strategy import AllReduce, Parallax
-from tests.support.compare import assert_equally_trained
-from tests.support.distributed import train_distributed
 from tests.support.models import MODELS, TWICE, ReferenceModel
-from tests.support.training import plain
+from tests.support.training import assert_equal_training
 
 CUTS = (AllReduce(bucket_bytes=8), AllReduce(chunk_size=3, bucket_bytes=100), Parallax(bucket_bytes=56))
 
@@ -16,6 +14,4 @@ CUTS = (AllReduce(bucket_bytes=8), AllReduce(chunk_size=3, bucket_bytes=100), Pa
 @pytest.mark.every(3)
 @pytest.mark.parametrize("index, reference", list(enumerate((MODELS + TWICE)[::2])), ids=str)
 def test_small_buckets_equal_one_device(index: int, reference: ReferenceModel):
-    replicas = 2 + index % 2
-    found = train_distributed(reference, "adam", builder=CUTS[index % 3], replicas=replicas)
-    assert_equally_trained(plain(reference, "adam", replicas), found)
+    assert_equal_training(reference, strategy=CUTS[index % 3], replicas=2 + index % 2)

@@ -9,10 +9,9 @@ import os
 
 import pytest
 
-from tests.support.compare import assert_equally_trained
-from tests.support.distributed import BUILDERS, distributed
 from tests.support.drawn import Drawn, build, compiling, data
-from tests.support.training import fit, seeded, trained
+from tests.support.models import ReferenceModel
+from tests.support.training import assert_equal_training
 
 START, STOP = ([0, *map(int, os.environ.get("AUTODIST_DRAWN_STEPS", "8").split(":"))])[-2:]
 
@@ -35,18 +34,9 @@ DIFFERED = {
 
 
 def _check(choices: Drawn) -> None:
-    def trained_by(front, model):
-        history = fit(front, data(), epochs=2)
-        return trained(model, history, [model.optimizer, model.second_optimizer])
-
-    alone = seeded(lambda: build(choices))
-    alone.compile(**compiling(choices))
-    model = seeded(lambda: build(choices))
-    model.compile(**compiling(choices))
-    with distributed(
-        model, replicas=choices.replicas, strategy=BUILDERS[choices.builder](), share_memory=choices.share_memory
-    ) as front:
-        assert_equally_trained(trained_by(alone, alone), trained_by(front, model))
+    reference = ReferenceModel("drawn", lambda: build(choices), data, lambda: compiling(choices))
+    how = {"strategy": choices.builder, "replicas": choices.replicas, "share_memory": choices.share_memory}
+    assert_equal_training(reference, epochs=2, **how)
 
 
 @pytest.mark.every(4)

@@ -10,10 +10,8 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.support.compare import assert_equally_trained
-from tests.support.distributed import train_distributed
 from tests.support.models import EXAMPLES, Data, ReferenceModel, dense_data, dense_model
-from tests.support.training import plain, train_plain
+from tests.support.training import assert_equal_training
 
 
 class AddsMean(layers.Layer):
@@ -146,8 +144,7 @@ ON_PS = [case for case in CASES if case.name in _PICKED]
 )
 def test_loss_terms(case: ReferenceModel, builder: str, replicas: int):
     optimizer = "adam" if "sum" in case.name or "unreduced" in case.name else "sgd"
-    actual = train_distributed(case, optimizer, builder=builder, replicas=replicas)
-    assert_equally_trained(plain(case, optimizer), actual)
+    assert_equal_training(case, optimizer=optimizer, strategy=builder, replicas=replicas)
 
 
 @pytest.mark.parametrize("losses", [
@@ -166,7 +163,7 @@ def test_a_loss_for_each_output_is_corrected_by_itself(losses):
         return Data(both.x, [both.y, both.y**2], [both.sample_weight, both.sample_weight[::-1]])
 
     case = _one("two", build, data, loss=losses, loss_weights=lambda: [0.1, 2.0])
-    assert_equally_trained(train_plain(case, "adam"), train_distributed(case, "adam", replicas=3))
+    assert_equal_training(case, replicas=3)
 
 
 class ReducesByHand(keras.Sequential):
@@ -184,4 +181,4 @@ class ReducesByHand(keras.Sequential):
 def test_a_mean_by_hand_of_unreduced_losses_is_a_mean():
     case = _one("by_hand", lambda: ReducesByHand(dense_model().layers, name="by_hand"), dense_data,
                 loss=_mse(reduction=None))  # fmt: skip
-    assert_equally_trained(train_plain(case, "adam"), train_distributed(case, "adam", replicas=3))
+    assert_equal_training(case, replicas=3)

@@ -14,10 +14,9 @@ import tensorflow as tf
 from autodist_core.errors import SessionError, StrategyError
 from autodist_core.strategy import AllReduce, Parallax
 from autodist_keras.training.compressor_state import MEMBER
-from tests.support.compare import assert_same, named
-from tests.support.distributed import distributed, train_distributed
+from tests.support.compare import assert_same, in_order, named
 from tests.support.models import BATCH, MODELS, TWICE, ReferenceModel, dense_data
-from tests.support.training import plain, seeded
+from tests.support.training import distributed, plain, seeded, train_distributed, trained
 
 CAST = AllReduce(compressor="HorovodCompressor")
 FEEDBACK = AllReduce(compressor="HorovodCompressorEF")
@@ -51,14 +50,10 @@ def _data() -> tuple[np.ndarray, np.ndarray]:
     return x, np.sin(x @ random.normal(size=(3, 1)))
 
 
-def _state(model: keras.Model) -> dict[str, np.ndarray]:
-    return named([*model.weights, *model.optimizer.variables])
-
-
 def _same_bits(one: keras.Model, other: keras.Model) -> bool:
     """Whether two models hold the same, whatever their variables are called: loading may change the paths."""
-    pairs = zip(_state(one).values(), _state(other).values(), strict=True)
-    return all(np.array_equal(value, again) for value, again in pairs)
+    values, again = (in_order(model.weights, model.optimizer.variables) for model in (one, other))
+    return values.keys() == again.keys() and all(np.array_equal(values[name], again[name]) for name in values)
 
 
 @cache
@@ -94,7 +89,7 @@ def test_a_second_fit_goes_on_with_the_residuals(builder: AllReduce):
         _fit(front, 2, x, y)
         front.evaluate(x, y, verbose=0)
         _fit(front, 2, x, y)
-    assert_same(_state(once), _state(twice), tolerance=0.0)
+    assert_same(trained(once).state, trained(twice).state, tolerance=0.0)
 
 
 @pytest.mark.parametrize("builder", KEEPING, ids=_name)
@@ -255,7 +250,7 @@ def test_on_one_replica_a_compressor_does_nothing(builder: AllReduce):
     with distributed(single, replicas=1, share_memory=None, strategy=builder) as front:
         _fit(front, 3, x, y)
         assert front.compressor_state() is None
-    assert_same(_state(alone), _state(single), tolerance=0.0)
+    assert_same(trained(alone).state, trained(single).state, tolerance=0.0)
 
 
 def test_loss_scaling_that_overflows_does_not_poison_the_residuals():
@@ -290,8 +285,8 @@ def test_verifying_restores_the_residuals_and_names_what_is_not_exact():
 @pytest.mark.parametrize("reference", (MODELS + TWICE)[::2], ids=str)
 def test_feedback_trains_reference_models_to_four_digits(reference: ReferenceModel):
     builder = Parallax(compressor="HorovodCompressorEF", bucket_bytes=100)
-    expected = plain(reference, "adam", 3).history
-    found = train_distributed(reference, "adam", builder=builder, replicas=3, share_memory=None).history
+    expected = plain(reference, replicas=3).result
+    found = train_distributed(reference, strategy=builder, replicas=3, share_memory=None).result
     assert found.keys() == expected.keys()
     losses = [name for name in expected if "loss" in name or name == "squares"]
     assert losses

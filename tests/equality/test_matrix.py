@@ -12,29 +12,28 @@ from itertools import product
 
 import pytest
 
-from tests.support.compare import assert_equally_trained
-from tests.support.distributed import BUILDERS, train_distributed
-from tests.support.models import BY_NAME, MODELS, TWICE, ReferenceModel
+from tests.support.models import MODELS, TWICE, ReferenceModel
 from tests.support.optimizers import OPTIMIZERS
-from tests.support.training import plain
+from tests.support.strategies import BUILDERS
+from tests.support.training import assert_equal_training
 
 AXES = {
-    "model": [model.name for model in MODELS],
+    "case": list(MODELS),
     "optimizer": [optimizer.name for optimizer in OPTIMIZERS],
-    "builder": list(BUILDERS),
+    "strategy": list(BUILDERS),
     "replicas": [2, 3],
 }
-TWICE_AXES = AXES | {"model": [model.name for model in TWICE], "optimizer": ["momentum", "adam"]}
+TWICE_AXES = AXES | {"case": list(TWICE), "optimizer": ["momentum", "adam"]}
 
 
 def _combinations(axes: dict, every: int = 1) -> list[dict]:
     if os.environ.get("AUTODIST_FULL_MATRIX") == "1":
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     return [
-        {"model": model, "optimizer": _turn(axes["optimizer"], turn // every), "builder": builder,
+        {"case": case, "optimizer": _turn(axes["optimizer"], turn // every), "strategy": strategy,
          "replicas": _turn(axes["replicas"], turn + turn // len(axes["optimizer"]))}
-        for row, model in enumerate(axes["model"])
-        for turn, builder in enumerate(axes["builder"], row) if turn % every == 0
+        for row, case in enumerate(axes["case"])
+        for turn, strategy in enumerate(axes["strategy"], row) if turn % every == 0
     ]  # fmt: skip
 
 
@@ -46,29 +45,20 @@ def _label(combination: dict) -> str:
     return "-".join(str(value) for value in combination.values())
 
 
-def _check(combination: dict, share_memory: bool) -> None:
-    reference, optimizer = BY_NAME[combination["model"]], combination["optimizer"]
-    builder, replicas = combination["builder"], combination["replicas"]
-    assert_equally_trained(
-        plain(reference, optimizer, replicas),
-        train_distributed(reference, optimizer, builder=builder, replicas=replicas, share_memory=share_memory),
-    )
-
-
 @pytest.mark.every(3)
 @pytest.mark.parametrize("combination", _combinations(AXES), ids=_label)
 def test_every_weight_slot_and_metric_equals_one_device(combination: dict):
-    _check(combination, share_memory=False)
+    assert_equal_training(**combination)
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("combination", _combinations(TWICE_AXES, every=2), ids=_label)
 def test_a_step_that_applies_twice_equals_one_device(combination: dict):
-    _check(combination, share_memory=False)
+    assert_equal_training(**combination)
 
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("index, reference", list(enumerate(MODELS + TWICE)), ids=str)
 def test_replicas_that_share_their_memory_equal_one_device(index: int, reference: ReferenceModel):
-    builder, replicas = ("AllReduce", "PS")[index % 2], (2, 3)[index // 2 % 2]
-    _check({"model": reference.name, "optimizer": "adam", "builder": builder, "replicas": replicas}, share_memory=True)
+    strategy, replicas = ("AllReduce", "PS")[index % 2], (2, 3)[index // 2 % 2]
+    assert_equal_training(reference, strategy=strategy, replicas=replicas, share_memory=True)

@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import assert_equally_trained, assert_same, named
-from tests.support.distributed import distributed, train_distributed
-from tests.support.models import BATCH, EXAMPLES, Data, ReferenceModel, dense_data, dense_model
-from tests.support.training import plain
-from tests.support.twins import assert_same_outcome
+from tests.support.compare import named
+from tests.support.models import BATCH, DENSE, EXAMPLES, Data, ReferenceModel, dense_data, dense_model
+from tests.support.training import QUIET, assert_equal_training, assert_same_numbers
 
-BATCHES = {"batch_size": BATCH, "shuffle": False}
 layers = keras.layers
 
 
@@ -182,14 +179,13 @@ MODELS = {
 @pytest.mark.parametrize("replicas, share_memory, builder", [(2, True, "AllReduce"), (3, False, "Parallax")])
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_one_device(name: str, replicas: int, share_memory: bool, builder: str):
-    actual = train_distributed(MODELS[name], "adam", builder=builder, replicas=replicas, share_memory=share_memory)
-    assert_equally_trained(plain(MODELS[name], "adam"), actual)
+    assert_equal_training(MODELS[name], strategy=builder, replicas=replicas, share_memory=share_memory)
 
 
 def test_two_models_that_share_layers_and_an_optimizer():
     """In turns, each through a front of its own; between two turns the state is the models'."""
 
-    def run(front_of) -> dict[str, np.ndarray]:
+    def program(front_of) -> dict[str, np.ndarray]:
         keras.utils.set_random_seed(3)
         x = keras.Input((5,), name="x")
         hidden = layers.Dense(6, activation="tanh", name="hidden")(x)
@@ -200,20 +196,11 @@ def test_two_models_that_share_layers_and_an_optimizer():
             model.compile(optimizer, loss, jit_compile=False)
         fronts = [front_of(model) for model in models]
         for front in fronts * 2:
-            losses.append(front.fit(data.x, data.y, verbose=0, **BATCHES).history["loss"])
+            losses.append(front.fit(data.x, data.y, **QUIET).history["loss"])
         variables = [*models[0].weights, *models[1].weights[2:], *optimizer.variables]
         return {"losses": np.asarray(losses), **named(variables)}
 
-    fronts = []
-
-    def front_of(model):
-        fronts.append(distributed(model, replicas=3))
-        return fronts[-1]
-
-    expected, actual = run(lambda model: model), run(front_of)
-    for front in fronts:
-        front.close()
-    assert_same(expected, actual)
+    assert_same_numbers(program, replicas=3)
 
 
 class _Workers(keras.utils.PyDataset):
@@ -235,7 +222,7 @@ def test_batches_from_threads():
     def program(front, model):
         return front.fit(_Workers(), epochs=2, shuffle=False, verbose=0).history
 
-    assert_same_outcome(program, replicas=3, share_memory=True)
+    assert_equal_training(DENSE, program, replicas=3, share_memory=True)
 
 
 MIXED = [("mixed_bfloat16", False, 4e-2), ("mixed_float16", True, 4e-3)]
@@ -253,13 +240,13 @@ def test_mixed_precision(policy: str, overflow: bool, tolerance: float, share_me
         x[12] = 7e4  # in the last replica's part of the second batch, and past what float16 can hold
 
     def program(front, model):
-        front.fit(x, y, epochs=2, verbose=0, **BATCHES)
+        front.fit(x, y, epochs=2, **QUIET)
         scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
         assert scaled == (policy == "mixed_float16")
         inner = model.optimizer.inner_optimizer if scaled else model.optimizer
         scaling.append((int(inner.iterations), float(model.optimizer.dynamic_scale) if scaled else 1.0))
         return {}
 
-    assert_same_outcome(program, replicas=3, share_memory=share_memory, tolerance=tolerance)
+    assert_equal_training(DENSE, program, replicas=3, share_memory=share_memory, tolerance=tolerance)
     assert scaling[0] == scaling[1]
     assert scaling[0][0] == (6 if overflow else 8)

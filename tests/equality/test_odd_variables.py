@@ -8,11 +8,8 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.strategy import PartitionedPS
-from tests.support.compare import assert_same
-from tests.support.distributed import distributed
-from tests.support.models import BATCH, DENSE, ReferenceModel, dense_data
-from tests.support.training import seeded
-from tests.support.twins import run_distributed, run_plain
+from tests.support.models import BATCH, DENSE, Data, ReferenceModel, dense_data
+from tests.support.training import assert_equal_training, compiled, distributed, fit
 
 
 class Odd(keras.layers.Layer):
@@ -37,19 +34,18 @@ def _odd() -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(1, name="out")(hidden), name="odd_model")
 
 
-ODD = ReferenceModel("odd_model", _odd, dense_data, lambda: {"loss": "mse"})
+def _data() -> Data:
+    return dense_data(3 * BATCH - 3)
 
 
-def _program(front, model) -> dict:
-    data = dense_data(3 * BATCH - 3)
-    return front.fit(data.x, data.y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
+ODD = ReferenceModel("odd_model", _odd, _data, lambda: {"loss": "mse"})
 
 
 @pytest.mark.every(2)
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing", "PartitionedPS", "PartitionedAR", "Mixed"])
 def test_every_kind_of_variable(builder: str):
-    assert_same(run_plain(_program, ODD, "adamw"), run_distributed(_program, ODD, "adamw", builder=builder, replicas=3))
+    assert_equal_training(ODD, optimizer="adamw", strategy=builder, replicas=3)
 
 
 class Rounded(keras.optimizers.SGD):
@@ -62,20 +58,18 @@ class Rounded(keras.optimizers.SGD):
 
 
 ROUNDED = ReferenceModel(
-    DENSE.name, DENSE.build, dense_data, lambda: {"loss": "mse", "optimizer": Rounded(0.1, name="rounded")}
+    DENSE.name, DENSE.build, _data, lambda: {"loss": "mse", "optimizer": Rounded(0.1, name="rounded")}
 )
 
 
 @pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS"])
 def test_an_unknown_operation_in_the_update_sees_the_reduced_gradient(builder: str):
-    assert_same(run_plain(_program, ROUNDED), run_distributed(_program, ROUNDED, builder=builder))
+    assert_equal_training(ROUNDED, strategy=builder)
 
 
 def test_an_unknown_operation_in_the_update_keeps_its_variable_whole():
-    model = seeded(ROUNDED.build)
-    with distributed(model, strategy=PartitionedPS()) as front:
-        front.compile(**ROUNDED.compile_arguments("adam"))
-        _program(front, model)
+    with distributed(compiled(ROUNDED), PartitionedPS()) as front:
+        fit(front, _data(), epochs=1)
         assert "first/kernel stays whole: EagerPyFunc (" in front.plan()
 
 
@@ -99,10 +93,10 @@ def _overwritten() -> keras.Model:
 def test_a_variable_that_is_overwritten_gets_the_whole_batchs_gradient(builder: str):
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, name="sgd"), 4.0, 2, name="scaled")
     reference = ReferenceModel(
-        "overwritten", _overwritten, dense_data,
+        "overwritten", _overwritten, _data,
         lambda: {"loss": "mse", "optimizer": type(optimizer).from_config(optimizer.get_config())},
     )
-    assert_same(run_plain(_program, reference), run_distributed(_program, reference, builder=builder, replicas=3))
+    assert_equal_training(reference, strategy=builder, replicas=3)
 
 
 class Namesakes(keras.layers.Layer):
@@ -130,10 +124,10 @@ def _namesakes() -> keras.Model:
 def test_slots_stay_with_their_variable_where_a_norm_ties_all_together(builder: str, optimizer: type):
     """Each slot's value depends on every gradient then, and its name says too little."""
     reference = ReferenceModel(
-        "names", _namesakes, dense_data,
+        "names", _namesakes, _data,
         lambda: {"loss": "mse", "optimizer": optimizer(0.01, global_clipnorm=0.5, name="clipped")},
     )
-    assert_same(run_plain(_program, reference), run_distributed(_program, reference, builder=builder, replicas=3))
+    assert_equal_training(reference, strategy=builder, replicas=3)
 
 
 class AlikeNames(keras.layers.Layer):
@@ -152,9 +146,9 @@ def _alike() -> keras.Model:
     return keras.Sequential([keras.Input((5,), name="x"), AlikeNames(name="alike"), dense], name="alike_names")
 
 
-ALIKE = ReferenceModel("alike_names", _alike, dense_data, lambda: {"loss": "mse"})
+ALIKE = ReferenceModel("alike_names", _alike, _data, lambda: {"loss": "mse"})
 
 
 @pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS", "PartitionedAR"])
 def test_variables_with_names_that_are_almost_alike(builder: str):
-    assert_same(run_plain(_program, ALIKE), run_distributed(_program, ALIKE, builder=builder, replicas=3))
+    assert_equal_training(ALIKE, strategy=builder, replicas=3)

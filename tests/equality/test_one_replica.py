@@ -8,11 +8,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import assert_equally_trained, assert_same, named
-from tests.support.distributed import distributed, train_distributed
+from tests.support.compare import assert_equally_trained, assert_same
 from tests.support.models import BY_NAME, DENSE, EXAMPLES, MODELS, TWICE, ReferenceModel, dense_data
 from tests.support.optimizers import OPTIMIZERS
-from tests.support.training import plain, seeded, train_plain
+from tests.support.training import assert_equal_training, train_distributed, train_plain
 
 
 @pytest.fixture
@@ -26,27 +25,22 @@ def without_constant_folding() -> Iterator[None]:
 
 @pytest.mark.parametrize("reference", TWICE, ids=str)
 def test_every_model_that_applies_twice(reference: ReferenceModel, without_constant_folding: None):
-    actual = train_distributed(reference, "adam", builder="AllReduce", replicas=1)
-    assert_equally_trained(train_plain(reference, "adam"), actual, tolerance=0.0)
+    assert_equal_training(reference, replicas=1, tolerance=0.0)
 
 
 @pytest.mark.parametrize("reference", MODELS, ids=str)
 def test_every_model(reference: ReferenceModel):
-    actual = train_distributed(reference, "adam", builder="AllReduce", replicas=1)
-    assert_equally_trained(plain(reference, "adam"), actual, tolerance=0.0)
+    assert_equal_training(reference, replicas=1, tolerance=0.0)
 
 
 @pytest.mark.parametrize("builder", ["PS", "PSLoadBalancing", "Parallax"])
 def test_every_builder(builder: str):
-    reference = BY_NAME["embedding"]
-    actual = train_distributed(reference, "adam", builder=builder, replicas=1)
-    assert_equally_trained(plain(reference, "adam"), actual, tolerance=0.0)
+    assert_equal_training(BY_NAME["embedding"], strategy=builder, replicas=1, tolerance=0.0)
 
 
 @pytest.mark.parametrize("optimizer", [o.name for o in OPTIMIZERS if o.name != "adam"])
 def test_every_optimizer(optimizer: str):
-    actual = train_distributed(DENSE, optimizer, replicas=1)
-    assert_equally_trained(plain(DENSE, optimizer), actual, tolerance=0.0)
+    assert_equal_training(DENSE, optimizer=optimizer, replicas=1, tolerance=0.0)
 
 
 @pytest.mark.every(2)
@@ -56,10 +50,9 @@ def test_batches_that_are_all_alike(reference: ReferenceModel):
 
     In what order it then multiplies constants, logged losses depend on what else the graph holds.
     """
-    alike = {"batch_size": EXAMPLES // 2}
-    expected = train_plain(reference, "adam", **alike)
-    actual = train_distributed(reference, "adam", builder="AllReduce", replicas=1, **alike)
-    assert_same({**expected.weights, **expected.optimizer}, {**actual.weights, **actual.optimizer}, tolerance=0.0)
+    alike = {"replicas": 1, "batch_size": EXAMPLES // 2}
+    expected, actual = train_plain(reference, **alike), train_distributed(reference, **alike)
+    assert_same(expected.state, actual.state, tolerance=0.0)
     assert_equally_trained(expected, actual)
 
 
@@ -79,22 +72,17 @@ def _normalized(kind: type[keras.layers.Layer]) -> ReferenceModel:
 @pytest.mark.parametrize("size", [7, 24])
 def test_sizes_that_no_power_of_two_divides(kind: type[keras.layers.Layer], size: int):
     """Means over sequences and features divide by sizes that are known once the batch's is."""
-    data = {"data": dense_data(2 * size), "batch_size": size}
-    reference = _normalized(kind)
-    actual = train_distributed(reference, "adam", builder="AllReduce", replicas=1, **data)
-    expected = train_plain(reference, "adam", **data)
-    assert_same({**expected.weights, **expected.optimizer}, {**actual.weights, **actual.optimizer}, tolerance=0.0)
+    reference, alike = _normalized(kind), {"replicas": 1, "data": dense_data(2 * size), "batch_size": size}
+    assert_same(train_plain(reference, **alike).state, train_distributed(reference, **alike).state, tolerance=0.0)
 
 
 def test_single_batches():
     """Of the first size Keras knows, like of data whose batches are all alike; of the others it does not."""
-    reference, weights = BY_NAME["convolution"], []
+    reference = BY_NAME["convolution"]
     data = reference.data()
-    for wrap in (lambda model: model, lambda model: distributed(model, replicas=1)):
-        model = seeded(reference.build)
-        model.compile(**reference.compile_arguments("adam"))
-        front = wrap(model)
+
+    def program(front, model):
         for size in (10, 10, 7, 11, 10):
             front.train_on_batch(data.x[:size], data.y[:size])
-        weights.append(named([*model.weights, *model.optimizer.variables]))
-    assert_same(*weights, tolerance=0.0)
+
+    assert_equal_training(reference, program, replicas=1, built=False, tolerance=0.0)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import keras
 import pytest
 
-from tests.support.compare import assert_same
-from tests.support.models import BATCH, ReferenceModel, dense_data
-from tests.support.twins import run_distributed, run_plain
+from tests.support.models import BATCH, Data, ReferenceModel, dense_data
+from tests.support.training import assert_equal_training
 
 KO = keras.optimizers
 
@@ -46,18 +44,15 @@ def _model() -> keras.Model:
     return keras.Sequential([keras.Input((5,), name="x"), first, out], name="small")
 
 
-def _reference(name: str) -> ReferenceModel:
-    return ReferenceModel("small", _model, dense_data, lambda: {"loss": "mse", "optimizer": OPTIMIZERS[name]()})
+def _data() -> Data:
+    return dense_data(3 * BATCH - 3)
 
 
-def _program(front, model) -> dict:
-    data = dense_data(3 * BATCH - 3)
-    return front.fit(data.x, data.y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
+def _reference(make: Callable[[], keras.optimizers.Optimizer]) -> ReferenceModel:
+    return ReferenceModel("small", _model, _data, lambda: {"loss": "mse", "optimizer": make()})
 
 
-@cache
-def _expected(name: str) -> dict:
-    return run_plain(_program, _reference(name), built=False)  # some name their variables otherwise outside a trace
+REFERENCES = {name: _reference(make) for name, make in OPTIMIZERS.items()}
 
 
 @pytest.mark.every(2)
@@ -66,9 +61,7 @@ def _expected(name: str) -> dict:
     for builder in (("AllReduce", "PartitionedPS"), ("PS", "PartitionedAR"))[index % 2]
 ])  # fmt: skip
 def test_an_optimizer_equals_itself_on_one_device(name: str, builder: str):
-    expected = _expected(name)
-    keras.utils.clear_session(free_memory=False)  # Nadam's variable without a name is counted on
-    assert_same(expected, run_distributed(_program, _reference(name), builder=builder))
+    assert_equal_training(REFERENCES[name], strategy=builder, built=False)  # some name variables otherwise if built
 
 
 def test_no_optimizer_is_left_out():

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 
-from tests.support.compare import assert_equally_trained
-from tests.support.distributed import distributed, train_distributed
+from tests.support.compare import TOLERANCE, assert_equally_trained
 from tests.support.models import BATCH, DENSE, Data, ReferenceModel, dense_data
 from tests.support.steps import OwnStep
-from tests.support.training import fit, seeded, train_plain, trained
+from tests.support.training import assert_equal_training, fit, train_distributed, train_plain
 
 
 def _model() -> keras.Model:
     inputs = keras.Input((dense_data().x.shape[1],))
     outputs = keras.layers.Reshape(())(keras.layers.Dense(1, name="out")(inputs))
     return keras.Model(inputs, outputs, name="flat")
+
+
+def _small_steps(build: Callable[[], keras.Model], settings: Callable[[], dict]) -> ReferenceModel:
+    def compiled_with() -> dict:
+        return {"optimizer": keras.optimizers.SGD(0.01, name="sgd"), "loss": "mse", **settings()}
+
+    return ReferenceModel("small_steps", build, dense_data, compiled_with)
 
 
 @pytest.mark.every(2)
@@ -30,20 +36,11 @@ def test_sample_weights(reduction: str, weights: str):
     sample_weight = np.linspace(0.5, 2.0, len(given.x))
     if weights == "zeros_in_front":
         sample_weight[:4] = 0.0
-    data, results = Data(given.x, given.y[:, 0], sample_weight), []
-    for replicas in (None, 1, 2, 3):
-        model = seeded(_model)
-        optimizer = keras.optimizers.SGD(0.01, name="sgd")
-        model.compile(optimizer, keras.losses.MeanSquaredError(reduction=reduction), jit_compile=False)
-        if replicas is None:
-            history = fit(model, data)
-        else:
-            with distributed(model, replicas=replicas) as front:
-                history = fit(front, data)
-        results.append(trained(model, history, [optimizer]))
-    assert_equally_trained(results[0], results[1], tolerance=0.0)
-    assert_equally_trained(results[0], results[2])
-    assert_equally_trained(results[0], results[3])
+    data = Data(given.x, given.y[:, 0], sample_weight)
+    reference = _small_steps(_model, lambda: {"loss": keras.losses.MeanSquaredError(reduction=reduction)})
+    expected = train_plain(reference, data=data)
+    for replicas, tolerance in ((1, 0.0), (2, TOLERANCE), (3, TOLERANCE)):
+        assert_equally_trained(expected, train_distributed(reference, replicas=replicas, data=data), tolerance)
 
 
 def _gap(y_true, y_pred):
@@ -66,31 +63,27 @@ def test_metrics_that_are_one_number_for_a_batch(case: str, weighted: bool):
     given = dense_data()
     data = Data(given.x, given.y if case == "by_hand" else given.y[:, 0], np.linspace(0.2, 2.0, len(given.x)))
     weights = data.sample_weight if weighted else None
-    held_out, results = (data.x[:9], data.y[:9]), []
-    for replicas in (None, 1, 3):
-        model = seeded(build)
-        model.compile(keras.optimizers.SGD(0.01, name="sgd"), "mse", metrics=metrics(), jit_compile=False)
-        with nullcontext(model) if replicas is None else distributed(model, replicas=replicas) as front:
-            history = fit(front, replace(data, sample_weight=weights), validation_data=held_out)
-            evaluated = front.evaluate(
-                data.x, data.y, sample_weight=weights, batch_size=BATCH, verbose=0, return_dict=True
-            )
-        results.append(trained(model, {**history, **{f"evaluated_{k}": v for k, v in evaluated.items()}}, []))
-    assert len(results[0].history) == 3 * (1 + len(metrics()))
-    assert_equally_trained(results[0], results[1], tolerance=0.0)
-    assert_equally_trained(results[0], results[2])
+    reference = _small_steps(build, lambda: {"metrics": metrics()})
+
+    def program(front, model):
+        history = fit(front, replace(data, sample_weight=weights), validation_data=(data.x[:9], data.y[:9]))
+        evaluated = front.evaluate(data.x, data.y, sample_weight=weights, batch_size=BATCH, verbose=0, return_dict=True)
+        return {"history": history, "evaluated": evaluated}
+
+    expected = train_plain(reference, program)
+    assert len(expected.result) == 3 * (1 + len(metrics()))
+    for replicas, tolerance in ((1, 0.0), (3, TOLERANCE)):
+        assert_equally_trained(expected, train_distributed(reference, program, replicas=replicas), tolerance)
 
 
-@pytest.mark.parametrize("replicas", [None, 2])
-def test_weighted_metrics_of_one_number_fail_as_in_keras(replicas: int | None):
+@pytest.mark.parametrize("train", [train_plain, train_distributed])
+def test_weighted_metrics_of_one_number_fail_as_in_keras(train: Callable):
     """Weights of examples have nothing to weigh in a number for the whole batch."""
     given = dense_data()
     data = Data(given.x, given.y[:, 0], np.linspace(0.2, 2.0, len(given.x)))
-    model = seeded(_model)
-    model.compile("sgd", "mse", weighted_metrics=["mae"], jit_compile=False)
-    with nullcontext(model) if replicas is None else distributed(model, replicas=replicas) as front:  # noqa: SIM117
-        with pytest.raises(ValueError, match="at most rank 0 but is rank 1"):
-            fit(front, data)
+    reference = _small_steps(_model, lambda: {"weighted_metrics": ["mae"]})
+    with pytest.raises(ValueError, match="at most rank 0 but is rank 1"):
+        train(reference, lambda front, model: fit(front, data))
 
 
 class OwnLoop(OwnStep):
@@ -112,6 +105,4 @@ class OwnLoop(OwnStep):
 
 def test_a_metric_function_in_a_custom_step():
     reference = ReferenceModel("own_loop", OwnLoop, dense_data, dict)
-    expected = train_plain(reference, "sgd")
-    assert "gap" in expected.history
-    assert_equally_trained(expected, train_distributed(reference, "sgd", replicas=3))
+    assert "gap" in assert_equal_training(reference, optimizer="sgd", replicas=3).result

@@ -8,10 +8,8 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from tests.support.compare import assert_equally_trained
-from tests.support.distributed import distributed, train_distributed
 from tests.support.models import EXAMPLES, Data, ReferenceModel
-from tests.support.training import plain, seeded
+from tests.support.training import assert_equal_training, compiled, distributed
 
 layers, ops = keras.layers, keras.ops
 LENGTH, WORDS = 5, 9
@@ -104,16 +102,12 @@ COMBINATIONS = [
 @pytest.mark.parametrize("name, builder, replicas, share_memory, optimizer", COMBINATIONS)
 def test_equals_one_device(name: str, builder: str, replicas: int, share_memory: bool, optimizer: str):
     """All of these optimizers but Lion square each row that arrives; they would see it once for every replica."""
-    actual = train_distributed(
-        MODELS[name], optimizer, builder=builder, replicas=replicas, share_memory=share_memory
-    )
-    assert_equally_trained(plain(MODELS[name], optimizer), actual)
+    how = {"strategy": builder, "replicas": replicas, "share_memory": share_memory}
+    assert_equal_training(MODELS[name], optimizer=optimizer, **how)
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 def test_one_table_for_both_is_refused_by_name():
-    model = seeded(lambda: _model(OneTable))
-    model.compile("adam", "mse")
-    data = _data()
+    model, data = compiled(_reference("one table", OneTable)), _data()
     with distributed(model) as front, pytest.raises(CaptureError, match=r"rows of 'looked_up/words.*' are looked up"):
         front.fit(data.x, data.y, verbose=0)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import assert_equally_trained
-from tests.support.distributed import distributed
-from tests.support.models import Data, dense_data
-from tests.support.training import fit, seeded, trained
+from tests.support.models import Data, ReferenceModel, dense_data
+from tests.support.training import assert_equal_training
 
 
 class NoScaling(keras.Sequential):
@@ -59,24 +55,12 @@ def _sequences() -> Data:
 @pytest.mark.parametrize("base", [keras.Sequential, NoScaling])
 @pytest.mark.parametrize("replicas, share_memory", [(2, False), (3, False), (2, True)])
 def test_statistics_of_the_whole_batch(base: type[keras.Sequential], replicas: int, share_memory: bool):
-    _check(lambda: _model(base), dense_data(), replicas, share_memory)
+    reference = ReferenceModel("synchronized", lambda: _model(base), dense_data, lambda: {"loss": "mse"})
+    assert_equal_training(reference, replicas=replicas, share_memory=share_memory)
 
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("replicas, share_memory", [(1, False), (2, True), (3, False)])
 def test_statistics_of_what_a_mask_leaves(replicas: int, share_memory: bool):
-    _check(_masked, _sequences(), replicas, share_memory)
-
-
-def _check(build: Callable[[], keras.Model], data: Data, replicas: int, share_memory: bool):
-    results = []
-    for wrap in (False, True):
-        model = seeded(build)
-        model.compile(keras.optimizers.Adam(0.01, name="adam"), "mse", jit_compile=False)
-        if wrap:
-            with distributed(model, replicas=replicas, share_memory=share_memory) as front:
-                history = fit(front, data)
-        else:
-            history = fit(model, data)
-        results.append(trained(model, history, [model.optimizer]))
-    assert_equally_trained(*results)
+    reference = ReferenceModel("masked", _masked, _sequences, lambda: {"loss": "mse"})
+    assert_equal_training(reference, replicas=replicas, share_memory=share_memory)

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import assert_same, named
-from tests.support.distributed import BUILDERS, distributed
+from tests.support.compare import assert_equally_trained, assert_same, named
 from tests.support.models import BATCH, DENSE, dense_data
-from tests.support.training import seeded
-from tests.support.twins import QUIET, assert_same_outcome, run_distributed, run_plain
-
-
-def _compiled() -> keras.Model:
-    model = seeded(DENSE.build)
-    model.compile(**DENSE.compile_arguments("adam"))
-    return model
+from tests.support.training import (
+    QUIET,
+    assert_equal_training,
+    compiled,
+    distributed,
+    seeded,
+    train_distributed,
+    train_plain,
+)
 
 
 def test_a_dataset_that_ends_early_warns_as_keras_does():
@@ -28,7 +28,7 @@ def test_a_dataset_that_ends_early_warns_as_keras_does():
             history = front.fit(dataset, steps_per_epoch=3, epochs=3, shuffle=False, verbose=0).history
         return history
 
-    assert_same_outcome(program, replicas=2)
+    assert_equal_training(DENSE, program, replicas=2)
 
 
 def test_nan_in_the_data_gives_what_one_device_gives():
@@ -37,8 +37,9 @@ def test_nan_in_the_data_gives_what_one_device_gives():
         data.x[17, 2] = np.nan
         return {"loss": front.fit(data.x, data.y, epochs=1, **QUIET).history["loss"]}
 
-    outcome = assert_same_outcome(program, replicas=3)
-    assert np.isnan(outcome["result/loss/0"]) and np.isnan(outcome["state/weights/dense/first/kernel"]).any()
+    expected = train_plain(DENSE, program)
+    assert np.isnan(expected.result["loss/0"]) and np.isnan(expected.weights["dense/first/kernel"]).any()
+    assert_same(expected.everything, train_distributed(DENSE, program, replicas=3).everything)
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
@@ -55,8 +56,8 @@ def test_no_examples_at_all(form: str):
         assert front.fit(data.x, data.y, epochs=1, **QUIET).history.keys() == {"loss", "mae"}
         return told
 
-    expected = attempt(model := _compiled(), model)
-    with distributed(model := _compiled()) as front:
+    expected = attempt(model := compiled(DENSE), model)
+    with distributed(model := compiled(DENSE)) as front:
         assert attempt(front, model) == expected
 
 
@@ -75,13 +76,11 @@ def test_a_generator_that_raises_leaves_whole_weights():
         )
         with pytest.raises(Exception, match="the third batch is missing"):
             front.fit(dataset, epochs=1, shuffle=False, verbose=0)
-        return {}
 
     def two_batches(front, model):
         front.fit(data.x[:14], data.y[:14], epochs=1, **QUIET)
-        return {}
 
-    assert_same(run_plain(two_batches), run_distributed(failing, replicas=2))
+    assert_equally_trained(train_plain(DENSE, two_batches), train_distributed(DENSE, failing))
 
 
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
@@ -97,7 +96,7 @@ def test_a_callback_that_raises_leaves_whole_weights(builder: str):
         interrupted = named(model.weights)
         return [interrupted, front.fit(data.x, data.y, epochs=1, **QUIET).history]
 
-    assert_same_outcome(program, replicas=3, builder=builder)
+    assert_equal_training(DENSE, program, replicas=3, strategy=builder)
 
 
 def test_labels_out_of_range_leave_whole_weights():
@@ -115,7 +114,7 @@ def test_labels_out_of_range_leave_whole_weights():
     model = seeded(build)
     model.compile("sgd", "mse", jit_compile=False)
     before = named(model.weights)
-    with distributed(model, strategy=BUILDERS["AllReduce"]()) as front:
+    with distributed(model, "AllReduce") as front:
         with pytest.raises(Exception, match=r"(?s)1000.*is not in \[0, 3\)"):
             front.fit(ids, np.zeros((8, 1)), batch_size=8, epochs=1, verbose=0)
         assert_same(before, named(model.weights), tolerance=0.0)

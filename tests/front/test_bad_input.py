@@ -14,17 +14,8 @@ from autodist_core.errors import SessionError
 from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, named
-from tests.support.distributed import distributed
 from tests.support.models import DENSE, dense_data
-from tests.support.training import seeded
-from tests.support.twins import QUIET
-
-
-def _compiled(model=None) -> keras.Model:
-    model = model or seeded(DENSE.build)
-    model.compile(**DENSE.compile_arguments("adam"))
-    return model
-
+from tests.support.training import QUIET, compiled, distributed, seeded
 
 # What is wrapped, and on what
 
@@ -38,18 +29,18 @@ def test_what_is_no_model(thing):
 @pytest.mark.parametrize("spec", [3, ["cluster.yml"], object()], ids=["int", "list", "object"])
 def test_what_is_no_spec(spec):
     with pytest.raises((TypeError, ValueError), match=r"(?i)spec"):
-        DistributedModel(_compiled(), spec)
+        DistributedModel(compiled(DENSE), spec)
 
 
 def test_a_spec_file_that_is_missing_is_named():
     with pytest.raises((OSError, ValueError), match=r"no_such_cluster\.yml"):
-        DistributedModel(_compiled(), "no_such_cluster.yml")
+        DistributedModel(compiled(DENSE), "no_such_cluster.yml")
 
 
 def test_a_spec_with_more_gpus_than_the_machine_has():
     spec = ResourceSpec({"nodes": [{"address": "localhost", "chief": True, "gpus": [0, 1, 17]}]})
     data = dense_data()
-    model = _compiled()
+    model = compiled(DENSE)
     before = named(model.weights)
     with pytest.raises((ValueError, RuntimeError), match=r"(?s)GPU:17|gpus.*17"):
         DistributedModel(model, spec, strategy=AllReduce()).fit(data.x, data.y, **QUIET)
@@ -58,16 +49,16 @@ def test_a_spec_with_more_gpus_than_the_machine_has():
 
 def test_a_strategy_that_nobody_knows_suggests_the_nearest():
     with pytest.raises((TypeError, ValueError), match=r"(?s)AllReduse.*AllReduce"):
-        DistributedModel(_compiled(), ResourceSpec.local(cpus=2), strategy="AllReduse").plan()
+        DistributedModel(compiled(DENSE), ResourceSpec.local(cpus=2), strategy="AllReduse").plan()
 
 
 def test_a_strategy_of_a_wrong_type():
     with pytest.raises((TypeError, ValueError), match=r"(?i)strategy"):
-        DistributedModel(_compiled(), ResourceSpec.local(cpus=2), strategy=42).plan()
+        DistributedModel(compiled(DENSE), ResourceSpec.local(cpus=2), strategy=42).plan()
 
 
 def test_a_wrapper_keeps_its_model_and_a_compile_that_fails_its_strategy():
-    model = _compiled()
+    model = compiled(DENSE)
     with distributed(model, strategy=AllReduce()) as front:
         with pytest.raises(AttributeError, match=r"keeps its model: wrap the other one, DistributedModel\(other"):
             front.model = keras.Sequential()
@@ -77,7 +68,7 @@ def test_a_wrapper_keeps_its_model_and_a_compile_that_fails_its_strategy():
 
 
 def test_a_second_wrapper_around_the_same_model_takes_turns():
-    model, data = _compiled(), dense_data()
+    model, data = compiled(DENSE), dense_data()
     with distributed(model) as first, distributed(model, replicas=3) as second:
         first.fit(data.x, data.y, epochs=1, **QUIET)
         middle = named(model.weights)
@@ -93,7 +84,7 @@ def test_a_second_wrapper_around_the_same_model_takes_turns():
 
 
 def test_a_wrapper_of_a_wrapper():
-    with distributed(_compiled()) as front, pytest.raises((TypeError, ValueError), match="DistributedModel"):
+    with distributed(compiled(DENSE)) as front, pytest.raises((TypeError, ValueError), match="DistributedModel"):
         distributed(front)
 
 
@@ -112,7 +103,7 @@ def test_another_threads_call_is_refused_and_the_training_goes_on():
         thread.join()
 
     look = keras.callbacks.LambdaCallback(on_train_batch_end=meanwhile)
-    plain, model = _compiled(), _compiled()
+    plain, model = compiled(DENSE), compiled(DENSE)
     plain.fit(data.x, data.y, epochs=1, **QUIET)
     with distributed(model) as front:
         front.fit(data.x, data.y, epochs=1, callbacks=[look], **QUIET)
@@ -121,13 +112,13 @@ def test_another_threads_call_is_refused_and_the_training_goes_on():
 
 
 def test_a_closed_wrapper_starts_anew_from_the_models_state():
-    data, model = dense_data(), _compiled()
+    data, model = dense_data(), compiled(DENSE)
     front = distributed(model)
     front.fit(data.x, data.y, epochs=1, **QUIET)
     front.close()
     front.close()
     front.fit(data.x, data.y, epochs=1, **QUIET)
-    twice = _compiled()
+    twice = compiled(DENSE)
     twice.fit(data.x, data.y, epochs=1, **QUIET)
     twice.fit(data.x, data.y, epochs=1, **QUIET)
     assert_same(named(twice.weights), named(model.weights))
@@ -152,7 +143,7 @@ def test_the_plan_of_an_unbuilt_model_asks_for_data():
 
 def test_the_plan_of_arrays_without_targets_asks_for_them():
     asks = pytest.raises(ValueError, match=r"^plan: .* needs targets\. Pass them, plan\(x, y\)")
-    with distributed(_compiled()) as front, asks:
+    with distributed(compiled(DENSE)) as front, asks:
         front.plan(dense_data().x)
 
 
@@ -161,7 +152,7 @@ def test_the_plan_of_arrays_without_targets_asks_for_them():
 def test_the_plan_of_what_is_no_batch(given, trained: bool):
     data = dense_data()
     received = rf"Received: x of type {type(given).__name__}, y of type NoneType\."
-    with distributed(_compiled()) as front:
+    with distributed(compiled(DENSE)) as front:
         if trained:
             front.fit(data.x, data.y, **QUIET)
         with pytest.raises(TypeError, match=rf"^plan\(x, y\): expected the arrays of one batch.*{received}"):
@@ -232,7 +223,7 @@ def _said(caplog, capsys, action) -> str:
 
 def test_a_batch_smaller_than_the_number_of_replicas_is_mentioned(caplog, capsys):
     data = dense_data(10)
-    with distributed(_compiled(), replicas=3) as front:
+    with distributed(compiled(DENSE), replicas=3) as front:
         text = _said(caplog, capsys, lambda: front.fit(data.x, data.y, batch_size=2, epochs=2, verbose=0))
     assert re.search(r"(?s)batch.*2.*3 replicas|3 replicas.*batch.*2", text)
 
@@ -240,7 +231,7 @@ def test_a_batch_smaller_than_the_number_of_replicas_is_mentioned(caplog, capsys
 @pytest.mark.parametrize("use", ["plan", "fit"])
 def test_a_single_replica_is_mentioned(caplog, capsys, use: str):
     data = dense_data()
-    with distributed(_compiled(), replicas=1) as front:
+    with distributed(compiled(DENSE), replicas=1) as front:
         calls = {"plan": lambda: print(front.plan()), "fit": lambda: front.fit(data.x, data.y, verbose=0)}
         text = _said(caplog, capsys, calls[use])
     assert "single replica: " in text

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.compare import named
 from tests.support.models import BATCH, DENSE, dense_data
-from tests.support.twins import QUIET, assert_same_outcome
+from tests.support.training import QUIET, assert_equal_training, compiled
 
 CALLBACKS = keras.callbacks
 
@@ -28,7 +28,8 @@ def test_reduce_lr_on_plateau():
         callback = CALLBACKS.ReduceLROnPlateau(monitor="val_loss", factor=0.5, patience=1, min_delta=0.0)
         return {"history": _fit(front, callback, epochs=6).history}
 
-    rates = [value for name, value in assert_same_outcome(program).items() if "history/learning_rate" in name]
+    result = assert_equal_training(DENSE, program).result
+    rates = [value for name, value in result.items() if "history/learning_rate" in name]
     assert min(rates) < max(rates)
 
 
@@ -36,7 +37,7 @@ def test_learning_rate_scheduler():
     def program(front, model):
         return _fit(front, CALLBACKS.LearningRateScheduler(lambda epoch, rate: rate * 0.3)).history
 
-    assert_same_outcome(program, replicas=3, builder="PS")
+    assert_equal_training(DENSE, program, replicas=3, strategy="PS")
 
 
 def test_early_stopping_restores_the_best_weights():
@@ -45,8 +46,8 @@ def test_early_stopping_restores_the_best_weights():
         history = _fit(front, callback, epochs=8)
         return {"history": history.history, "stopped": callback.stopped_epoch, "best": callback.best_epoch}
 
-    outcome = assert_same_outcome(program, replicas=2)
-    assert 0 < outcome["result/stopped"] < 7
+    outcome = assert_equal_training(DENSE, program, replicas=2)
+    assert 0 < outcome.result["stopped"] < 7
 
 
 @pytest.mark.every(3)
@@ -65,8 +66,8 @@ def test_model_checkpoint(frequency, weights_only: bool, tmp_path: Path):
         _fit(front, callback, epochs=3)
         return {path.name: _loaded(path, weights_only) for path in sorted(folder.iterdir())}
 
-    outcome = assert_same_outcome(program, replicas=2)
-    assert len({name.split("/")[1] for name in outcome if name.startswith("result")}) >= 3
+    outcome = assert_equal_training(DENSE, program, replicas=2)
+    assert len({name.split("/")[0] for name in outcome.result}) >= 3
 
 
 def _loaded(path: Path, weights_only: bool) -> dict:
@@ -74,8 +75,7 @@ def _loaded(path: Path, weights_only: bool) -> dict:
     if not weights_only:
         model = keras.models.load_model(path)
         return {"weights": named(model.weights), "iterations": model.optimizer.iterations.numpy()}
-    model = DENSE.build()
-    model.compile(**DENSE.compile_arguments("adam"))
+    model = compiled(DENSE)
     model.optimizer.build(model.trainable_variables)
     model.load_weights(path)
     return {"weights": named(model.weights), "iterations": model.optimizer.iterations.numpy()}
@@ -89,7 +89,7 @@ def test_model_checkpoint_of_the_best_epoch(tmp_path: Path):
         _fit(front, CALLBACKS.ModelCheckpoint(str(path), monitor="val_loss", save_best_only=True), epochs=5)
         return _loaded(path, weights_only=False)
 
-    assert_same_outcome(program, replicas=3)
+    assert_equal_training(DENSE, program, replicas=3)
 
 
 def test_csv_logger(tmp_path: Path):
@@ -103,7 +103,7 @@ def test_csv_logger(tmp_path: Path):
         assert len(rows) == 3
         return {name: [row[i] for row in rows] for i, name in enumerate(header.split(","))}
 
-    assert_same_outcome(program, replicas=3)
+    assert_equal_training(DENSE, program, replicas=3)
 
 
 def test_tensorboard(tmp_path: Path):
@@ -126,8 +126,8 @@ def test_tensorboard(tmp_path: Path):
         return scalars
 
     # summaries are written in float32: two numbers that differ in their 16th digit may round to neighbours there
-    outcome = assert_same_outcome(program, replicas=2, tolerance=2.0**-23)
-    assert any("epoch_loss" in name for name in outcome) and any("kernel" in name for name in outcome)
+    outcome = assert_equal_training(DENSE, program, replicas=2, tolerance=2.0**-23)
+    assert any("epoch_loss" in name for name in outcome.result) and any("kernel" in name for name in outcome.result)
 
 
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
@@ -139,8 +139,8 @@ def test_terminate_on_nan_stops_at_the_same_batch(builder: str):
         front.fit(data.x, data.y, epochs=3, callbacks=[CALLBACKS.TerminateOnNaN(), counter], **QUIET)
         return {"batches": batches, "stopped": model.stop_training}
 
-    outcome = assert_same_outcome(program, builder=builder)
-    assert [int(value) for name, value in outcome.items() if "batches" in name] == [0, 1, 2]
+    outcome = assert_equal_training(DENSE, program, strategy=builder)
+    assert [int(value) for name, value in outcome.result.items() if "batches" in name] == [0, 1, 2]
 
 
 def test_backup_and_restore_continues(tmp_path: Path):
@@ -162,8 +162,8 @@ def test_backup_and_restore_continues(tmp_path: Path):
         history = _fit(front, CALLBACKS.BackupAndRestore(folder), stop)
         return {"epochs": history.epoch, "history": history.history}
 
-    outcome = assert_same_outcome(program, replicas=2)
-    assert outcome["result/epochs/0"] == 2
+    outcome = assert_equal_training(DENSE, program, replicas=2)
+    assert outcome.result["epochs/0"] == 2
 
 
 def test_callbacks_run_once_and_in_keras_order():
@@ -179,7 +179,7 @@ def test_callbacks_run_once_and_in_keras_order():
         _fit(front, Recorder(), epochs=2)
         return {"calls": calls}
 
-    assert_same_outcome(program, replicas=3)
+    assert_equal_training(DENSE, program, replicas=3)
 
 
 def test_a_callback_stops_training_in_the_middle_of_an_epoch():
@@ -189,7 +189,7 @@ def test_a_callback_stops_training_in_the_middle_of_an_epoch():
 
         return _fit(front, CALLBACKS.LambdaCallback(on_train_batch_end=stop)).history
 
-    assert_same_outcome(program, replicas=2)
+    assert_equal_training(DENSE, program, replicas=2)
 
 
 def test_the_progress_bar_is_kerass(capsys):
@@ -201,6 +201,6 @@ def test_the_progress_bar_is_kerass(capsys):
         texts.append("".join(character for character in capsys.readouterr().out if not character.isdigit()))
         return {"done": 1}
 
-    assert_same_outcome(program, replicas=2)
+    assert_equal_training(DENSE, program, replicas=2)
     normal = [" ".join(part for part in text.split() if "ms" not in part and part != "s") for text in texts]
     assert normal[0] == normal[1] and "Epoch /" in normal[0]

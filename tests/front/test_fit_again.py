@@ -9,11 +9,20 @@ import pytest
 from autodist_core import ResourceSpec
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
-from tests.support.compare import assert_same, named
-from tests.support.distributed import distributed
+from tests.support.compare import assert_equally_trained, assert_same, named
 from tests.support.models import BY_NAME, DENSE, dense_data
-from tests.support.training import seeded
-from tests.support.twins import QUIET, assert_same_outcome, flat, run_plain, state
+from tests.support.training import (
+    QUIET,
+    assert_equal_training,
+    compiled,
+    distributed,
+    fit,
+    plain,
+    run,
+    seeded,
+    train_plain,
+    trained,
+)
 
 
 def _fit(front, epochs: int = 2, **options):
@@ -23,7 +32,10 @@ def _fit(front, epochs: int = 2, **options):
 
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_a_second_fit_continues_where_the_first_ended(builder: str):
-    assert_same_outcome(lambda front, model: [_fit(front), _fit(front, batch_size=5)], replicas=3, builder=builder)
+    def program(front, model):
+        return [_fit(front), _fit(front, batch_size=5)]
+
+    assert_equal_training(DENSE, program, replicas=3, strategy=builder)
 
 
 def test_fit_evaluate_and_single_batches_in_turn():
@@ -36,7 +48,7 @@ def test_fit_evaluate_and_single_batches_in_turn():
             results.append(front.evaluate(data.x[rows], data.y[rows], verbose=0))
         return results
 
-    assert_same_outcome(program, replicas=2)
+    assert_equal_training(DENSE, program)
 
 
 def test_compiling_again_keeps_weights_and_replaces_the_optimizer():
@@ -45,26 +57,22 @@ def test_compiling_again_keeps_weights_and_replaces_the_optimizer():
         front.compile(keras.optimizers.RMSprop(0.01, name="rms"), "mae", jit_compile=False)
         return [*results, _fit(front)]
 
-    assert_same_outcome(program, replicas=2)
+    assert_equal_training(DENSE, program)
 
 
 @pytest.mark.parametrize("first, second", [(AllReduce(), PS()), (PS(), AllReduce())], ids=["to_ps", "to_all_reduce"])
 def test_compiling_with_another_strategy_keeps_weights(first, second):
-    def plain(front, model):
-        results = [_fit(front)]
-        front.compile(**DENSE.compile_arguments("adam"))
-        return [*results, _fit(front)]
-
-    expected = run_plain(plain)
-    model = seeded(DENSE.build)
-    with distributed(model) as front:
-        front.compile(**DENSE.compile_arguments("adam"), strategy=first)
+    def program(front, model):
         results = [_fit(front)]
         before = named(model.weights)
-        front.compile(**DENSE.compile_arguments("adam"), strategy=second)
+        if front is model:
+            front.compile(**DENSE.compile_arguments("adam"))
+        else:
+            front.compile(**DENSE.compile_arguments("adam"), strategy=second)
         assert_same(before, named(model.weights), tolerance=0.0)
-        results.append(_fit(front))
-        assert_same(expected, flat({"result": results, "state": state(model)}))
+        return [*results, _fit(front)]
+
+    assert_equal_training(DENSE, program, strategy=first)
 
 
 @pytest.mark.every(5)
@@ -73,36 +81,29 @@ def test_compiling_with_another_strategy_keeps_weights(first, second):
 def test_a_compiled_model_needs_no_compile(name: str, strategy):
     reference = BY_NAME[name]
     data = reference.data()
-
-    def program(front, model):
-        return front.fit(data.x, data.y, epochs=2, **QUIET).history
-
-    model = seeded(reference.build)
-    model.compile(**reference.compile_arguments("adam"))
+    model = compiled(reference)
     with DistributedModel(model, ResourceSpec.local(cpus=2), strategy=strategy) as front:
         assert front.model is model
-        actual = flat({"result": program(front, model), "state": state(model)})
-    assert_same(run_plain(program, reference), actual)
+        actual = run(lambda front, model: fit(front, data), front, model)
+    assert_equally_trained(plain(reference), actual)
 
 
 def test_weights_are_the_users_after_close():
-    model = seeded(DENSE.build)
+    model = compiled(DENSE)
     with distributed(model) as front:
-        front.compile(**DENSE.compile_arguments("adam"))
         _fit(front)
-        inside = state(model)
-    assert_same(flat(inside), flat(state(model)), tolerance=0.0)
+        inside = trained(model)
+    assert_equally_trained(inside, trained(model), tolerance=0.0)
 
 
 def test_afterwards_the_model_is_keras_again():
     """Plain `fit` of the same object continues the training, with Keras's own functions."""
-    model = seeded(DENSE.build)
+    model = compiled(DENSE)
     with distributed(model) as front:
-        front.compile(**DENSE.compile_arguments("adam"))
         _fit(front)
     _fit(model)
-    expected = run_plain(lambda front, model: [_fit(front), _fit(front)])
-    assert_same({k: v for k, v in expected.items() if k.startswith("state")}, flat({"state": state(model)}))
+    expected = train_plain(DENSE, lambda front, model: [_fit(front), _fit(front)])
+    assert_same(expected.state, trained(model).state)
 
 
 def test_methods_may_take_the_place_of_the_models_own(tmp_path):
@@ -116,7 +117,7 @@ def test_methods_may_take_the_place_of_the_models_own(tmp_path):
         history = model.fit(data.x, data.y, validation_data=(data.x, data.y), epochs=2, **QUIET).history
         return [history, model.evaluate(data.x, data.y, verbose=0)]
 
-    assert_same_outcome(program)
+    assert_equal_training(DENSE, program)
 
 
 def test_other_attributes_are_the_models():

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import keras
-import numpy as np
 import pytest
 
 from autodist_core import ResourceSpec
 from autodist_keras import DistributedModel
 from autodist_keras.capture.fused_updates import kernels_of
-from tests.support.compare import assert_same
-from tests.support.models import dense_data, dense_model
+from tests.support.compare import assert_equally_trained
+from tests.support.graphs import ops_of, training_graph
+from tests.support.models import BATCH, ReferenceModel, dense_data, dense_model
+from tests.support.training import compiled, train_distributed
 
 SGD, ADAM, RMS, FTRL = (getattr(keras.optimizers, name) for name in ("SGD", "Adam", "RMSprop", "Ftrl"))
 FUSED = {
@@ -50,33 +51,17 @@ class OwnName(keras.optimizers.SGD):
     """Changes nothing of the update."""
 
 
-def train(optimizer, fused: bool, replicas: int = 2) -> tuple[dict[str, np.ndarray], set[str]]:
-    """Weights and slots after five steps, and the kinds of the nodes of the distributed step."""
-    model, data = dense_model(), dense_data(14)
-    model.compile(optimizer, "mse")
-    dm = DistributedModel(model, ResourceSpec.local(cpus=replicas), "AllReduce", fused_updates=fused)
-    with dm:
-        dm.fit(data.x, data.y, batch_size=5, epochs=2, shuffle=False, verbose=0)
-        step = next(iter(dm._driver.functions["train"]._known.values()))[0][1]
-        ops = {node.op for node in step.graph.graph_def.node} | {
-            node.op for function in step.graph.graph_def.library.function for node in function.node_def
-        }
-    variables = [*model.variables, *model.optimizer.variables]
-    return {f"{index} {variable.path}": variable.numpy() for index, variable in enumerate(variables)}, ops
-
-
 @pytest.mark.every(3)
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.oldest
 def test_a_kernel_changes_nothing_but_the_speed(name: str):
     make, kernel = FUSED[name]
-    keras.utils.set_random_seed(3)
-    plain, plain_ops = train(make(), fused=False)
-    keras.utils.set_random_seed(3)
-    fused, fused_ops = train(make(), fused=True)
-    assert kernel in fused_ops
-    assert kernel not in plain_ops
-    assert_same({k.partition(" ")[0]: v for k, v in plain.items()}, {k.partition(" ")[0]: v for k, v in fused.items()})
+    reference = ReferenceModel("dense", dense_model, dense_data, lambda: {"loss": "mse", "optimizer": make()})
+    assert_equally_trained(*(train_distributed(reference, fused_updates=fused) for fused in (False, True)))
+    data = dense_data(BATCH)
+    for fused in (False, True):
+        graph = training_graph(compiled(reference), data.x, data.y, fused_updates=fused)
+        assert (kernel in ops_of(graph)) == fused
 
 
 @pytest.mark.parametrize("optimizer", [OwnUpdate, OwnWrite, keras.optimizers.Lion, keras.optimizers.Adagrad])

@@ -9,10 +9,8 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same, named
-from tests.support.distributed import distributed
-from tests.support.models import DENSE, dense_data
-from tests.support.training import seeded
-from tests.support.twins import QUIET
+from tests.support.models import DENSE, ReferenceModel, dense_data
+from tests.support.training import QUIET, assert_equal_training, distributed, fit, seeded
 
 
 class Annealed(keras.Model):
@@ -29,38 +27,26 @@ class Annealed(keras.Model):
         return y
 
 
-def _on_one_device_and_on_two(build, callbacks) -> None:
-    data, results = dense_data(), []
-    for wrap in (False, True):
-        model = seeded(build)
-        model.compile("sgd", "mse", jit_compile=False)
-        if wrap:
-            with distributed(model) as front:
-                front.fit(data.x, data.y, epochs=3, callbacks=callbacks(model), **QUIET)
-        else:
-            model.fit(data.x, data.y, epochs=3, callbacks=callbacks(model), **QUIET)
-        results.append(named(model.weights))
-    assert_same(*results)
-
-
 def test_a_bare_variable_that_a_callback_changes_counts():
-    def callbacks(model):
+    def program(front, model):
         raise_it = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: model.beta.assign(0.5 * epoch))
-        return [raise_it]
+        return fit(front, dense_data(), callbacks=[raise_it])
 
-    _on_one_device_and_on_two(Annealed, callbacks)
+    reference = ReferenceModel("annealed", Annealed, dense_data, lambda: {"loss": "mse"})
+    assert_equal_training(reference, program, optimizer="sgd")
 
 
 def test_a_function_of_others_that_writes_weights_counts_each_time():
-    def callbacks(model):
+    def program(front, model):
         @tf.function
         def clip():
             for variable in model.trainable_variables:
                 variable.assign(tf.clip_by_value(variable, -0.2, 0.2))
 
-        return [keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: clip())]
+        callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: clip())]
+        return fit(front, dense_data(), callbacks=callbacks)
 
-    _on_one_device_and_on_two(DENSE.build, callbacks)
+    assert_equal_training(DENSE, program, optimizer="sgd")
 
 
 def test_a_model_over_the_same_layers_predicts_with_current_weights():
@@ -114,15 +100,10 @@ def test_an_optimizer_deep_in_a_container_is_found():
             self.chosen["deep"][0].apply(tape.gradient(loss, variables), variables)
             return {"loss": loss, "rows": tf.shape(x)[0]}
 
-    data, results = dense_data(), []
-    for wrap in (False, True):
+    def build() -> keras.Model:
         model = Nested(seeded(DENSE.build).layers)
         model.chosen = {"deep": [keras.optimizers.Adam(0.01)]}
         model.compile(jit_compile=False)
-        if wrap:
-            with distributed(model) as front:
-                history = front.fit(data.x, data.y, **QUIET).history
-        else:
-            history = model.fit(data.x, data.y, **QUIET).history
-        results.append(named(model.weights) | {"rows": np.array(history["rows"])})
-    assert_same(*results)
+        return model
+
+    assert "rows" in assert_equal_training(build, data=dense_data()).result

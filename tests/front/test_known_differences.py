@@ -6,16 +6,13 @@ error), so that the first cannot pass by accident. The companions say nothing ab
 
 from __future__ import annotations
 
-from functools import cache
-
-import keras
 import numpy as np
 import pytest
 
-from tests.support.compare import TOLERANCE, assert_same, relative_error
-from tests.support.distributed import BUILDERS, distributed
-from tests.support.letters import BY_LETTER, FEATURES, SEED, fit_ones, outcome
+from tests.support.compare import TOLERANCE, relative_error
+from tests.support.letters import BY_LETTER, FEATURES, fit_ones
 from tests.support.mirrored import outcomes_under_mirrored_strategy
+from tests.support.training import assert_equal_training, plain, train_distributed, train_plain
 
 EQUAL = ["A", "A-global", "A-value", "B", "C", "E", "F", "J", "K"]
 """Letters whose outcome is one device's; D is by itself."""
@@ -26,26 +23,15 @@ def mirrored() -> dict[str, dict]:
     return outcomes_under_mirrored_strategy()
 
 
-@cache
 def _on_one_device(letter: str) -> dict[str, np.ndarray]:
-    return outcome(BY_LETTER[letter])
+    return plain(BY_LETTER[letter].build, BY_LETTER[letter].run).result
 
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing"])
 @pytest.mark.parametrize("letter", EQUAL)
 def test_outcome_is_one_devices(letter: str, builder: str):
-    fronts = []
-
-    def front_of(model):
-        fronts.append(distributed(model, replicas=2, strategy=BUILDERS[builder]()))
-        return fronts[-1]
-
-    try:
-        assert_same(_on_one_device(letter), outcome(BY_LETTER[letter], front_of))
-    finally:
-        for front in fronts:
-            front.close()
+    assert_equal_training(BY_LETTER[letter].build, BY_LETTER[letter].run, strategy=builder)
 
 
 @pytest.mark.parametrize("letter", ["A", "A-global", "A-value", "C", "K"])
@@ -56,36 +42,32 @@ def test_mirrored_companion_ends_with_other_values(letter: str, mirrored):
 
 
 def test_mirrored_companion_of_moving_averages_has_replica_0s(mirrored):
-    assert outcome(BY_LETTER["C"])["moving_mean"] == pytest.approx([0.25, 0.25])
+    assert _on_one_device("C")["moving_mean"] == pytest.approx([0.25, 0.25])
     assert mirrored["C"]["values"]["moving_mean"] == pytest.approx([0.0, 0.0])
 
 
 def test_mirrored_companion_does_not_see_the_second_replicas_overflow(mirrored):
-    expected = outcome(BY_LETTER["B"])
-    assert expected.pop("scale") == 4.0
+    expected = _on_one_device("B")
+    assert expected["scale"] == 4.0
     assert all(np.isfinite(value).all() for value in expected.values())
     assert not all(np.isfinite(value).all() for value in mirrored["B"]["values"].values())
 
 
 @pytest.mark.parametrize("letter", ["E", "F"])
 def test_mirrored_companion_of_conditional_updates_raises(letter: str, mirrored):
-    assert outcome(BY_LETTER[letter])
+    assert _on_one_device(letter)
     assert mirrored[letter].get("error")
 
 
 def test_mirrored_companion_of_string_inputs_raises(mirrored):
-    assert outcome(BY_LETTER["J"])
+    assert _on_one_device("J")
     assert "string" in mirrored["J"]["error"]
 
 
 def test_dropout_masks_differ_between_replicas_and_replica_0_has_one_devices():
-    keras.utils.set_random_seed(SEED)
-    alone = BY_LETTER["D"].build()
-    first = fit_ones(alone, alone, examples=1)  # what one device draws for replica 0's slice
-    keras.utils.set_random_seed(SEED)
-    model = BY_LETTER["D"].build()
-    with distributed(model, replicas=2) as front:
-        both = fit_ones(front, model)
+    build = BY_LETTER["D"].build
+    first = train_plain(build, lambda front, model: fit_ones(front, model, examples=1)).result
+    both = train_distributed(build, fit_ones).result
     for step, mask in first.items():
         second = 2 * both[step] - mask
         assert set(np.unique(mask)) == {0.0, 1.0}

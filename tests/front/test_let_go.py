@@ -11,9 +11,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
 
-from tests.support.distributed import distributed
 from tests.support.models import BY_NAME
-from tests.support.training import fit
+from tests.support.training import distributed, fit
 
 
 class Saturating(keras.layers.Layer):

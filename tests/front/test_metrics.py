@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from tests.support.models import BY_NAME, EXAMPLES, Data, ReferenceModel, dense_data
-from tests.support.twins import QUIET, assert_same_outcome
+from tests.support.models import BY_NAME, DENSE, EXAMPLES, Data, ReferenceModel, dense_data
+from tests.support.training import QUIET, assert_equal_training
 
 
 def _classifier() -> keras.Model:
@@ -77,8 +77,8 @@ def _fit(front, model):
 @pytest.mark.every(2)
 @pytest.mark.parametrize("replicas, builder", [(2, "AllReduce"), (3, "PS")])
 def test_history_and_the_logs_of_every_batch(replicas: int, builder: str):
-    outcome = assert_same_outcome(_fit, CLASSIFIER, replicas=replicas, builder=builder)
-    assert 0 < outcome["result/history/auc/0"] < 1
+    expected = assert_equal_training(CLASSIFIER, _fit, replicas=replicas, strategy=builder)
+    assert 0 < expected.result["history/auc/0"] < 1
 
 
 def test_metrics_of_several_outputs():
@@ -88,16 +88,11 @@ def test_metrics_of_several_outputs():
         data = reference.data()
         return front.fit(data.x, data.y, epochs=2, validation_split=0.3, **QUIET).history
 
-    outcome = assert_same_outcome(program, reference, replicas=3)
-    assert "result/val_label_accuracy/1" in outcome
+    assert "val_label_accuracy/1" in assert_equal_training(reference, program, replicas=3).result
 
 
 def test_a_metric_of_the_users_own():
-    def program(front, model):
-        data = dense_data()
-        return front.fit(data.x, data.y, epochs=2, **QUIET).history
-
-    assert_same_outcome(program, settings=lambda: {"metrics": [Spread()]}, replicas=3)
+    assert_equal_training(DENSE.compiled_with(lambda: {"metrics": [Spread()]}), replicas=3)
 
 
 def test_metrics_start_anew_each_epoch():
@@ -111,7 +106,7 @@ def test_metrics_start_anew_each_epoch():
             assert values[0] == values[1], name
         return history
 
-    assert_same_outcome(program, CLASSIFIER, "sgd", replicas=3)
+    assert_equal_training(CLASSIFIER, program, optimizer="sgd", replicas=3)
 
 
 def test_metric_objects_hold_the_result_afterwards():
@@ -120,4 +115,4 @@ def test_metric_objects_hold_the_result_afterwards():
         front.fit(data.x, data.y, epochs=1, **QUIET)
         return model.get_metrics_result()
 
-    assert_same_outcome(program, CLASSIFIER, replicas=3)
+    assert_equal_training(CLASSIFIER, program, replicas=3)

@@ -15,24 +15,20 @@ import tensorflow as tf
 from autodist_core.errors import SessionError
 from autodist_core.runtime import DistributedSession
 from autodist_core.strategy import PS
-from tests.support.compare import assert_same, named
-from tests.support.distributed import distributed
+from tests.support.compare import assert_same, flat, named
 from tests.support.models import DENSE, dense_data
-from tests.support.training import seeded
-from tests.support.twins import QUIET, flat
+from tests.support.training import (
+    QUIET,
+    assert_equal_training,
+    assert_same_numbers,
+    compiled,
+    distributed,
+    seeded,
+    trained,
+)
 
 DATA = dense_data()
 BY_STRATEGY = pytest.mark.parametrize("builder, shares", [("AllReduce", True), ("AllReduce", False), ("PS", False)])
-
-
-def _compiled() -> keras.Model:
-    model = seeded(DENSE.build)
-    model.compile(**DENSE.compile_arguments("adam"))
-    return model
-
-
-def _in_order(model: keras.Model) -> list[np.ndarray]:
-    return [variable.numpy() for variable in (*model.weights, *model.optimizer.variables)]
 
 
 def _at(event: str, action: Callable[[int], None]) -> keras.callbacks.Callback:
@@ -40,33 +36,29 @@ def _at(event: str, action: Callable[[int], None]) -> keras.callbacks.Callback:
 
 
 def test_a_refused_second_wrapper_changes_nothing():
-    results = []
-    for wrapped in (False, True):
-        model = _compiled()
+    refused = []
 
-        def halve(batch: int, model=model):
+    def program(front, model):
+        def halve(batch: int):
             if batch == 1:
                 model.optimizer.learning_rate.assign(0.5 * model.optimizer.learning_rate)
                 model.layers[0].kernel.assign(0.5 * model.layers[0].kernel)
 
-        if not wrapped:
-            history = model.fit(DATA.x, DATA.y, epochs=2, callbacks=[_at("on_train_batch_end", halve)], **QUIET)
-            results.append(flat({"history": history.history, "state": _in_order(model)}))
-            continue
-        refused = []
-        with distributed(model) as first, distributed(model, replicas=3) as second:
+        def intrude(batch: int):
+            with pytest.raises(SessionError, match="being trained by another DistributedModel"):
+                second.evaluate(DATA.x, DATA.y, verbose=0)
+            refused.append(batch)
+
+        options = {"epochs": 2, **QUIET}
+        if front is model:
+            return front.fit(DATA.x, DATA.y, callbacks=[_at("on_train_batch_end", halve)], **options).history
+        with distributed(model, replicas=3) as second:
             second.evaluate(DATA.x, DATA.y, verbose=0)
-
-            def intrude(batch: int, second=second, refused=refused):
-                with pytest.raises(SessionError, match="being trained by another DistributedModel"):
-                    second.evaluate(DATA.x, DATA.y, verbose=0)
-                refused.append(batch)
-
             callbacks = [_at("on_train_batch_end", intrude), _at("on_train_batch_end", halve)]
-            history = first.fit(DATA.x, DATA.y, epochs=2, callbacks=callbacks, **QUIET)
-        assert len(refused) > 2
-        results.append(flat({"history": history.history, "state": _in_order(model)}))
-    assert_same(*results)
+            return front.fit(DATA.x, DATA.y, callbacks=callbacks, **options).history
+
+    assert_equal_training(DENSE, program)
+    assert len(refused) > 2
 
 
 def _autoencoder() -> tuple[keras.Model, keras.Model]:
@@ -86,28 +78,26 @@ def test_models_that_share_layers_train_and_look_within_each_others_fit(builder,
     """The whole trains; at the end of each epoch its encoder predicts, and trains on its own."""
     codes = np.tanh(DATA.x[:, :4])
 
-    def run(wrap) -> dict:
+    def program(front_of):
         encoder, whole = _autoencoder()
-        seen = []
-        with wrap(encoder) as part, wrap(whole) as front:
-            part.predict(DATA.x, verbose=0)
+        part, front, seen = front_of(encoder), front_of(whole), []
+        part.predict(DATA.x, verbose=0)
 
-            def meanwhile(epoch: int):
-                seen.append(part.predict(DATA.x, verbose=0))
-                if trains:
-                    part.fit(DATA.x, codes, epochs=1, **QUIET)
-                    seen.append([weight.copy() for weight in whole.get_weights()])
+        def meanwhile(epoch: int):
+            seen.append(part.predict(DATA.x, verbose=0))
+            if trains:
+                part.fit(DATA.x, codes, epochs=1, **QUIET)
+                seen.append([weight.copy() for weight in whole.get_weights()])
 
-            options = {"epochs": 3, "callbacks": [_at("on_epoch_end", meanwhile)], **QUIET}
-            history = front.fit(DATA.x, DATA.x, **options).history
-        return flat({"history": history, "seen": seen, "encoder": _in_order(encoder), "whole": _in_order(whole)})
+        options = {"epochs": 3, "callbacks": [_at("on_epoch_end", meanwhile)], **QUIET}
+        history = front.fit(DATA.x, DATA.x, **options).history
+        return {"history": history, "seen": seen, "encoder": trained(encoder).state, "whole": trained(whole).state}
 
-    plain = run(contextlib.nullcontext)
-    assert_same(plain, run(lambda model: distributed(model, strategy=builder, share_memory=shares)))
+    assert_same_numbers(program, strategy=builder, share_memory=shares)
 
 
 def test_a_model_that_is_compiled_while_it_trains_keeps_no_function_of_before():
-    plain, model = _compiled(), _compiled()
+    plain, model = compiled(DENSE), compiled(DENSE)
     again = keras.callbacks.LambdaCallback(on_train_end=lambda logs: model.compile("sgd", "mse", jit_compile=False))
     for each in (plain, model):
         each.fit(DATA.x, DATA.y, **QUIET)
@@ -117,7 +107,7 @@ def test_a_model_that_is_compiled_while_it_trains_keeps_no_function_of_before():
     plain.compile("sgd", "mse", jit_compile=False)
     histories = [each.fit(DATA.x, DATA.y, **QUIET).history for each in (plain, model)]
     assert_same(flat(histories[0]), flat(histories[1]))
-    assert_same(flat(_in_order(plain)), flat(_in_order(model)))
+    assert_same(trained(plain).state, trained(model).state)
 
 
 class _Slow(keras.layers.Layer):
@@ -142,7 +132,7 @@ class _Slow(keras.layers.Layer):
 @BY_STRATEGY
 def test_a_look_from_another_thread_in_the_middle_of_a_step_loses_nothing(builder, shares, writes: bool):
     """Every step's weights are asked for while it runs; what is written then counts from the next step on."""
-    plain = _compiled()
+    plain = compiled(DENSE)
     asked, looked, over = threading.Event(), threading.Event(), threading.Event()
     base = seeded(DENSE.build)
     model = keras.Sequential([*base.layers[:1], _Slow(asked, looked), *base.layers[1:]])
@@ -174,7 +164,7 @@ def test_a_look_from_another_thread_in_the_middle_of_a_step_loses_nothing(builde
         plain.train_on_batch(DATA.x[8 * batch : 8 * batch + 8], DATA.y[8 * batch : 8 * batch + 8])
         if writes:
             plain.optimizer.learning_rate = 0.002
-    assert_same(flat(_in_order(plain)), flat(_in_order(model)))
+    assert_same(trained(plain).state, trained(model).state)
 
 
 @contextlib.contextmanager
@@ -204,26 +194,22 @@ def _readers(model: keras.Model, count: int):
 def test_threads_that_look_at_everything_change_nothing(builder, shares):
     """While callbacks look and write, too."""
 
-    def run(wrap, readers: int) -> dict:
-        model = _compiled()
-
+    def program(front, model):
         def write(batch: int):
             model.optimizer.learning_rate.assign(0.9 * model.optimizer.learning_rate)
             if batch % 2:
                 model.layers[0].kernel.assign(0.95 * model.layers[0].kernel)
 
-        with wrap(model) as front, _readers(model, readers):
-            for _ in range(2):
-                history = front.fit(DATA.x, DATA.y, epochs=2, callbacks=[_at("on_train_batch_end", write)], **QUIET)
-        return flat({"history": history.history, "model": _in_order(model)})
+        options = {"epochs": 2, "callbacks": [_at("on_train_batch_end", write)], **QUIET}
+        with _readers(model, 0 if front is model else 2):
+            return [front.fit(DATA.x, DATA.y, **options).history for _ in range(2)]
 
-    found = run(lambda model: distributed(model, strategy=builder, share_memory=shares), 2)
-    assert_same(run(contextlib.nullcontext, 0), found)
+    assert_equal_training(DENSE, program, strategy=builder, share_memory=shares)
 
 
 @pytest.mark.parametrize("strategy, each", [(PS(staleness=2), 1), (PS(sync=False), 2)], ids=["ahead", "apart"])
 def test_no_update_is_lost_to_threads_that_look_while_replicas_run_ahead(strategy, each: int):
-    model, steps = _compiled(), []
+    model, steps = compiled(DENSE), []
     with distributed(model, strategy=strategy) as front, _readers(model, 1):
         for _ in range(6):
             front.fit(DATA.x[:24], DATA.y[:24], epochs=1, verbose=0, batch_size=8, shuffle=False)
@@ -249,7 +235,7 @@ class _Reads(keras.layers.Layer):
 @pytest.mark.parametrize("strategy, shares", [("AllReduce", True), ("AllReduce", False), (PS(staleness=2), False)])
 def test_python_in_a_step_may_look_at_a_weight(strategy, shares):
     """And sees what the step has, where no step is ahead of another."""
-    base, plain, seen, before = seeded(DENSE.build), _compiled(), [], []
+    base, plain, seen, before = seeded(DENSE.build), compiled(DENSE), [], []
     model = keras.Sequential([_Reads(lambda: seen.append(base.layers[-1].kernel.numpy())), *base.layers])
     model.build(base.input_shape)
     model.compile(**DENSE.compile_arguments("adam"))
@@ -261,12 +247,12 @@ def test_python_in_a_step_may_look_at_a_weight(strategy, shares):
             front.train_on_batch(DATA.x[rows], DATA.y[rows])
             plain.train_on_batch(DATA.x[rows], DATA.y[rows])
     assert len(seen) == 6
-    assert_same(flat(_in_order(plain)), flat(_in_order(model)))
+    assert_same(trained(plain).state, trained(model).state)
     assert_same(flat(before), flat(seen[::2]))
 
 
 def test_of_two_threads_that_call_at_once_one_is_refused():
-    model, plain = _compiled(), _compiled()
+    model, plain = compiled(DENSE), compiled(DENSE)
     barrier, answers = threading.Barrier(2), []
 
     def fit():
@@ -290,7 +276,7 @@ def test_of_two_threads_that_call_at_once_one_is_refused():
 
 
 def test_the_plain_models_methods_are_refused_to_other_threads_while_it_trains():
-    model, plain, refusals = _compiled(), _compiled(), []
+    model, plain, refusals = compiled(DENSE), compiled(DENSE), []
 
     def call():
         for method in (model.predict, lambda x, verbose: model.evaluate(x, DATA.y, verbose=verbose)):
@@ -327,7 +313,7 @@ class _Looks(keras.callbacks.Callback):
 
 
 def test_verify_waits_for_the_end_of_a_training():
-    plain, model, own, others = _compiled(), _compiled(), [], []
+    plain, model, own, others = compiled(DENSE), compiled(DENSE), [], []
     plain.fit(DATA.x, DATA.y, **QUIET)
     with distributed(model) as front, distributed(model) as other:
         front.fit(DATA.x, DATA.y, callbacks=[_Looks(front, own), _Looks(other, others)], **QUIET)

@@ -5,22 +5,28 @@ from __future__ import annotations
 import re
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import TOLERANCE, assert_same, named, relative_error
-from tests.support.distributed import BUILDERS, distributed
+from tests.support.compare import (
+    TOLERANCE,
+    assert_equally_trained,
+    assert_same,
+    relative_error,
+)
 from tests.support.models import DENSE, Data, ReferenceModel, dense_data, dense_model
 from tests.support.steps import OwnStep
-from tests.support.training import seeded
-from tests.support.twins import QUIET, assert_same_outcome
-
-
-def _fit(front, model):
-    data = dense_data()
-    return front.fit(data.x, data.y, epochs=2, **QUIET).history
-
+from tests.support.strategies import BUILDERS
+from tests.support.training import (
+    QUIET,
+    assert_equal_training,
+    compiled,
+    distributed,
+    fit,
+    seeded,
+    train_distributed,
+    train_plain,
+)
 
 # XLA
 
@@ -28,7 +34,7 @@ def _fit(front, model):
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_xla_that_was_asked_for_is_in_the_plan_by_name_and_changes_no_numbers(builder: str):
     """The plan says what becomes of it, on or off, and silence means that nobody asked."""
-    assert_same_outcome(_fit, replicas=2, builder=builder, settings=lambda: {"jit_compile": True})
+    assert_equal_training(DENSE.compiled_with(lambda: {"jit_compile": True}), strategy=builder)
     with distributed(seeded(DENSE.build)) as front:
         front.compile(**DENSE.compile_arguments("adam") | {"jit_compile": True}, strategy=BUILDERS[builder]())
         assert "XLA" in str(front.plan())
@@ -73,7 +79,7 @@ def test_one_batch_trains_like_one_device():
         data = dense_data(9)
         return [front.train_on_batch(data.x, data.y) for _ in range(3)]
 
-    assert_same_outcome(program, replicas=2)
+    assert_equal_training(DENSE, program)
 
 
 # Losses that are summed by hand: a custom step's own terms count as means
@@ -115,31 +121,23 @@ def _by_hand(reduce, scale: float = 1.0) -> ReferenceModel:
 @pytest.mark.parametrize("reduce", [_mean, _sum_over_rows], ids=["mean", "sum_divided_by_rows"])
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_a_mean_by_hand_is_the_whole_batchs(reduce, replicas: int):
-    assert_same_outcome(_fit, _by_hand(reduce), replicas=replicas)
+    assert_equal_training(_by_hand(reduce), replicas=replicas)
 
 
 def test_a_sum_by_hand_counts_as_a_mean():
     """Documented: with equal shares it is one device's sum divided by the number of replicas."""
 
-    def train(front):
-        data = dense_data(16)
-        return front.fit(data.x, data.y, epochs=2, batch_size=8, shuffle=False, verbose=0).history
+    def summing(scale: float) -> ReferenceModel:
+        return _by_hand(_sum, scale).compiled_with(lambda: {"optimizer": keras.optimizers.SGD(0.001, name="sgd")})
 
-    optimizer = {"optimizer": lambda: keras.optimizers.SGD(0.001, name="sgd")}
-    plain = seeded(lambda: ByHand(_sum, 0.5))
-    plain.compile(optimizer["optimizer"](), jit_compile=False)
-    expected = train(plain)
-    model = seeded(lambda: ByHand(_sum))
-    with distributed(model, replicas=2) as front:
-        front.compile(optimizer["optimizer"](), jit_compile=False)
-        assert_same(expected, train(front))
-        assert_same(named(plain.weights), named(model.weights))
+    batches = {"data": dense_data(16), "batch_size": 8}
+    assert_equally_trained(train_plain(summing(0.5), **batches), train_distributed(summing(1.0), **batches))
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_a_keras_loss_that_sums_is_the_whole_batchs(replicas: int):
-    settings = {"loss": keras.losses.MeanSquaredError(reduction="sum")}
-    assert_same_outcome(_fit, optimizer="adam", replicas=replicas, settings=lambda: dict(settings))
+    summing = DENSE.compiled_with(lambda: {"loss": keras.losses.MeanSquaredError(reduction="sum")})
+    assert_equal_training(summing, replicas=replicas)
 
 
 class Asks(OwnStep):
@@ -185,10 +183,9 @@ SUMS = {"keras": lambda: keras.losses.MeanSquaredError(reduction="sum"), "own": 
 @pytest.mark.parametrize("build", [Asks, dense_model])
 def test_a_compiled_sum_is_the_whole_batchs_in_a_custom_step_too(build, loss: str):
     reference = ReferenceModel("asks", build, dense_data, lambda: {"loss": SUMS[loss]()})
-    assert_same_outcome(_fit, reference, optimizer="adam", replicas=3)
-    model, data = seeded(build), dense_data()
-    with distributed(model) as front:
-        front.compile(**reference.compile_arguments("sgd"))
+    assert_equal_training(reference, replicas=3)
+    data = dense_data()
+    with distributed(compiled(reference, "sgd")) as front:
         assert "counts as a mean" not in front.plan(data.x, data.y)
         assert "note" not in front.verify(data.x, data.y)
 
@@ -273,10 +270,7 @@ def test_a_loss_may_take_several_outputs_at_once():
         given = dense_data()
         return Data(given.x, {"both": {"a": given.y, "b": given.y**2}})
 
-    def fit(front, model):
-        return front.fit(data().x, data().y, epochs=2, **QUIET).history
-
-    assert_same_outcome(fit, ReferenceModel("heads", build, data, lambda: {"loss": {"both": both}}), replicas=3)
+    assert_equal_training(ReferenceModel("heads", build, data, lambda: {"loss": {"both": both}}), replicas=3)
 
 
 # Random streams
@@ -288,13 +282,8 @@ def test_random_layers_repeat_from_one_seed(layer):
         model = dense_model()
         return keras.Sequential([model.layers[0], layer(0.3, name="noise"), *model.layers[1:]], name="noisy")
 
-    def train() -> dict[str, np.ndarray]:
-        model = seeded(build)
-        with distributed(model, replicas=2) as front:
-            front.compile(**DENSE.compile_arguments("adam"))
-            return _fit(front, model) | named(model.weights)
-
-    assert_same(train(), train(), tolerance=0.0)
+    noisy = ReferenceModel("noisy", build, dense_data, DENSE.settings)
+    assert_equally_trained(train_distributed(noisy), train_distributed(noisy), tolerance=0.0)
 
 
 def test_the_state_of_random_layers_is_replica_0s():
@@ -304,18 +293,13 @@ def test_the_state_of_random_layers_is_replica_0s():
             name="dropped",
         )
 
-    def seeds(model) -> dict[str, np.ndarray]:
-        """By position: seed generators are named by a counter of the process."""
-        found = [variable.numpy() for variable in model.variables if "seed" in variable.path]
-        return {str(index): value for index, value in enumerate(found)}
+    def program(front, model):
+        fit(front, dense_data())
+        return [variable.numpy() for variable in model.variables if "seed" in variable.path]
 
-    plain, model = seeded(build), seeded(build)
-    plain.compile(**DENSE.compile_arguments("sgd"))
-    _fit(plain, plain)
-    with distributed(model, replicas=3) as front:
-        front.compile(**DENSE.compile_arguments("sgd"))
-        _fit(front, model)
-    assert_same(seeds(plain), seeds(model), tolerance=0.0)
+    dropped = ReferenceModel("dropped", build, dense_data, DENSE.settings)
+    expected, actual = train_plain(dropped, program), train_distributed(dropped, program, replicas=3)
+    assert_same(expected.result, actual.result, tolerance=0.0)
 
 
 # A step that applies twice and fails in between
@@ -336,14 +320,13 @@ class FailsHalfway(OwnStep):
 
 @pytest.mark.parametrize("share_memory", [True, False])
 def test_the_first_update_of_a_step_that_fails_halfway_stays(share_memory: bool):
-    data, weights = dense_data(14), []
+    data = dense_data(14)
     data.x[10] = 60.0  # in the second batch
-    for replicas in (None, 2):
-        model = seeded(lambda: FailsHalfway(name="halfway"))
-        model.compile(keras.optimizers.SGD(0.01), jit_compile=False)
-        front = distributed(model, replicas=replicas, share_memory=share_memory) if replicas else model
+
+    def program(front, model):
         with pytest.raises(tf.errors.InvalidArgumentError, match="too far out"):
             front.fit(data.x, data.y, **QUIET)
-        weights.append(named(model.weights))
-    assert_same(*weights)
-    assert int(model.optimizer.iterations) == 3
+        return {"updates": int(model.optimizer.iterations)}
+
+    halfway = ReferenceModel("halfway", lambda: FailsHalfway(name="halfway"), dense_data, dict)
+    assert assert_equal_training(halfway, program, share_memory=share_memory).result["updates"] == 3

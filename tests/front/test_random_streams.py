@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.distributed import distributed
 from tests.support.draws import FORMS, drawing_model, drawn
+from tests.support.training import distributed
 
 STEPS = 3
 Numbers = dict[str, list[np.ndarray]]

@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from tests.capture.steps import DATA, gradients_of, stepping
 from tests.support.compare import assert_same, named, relative_error
-from tests.support.distributed import BUILDERS, distributed
 from tests.support.draws import FORMS
-from tests.support.training import seeded
+from tests.support.training import distributed, seeded
 
 QUIET = {"verbose": 0, "batch_size": 7, "shuffle": False, "epochs": 3}
 
@@ -91,7 +90,7 @@ def test_an_update_that_draws_is_one_devices(noise: str, where: Callable, builde
     data = DATA.rows(np.arange(15 if noise in ("constant", "seeds") else 14))
     plain, model = where(NOISE[noise]), where(NOISE[noise])
     plain.fit(data.x, data.y, **QUIET)
-    with distributed(model, replicas=3, strategy=BUILDERS[builder]()) as front:
+    with distributed(model, replicas=3, strategy=builder) as front:
         front.fit(data.x, data.y, **QUIET)
     assert_same(named(plain.trainable_variables), named(model.trainable_variables))
 
@@ -208,7 +207,7 @@ def test_each_replica_trains_the_rows_that_it_has_drawn(rows: str, builder: str)
     alone, fronts = trained(lambda model: model, 3), []
 
     def front_of(model):
-        fronts.append(distributed(model, strategy=BUILDERS[builder]()))
+        fronts.append(distributed(model, strategy=builder))
         return fronts[-1]
 
     both = trained(front_of, 4)

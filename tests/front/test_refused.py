@@ -10,12 +10,10 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from tests.support.compare import TOLERANCE, assert_equally_trained, assert_same, named, relative_error
-from tests.support.distributed import BUILDERS, distributed, train_distributed
+from tests.support.compare import assert_same, named
 from tests.support.models import DENSE, ReferenceModel, dense_data
 from tests.support.steps import OwnStep
-from tests.support.training import seeded, train_plain
-from tests.support.twins import QUIET, flat, run_plain, state
+from tests.support.training import QUIET, assert_equal_training, distributed, seeded
 
 
 def _gradients(model: keras.Model, data) -> list[tf.Tensor]:
@@ -115,7 +113,7 @@ def _model(kind: Callable[[], keras.Model]) -> keras.Model:
 def test_refused_with_the_reason(kind: type[keras.Model], reason: str, builder: str):
     data, model = dense_data(), _model(kind)
     before = named(model.weights)
-    with distributed(model, strategy=BUILDERS[builder]()) as front, pytest.raises(ValueError, match=reason):
+    with distributed(model, builder) as front, pytest.raises(ValueError, match=reason):
         front.fit(data.x, data.y, epochs=1, **QUIET)
     assert_same(before, named(model.weights), tolerance=0.0)
 
@@ -138,7 +136,7 @@ def test_clipping_by_hand_is_the_whole_batchs_or_refused(builder: str):
     plain, model = _model(ClipsByHand), _model(ClipsByHand)
     before = named(model.weights)
     plain.fit(data.x, data.y, epochs=2, **QUIET)
-    with distributed(model, strategy=BUILDERS[builder]()) as front:
+    with distributed(model, builder) as front:
         try:
             front.fit(data.x, data.y, epochs=2, **QUIET)
         except ValueError as refusal:
@@ -166,18 +164,7 @@ def test_python_in_the_step_runs_on_this_machine():
         x = keras.Input((5,), name="x")
         return keras.Model(x, keras.layers.Dense(1, name="out")(ThroughPython(name="python")(x)), name="through")
 
-    reference = ReferenceModel("through", build, dense_data, DENSE.settings)
-
-    def program(front, model):
-        data = dense_data()
-        return front.fit(data.x, data.y, epochs=1, **QUIET).history
-
-    model = seeded(build)
-    model.compile(**reference.compile_arguments("adam"))
-    with distributed(model, replicas=3) as front:
-        actual = flat({"result": program(front, model), "state": state(model)})
-    expected = run_plain(program, reference)
-    assert max(relative_error(value, actual[name]) for name, value in expected.items()) <= TOLERANCE
+    assert_equal_training(ReferenceModel("through", build, dense_data, DENSE.settings), replicas=3)
 
 
 class DifferentiatesPython(keras.layers.Layer):
@@ -236,16 +223,11 @@ class LooksPython(keras.layers.Layer):
 
 
 def test_python_that_nothing_is_derived_from_trains_on_several_replicas():
-    data, dense = dense_data(), keras.layers.Dense
-    plain, model = (
-        seeded(lambda: keras.Sequential([keras.Input((5,)), dense(3), LooksPython(), dense(1)])) for _ in range(2)
-    )
-    for each in (plain, model):
-        each.compile("sgd", "mse", jit_compile=False)
-    plain.fit(data.x, data.y, **QUIET)
-    with distributed(model, replicas=2) as front:
-        front.fit(data.x, data.y, **QUIET)
-    assert_same(flat(plain.get_weights()), flat(model.get_weights()))
+    def build() -> keras.Model:
+        dense = keras.layers.Dense
+        return keras.Sequential([keras.Input((5,)), dense(3), LooksPython(), dense(1)])
+
+    assert_equal_training(ReferenceModel("looks", build, dense_data, DENSE.settings), optimizer="sgd")
 
 
 def _spectral(frozen: bool) -> keras.Model:
@@ -272,4 +254,4 @@ def test_a_layer_that_writes_its_kernel_is_refused_with_what_can_be_done(strateg
 
 def test_a_frozen_layer_that_writes_its_kernel_trains_like_one_device():
     reference = ReferenceModel("spectral", lambda: _spectral(frozen=True), dense_data, lambda: {"loss": "mse"})
-    assert_equally_trained(train_plain(reference, "adam"), train_distributed(reference, "adam", replicas=3))
+    assert_equal_training(reference, replicas=3)

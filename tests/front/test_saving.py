@@ -7,21 +7,18 @@ from pathlib import Path
 import keras
 import pytest
 
-from tests.support.compare import assert_same
-from tests.support.distributed import BUILDERS, distributed
+from tests.support.compare import Trained, assert_equally_trained, assert_same, flat
 from tests.support.models import BY_NAME, ReferenceModel
-from tests.support.training import seeded
-from tests.support.twins import QUIET, flat, run_plain, state
+from tests.support.training import compiled, distributed, fit, train_plain, trained
 
 
-def _fit(front, reference: ReferenceModel):
-    data = reference.data()
-    return front.fit(data.x, data.y, sample_weight=data.sample_weight, epochs=2, **QUIET).history
+def _fit(front, reference: ReferenceModel) -> dict:
+    return fit(front, reference.data(), epochs=2)
 
 
-def _twice(reference: ReferenceModel) -> dict:
+def _twice(reference: ReferenceModel) -> Trained:
     """Two trainings in a row, without saving in between."""
-    return run_plain(lambda front, model: [_fit(front, reference), _fit(front, reference)][1], reference)
+    return train_plain(reference, lambda front, model: [_fit(front, reference), _fit(front, reference)][1])
 
 
 @pytest.mark.every(3)
@@ -29,48 +26,44 @@ def _twice(reference: ReferenceModel) -> dict:
 @pytest.mark.parametrize("name", ["heads", "embedding"])
 def test_saved_here_continued_in_keras(name: str, builder: str, tmp_path: Path):
     reference = BY_NAME[name]
-    with distributed(seeded(reference.build)) as front:
-        front.compile(**reference.compile_arguments("adam"), strategy=BUILDERS[builder]())
+    with distributed(compiled(reference), builder) as front:
         _fit(front, reference)
         front.save(tmp_path / "model.keras")
     model = keras.models.load_model(tmp_path / "model.keras")
-    assert_same(_twice(reference), flat({"result": _fit(model, reference), "state": state(model)}))
+    assert_equally_trained(_twice(reference), trained(model, _fit(model, reference)))
 
 
 @pytest.mark.parametrize("name", ["heads", "embedding"])
 def test_saved_in_keras_continued_here(name: str, tmp_path: Path):
     reference = BY_NAME[name]
-    model = seeded(reference.build)
-    model.compile(**reference.compile_arguments("adam"))
+    model = compiled(reference)
     _fit(model, reference)
     model.save(tmp_path / "model.keras")
     model = keras.models.load_model(tmp_path / "model.keras")
     with distributed(model) as front:
-        assert_same(_twice(reference), flat({"result": _fit(front, reference), "state": state(model)}))
+        assert_equally_trained(_twice(reference), trained(model, _fit(front, reference)))
 
 
 def test_the_users_own_object_saves_too(tmp_path: Path):
     reference = BY_NAME["heads"]
-    model = seeded(reference.build)
+    model = compiled(reference)
     with distributed(model) as front:
-        front.compile(**reference.compile_arguments("adam"))
         _fit(front, reference)
         model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert type(loaded) is type(model)
-    assert_same(flat(state(model)), flat(state(loaded)), tolerance=0.0)
+    assert_equally_trained(trained(model), trained(loaded), tolerance=0.0)
 
 
 def test_weights_files_in_the_middle_of_a_training(tmp_path: Path):
     """Weights loaded between two trainings bring optimizer state back with them."""
     reference, path = BY_NAME["heads"], tmp_path / "first.weights.h5"
-    model = seeded(reference.build)
+    model = compiled(reference)
     with distributed(model) as front:
-        front.compile(**reference.compile_arguments("adam"))
         _fit(front, reference)
         front.save_weights(path)
-        kept = flat(state(model))
+        kept = trained(model)
         first = _fit(front, reference)
         front.load_weights(path)
-        assert_same(kept, flat(state(model)), tolerance=0.0)
+        assert_equally_trained(kept, trained(model), tolerance=0.0)
         assert_same(flat(first), flat(_fit(front, reference)), tolerance=0.0)

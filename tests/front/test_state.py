@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from tests.support.compare import TOLERANCE, named, relative_error
-from tests.support.models import BY_NAME, dense_data
-from tests.support.twins import QUIET, assert_same_outcome, run_distributed, run_plain
+from tests.support.compare import assert_same, named
+from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.training import QUIET, assert_equal_training, train_distributed, train_plain
 
 WAYS = [("callback_model", "AllReduce"), ("closure", "AllReduce"), ("front", "AllReduce"), ("closure", "PS")]
 
@@ -45,7 +45,7 @@ def test_weights_are_read_at_every_batch(way: str, builder: str):
         assert not np.array_equal(result["seen"][0][0], result["seen"][1][0])
         return result
 
-    assert_same_outcome(program, replicas=2, builder=builder)
+    assert_equal_training(DENSE, program, replicas=2, strategy=builder)
 
 
 @pytest.mark.parametrize("way, builder", WAYS)
@@ -58,7 +58,7 @@ def test_weights_that_are_set_count_from_the_next_step(way: str, builder: str):
 
         return _train(front, AtBatch(halve))["history"]
 
-    assert_same_outcome(program, replicas=3, builder=builder)
+    assert_equal_training(DENSE, program, replicas=3, strategy=builder)
 
 
 @pytest.mark.parametrize("share", [False, True], ids=["own_memory", "shared_memory"])
@@ -73,7 +73,7 @@ def test_one_layers_variable_is_read_and_assigned(share: bool):
 
         return _train(front, AtBatch(scale))
 
-    assert_same_outcome(program, share_memory=share)
+    assert_equal_training(DENSE, program, share_memory=share)
 
 
 def test_a_variable_is_read_as_a_tensor():
@@ -81,7 +81,7 @@ def test_a_variable_is_read_as_a_tensor():
         kernel = model.get_layer("out").kernel
         return _train(front, AtBatch(lambda callback, batch: keras.ops.sum(kernel * 2.0).numpy()))
 
-    assert_same_outcome(program)
+    assert_equal_training(DENSE, program)
 
 
 def test_calling_the_model_in_a_callback_uses_the_current_weights():
@@ -89,7 +89,7 @@ def test_calling_the_model_in_a_callback_uses_the_current_weights():
         x = dense_data(4).x
         return _train(front, AtBatch(lambda callback, batch: callback.model(x).numpy()))
 
-    assert_same_outcome(program)
+    assert_equal_training(DENSE, program)
 
 
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
@@ -102,7 +102,7 @@ def test_the_learning_rate_changes_at_a_batch(builder: str):
 
         return _train(front, AtBatch(change))
 
-    assert_same_outcome(program, replicas=3, builder=builder)
+    assert_equal_training(DENSE, program, replicas=3, strategy=builder)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
@@ -119,7 +119,7 @@ def test_optimizer_slots_are_read_and_changed(optimizer: str):
 
         return _train(front, AtBatch(clear))
 
-    assert_same_outcome(program, optimizer=optimizer)
+    assert_equal_training(DENSE, program, optimizer=optimizer)
 
 
 def test_moving_averages_are_changed_before_training():
@@ -132,8 +132,8 @@ def test_moving_averages_are_changed_before_training():
         front.fit(data.x, data.y, batch_size=22, epochs=1, shuffle=False, verbose=0)
         return {"moved": norm.moving_mean.numpy()}
 
-    expected, actual = run_plain(program, reference, "sgd"), run_distributed(program, reference, "sgd", replicas=3)
-    assert relative_error(expected["result/moved"], actual["result/moved"]) <= TOLERANCE
+    expected = train_plain(reference, program, optimizer="sgd")
+    assert_same(expected.result, train_distributed(reference, program, optimizer="sgd", replicas=3).result)
 
 
 def test_weights_between_two_fits():
@@ -144,7 +144,7 @@ def test_weights_between_two_fits():
         model.get_layer("first").kernel.assign(np.full((5, 8), 0.1))
         return [seen, front.fit(data.x, data.y, epochs=1, **QUIET).history]
 
-    assert_same_outcome(program, replicas=3)
+    assert_equal_training(DENSE, program, replicas=3)
 
 
 def test_weights_at_the_end_of_training_for_a_callback():
@@ -155,4 +155,4 @@ def test_weights_at_the_end_of_training_for_a_callback():
         front.fit(data.x, data.y, epochs=1, callbacks=[end], **QUIET)
         return seen
 
-    assert_same_outcome(program, replicas=2)
+    assert_equal_training(DENSE, program, replicas=2)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import relative_error
-from tests.support.distributed import distributed
-from tests.support.training import SEED
+from tests.support.models import Data, ReferenceModel
+from tests.support.training import assert_equal_training
 
 
 class Tracked(keras.Model):
@@ -45,22 +44,13 @@ class Tracked(keras.Model):
         return {metric.name: metric.result() for metric in self.metrics}
 
 
-def _history(replicas: int | None) -> dict[str, list[float]]:
-    keras.utils.set_random_seed(SEED)
-    model = Tracked()
-    model.compile(keras.optimizers.SGD(0.1))
+def _data() -> Data:
     x = np.random.default_rng(0).normal(size=(22, 3))
-    options = {"batch_size": 7, "epochs": 2, "shuffle": False, "verbose": 0}
-    if replicas is None:
-        return model.fit(x, x**2, **options).history
-    with distributed(model, replicas=replicas) as front:
-        return front.fit(x, x**2, **options).history
+    return Data(x, x**2)
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_means_of_losses(replicas: int):
-    expected, actual = _history(None), _history(replicas)
-    assert set(expected) == {"plainly", "weighted", "summed", "batches", "seen"}
-    assert expected["batches"] == [4.0, 4.0] and expected["seen"] == [22.0, 22.0]
-    for name, values in expected.items():
-        assert relative_error(np.array(values), np.array(actual[name])) <= 1e-12
+    found = assert_equal_training(ReferenceModel("tracked", Tracked, _data, dict), optimizer="sgd", replicas=replicas)
+    assert set(found.result) == {"plainly", "weighted", "summed", "batches", "seen"}
+    assert (found.result["batches"] == 4.0).all() and (found.result["seen"] == 22.0).all()

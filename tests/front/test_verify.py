@@ -10,20 +10,13 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_same, named
-from tests.support.distributed import distributed
 from tests.support.models import BY_NAME, DENSE, dense_data
 from tests.support.steps import OwnStep
-from tests.support.training import seeded
-
-
-def _compiled() -> keras.Model:
-    model = seeded(DENSE.build)
-    model.compile(**DENSE.compile_arguments("adam"))
-    return model
+from tests.support.training import compiled, distributed, seeded
 
 
 def test_a_table_of_every_variable_and_the_state_as_before():
-    model, data = _compiled(), dense_data()
+    model, data = compiled(DENSE), dense_data()
     before = named(model.weights)
     with distributed(model, replicas=3) as front:
         table = front.verify(data.x, data.y, steps=2)
@@ -106,7 +99,7 @@ def _pydataset(data):
 
 
 def test_a_dataset_gives_each_step_a_batch_and_both_ways_the_same():
-    model, data = _compiled(), dense_data()
+    model, data = compiled(DENSE), dense_data()
     shuffled = tf.data.Dataset.from_tensor_slices((data.x, data.y)).shuffle(22).batch(5)
     before = named(model.weights)
     with distributed(model, replicas=3) as front:
@@ -154,7 +147,7 @@ def test_an_optimizer_of_a_part_of_the_model_is_built_for_that_part_only():
 
 def test_the_plan_takes_a_dataset_as_well():
     data = dense_data()
-    with distributed(_compiled()) as front:
+    with distributed(compiled(DENSE)) as front:
         expected = front.plan(data.x, data.y)
         assert front.plan(tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(4)) == expected
         assert front.plan(_pydataset(data)[0]) == expected
@@ -193,7 +186,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_compared_is_refused(case: str):
     call, kind, message = REFUSED[case]
-    model = _compiled()
+    model = compiled(DENSE)
     before = named(model.weights)
     with distributed(model) as front, pytest.raises(kind) as caught:
         call(front.verify, dense_data())

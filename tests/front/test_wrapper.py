@@ -14,19 +14,11 @@ import tensorflow as tf
 
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
-from tests.support.compare import assert_same
-from tests.support.distributed import distributed
+from tests.support.compare import assert_same, in_order
 from tests.support.models import BY_NAME, DENSE, dense_data
-from tests.support.training import seeded
-from tests.support.twins import QUIET
+from tests.support.training import QUIET, compiled, distributed, seeded
 
 TWO_MACHINES = {"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]}
-
-
-def _compiled() -> keras.Model:
-    model = seeded(DENSE.build)
-    model.compile(**DENSE.compile_arguments("adam"))
-    return model
 
 
 def test_help_shows_kerass_parameters():
@@ -35,7 +27,7 @@ def test_help_shows_kerass_parameters():
 
 
 def test_attributes_are_the_models():
-    with distributed(_compiled()) as front:
+    with distributed(compiled(DENSE)) as front:
         assert front.layers is not None and [layer.name for layer in front.layers] == [
             layer.name for layer in front.model.layers
         ]
@@ -47,7 +39,7 @@ def test_attributes_are_the_models():
 
 def test_a_strategy_can_be_set_by_name():
     data = dense_data()
-    with distributed(_compiled()) as front:
+    with distributed(compiled(DENSE)) as front:
         front.fit(data.x, data.y, epochs=1, **QUIET)
         front.strategy = "PS"
         assert isinstance(front.strategy, PS)
@@ -56,7 +48,7 @@ def test_a_strategy_can_be_set_by_name():
 
 
 def test_several_machines_are_planned_without_reaching_for_them():
-    assert "10.0.0.2:CPU:0" in DistributedModel(_compiled(), TWO_MACHINES, strategy="PS").plan()
+    assert "10.0.0.2:CPU:0" in DistributedModel(compiled(DENSE), TWO_MACHINES, strategy="PS").plan()
 
 
 def test_a_plan_from_a_batch_of_a_custom_step():
@@ -85,7 +77,7 @@ def test_the_plan_says_that_all_reduced_tables_travel_as_rows():
 
 
 def test_the_plan_says_what_is_guessed_without_a_batch():
-    model, data, note = _compiled(), dense_data(), "without a batch it is not known which gradients are sparse"
+    model, data, note = compiled(DENSE), dense_data(), "without a batch it is not known which gradients are sparse"
     with distributed(model) as front:
         assert note in front.plan()
         assert note not in front.plan(data.x, data.y)
@@ -95,7 +87,7 @@ def test_the_plan_says_what_is_guessed_without_a_batch():
 
 def test_the_plan_of_shared_memory_has_rows_like_its_notes():
     data = dense_data()
-    with distributed(_compiled(), strategy="PartitionedPS", share_memory=None) as front:
+    with distributed(compiled(DENSE), strategy="PartitionedPS", share_memory=None) as front:
         for plan in (front.plan(), front.plan(data.x, data.y)):
             assert "in shared memory" in plan and "split(" not in plan and "; 0 B travel" in plan
             assert "note: the replicas share one copy of the weights: nothing travels or is split" in plan
@@ -104,22 +96,22 @@ def test_the_plan_of_shared_memory_has_rows_like_its_notes():
         assert "split(" in plan and "shared memory" not in plan and "; 0 B travel" not in plan
 
 
-def _in_order(model: keras.Model) -> dict[int, np.ndarray]:
+def _state(model: keras.Model) -> dict[str, np.ndarray]:
     """The model's state without names, which Keras changes when it copies a model."""
-    return {index: variable.numpy() for index, variable in enumerate([*model.weights, *model.optimizer.variables])}
+    return in_order(model.weights, model.optimizer.variables)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda front: pickle.loads(pickle.dumps(front))])
 def test_a_copy_trains_on_as_the_original_does(copied):
     """From the same weights, optimizer variables and residuals."""
     data = dense_data()
-    with distributed(_compiled(), strategy=AllReduce(compressor="HorovodCompressorEF")) as front:
+    with distributed(compiled(DENSE), strategy=AllReduce(compressor="HorovodCompressorEF")) as front:
         front.fit(data.x, data.y, **QUIET)
         with copied(front) as other:
             assert other.model is not front.model
             for each in (front, other):
                 each.fit(data.x, data.y, **QUIET)
-            assert_same(_in_order(front.model), _in_order(other.model), tolerance=0.0)
+            assert_same(_state(front.model), _state(other.model), tolerance=0.0)
             assert_same(front.compressor_state().values, other.compressor_state().values, tolerance=0.0)
 
 
@@ -133,7 +125,7 @@ def test_a_copy_is_of_the_same_class():
 
 
 def test_what_is_the_wrappers_own_is_not_set_on_the_model():
-    with distributed(_compiled()) as front:
+    with distributed(compiled(DENSE)) as front:
         for name in ("plan", "inexact", "close"):
             with pytest.raises(AttributeError, match=rf"DistributedModel.{name} is the wrapper's own"):
                 setattr(front, name, 1)
@@ -154,14 +146,14 @@ def _three(front: DistributedModel):
     lambda front: setattr(front, "fit", _three(front)),
 ], ids=["method", "partial", "function", "on the wrapper"])  # fmt: skip
 def test_what_is_put_in_the_place_of_the_models_fit_may_come_back_to_the_wrapper(put):
-    data, model, plain = dense_data(), _compiled(), _compiled()
+    data, model, plain = dense_data(), compiled(DENSE), compiled(DENSE)
     with distributed(model) as front:
         put(front)
         for fit in (front.fit, model.fit):
             assert len(fit(data.x, data.y, epochs=3, **QUIET).history["loss"]) == 3
     for _ in range(2):
         plain.fit(data.x, data.y, epochs=3, **QUIET)
-    assert_same(_in_order(plain), _in_order(model))
+    assert_same(_state(plain), _state(model))
 
 
 def test_verify_compares_with_kerass_fit_whatever_is_in_its_place():
@@ -174,10 +166,10 @@ def test_verify_compares_with_kerass_fit_whatever_is_in_its_place():
 
 
 def test_a_shallow_copy_is_a_second_wrapper_around_the_model():
-    data, model, alone = dense_data(), _compiled(), _compiled()
+    data, model, alone = dense_data(), compiled(DENSE), compiled(DENSE)
     alone.fit(data.x, data.y, epochs=2, **QUIET)
     with distributed(model) as front, copy.copy(front) as other:
         for each in (front, other):
             each.fit(data.x, data.y, **QUIET)
         assert other.model is model
-    assert_same(_in_order(alone), _in_order(model))
+    assert_same(_state(alone), _state(model))

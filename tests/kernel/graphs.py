@@ -15,6 +15,7 @@ from autodist_core.runtime import DistributedSession
 from autodist_core.step.naming import node_of
 from autodist_core.strategy.compiler import CompiledStrategy, StrategyCompiler
 from tests.capture.plain import (
+    SPECS,
     TABLE_SPECS,
     dense_step,
     dense_variables,
@@ -36,6 +37,17 @@ def table_item() -> GraphItem:
     """The step of a table whose rows are looked up."""
     variables = table_variables()
     return capture(trace(table_step(variables), variables, TABLE_SPECS))
+
+
+def copies_item(
+    variables: dict[str, tf.Variable], specs: Sequence[tf.TensorSpec] = SPECS, described: Any = None
+) -> GraphItem:
+    """A step that returns every variable as each replica has it, one after the other: feed one row a replica."""
+
+    def step(tracer, x):
+        return [tf.repeat(variable.read_value()[None], tf.shape(x)[0], axis=0) for variable in variables.values()]
+
+    return capture(trace(step, variables, specs, described, concat_outputs=True))
 
 
 SHAPES = {"first": (3, 5), "second": (5, 4), "third": (4, 2)}

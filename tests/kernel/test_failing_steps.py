@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import assert_same, named
-from tests.support.distributed import BUILDERS, distributed
-from tests.support.training import seeded
+from tests.support.compare import assert_same
+from tests.support.training import distributed, seeded, trained
 
 BATCH = 8
 layers = keras.layers
@@ -31,9 +30,12 @@ class Checked(layers.Layer):
 
 
 class Finite(layers.Layer):
-    """Refuses what is not a number."""
+    """Refuses what is not a number, and counts how often it is traced."""
+
+    traced = 0
 
     def call(self, x):
+        Finite.traced += 1
         return tf.debugging.check_numerics(x, "not finite")
 
     def compute_output_shape(self, shape):
@@ -213,10 +215,6 @@ CASES = {
 }
 
 
-def _state(model: keras.Model) -> dict[str, np.ndarray]:
-    return named([*model.weights, *model.optimizer.variables])
-
-
 def _fit(front, x: np.ndarray, y: np.ndarray) -> dict[str, list[float]]:
     return front.fit(x, y, batch_size=BATCH, epochs=1, shuffle=False, verbose=0).history
 
@@ -231,7 +229,7 @@ def _expected(name: str, replicas_see_their_own_statistics: bool) -> tuple[dict,
     states = []
     for _ in range(2):
         _fit(front, x[: 2 * BATCH], y[: 2 * BATCH])
-        states.append(_state(model))
+        states.append(trained(model).state)
     if front is not model:
         front.close()
     return states[0], states[1]
@@ -251,32 +249,37 @@ def test_a_failing_step_leaves_the_state_of_the_step_before(name: str, builder: 
     x, y = case.data()
     before, after = _expected(name, not case.ids)
     model = seeded(case.build)
-    with distributed(model, strategy=BUILDERS[builder](), share_memory=share_memory) as front:
+    with distributed(model, strategy=builder, share_memory=share_memory) as front:
         with pytest.raises(tf.errors.InvalidArgumentError, match=case.message):
             _fit(front, x, y)
-        assert_same(before, _state(model))
+        assert_same(before, trained(model).state)
         history = _fit(front, x[: 2 * BATCH], y[: 2 * BATCH])
-        assert_same(after, _state(model))
+        assert_same(after, trained(model).state)
     assert all(np.isfinite(values).all() for values in history.values())
 
 
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_after_a_failed_step_with_collectives_the_next_call_has_new_ones(builder: str):
-    """TensorFlow ends those of a session for good when a replica fails early: of first steps, one in four or so."""
+    """TensorFlow ends those of a session for good when a replica fails early: of first steps, one in four or so.
+
+    A new session has a step of its own, traced anew; without collectives the session and its step stay.
+    """
     case = CASES["not a number"]
     x, y = case.data()
     model, plain = seeded(case.build), seeded(case.build)
-    with distributed(model, strategy=BUILDERS[builder](), replicas=2) as front, distributed(plain) as other:
+    with distributed(model, strategy=builder, replicas=2) as front, distributed(plain) as other:
         with pytest.raises(tf.errors.InvalidArgumentError, match=case.message) as failure:
             front.train_on_batch(x[2 * BATCH :], y[2 * BATCH :])
         assert failure.value.__notes__ == ["This happened on localhost:CPU:1, during training step 1."]
-        failed = front._driver.state.session
+        before = Finite.traced
         for batch in range(2):
             rows = slice(batch * BATCH, (batch + 1) * BATCH)
-            for each in (front, other):
-                each.train_on_batch(x[rows], y[rows])
-        assert (front._driver.state.session is failed) == (builder == "PS")
-        assert_same(_state(plain), _state(model))
+            front.train_on_batch(x[rows], y[rows])
+        assert (Finite.traced == before) == (builder == "PS")
+        for batch in range(2):
+            rows = slice(batch * BATCH, (batch + 1) * BATCH)
+            other.train_on_batch(x[rows], y[rows])
+        assert_same(trained(plain).state, trained(model).state)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -289,6 +292,6 @@ def test_the_data_fails_on_one_device_too(name: str):
 
 def test_the_state_that_is_kept_is_a_trained_one():
     before, after = _expected("lookup", False)
-    start = _state(seeded(_rows))
+    start = trained(seeded(_rows)).state
     for name in ("model/table/embeddings", "model/out/kernel"):
         assert np.abs(before[name] - start[name]).max() > 1e-3 and np.abs(after[name] - before[name]).max() > 1e-3

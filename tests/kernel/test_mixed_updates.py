@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import keras
 import pytest
 
-from tests.support.compare import assert_same
-from tests.support.distributed import builder_named, distributed
-from tests.support.models import BATCH, ReferenceModel, dense_data
-from tests.support.training import seeded
-from tests.support.twins import run_distributed, run_plain
+from tests.support.graphs import training_graph
+from tests.support.models import BATCH, Data, ReferenceModel, dense_data
+from tests.support.training import assert_equal_training, compiled, plain
 
 
 class NormScaled(keras.optimizers.SGD):
@@ -53,68 +50,57 @@ def _model() -> keras.Model:
     return keras.Sequential([keras.Input((5,), name="x"), first, out], name="small")
 
 
-def _program(front, model) -> dict:
-    data = dense_data(3 * BATCH - 3)
-    return front.fit(data.x, data.y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
+def _data() -> Data:
+    return dense_data(3 * BATCH - 3)
 
 
 def _reference(make: Callable[[], keras.optimizers.Optimizer]) -> ReferenceModel:
-    return ReferenceModel("small", _model, dense_data, lambda: {"loss": "mse", "optimizer": make()})
+    return ReferenceModel("small", _model, _data, lambda: {"loss": "mse", "optimizer": make()})
 
 
-@cache
-def _expected(name: str) -> dict:
-    return run_plain(_program, _reference(OPTIMIZERS[name]))
-
-
-def _found(name: str, **options) -> dict:
-    return run_distributed(_program, _reference(OPTIMIZERS[name]), **options)
+REFERENCES = {name: _reference(make) for name, make in OPTIMIZERS.items()}
 
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_all_reduce_equals_one_device(name: str):
-    assert_same(_expected(name), _found(name))
+    assert_equal_training(REFERENCES[name])
 
 
 def test_replicas_that_share_their_memory_equal_one_device():
     name = "accumulation, clipped"
-    assert_same(_expected(name), _found(name, share_memory=True))
+    assert_equal_training(REFERENCES[name], share_memory=True)
 
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name, fused_updates", [(name, turn % 2 == 0) for turn, name in enumerate(OPTIMIZERS)])
 def test_two_servers_equal_one_device(name: str, fused_updates: bool):
-    assert_same(_expected(name), _found(name, builder="PSLoadBalancing", fused_updates=fused_updates))
+    assert_equal_training(REFERENCES[name], strategy="PSLoadBalancing", fused_updates=fused_updates)
 
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_all_reduce_beside_servers_equals_one_device(name: str):
-    assert_same(_expected(name), _found(name, builder="Alternating", replicas=3))
+    assert_equal_training(REFERENCES[name], strategy="Alternating", replicas=3)
 
 
 @pytest.mark.parametrize("name", ["accumulation", "loss scale", "average"])
 def test_one_server_equals_one_device(name: str):
-    assert_same(_expected(name), _found(name, builder="PS"))
+    assert_equal_training(REFERENCES[name], strategy="PS")
 
 
 def test_the_expectations_are_not_those_of_a_plain_optimizer():
     """Else equality would say nothing about clipping, accumulating and averaging."""
-    adam = run_plain(_program, _reference(lambda: keras.optimizers.Adam(0.01, name="adam")))
+    adam = plain(_reference(lambda: keras.optimizers.Adam(0.01, name="adam")))
     for name in ("global_clipnorm", "accumulation, clipped", "average"):
-        kernel = "state/weights/small/first/kernel"
-        assert abs(_expected(name)[kernel] - adam[kernel]).max() > 1e-5
+        kernel = "small/first/kernel"
+        assert abs(plain(REFERENCES[name]).weights[kernel] - adam.weights[kernel]).max() > 1e-5
 
 
 def test_a_global_norm_sends_one_number_a_variable():
     """No owner is sent the gradients of variables that it does not hold."""
-    reference = _reference(OPTIMIZERS["global_clipnorm"])
-    model = seeded(reference.build)
-    with distributed(model, strategy=builder_named("PSLoadBalancing")) as front:
-        front.compile(**reference.compile_arguments("adam"))
-        _program(front, model)
-        graph = next(iter(front._driver.functions["train"]._known.values()))[0][1].graph.graph_def
-    reduced = [node.name for node in graph.node if node.name.startswith("reduced/") and node.op == "AddN"]
+    data, model = _data(), compiled(REFERENCES["global_clipnorm"])
+    graph = training_graph(model, data.x, data.y, "PSLoadBalancing")
+    reduced = [node.name for node in graph.graph_def.node if node.name.startswith("reduced/") and node.op == "AddN"]
     assert len(reduced) == len(model.trainable_variables)
     assert {name.split("/")[1] for name in reduced} == {"server_localhost_CPU_0", "server_localhost_CPU_1"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import cache
 
 import keras
 import numpy as np
@@ -17,12 +17,10 @@ from autodist_core.kernel.partitioner import PartitionerConfig, VariablePartitio
 from autodist_core.strategy import AllReduce, PartitionedPS, UnevenPartitionedPS
 from tests.capture.plain import table_variables
 from tests.kernel.graphs import dense_item, machine, nodes_of, placed, table_item, train
-from tests.support.compare import assert_equally_trained, assert_same
-from tests.support.distributed import distributed, train_distributed
-from tests.support.models import BATCH, BY_NAME, DENSE, ReferenceModel, dense_data
+from tests.support.compare import assert_same
+from tests.support.models import BATCH, BY_NAME, DENSE, Data, ReferenceModel, dense_data
 from tests.support.strategies import EveryAxis, Mixed
-from tests.support.training import plain, seeded
-from tests.support.twins import run_distributed, run_plain
+from tests.support.training import assert_equal_training, compiled, distributed, fit
 
 # What the rewritten step says
 
@@ -133,7 +131,7 @@ def test_a_prediction_reads_a_split_table():
         return [front.predict(data.x, batch_size=5, verbose=0), front.evaluate(data.x, data.y, verbose=0)]
 
     reference = BY_NAME["embedding"]
-    assert_same(run_plain(program, reference), run_distributed(program, reference, builder="PartitionedPS"))
+    assert_equal_training(reference, program, strategy="PartitionedPS")
 
 
 # What an update needs
@@ -164,20 +162,15 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
 WHOLE = {"muon": ("Sum (", "Transpose ("), "adafactor": ("Mean (",)}
 
 
-def _reference(name: str) -> ReferenceModel:
-    return ReferenceModel(
-        DENSE.name, DENSE.build, dense_data, lambda: {"loss": "mse", "optimizer": OPTIMIZERS[name]()}
-    )
+def _data() -> Data:
+    return dense_data(3 * BATCH - 3)
 
 
-def _program(front, model) -> dict:
-    data = dense_data(3 * BATCH - 3)
-    return front.fit(data.x, data.y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
+def _reference(make: Callable[[], keras.optimizers.Optimizer]) -> ReferenceModel:
+    return ReferenceModel(DENSE.name, DENSE.build, _data, lambda: {"loss": "mse", "optimizer": make()})
 
 
-@cache
-def _expected(name: str) -> dict[str, np.ndarray]:
-    return run_plain(_program, _reference(name))
+REFERENCES = {name: _reference(make) for name, make in OPTIMIZERS.items()}
 
 
 @pytest.mark.every(2)
@@ -185,29 +178,24 @@ def _expected(name: str) -> dict[str, np.ndarray]:
     "name, builder", [(name, ("PartitionedPS", "Mixed")[turn % 2]) for turn, name in enumerate(OPTIMIZERS)]
 )
 def test_shards_equal_one_device_whatever_stands_around_the_update(name: str, builder: str):
-    assert_same(_expected(name), run_distributed(_program, _reference(name), builder=builder))
+    assert_equal_training(REFERENCES[name], strategy=builder)
 
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_what_stays_whole_says_which_operation_needs_it(name: str):
-    reference = _reference(name)
-    model = seeded(reference.build)
+    model = compiled(REFERENCES[name])
     with distributed(model, strategy=PartitionedPS()) as front:
-        front.compile(**reference.compile_arguments("adam"))
-        _program(front, model)
-        placement = front._driver.state.session.placement
+        fit(front, _data(), epochs=1)
         plan = front.plan()
-    kernels = {variable.path.partition("/")[2] for variable in model.trainable_variables if len(variable.shape) == 2}
-    whole = placement.partitioner.whole
     splittable = {v.path.partition("/")[2] for v in model.trainable_variables if max(v.shape) > 1}
-    assert set(placement.partitioner.plans) | set(whole) == splittable
-    assert bool(whole) == (name in WHOLE)
-    for variable, why in whole.items():
-        assert variable in kernels and why.startswith(WHOLE[name])
-        assert f"{variable} stays whole: {why} needs all of it" in plan
+    kernels = {variable.path.partition("/")[2] for variable in model.trainable_variables if len(variable.shape) == 2}
     rows = {line.split()[0]: line for line in plan.splitlines() if " : " in line}
-    assert {name for name, row in rows.items() if "split(" in row} == splittable - set(whole)
+    split = {variable for variable, row in rows.items() if "split(" in row}
+    whole = dict(re.findall(r"note: (\S+) stays whole: (.*) needs all of it", plan))
+    assert split | set(whole) == splittable and not split & set(whole)
+    assert bool(whole) == (name in WHOLE) and set(whole) <= kernels
+    assert all(why.startswith(WHOLE[name]) for why in whole.values())
     assert all(rows[name].count("localhost:CPU") == 1 and "uneven" not in rows[name] for name in whole)
 
 
@@ -216,8 +204,7 @@ def test_what_stays_whole_says_which_operation_needs_it(name: str):
 @pytest.mark.parametrize("builder", ["Mixed", "EveryAxis"])
 def test_hand_written_splits_equal_one_device(model: str, optimizer: str, builder: str):
     reference = BY_NAME[model]
-    found = train_distributed(reference, optimizer, builder=builder, replicas=3)
-    assert_equally_trained(plain(reference, optimizer, 3), found)
+    assert_equal_training(reference, optimizer=optimizer, strategy=builder, replicas=3)
 
 
 class Spread(keras.constraints.Constraint):
@@ -233,7 +220,7 @@ def test_an_update_that_leaves_the_variables_shape_keeps_it_whole():
         return keras.Sequential([keras.Input((5,), name="x"), out], name="spread")
 
     reference = ReferenceModel("spread", build, dense_data, lambda: {"loss": "mse"})
-    assert_same(run_plain(_program, reference), run_distributed(_program, reference, builder="PartitionedPS"))
+    assert_equal_training(reference, strategy="PartitionedPS")
 
 
 def test_the_partitioner_of_nothing_changes_nothing():

@@ -23,7 +23,7 @@ from autodist_core.step.graph_item import Variable
 from autodist_core.strategy import PS, AllReduce
 from tests.capture.plain import dense_step, dense_variables, spec_of, trace
 from tests.cluster import until
-from tests.kernel.graphs import dense_item, machine, placed
+from tests.kernel.graphs import copies_item, dense_item, machine, placed
 
 NAMES = ("localhost:CPU:0", "localhost:CPU:1", "localhost:CPU:2")
 X = [tf.TensorSpec((None, 3), tf.float64, "x")]
@@ -79,27 +79,14 @@ def test_a_session_closes_more_than_once():
     session.close()
 
 
-def _holding(variables: dict[str, tf.Variable], described: dict[str, Variable]) -> DistributedSession:
-    """A session of three replicas with a step that reads these variables."""
-
-    def step(tracer, x) -> list:
-        return [variable.read_value() for variable in variables.values()]
-
+def _holding(variables: dict[str, tf.Variable], described: dict[str, Variable]) -> tuple[DistributedSession, Step]:
+    """A session of three replicas, and a step that returns every copy of these variables, replica 0's first."""
     session = DistributedSession(inference(NAMES))
-    session.add(capture(trace(step, variables, X, described)))
-    return session
+    return session, session.add(copies_item(variables, X, described))
 
 
-def _copies(session: DistributedSession, name: str) -> list[np.ndarray]:
-    """Every copy of a variable, replica 0's first."""
-    variable = next(v for v in session._variables.values() if v.name == name)
-    dtype, reads = tf.as_dtype(variable.dtype), []
-    with session._graph.as_default():
-        for copy in session.placement.copies(name):
-            with tf.device(copy.device):
-                handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=variable.shape, shared_name=copy.name)
-                reads.append(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
-    return session._session.run(reads)
+def _copies(step: Step) -> list[np.ndarray]:
+    return step([np.zeros((3, 3))], 3)
 
 
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -116,17 +103,18 @@ def test_every_type_comes_back_as_it_was_loaded(dtype: str, shape: tuple[int, ..
     value = np.asarray(value).astype(tf.as_dtype(dtype).as_numpy_dtype)
     with tf.device("CPU:0"):
         variables = {"v": tf.Variable(tf.zeros(shape, dtype))}
-    session = _holding(variables, {"v": spec_of("v", variables["v"])})
+    session, step = _holding(variables, {"v": spec_of("v", variables["v"])})
     session.load({"v": value})
     (found,) = session.read(["v"]).values()
     assert found.dtype == value.dtype and found.shape == value.shape and found.tobytes() == value.tobytes()
-    assert all(copy.tobytes() == value.tobytes() for copy in _copies(session, "v"))
+    (copies,) = _copies(step)
+    assert [copy.tobytes() for copy in copies] == [value.tobytes()] * 3
     session.close()
 
 
 def test_reads_are_by_name_in_any_order_and_know_what_there_is():
     variables = {name: tf.Variable(np.zeros(2)) for name in ("a", "b", "c")}
-    session = _holding(variables, {name: spec_of(name, variable) for name, variable in variables.items()})
+    session, _ = _holding(variables, {name: spec_of(name, variable) for name, variable in variables.items()})
     assert session.known == ("a", "b", "c")
     session.load({"c": np.array([3.0, 3.0]), "a": np.array([1.0, 1.0]), "b": np.array([2.0, 2.0])})
     session.load({})
@@ -138,10 +126,11 @@ def test_reads_are_by_name_in_any_order_and_know_what_there_is():
 def test_sums_start_at_zero_on_all_replicas_but_the_first():
     variables = {"sum": tf.Variable(np.zeros(2)), "mean": tf.Variable(np.zeros(2))}
     described = {name: spec_of(name, variable, "metric", name) for name, variable in variables.items()}
-    session = _holding(variables, described)
+    session, step = _holding(variables, described)
     session.load({"sum": np.array([5.0, 6.0]), "mean": np.array([7.0, 8.0])})
-    np.testing.assert_array_equal(_copies(session, "sum"), [[5.0, 6.0], [0.0, 0.0], [0.0, 0.0]])
-    np.testing.assert_array_equal(_copies(session, "mean"), [[7.0, 8.0]] * 3)
+    sums, means = _copies(step)
+    np.testing.assert_array_equal(sums, [[5.0, 6.0], [0.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_array_equal(means, [[7.0, 8.0]] * 3)
     session.close()
 
 
@@ -151,9 +140,9 @@ def test_sums_start_at_zero_on_all_replicas_but_the_first():
 )
 def test_the_state_of_a_seed_generator_is_the_same_on_every_replica(dtype: str, seed: int):
     variables = {"seed": tf.Variable(np.zeros(2, dtype))}
-    session = _holding(variables, {"seed": spec_of("seed", variables["seed"], "seed")})
+    session, step = _holding(variables, {"seed": spec_of("seed", variables["seed"], "seed")})
     session.load({"seed": np.array([seed, 9], dtype)})
-    copies = _copies(session, "seed")
+    (copies,) = _copies(step)
     assert [copy.tolist() for copy in copies] == [[seed, 9]] * 3
     assert session.read(["seed"])["seed"].tolist() == [seed, 9]
     session.close()

@@ -11,9 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.support.distributed import BUILDERS
 from tests.support.models import BATCH, EXAMPLES, Data
 from tests.support.optimizers import BY_NAME as OPTIMIZERS
+from tests.support.strategies import BUILDERS
 
 layers = keras.layers
 LENGTH, WORDS, WIDTH = 4, 9, 5

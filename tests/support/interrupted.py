@@ -21,8 +21,8 @@ import tensorflow as tf
 
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
-from tests.support.distributed import distributed
 from tests.support.models import dense_data, dense_model
+from tests.support.training import distributed
 
 
 class Interrupts(keras.callbacks.Callback):

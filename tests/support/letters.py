@@ -143,11 +143,3 @@ LETTERS = (
 )  # fmt: skip
 
 BY_LETTER = {letter.letter: letter for letter in LETTERS}
-SEED = 31
-
-
-def outcome(letter: Letter, front_of: Callable[[keras.Model], object] = lambda model: model) -> dict[str, np.ndarray]:
-    """The letter's arrays; `front_of` turns the compiled model into what has `fit`."""
-    keras.utils.set_random_seed(SEED)
-    model = letter.build()
-    return letter.run(front_of(model), model)

@@ -4,7 +4,7 @@ true gradient is zero (those amplify rounding without bound, so that no toleranc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -49,7 +49,6 @@ class ReferenceModel:
     build: Callable[[], keras.Model]
     data: Callable[[], Data]
     settings: Callable[[], dict]
-    optimizers: Callable[[keras.Model], list] = lambda model: [model.optimizer]
     second_optimizer: str = ""
     reference: Callable[[int], keras.Model] | None = None
     """One-device stand-in for so many replicas, where the model itself is not it."""
@@ -63,6 +62,17 @@ class ReferenceModel:
         if self.second_optimizer:
             arguments[self.second_optimizer] = make_optimizer(optimizer)
         return arguments
+
+    def compiled_with(self, settings: Callable[[], dict]) -> ReferenceModel:
+        """The same model and data, compiled with these fresh arguments before its own."""
+        return replace(self, settings=lambda: {**self.settings(), **settings()})
+
+    def on_one_device_as(self, replicas: int) -> ReferenceModel:
+        """What one device computes where the model's batch statistics are each replica's own; else itself."""
+        stand_in = self.reference
+        if replicas == 1 or stand_in is None:
+            return self
+        return replace(self, build=lambda: stand_in(replicas)).compiled_with(lambda: {"run_eagerly": True})
 
 
 def _random(seed: int = 7) -> np.random.Generator:
@@ -199,7 +209,6 @@ TWICE = (
         Adversarial,
         _adversarial_data,
         _settings(),
-        optimizers=lambda model: [model.optimizer, model.critic_optimizer],
         second_optimizer="critic_optimizer",
     ),
 )

@@ -1,8 +1,18 @@
-"""Hand-written strategies that no builder makes."""
+"""Strategies by name: the package's builders, and hand-written ones that no builder makes."""
 
 from __future__ import annotations
 
 from autodist_core.proto import strategy_pb2
+from autodist_core.strategy import (
+    PS,
+    AllReduce,
+    Parallax,
+    PartitionedAR,
+    PartitionedPS,
+    PSLoadBalancing,
+    RandomAxisPartitionAR,
+    UnevenPartitionedPS,
+)
 from autodist_core.strategy.base import Strategy, StrategyBuilder
 
 
@@ -83,3 +93,16 @@ class EveryAxis(HandWritten):
         if axis is not None:
             node.partitioner = ",".join(str(self.shards if place == axis else 1) for place in range(rank))
         serve(node, *servers[: 1 if axis is None else self.shards])
+
+
+BUILDERS = {
+    "AllReduce": AllReduce, "PS": PS, "PSLoadBalancing": PSLoadBalancing, "Parallax": Parallax,
+    "PartitionedPS": PartitionedPS, "UnevenPartitionedPS": UnevenPartitionedPS, "PartitionedAR": PartitionedAR,
+    "RandomAxisPartitionAR": RandomAxisPartitionAR,
+}  # fmt: skip
+HAND_WRITTEN = {"Alternating": Alternating, "Mixed": Mixed, "EveryAxis": EveryAxis}
+
+
+def strategy_named(name: str | StrategyBuilder | None) -> StrategyBuilder | None:
+    """A builder of the package, or a hand-written one; a builder itself is as good."""
+    return (BUILDERS | HAND_WRITTEN)[name]() if isinstance(name, str) else name

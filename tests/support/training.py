@@ -1,41 +1,188 @@
-"""Training one reference model, plainly and distributed, from the same seed on the same batches."""
+"""One program run twice from one seed: by plain Keras on one device, and by the package on replicas of this process.
+
+A *case* says which model is trained: a `ReferenceModel` of the tables, or a function that makes a compiled model.
+A *program* says what is done with it. It takes what has `fit` and its siblings, and the Keras model behind that, and
+returns numbers by name, nested as it likes. Without a program, `fit` trains on the reference model's own data.
+
+    assert_equal_training(DENSE, optimizer="adam", strategy="PS", replicas=3)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import lru_cache
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.support.compare import Trained, named
+from autodist_core import ResourceSpec
+from autodist_core.strategy import StrategyBuilder
+from autodist_keras import DistributedModel
+from tests.support.compare import TOLERANCE, Trained, assert_equally_trained, assert_same, flat, named
 from tests.support.models import BATCH, Data, ReferenceModel
+from tests.support.strategies import strategy_named
 
 SEED = 20
 EPOCHS = 3
+QUIET = {"verbose": 0, "batch_size": BATCH, "shuffle": False}
+"""What most calls of `fit` in tests have in common."""
 
-
-def trained(model: keras.Model, history: Mapping, optimizers: list) -> Trained:
-    """What the model and its optimizers hold now, with a History's numbers."""
-    return Trained(
-        weights=named(model.weights),
-        optimizer=named(variable for optimizer in optimizers for variable in optimizer.variables),
-        history={name: np.asarray(values) for name, values in history.items()},
-    )
+Case = ReferenceModel | Callable[[], keras.Model]
+Program = Callable[[Any, keras.Model], Any]
 
 
 def seeded(build: Callable[[], keras.Model]) -> keras.Model:
-    """The same model with the same initial weights, each time."""
+    """The same model with the same initial weights and the same names, each time."""
+    policy = keras.config.dtype_policy()
+    keras.utils.clear_session(free_memory=False)
+    keras.config.set_dtype_policy(policy)
     keras.utils.set_random_seed(SEED)
     return build()
 
 
-def fit(front, data: Data, **overrides) -> Mapping:
-    """`fit` in the order of the data unless told otherwise; History's numbers."""
+def compiled(case: Case, optimizer: str = "adam") -> keras.Model:
+    """The case's model, the same each time, compiled with an optimizer of the table unless it brings its own."""
+    if not isinstance(case, ReferenceModel):
+        return seeded(case)
+    model = seeded(case.build)
+    model.compile(**case.compile_arguments(optimizer))
+    return model
+
+
+def distributed(
+    model: keras.Model, strategy: str | StrategyBuilder | None = None, *, replicas: int = 2, **settings
+) -> DistributedModel:
+    """The model on so many logical CPUs; every replica has a memory of its own unless told otherwise."""
+    spec, settings = ResourceSpec.local(cpus=replicas), {"share_memory": False, **settings}
+    return DistributedModel(model, spec, strategy_named(strategy), **settings)
+
+
+def fit(front: Any, data: Data, **options) -> Mapping[str, np.ndarray]:
+    """`fit` for three epochs in the order of the data, unless told otherwise; History's numbers."""
+    options = {**QUIET, "epochs": EPOCHS, **options}
+    history = front.fit(data.x, data.y, sample_weight=data.sample_weight, **options).history
+    return {name: np.asarray(values) for name, values in history.items()}
+
+
+def run(program: Program, front: Any, model: keras.Model) -> Trained:
+    """What a program returns, and what it leaves in the model."""
     keras.utils.set_random_seed(SEED + 1)
-    options = {"batch_size": BATCH, "epochs": EPOCHS, "shuffle": False, "verbose": 0, **overrides}
-    return front.fit(data.x, data.y, sample_weight=data.sample_weight, **options).history
+    return trained(model, program(front, model))
+
+
+def trained(model: keras.Model, result: Any = None) -> Trained:
+    """What the model and all of its optimizers hold now, with a result."""
+    optimizers = [value for value in vars(model).values() if isinstance(value, keras.optimizers.Optimizer)]
+    variables = [variable for optimizer in optimizers for variable in optimizer.variables]
+    return Trained(flat({} if result is None else result), named(model.weights), named(variables))
+
+
+def train_plain(
+    case: Case, program: Program | None = None, *, optimizer: str = "adam", replicas: int = 1, built: bool = True,
+    data: Data | None = None, **options,
+) -> Trained:
+    """Run the program on one device with plain Keras.
+
+    Where a reference model's batch statistics are each replica's own, one device computes as so many `replicas` would.
+    A program that does not train leaves the optimizer unbuilt: say `built=False`.
+    """
+    if isinstance(case, ReferenceModel):
+        case = case.on_one_device_as(replicas)
+    model = compiled(case, optimizer)
+    if isinstance(case, ReferenceModel) and built:
+        build_all(model, data or case.data())
+    return run(program or _fitting(case, data, options), model, model)
+
+
+def train_distributed(
+    case: Case, program: Program | None = None, *, optimizer: str = "adam",
+    strategy: str | StrategyBuilder = "AllReduce", replicas: int = 2, share_memory: bool | None = False,
+    fused_updates: bool | None = None, data: Data | None = None, **options,
+) -> Trained:
+    """Run the program on replicas; `train_plain` of the same case and program is what it must equal."""
+    model = compiled(case, optimizer)
+    settings = {"replicas": replicas, "share_memory": share_memory, "fused_updates": fused_updates}
+    with distributed(model, strategy, **settings) as front:
+        return run(program or _fitting(case, data, options), front, model)
+
+
+def assert_equal_training(
+    case: Case, program: Program | None = None, *, optimizer: str = "adam",
+    strategy: str | StrategyBuilder = "AllReduce", replicas: int = 2, share_memory: bool | None = False,
+    fused_updates: bool | None = None, built: bool = True, tolerance: float = TOLERANCE, data: Data | None = None,
+    **options,
+) -> Trained:
+    """What the program returns, every weight and every optimizer variable is the same on one device and on replicas.
+
+    Gives the plain outcome, for what a test wants to know besides.
+    """
+    same = {"optimizer": optimizer, "replicas": replicas}
+    if data is None and not options:
+        expected = plain(case, program, built=built, **same)
+    else:
+        expected = train_plain(case, program, built=built, data=data, **same, **options)
+    actual = train_distributed(
+        case, program, strategy=strategy, share_memory=share_memory, fused_updates=fused_updates, data=data, **same,
+        **options,
+    )
+    assert_equally_trained(expected, actual, tolerance)
+    return expected
+
+
+def assert_same_numbers(
+    program: Callable[[Callable[[keras.Model], Any]], Any], *, tolerance: float = TOLERANCE, **settings
+) -> dict[str, np.ndarray]:
+    """A program over several models returns the same numbers on one device and on replicas.
+
+    It makes the models itself, and calls what it is given to make of each what has `fit`: the model itself, or a
+    distributed one with these settings, closed afterwards.
+    """
+    outcomes = []
+    for wrap in (nullcontext, lambda model: distributed(model, **settings)):
+        keras.utils.clear_session(free_memory=False)
+        with ExitStack() as fronts:
+            outcomes.append(flat(program(_entering(fronts, wrap))))
+    assert_same(outcomes[0], outcomes[1], tolerance)
+    return outcomes[0]
+
+
+def _entering(
+    fronts: ExitStack, wrap: Callable[[keras.Model], AbstractContextManager]
+) -> Callable[[keras.Model], Any]:
+    return lambda model: fronts.enter_context(wrap(model))
+
+
+def plain(
+    case: Case, program: Program | None = None, *, optimizer: str = "adam", replicas: int = 1, built: bool = True
+) -> Trained:
+    """The same as `train_plain`, computed once for each case and program of a test module.
+
+    Once with TensorFlow's graph optimizer and once without it, which may round differently.
+    """
+    replicas = replicas if getattr(case, "reference", None) else 1
+    off = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+    numbers = keras.config.floatx(), keras.config.dtype_policy().name, not off
+    if any("<locals>" in getattr(part, "__qualname__", "") for part in (case, program)):
+        # A function that a test makes is not seen again.
+        return train_plain(case, program, optimizer=optimizer, replicas=replicas, built=built)
+    return _known_plain(numbers, case, program, optimizer, replicas, built)
+
+
+@lru_cache(maxsize=64)
+def _known_plain(numbers: tuple, case: Case, program: Program | None, optimizer: str, replicas: int, built: bool):
+    del numbers
+    return train_plain(case, program, optimizer=optimizer, replicas=replicas, built=built)
+
+
+def _fitting(case: Case, data: Data | None, options: dict) -> Program:
+    """The program that fits the case's data."""
+    if data is None:
+        assert isinstance(case, ReferenceModel), "a function that makes a model has no data: give a program, or data"
+        data = case.data()
+    return lambda front, model: fit(front, data, **options)
 
 
 def build_all(model: keras.Model, data: Data) -> None:
@@ -52,36 +199,6 @@ def build_all(model: keras.Model, data: Data) -> None:
     model.compute_loss(x, y, predicted, weight)
     model.compute_metrics(x, y, predicted, weight)
     model.reset_metrics()
-
-
-def train_plain(
-    reference: ReferenceModel, optimizer: str, *, replicas: int = 1, data: Data | None = None, **overrides
-) -> Trained:
-    """One-device training with plain Keras; where batch statistics are per replica, as so many replicas see them."""
-    stand_in = reference.reference if replicas > 1 else None
-    model = seeded(reference.build if stand_in is None else lambda: stand_in(replicas))
-    arguments = reference.compile_arguments(optimizer)
-    if stand_in is not None:
-        arguments |= {"run_eagerly": True}
-    model.compile(**arguments)
-    data = data or reference.data()
-    build_all(model, data)
-    history = fit(model, data, **overrides)
-    return trained(model, history, reference.optimizers(model))
-
-
-@cache
-def _cached_plain(reference: ReferenceModel, optimizer: str, replicas: int, graph_optimizer: bool) -> Trained:
-    return train_plain(reference, optimizer, replicas=replicas)
-
-
-def plain(reference: ReferenceModel, optimizer: str, replicas: int = 1) -> Trained:
-    """The same as `train_plain` with its defaults, computed once in a run of the tests.
-
-    Once with TensorFlow's graph optimizer and once without it, which may round differently.
-    """
-    off = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
-    return _cached_plain(reference, optimizer, replicas if reference.reference else 1, not off)
 
 
 def permuted_within_batches(data: Data, batch: int = BATCH) -> Data:
