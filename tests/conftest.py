@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 import sys
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 # Both are read when TensorFlow and Keras are imported: once in this process, and after this file.
@@ -30,16 +30,28 @@ def is_numeric(path: Path) -> bool:
     return path.parent.name in NUMERIC and path.parents[1] == Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items):
-    """Warnings are errors, except for the one that is Keras's own; of what is `every(n)`, the others are long."""
-    before = Counter()
+def pytest_collection_modifyitems(config, items):
+    """Warnings are errors, except for the one that is Keras's own; combinations that `quick` does not name are long."""
+    named, there = {}, defaultdict(set)
     for item in items:
         if is_numeric(item.path):
             item.add_marker(pytest.mark.filterwarnings(OF_KERAS))
-        if every := item.get_closest_marker("every"):
-            if before[item.function] % every.args[0]:
+        if quick := item.get_closest_marker("quick"):
+            test, combination = item.nodeid.removesuffix("]").split("[", 1)
+            named[test] = set(quick.args)
+            there[test].add(combination)
+            if combination not in named[test]:
                 item.add_marker(pytest.mark.long)
-            before[item.function] += 1
+    # Where a part of a file was asked for, others may be missing for that.
+    if not any("::" in argument for argument in config.args):
+        refuse_unknown_combinations(named, there)
+
+
+def refuse_unknown_combinations(named, there):
+    """A name in `quick` that no combination has would leave that combination to the long tests, unseen."""
+    for test, names in named.items():
+        if unknown := sorted(names - there[test]):
+            raise pytest.UsageError(f"{test}: quick names {unknown}. The combinations are {sorted(there[test])}.")
 
 
 @pytest.fixture(autouse=True)

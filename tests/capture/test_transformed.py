@@ -64,7 +64,10 @@ def _expected(name: str) -> Trained:
     return plain(BUILDS[name, False], _fit)
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick(
+    "0-by global norm", "2-by value", "4-in a switch", "6-halved", "8-centred", "10-shifted", "12-one is constant",
+    "14-cast and back",
+)  # fmt: skip
 @pytest.mark.parametrize("index, name", list(enumerate(EVERYTHING)))
 def test_the_whole_batchs_gradients_are_transformed(index: int, name: str):
     """Builders, ways of scaling and of keeping memory are spread over the transformations."""
@@ -159,7 +162,7 @@ ELSEWHERE = {"in a function": _in_function, "in a loop": _summed_in_a_loop, "in 
              "by tf.gradients": _symbolic}  # fmt: skip
 
 
-@pytest.mark.every(3)
+@pytest.mark.quick("True-0-in a function", "True-3-by tf.gradients", "False-2-in a branch")
 @pytest.mark.oldest  # it reads what TensorFlow remembers of operations and functions
 @pytest.mark.parametrize("index, name", list(enumerate(ELSEWHERE)))
 @pytest.mark.parametrize("clipped", [True, False])

@@ -125,7 +125,7 @@ def on_one_device(epochs=3):
     return {**{f"history {name}": np.asarray(values) for name, values in history.items()}, **named(model.weights)}
 
 
-@pytest.mark.every(3)
+@pytest.mark.quick("killed")
 @pytest.mark.parametrize(
     "how, strategy, seconds",
     [(kill, PS(), 5), (stop, AllReduce(), LOST_AFTER + 5), (cut, PS(), LOST_AFTER + 5)],
@@ -251,7 +251,7 @@ def choosy():
     return model
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("AllReduce")
 @pytest.mark.parametrize(
     ("strategy", "times", "survives"), [("AllReduce", 1, False), ("PS", 8, True)], ids=["AllReduce", "PS"]
 )

@@ -15,6 +15,8 @@ from tests.support.training import assert_equal_training
 
 START, STOP = ([0, *map(int, os.environ.get("AUTODIST_DRAWN_STEPS", "8").split(":"))])[-2:]
 
+QUICK = map(str, range(START, STOP)) if "AUTODIST_DRAWN_STEPS" in os.environ else ("0", "4")
+
 DIFFERED = {
     "a variable made of gradients, read between two writes": Drawn(
         "plain", "mean", "tape", "none", "twice", "sgd", "running", "AllReduce", 3, False
@@ -39,7 +41,7 @@ def _check(choices: Drawn) -> None:
     assert_equal_training(reference, epochs=2, **how)
 
 
-@pytest.mark.every(4)
+@pytest.mark.quick(*QUICK)
 @pytest.mark.parametrize("seed", range(START, STOP))
 def test_a_step_by_chance_equals_one_device(seed: int):
     choices = Drawn.of(seed)
@@ -50,7 +52,9 @@ def test_a_step_by_chance_equals_one_device(seed: int):
         raise
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick(
+    "a variable made of gradients, read between two writes", "rows of a table in a function, made dense",
+)  # fmt: skip
 @pytest.mark.parametrize("choices", DIFFERED.values(), ids=DIFFERED)
 def test_what_once_differed_equals_one_device(choices: Drawn):
     _check(choices)

@@ -136,7 +136,12 @@ _PICKED = ("added_vector", "sum_with_regularizer", "masked", "unreduced", "unred
 ON_PS = [case for case in CASES if case.name in _PICKED]
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick(
+    "kernel_regularizer-AllReduce-3", "both_regularizers_of_a_weighted_loss-AllReduce-3", "added_vector-AllReduce-3",
+    "sum-AllReduce-3", "sum_with_regularizer-AllReduce-3", "masked-AllReduce-3",
+    "masked_mean_with_sample_weight-AllReduce-3", "masked_unreduced-AllReduce-3", "ignored_class-AllReduce-3",
+    "unreduced_weighted-PS-2",
+)  # fmt: skip
 @pytest.mark.parametrize(
     "case, builder, replicas",
     [(case, "AllReduce", 3) for case in CASES] + [(case, "PS", 2) for case in ON_PS],

@@ -61,7 +61,7 @@ def _losses_of_one_device() -> np.ndarray:
     return np.array(_fit(_compiled(), 40, *_data()))
 
 
-@pytest.mark.every(4)
+@pytest.mark.quick("HorovodCompressor-float16-0.001-0.001")
 @pytest.mark.parametrize(
     "builder, first, last",
     [(CAST, 1e-3, 1e-3), (FEEDBACK, 1e-3, 1e-3), (COARSE, 1e-2, 1e-2), (POWER, 0.2, 0.05)],
@@ -281,7 +281,7 @@ def test_verifying_restores_the_residuals_and_names_what_is_not_exact():
         assert_same(before, front.compressor_state().values, tolerance=0.0)
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("dense")
 @pytest.mark.parametrize("reference", (MODELS + TWICE)[::2], ids=str)
 def test_feedback_trains_reference_models_to_four_digits(reference: ReferenceModel):
     builder = Parallax(compressor="HorovodCompressorEF", bucket_bytes=100)

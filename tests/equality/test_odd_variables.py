@@ -41,7 +41,7 @@ def _data() -> Data:
 ODD = ReferenceModel("odd_model", _odd, _data, lambda: {"loss": "mse"})
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("AllReduce", "PartitionedPS", "Mixed")
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing", "PartitionedPS", "PartitionedAR", "Mixed"])
 def test_every_kind_of_variable(builder: str):
@@ -62,6 +62,7 @@ ROUNDED = ReferenceModel(
 )
 
 
+@pytest.mark.quick("AllReduce", "PartitionedPS")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS"])
 def test_an_unknown_operation_in_the_update_sees_the_reduced_gradient(builder: str):
     assert_equal_training(ROUNDED, strategy=builder)
@@ -89,6 +90,7 @@ def _overwritten() -> keras.Model:
     return keras.Sequential(layers, name="overwritten")
 
 
+@pytest.mark.quick("AllReduce", "PartitionedPS")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS"])
 def test_a_variable_that_is_overwritten_gets_the_whole_batchs_gradient(builder: str):
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, name="sgd"), 4.0, 2, name="scaled")
@@ -118,7 +120,7 @@ def _namesakes() -> keras.Model:
     return keras.Sequential([keras.Input((5,), name="x"), Namesakes(), keras.layers.Dense(1, name="out")], name="names")
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("UnevenPartitionedPS-Adam")
 @pytest.mark.parametrize("optimizer", [keras.optimizers.Adam, keras.optimizers.Adagrad])
 @pytest.mark.parametrize("builder", ["PSLoadBalancing", "UnevenPartitionedPS", "Parallax"])
 def test_slots_stay_with_their_variable_where_a_norm_ties_all_together(builder: str, optimizer: type):

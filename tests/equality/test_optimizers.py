@@ -55,7 +55,11 @@ def _reference(make: Callable[[], keras.optimizers.Optimizer]) -> ReferenceModel
 REFERENCES = {name: _reference(make) for name, make in OPTIMIZERS.items()}
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick(
+    "SGD-AllReduce", "RMSprop-PS", "Adam-AllReduce", "AdamW-PS", "Adadelta-AllReduce", "Adagrad-PS",
+    "Adamax-AllReduce", "Adafactor-PS", "Nadam-AllReduce", "Ftrl-PS", "Lion-AllReduce", "Lamb-PS", "Muon-AllReduce",
+    "ScheduleFreeAdamW-PS", "LossScaleOptimizer-AllReduce", "MultiOptimizer-PS",
+)  # fmt: skip
 @pytest.mark.parametrize(("name", "builder"), [
     (name, builder) for index, name in enumerate(OPTIMIZERS)
     for builder in (("AllReduce", "PartitionedPS"), ("PS", "PartitionedAR"))[index % 2]

@@ -28,7 +28,7 @@ def _small_steps(build: Callable[[], keras.Model], settings: Callable[[], dict])
     return ReferenceModel("small_steps", build, dense_data, compiled_with)
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("sum_over_batch_size-spread", "sum-spread", "mean_with_sample_weight-spread")
 @pytest.mark.parametrize("weights", ["spread", "zeros_in_front"])
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"])
 def test_sample_weights(reduction: str, weights: str):
@@ -55,7 +55,7 @@ METRICS = {
 """Functions that make one number of a batch: because predictions have no last axis, or by themselves."""
 
 
-@pytest.mark.every(3)
+@pytest.mark.quick("flat-plain", "by_hand-sample_weight")
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "sample_weight"])
 @pytest.mark.parametrize("case", METRICS)
 def test_metrics_that_are_one_number_for_a_batch(case: str, weighted: bool):

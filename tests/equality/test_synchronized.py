@@ -51,7 +51,7 @@ def _sequences() -> Data:
     return Data(x, y)
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("3-False-Sequential", "2-True-NoScaling")
 @pytest.mark.parametrize("base", [keras.Sequential, NoScaling])
 @pytest.mark.parametrize("replicas, share_memory", [(2, False), (3, False), (2, True)])
 def test_statistics_of_the_whole_batch(base: type[keras.Sequential], replicas: int, share_memory: bool):
@@ -59,7 +59,7 @@ def test_statistics_of_the_whole_batch(base: type[keras.Sequential], replicas: i
     assert_equal_training(reference, replicas=replicas, share_memory=share_memory)
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("3-False")
 @pytest.mark.parametrize("replicas, share_memory", [(1, False), (2, True), (3, False)])
 def test_statistics_of_what_a_mask_leaves(replicas: int, share_memory: bool):
     reference = ReferenceModel("masked", _masked, _sequences, lambda: {"loss": "mse"})

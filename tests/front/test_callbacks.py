@@ -50,7 +50,7 @@ def test_early_stopping_restores_the_best_weights():
     assert 0 < outcome.result["stopped"] < 7
 
 
-@pytest.mark.every(3)
+@pytest.mark.quick("models-epoch", "weights-3")
 @pytest.mark.parametrize("frequency", ["epoch", 3])
 @pytest.mark.parametrize("weights_only", [False, True], ids=["models", "weights"])
 def test_model_checkpoint(frequency, weights_only: bool, tmp_path: Path):

@@ -75,7 +75,10 @@ FORMS = {
 }
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick(
+    "arrays", "lists_of_tensors", "dataset", "dataset_repeated", "pydataset", "sample_weight",
+    "validation_data_weighted", "steps_per_epoch",
+)  # fmt: skip
 @pytest.mark.parametrize("form", FORMS)
 def test_form(form: str):
     def program(front, model):

@@ -75,7 +75,7 @@ def test_compiling_with_another_strategy_keeps_weights(first, second):
     assert_equal_training(DENSE, program, strategy=first)
 
 
-@pytest.mark.every(5)
+@pytest.mark.quick("None-dense", "AllReduce-embedding")
 @pytest.mark.parametrize("name", ["dense", "embedding"])
 @pytest.mark.parametrize("strategy", [None, "PS", "AllReduce"])
 def test_a_compiled_model_needs_no_compile(name: str, strategy):

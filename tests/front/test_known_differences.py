@@ -27,7 +27,10 @@ def _on_one_device(letter: str) -> dict[str, np.ndarray]:
     return plain(BY_LETTER[letter].build, BY_LETTER[letter].run).result
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick(
+    "A-AllReduce", "A-global-AllReduce", "A-value-AllReduce", "B-AllReduce", "C-AllReduce", "E-AllReduce",
+    "F-AllReduce", "J-AllReduce", "K-AllReduce",
+)  # fmt: skip
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing"])
 @pytest.mark.parametrize("letter", EQUAL)
 def test_outcome_is_one_devices(letter: str, builder: str):

@@ -200,7 +200,11 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.every(4)
+@pytest.mark.quick(
+    "norm before apply-AllReduce-2-False", "norm before scaling-PSLoadBalancing-3-False",
+    "with the loss-AllReduce-3-True", "running mean-AllReduce-2-False", "the gradient itself-PSLoadBalancing-3-False",
+    "twice-AllReduce-3-True", "follows weights-AllReduce-2-False",
+)  # fmt: skip
 @pytest.mark.parametrize("name, builder, replicas, share_memory", CASES)
 def test_is_the_whole_batchs(name: str, builder: str, replicas: int, share_memory: bool):
     assert_equal_training(BUILDS[name], _fit, strategy=builder, replicas=replicas, share_memory=share_memory)

@@ -74,7 +74,7 @@ def _fit(front, model):
     return {"history": history.history, "batches": logs.logs}
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("2-AllReduce")
 @pytest.mark.parametrize("replicas, builder", [(2, "AllReduce"), (3, "PS")])
 def test_history_and_the_logs_of_every_batch(replicas: int, builder: str):
     expected = assert_equal_training(CLASSIFIER, _fit, replicas=replicas, strategy=builder)

@@ -71,7 +71,7 @@ def _autoencoder() -> tuple[keras.Model, keras.Model]:
     return encoder, whole
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("AllReduce-True-trains", "PS-False-trains")
 @pytest.mark.parametrize("trains", [True, False], ids=["trains", "looks"])
 @BY_STRATEGY
 def test_models_that_share_layers_train_and_look_within_each_others_fit(builder, shares, trains: bool):
@@ -127,7 +127,7 @@ class _Slow(keras.layers.Layer):
         return x + tf.stop_gradient(tf.reshape(tf.numpy_function(wait, [], tf.float64), ()))
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("AllReduce-True-writes", "PS-False-writes")
 @pytest.mark.parametrize("writes", [True, False], ids=["writes", "looks"])
 @BY_STRATEGY
 def test_a_look_from_another_thread_in_the_middle_of_a_step_loses_nothing(builder, shares, writes: bool):
@@ -190,6 +190,7 @@ def _readers(model: keras.Model, count: int):
         sys.setswitchinterval(before)
 
 
+@pytest.mark.quick("AllReduce-True", "PS-False")
 @BY_STRATEGY
 def test_threads_that_look_at_everything_change_nothing(builder, shares):
     """While callbacks look and write, too."""

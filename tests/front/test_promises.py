@@ -178,7 +178,7 @@ def _summed(y_true, y_pred):
 SUMS = {"keras": lambda: keras.losses.MeanSquaredError(reduction="sum"), "own": SummedSquares}
 
 
-@pytest.mark.every(3)
+@pytest.mark.quick("Asks-keras", "dense_model-own")
 @pytest.mark.parametrize("loss", SUMS)
 @pytest.mark.parametrize("build", [Asks, dense_model])
 def test_a_compiled_sum_is_the_whole_batchs_in_a_custom_step_too(build, loss: str):

@@ -73,7 +73,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("share_memory", "strategy")
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_setting_that_is_changed_after_a_fit_counts(name: str):
     value, counts = CHANGES[name]

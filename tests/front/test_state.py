@@ -35,6 +35,7 @@ def _train(front, callback, epochs: int = 2, **options):
     return {"history": history, "seen": callback.seen}
 
 
+@pytest.mark.quick("callback_model-AllReduce", "closure-PS")
 @pytest.mark.parametrize("way, builder", WAYS)
 def test_weights_are_read_at_every_batch(way: str, builder: str):
     def program(front, model):
@@ -48,6 +49,7 @@ def test_weights_are_read_at_every_batch(way: str, builder: str):
     assert_equal_training(DENSE, program, replicas=2, strategy=builder)
 
 
+@pytest.mark.quick("front-AllReduce", "closure-PS")
 @pytest.mark.parametrize("way, builder", WAYS)
 def test_weights_that_are_set_count_from_the_next_step(way: str, builder: str):
     def program(front, model):

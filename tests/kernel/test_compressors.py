@@ -45,6 +45,14 @@ def power(rank: int, **options) -> AllReduce:
     return AllReduce(compressor="PowerSGDCompressor", power_sgd_rank=rank, **options)
 
 
+def _name(value: AllReduce | dict | int) -> str:
+    """A short id of a builder, or of variables' types besides float64."""
+    if isinstance(value, AllReduce):
+        detail = value.power_sgd_rank if value.compressor == "PowerSGDCompressor" else value.wire_dtype
+        return f"{value.compressor} {detail}"
+    return "+".join(["float64", *value.values()]) if isinstance(value, dict) else str(value)
+
+
 def linear_item(shape: tuple[int, ...], dtype: str = "float64", times: int = 1) -> GraphItem:
     """A step whose gradient is the mean of the batch's rows, each of the variable's shape, whatever the weights are."""
     variables = {"w": tf.Variable(tf.zeros(shape, dtype))}
@@ -285,8 +293,8 @@ def test_dependent_columns_are_no_division_by_zero(batch: np.ndarray):
         np.testing.assert_allclose(found, -RATE * 5 * batch.mean(axis=0), rtol=0.0, atol=1e-12)
 
 
-@pytest.mark.every(2)
-@pytest.mark.parametrize("builder", [*HALF, power(1), power(2, bucket_bytes=16)], ids=str)
+@pytest.mark.quick("2-HorovodCompressor float16", "3-HorovodCompressorEF bfloat16", "3-PowerSGDCompressor 1")
+@pytest.mark.parametrize("builder", [*HALF, power(1), power(2, bucket_bytes=16)], ids=_name)
 @pytest.mark.parametrize("cpus", [2, 3])
 def test_all_replicas_hold_the_same_bits(builder: AllReduce, cpus: int):
     variables = layered_variables(second="float32")
@@ -343,11 +351,15 @@ DTYPES = [{}, {"first": "float32", "scale": "float16"}, {"first": "float32", "se
 BUILDERS = [EXACT, *HALF, power(1), power(2), power(50)]
 
 
-@pytest.mark.every(5)
+@pytest.mark.quick(
+    "NoneCompressor float16-float64-2", "HorovodCompressor float16-float64+float32+bfloat16+float16-3",
+    "HorovodCompressorEF float16-float64+float32+float16-2", "PowerSGDCompressor 1-float64-3",
+    "PowerSGDCompressor 2-float64+float32+bfloat16+float16-2",
+)  # fmt: skip
 @pytest.mark.parametrize(("builder", "dtypes", "cpus"), [
     (builder, dtypes, 2 + (row + column) % 2) for row, builder in enumerate(BUILDERS)
     for column, dtypes in enumerate(DTYPES)
-], ids=str)  # fmt: skip
+], ids=_name)  # fmt: skip
 def test_the_plan_counts_the_bytes_that_enter_the_collectives(builder: AllReduce, dtypes: dict, cpus: int):
     item = layered_item(layered_variables(**dtypes), times=2)
     plans = compiled(item, builder, machine(cpus))

@@ -242,7 +242,10 @@ COMBINATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.every(3)
+@pytest.mark.quick(
+    "lookup-AllReduce-False", "lookup-PS-True", "metric-AllReduce-False", "gradient-PS-True",
+    "handed in-AllReduce-False", "result-PS-True", "not a number-AllReduce-False",
+)  # fmt: skip
 @pytest.mark.parametrize("name, builder, share_memory", COMBINATIONS)
 def test_a_failing_step_leaves_the_state_of_the_step_before(name: str, builder: str, share_memory: bool):
     case = CASES[name]

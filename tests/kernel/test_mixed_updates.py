@@ -61,7 +61,7 @@ def _reference(make: Callable[[], keras.optimizers.Optimizer]) -> ReferenceModel
 REFERENCES = {name: _reference(make) for name, make in OPTIMIZERS.items()}
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("global_clipnorm", "loss scale")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_all_reduce_equals_one_device(name: str):
     assert_equal_training(REFERENCES[name])
@@ -72,18 +72,19 @@ def test_replicas_that_share_their_memory_equal_one_device():
     assert_equal_training(REFERENCES[name], share_memory=True)
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("accumulation, clipped-True", "norm of everything-False")
 @pytest.mark.parametrize("name, fused_updates", [(name, turn % 2 == 0) for turn, name in enumerate(OPTIMIZERS)])
 def test_two_servers_equal_one_device(name: str, fused_updates: bool):
     assert_equal_training(REFERENCES[name], strategy="PSLoadBalancing", fused_updates=fused_updates)
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("loss scale around accumulation", "average")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_all_reduce_beside_servers_equals_one_device(name: str):
     assert_equal_training(REFERENCES[name], strategy="Alternating", replicas=3)
 
 
+@pytest.mark.quick("accumulation")
 @pytest.mark.parametrize("name", ["accumulation", "loss scale", "average"])
 def test_one_server_equals_one_device(name: str):
     assert_equal_training(REFERENCES[name], strategy="PS")

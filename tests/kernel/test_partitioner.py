@@ -173,7 +173,7 @@ def _reference(make: Callable[[], keras.optimizers.Optimizer]) -> ReferenceModel
 REFERENCES = {name: _reference(make) for name, make in OPTIMIZERS.items()}
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("clipnorm-PartitionedPS", "loss scale-Mixed", "lamb-PartitionedPS", "centered-Mixed")
 @pytest.mark.parametrize(
     "name, builder", [(name, ("PartitionedPS", "Mixed")[turn % 2]) for turn, name in enumerate(OPTIMIZERS)]
 )
@@ -181,7 +181,7 @@ def test_shards_equal_one_device_whatever_stands_around_the_update(name: str, bu
     assert_equal_training(REFERENCES[name], strategy=builder)
 
 
-@pytest.mark.every(2)
+@pytest.mark.quick("clipnorm", "muon")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_what_stays_whole_says_which_operation_needs_it(name: str):
     model = compiled(REFERENCES[name])
@@ -199,7 +199,7 @@ def test_what_stays_whole_says_which_operation_needs_it(name: str):
     assert all(rows[name].count("localhost:CPU") == 1 and "uneven" not in rows[name] for name in whole)
 
 
-@pytest.mark.every(4)
+@pytest.mark.quick("Mixed-lstm-adam", "EveryAxis-convolution-adagrad")
 @pytest.mark.parametrize("model, optimizer", [("lstm", "adam"), ("convolution", "adagrad"), ("embedding", "rmsprop")])
 @pytest.mark.parametrize("builder", ["Mixed", "EveryAxis"])
 def test_hand_written_splits_equal_one_device(model: str, optimizer: str, builder: str):
