@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.support.waiting import comes_true
 
 
 def running(network) -> dict[str, list]:
@@ -23,12 +24,10 @@ def running(network) -> dict[str, list]:
     }
 
 
-def assert_nothing_came(before: dict[str, list], network, seconds: float = 5) -> None:
+def assert_nothing_came(before: dict[str, list], network, seconds: float = 20) -> None:
     """What was not there before is gone now, or at most so many seconds later."""
-    end = time.monotonic() + seconds
-    while (came := _more(running(network), before)) and time.monotonic() < end:
-        time.sleep(0.02)
-    assert came == {}
+    comes_true(lambda: not _more(running(network), before), seconds)
+    assert _more(running(network), before) == {}
 
 
 def _more(now: dict[str, list], before: dict[str, list]) -> dict[str, list]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 from autodist_keras import DistributedModel
 from tests.support.compare import Trained
 from tests.support.models import Data, ReferenceModel
 from tests.support.strategies import strategy_named
 from tests.support.training import fit, run, seeded
+from tests.support.waiting import comes_true
 
 
 class OverHosts:
@@ -40,12 +39,10 @@ class OverHosts:
         return run(lambda front, model: fit(front, data, **options), self.front, self.model)
 
 
-def nothing_left(network, seconds: float = 10) -> list[str]:
+def nothing_left(network, seconds: float = 20) -> list[str]:
     """What still runs or listens on the hosts some time after the last training ended."""
-    end = time.monotonic() + seconds
-    while (found := _left(network)) and time.monotonic() < end:
-        time.sleep(0.2)
-    return found
+    comes_true(lambda: not _left(network), seconds)
+    return _left(network)
 
 
 def _left(network) -> list[str]:

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import zipfile
 
 import keras
@@ -17,6 +16,7 @@ from autodist_core.cluster.doctor.diagnosis import diagnose
 from autodist_core.command_line import COMMANDS, main
 from autodist_keras import DistributedModel
 from tests.network.lan import ROOT
+from tests.support.waiting import until
 
 SECRET = "a secret of the job's own"
 HEAVY = ("tensorflow", "keras", "autodist_keras")
@@ -195,14 +195,12 @@ def test_agents_of_a_scheduler(network, monkeypatch):
     report = diagnose(spec, 0.1)
     assert not report.problems and all(pair.gbits for pair in report.pairs) and len(report.pairs) == 6
 
-    begin = time.monotonic()
     for agent in started:
         assert agent.wait(20) == 0
         said = agent.stderr.read()
         agent.stderr.close()
         assert "autodist agent: waiting at port 8888 for the chief." in said
         assert re.search(r"10\.77\.\d+\.1 connected and is not the chief of this job", said)
-    assert time.monotonic() - begin < 15
 
 
 def test_an_agent_whose_chief_does_not_come_or_whose_port_is_taken(network):
@@ -211,8 +209,7 @@ def test_an_agent_whose_chief_does_not_come_or_whose_port_is_taken(network):
     command = [sys.executable, "-m", "autodist_core", "agent", "--port"]
     waiting = host.run([*command, "8889", "--wait", "2"], env=env, stderr=subprocess.PIPE, text=True)
     assert waiting.stderr.readline() == "autodist agent: waiting at port 8889 for the chief.\n"
-    while 8889 not in host.listening():
-        time.sleep(0.01)
+    until(lambda: 8889 in host.listening())
     second = host.run([*command, "8889"], env=env, stderr=subprocess.PIPE, text=True)
     _, said = second.communicate(timeout=20)
     assert second.returncode == 1

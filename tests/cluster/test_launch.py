@@ -49,7 +49,7 @@ def test_an_unknown_host_key(network, home):
     known = home / ".ssh/known_hosts"
     lines = known.read_text().splitlines(keepends=True)
     known.write_text("".join(line for line in lines if not line.startswith(host.address)))
-    [problem] = refusal(network, 5, host1={})
+    [problem] = refusal(network, host1={})
     assert problem.startswith(f"{host.address}: its host key is not known: ssh-ed25519 SHA256:")
     assert f"accept the key with `ssh-keyscan -p 22 {host.address} >> {known}`." in problem
 
@@ -58,7 +58,7 @@ def test_a_changed_host_key(network):
     host = network.hosts[1]
     host.new_host_key()
     try:
-        [problem] = refusal(network, 5, host1={})
+        [problem] = refusal(network, host1={})
     finally:
         network.learn()
     assert problem.startswith(f"{host.address}: ITS HOST KEY HAS CHANGED. It shows ssh-ed25519 SHA256:")
@@ -69,7 +69,7 @@ def test_two_hosts_are_wrong_each_in_its_own_way(network, home):
     """A key that the first does not take, and a port of the second on which nobody listens."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", home / "key"], check=True)
     one, two = (host.address for host in network.hosts[1:])
-    assert refusal(network, 5, host1={"key_file": str(home / "key")}, host2={"port": 2222}) == [
+    assert refusal(network, host1={"key_file": str(home / "key")}, host2={"port": 2222}) == [
         f"{one}: port 22 does not let 'root' in. Tried: key {home}/key. It accepts: publickey, password. Write your "
         "public key into ~/.ssh/authorized_keys there, correct 'username' or 'key_file' or set AUTODIST_SSH_PASSWORD.",
         f"{two}: port 2222 is closed: the machine answers, and no ssh server listens there. Start it, or correct "
@@ -80,7 +80,7 @@ def test_two_hosts_are_wrong_each_in_its_own_way(network, home):
 def test_a_host_that_accepts_and_never_answers(network, monkeypatch):
     monkeypatch.setenv("AUTODIST_DEADLINES", "connect=1")
     with occupied(network.hosts[1], 2223):
-        assert refusal(network, 4, host1={"port": 2223}) == [
+        assert refusal(network, host1={"port": 2223}) == [
             f"{network.hosts[1].address}: port 2223 accepts connections, and no ssh server answered within 1 s: the "
             "machine hangs, or something else listens there."
         ]
@@ -89,7 +89,7 @@ def test_a_host_that_accepts_and_never_answers(network, monkeypatch):
 def test_a_host_without_python(network):
     host = network.hosts[1]
     tool(host, "dd", "/bin/dd")
-    problem, *log = refusal(network, 6, host1={"python_venv": "export PATH=/tmp/tools"})
+    problem, *log = refusal(network, host1={"python_venv": "export PATH=/tmp/tools"})
     assert problem == (
         f"{host.address}: there is no Python: say how to get one by 'python_venv' in the node's ssh group; the last "
         "lines of its log:"
@@ -103,7 +103,7 @@ TOOLS = {"python_venv": "export PATH=/tmp/tools:$PATH"}
 def test_a_host_without_the_package(network):
     host = network.hosts[1]
     tool(host, "python", sys._base_executable, "-I", "-S")
-    assert refusal(network, 6, host1=TOOLS) == [
+    assert refusal(network, host1=TOOLS) == [
         f"{host.address}: autodist-keras is not installed for the Python that runs there. Install it there, or name "
         "the environment that has it by 'python_venv' in the node's ssh group."
     ]
@@ -112,7 +112,7 @@ def test_a_host_without_the_package(network):
 def test_a_host_whose_python_lacks_another_package(network):
     host = network.hosts[1]
     tool(host, "python", sys._base_executable, "-S")
-    [problem] = refusal(network, 6, host1=TOOLS)
+    [problem] = refusal(network, host1=TOOLS)
     assert re.fullmatch(
         rf"{host.address}: \w+ is not installed for the Python that runs there\. Install autodist-keras with its "
         r"dependencies there, or name the environment that has it by 'python_venv' in the node's ssh group\.",
@@ -124,7 +124,7 @@ def test_a_host_whose_python_lacks_another_package(network):
 def test_an_agent_that_never_answers(network, monkeypatch):
     monkeypatch.setenv("AUTODIST_DEADLINES", "answer=3")
     tool(network.hosts[1], "python", "sleep 30; true")
-    assert refusal(network, 12, host1=TOOLS) == [
+    assert refusal(network, host1=TOOLS) == [
         f"{network.hosts[1].address}: its agent did not answer 'describe' within 3 s: the machine hangs, or the "
         "network is down."
     ]
@@ -136,7 +136,7 @@ def test_another_tensorflow_where_the_login_is_talkative(network):
     file = host.file("/tmp/other/tensorflow-9.9.9.dist-info/METADATA")
     file.parent.mkdir(parents=True)
     file.write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 9.9.9\n")
-    [problem] = refusal(network, 12, host1={"python_venv": venv, "shared_envs": {"PYTHONPATH": f"/tmp/other:{ROOT}"}})
+    [problem] = refusal(network, host1={"python_venv": venv, "shared_envs": {"PYTHONPATH": f"/tmp/other:{ROOT}"}})
     chief = metadata.version("tensorflow")
     assert problem == f"{host.address}: TensorFlow 9.9.9 there, {chief} on the chief: install the same."
 
@@ -146,7 +146,7 @@ def test_another_python(network):
     host = network.hosts[1]
     tool(host, "python", OTHER_PYTHON)
     packages = Path(pytest.__file__).parents[1]
-    [problem, *_] = refusal(network, 12, host1=TOOLS | {"shared_envs": {"PYTHONPATH": f"{ROOT}:{packages}"}})
+    [problem, *_] = refusal(network, host1=TOOLS | {"shared_envs": {"PYTHONPATH": f"{ROOT}:{packages}"}})
     there = rf"{host.address}: Python 3\.\d+\.\d+ there, {platform.python_version()} on the chief: "
     assert re.match(there + "the minor versions must be equal", problem)
 
@@ -157,7 +157,7 @@ def test_two_hosts_that_do_not_reach_each_other(network, monkeypatch):
     # What is sent there goes to a network card that is in no machine.
     one.output("ip", "neigh", "replace", two.address, "dev", "eth0", "lladdr", "02:00:00:00:00:99", "nud", "permanent")
     try:
-        problems = refusal(network, 12, host1={}, host2={})
+        problems = refusal(network, host1={}, host2={})
     finally:
         one.output("ip", "neigh", "del", two.address, "dev", "eth0")
     assert [re.sub(r"port \d+", "port N", problem) for problem in problems] == [
@@ -170,7 +170,7 @@ def test_two_hosts_that_do_not_reach_each_other(network, monkeypatch):
 def test_a_port_that_is_taken(network, monkeypatch):
     monkeypatch.setenv("AUTODIST_PORTS", "23456-23456")
     with occupied(network.hosts[1], 23456):
-        assert refusal(network, 10, host1={}) == [
+        assert refusal(network, host1={}) == [
             f"{network.hosts[1].address}: its agent could not do 'listen': no port is free of 23456: end what "
             "listens there, or let AUTODIST_PORTS name others."
         ]

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from autodist_core.cluster.ssh import login
-from tests.cluster import until
+from tests.support.waiting import until
 
 KINDS = {
     "ed25519": ["-t", "ed25519"],

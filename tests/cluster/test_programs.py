@@ -5,13 +5,12 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from autodist_core import LaunchError, ResourceSpec
-from tests.cluster import until
+from tests.support.waiting import until
 
 PRINT = "python -c 'import json, os, sys; print(json.dumps([sys.executable, dict(os.environ)]))'"
 ODD = {
@@ -123,10 +122,8 @@ def test_a_read_that_times_out_loses_nothing(network, ssh):
     process = ssh.connect(network.hosts[1].address).start("sh -c 'printf abc; read line; printf def; cat'")
     process.stdout.timeout = 0.3
     for read in (lambda: process.stdout.read(6), process.stdout.readline):
-        start = time.monotonic()
         with pytest.raises(TimeoutError, match=f"^{network.hosts[1].address}, stdout: nothing came within 0.3 s.$"):
             read()
-        assert time.monotonic() - start < 2
     process.stdin.write(b"\n")
     process.stdout.timeout = 10
     assert process.stdout.read(6) == b"abcdef"

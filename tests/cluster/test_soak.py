@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.models import DENSE, dense_data
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.filterwarnings(OF_KERAS), pytest.mark.usefixtures("collecting")]
 
@@ -32,23 +32,15 @@ def resident(pid) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def left_here() -> dict[str, int]:
-    """What this process has open for a second: what was told to end may still be ending."""
-    found = {"threads": threading.active_count(), "descriptors": len(os.listdir("/proc/self/fd"))}
-    for _ in range(20):
-        time.sleep(0.05)
-        found["threads"] = min(found["threads"], threading.active_count())
-        found["descriptors"] = min(found["descriptors"], len(os.listdir("/proc/self/fd")))
-    return found
+def open_here() -> dict[str, int]:
+    """What this process has open."""
+    return {"threads": threading.active_count(), "descriptors": len(os.listdir("/proc/self/fd"))}
 
 
 def sizes(network) -> dict[str, float]:
     """What must not grow: of this process, and of the agents."""
     remote = {host.name: [pid for pid, _ in host.processes()] for host in network.hosts[1:]}
-    found = {
-        "threads": threading.active_count(), "descriptors": len(os.listdir("/proc/self/fd")),
-        "memory": resident("self"),
-    }
+    found = {**open_here(), "memory": resident("self")}
     for name, pids in remote.items():
         found |= {
             f"{name} processes": len(pids), f"{name} memory": sum(map(resident, pids)),
@@ -85,6 +77,8 @@ def test_clusters_that_come_and_go_leave_nothing(network, monkeypatch):
         with OverHosts(DENSE, network.spec(hosts=network.hosts[:2])) as hosts:
             hosts.compile("adam", "PS")
             hosts.front.fit(data.x, data.y, batch_size=8, verbose=0)
-        counts.append(left_here())
-    assert all(counts[-1][what] <= count for what, count in counts[0].items()), counts
+        assert nothing_left(network) == []
+        counts.append(open_here())
+    # What was told to end may still be ending.
+    until(lambda: all(open_here()[what] <= count for what, count in counts[0].items()))
     assert nothing_left(network) == []

@@ -5,11 +5,11 @@ import os
 import signal
 import socket
 import threading
-import time
 
 import pytest
 
 from autodist_core import LaunchError
+from tests.support.waiting import HANGS
 
 pytestmark = pytest.mark.oldest
 
@@ -46,7 +46,7 @@ def test_a_closed_port(network, ssh):
 def test_a_machine_that_is_cut_off(network, ssh):
     network.hosts[1].cut()
     try:
-        assert ssh.refusal(network.hosts[1].address, deadline_seconds=0.5, within=2) == (
+        assert ssh.refusal(network.hosts[1].address, deadline_seconds=0.5) == (
             "no answer from port 22 within 0.5 s: the machine is off, cut off, or behind a firewall that drops "
             "connections."
         )
@@ -56,7 +56,7 @@ def test_a_machine_that_is_cut_off(network, ssh):
 
 def test_an_address_in_the_own_network_that_nobody_has(network, ssh):
     # This host asks for the owner of the address three times, a second apart.
-    reason = ssh.refusal(f"10.77.{network.number}.99", within=8)
+    reason = ssh.refusal(f"10.77.{network.number}.99")
     assert reason == "no route to port 22 (No route to host): the machine is off, or this one is not in its network."
 
 
@@ -73,7 +73,7 @@ def test_no_route(network, ssh):
 @pytest.mark.parametrize("says", [b"", b"SSH-2.0-slow\r\n"], ids=["at all", "after its greeting"])
 def test_a_host_that_accepts_and_never_answers(network, ssh, says):
     with listening(network, says, hangs_up=False) as port:
-        assert ssh.refusal(network.hosts[0].address, port=port, deadline_seconds=1, within=3) == (
+        assert ssh.refusal(network.hosts[0].address, port=port, deadline_seconds=1) == (
             f"port {port} accepts connections, and no ssh server answered within 1 s: the machine hangs, or something "
             "else listens there."
         )
@@ -88,7 +88,7 @@ def test_what_is_no_ssh_server(network, ssh, says):
 
 
 def test_a_name_that_does_not_resolve(network, ssh):
-    reason = ssh.refusal("nosuchhost.invalid", within=15)
+    reason = ssh.refusal("nosuchhost.invalid")
     assert reason.startswith("the name 'nosuchhost.invalid' ")
     assert "does not resolve" in reason or "was not resolved within 10 s" in reason
 
@@ -100,10 +100,8 @@ def test_a_connection_whose_other_end_is_silent_is_closed(network, ssh):
     assert connection.alive and process.exit_status is None
     host.power_off()
     try:
-        start = time.monotonic()
         assert process.stdout.read() == b""
-        assert process.wait(5) == -1
-        assert time.monotonic() - start < 3
+        assert process.wait(HANGS) == -1
         assert not connection.alive and connection.lost == "no answer within 0.3 s"
         with pytest.raises(LaunchError, match=f"^{host.address}: 'true' was not started: .* Connect again.$"):
             connection.start("true")
@@ -120,10 +118,8 @@ def test_a_host_that_hangs_after_the_login(network, ssh):
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
-        start = time.monotonic()
         with pytest.raises(LaunchError, match=r"'true' was not started: no answer within 0\.5 s\. Connect again\.$"):
             connection.start("true", deadline_seconds=0.5)
-        assert time.monotonic() - start < 2
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)

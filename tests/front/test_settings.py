@@ -57,12 +57,16 @@ def test_a_misspelt_setting_is_not_the_models(name: str, meant: str):
         assert not hasattr(model, name)
 
 
+OTHERS = {"stratgy": "theirs", "stage": 3, "memory": (4,), "_strategy": 5}
+
+
 def test_other_attributes_are_set_on_the_model():
     model = compiled(DENSE)
     model.stratgy = "mine"
     with distributed(model) as front:
-        front.stratgy, front.stage, front.memory, front._strategy = "theirs", 3, [4], 5
-    assert (model.stratgy, model.stage, list(model.memory), model._strategy) == ("theirs", 3, [4], 5)
+        for name, value in OTHERS.items():
+            setattr(front, name, value)
+    assert {name: getattr(model, name) for name in OTHERS} == OTHERS
 
 
 CHANGES = {

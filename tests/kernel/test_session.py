@@ -75,8 +75,10 @@ def test_a_closed_session_says_so():
 
 def test_a_session_closes_more_than_once():
     session = DistributedSession(inference(NAMES))
-    session.close()
-    session.close()
+    for _ in range(2):
+        session.close()
+        with pytest.raises(SessionError, match=r"^this distributed session is closed"):
+            session.read(["w"])
 
 
 def _holding(variables: dict[str, tf.Variable], described: dict[str, Variable]) -> tuple[DistributedSession, Step]:

@@ -3,11 +3,11 @@
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 from tests.network import namespaces
 from tests.network.namespaces import DIES_WITH_PARENT, NetworkError, Program, command, entering, environment, ip
+from tests.support.waiting import comes_true
 
 INIT = Path(__file__).with_name("init.sh")
 OWN = ("net", "pid", "mount", "uts", "ipc")
@@ -188,11 +188,9 @@ class Machine(Host):
         with self.sshd_log.open("ab") as log:
             argv = [self.lan.sshd, "-D", "-e", "-f", "/run/ssh/config", "-p", port, *settings]
             self.listener = self.run(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        deadline = time.monotonic() + 10
-        while port not in self.listening():
-            if self.listener.poll() is not None or time.monotonic() > deadline:
-                raise NetworkError(f"{self.name}: sshd does not listen on {port}:\n{self.sshd_log.read_text()}")
-            time.sleep(0.002)
+        comes_true(lambda: port in self.listening() or self.listener.poll() is not None, within=30)
+        if port not in self.listening():
+            raise NetworkError(f"{self.name}: sshd does not listen on {port}:\n{self.sshd_log.read_text()}")
 
     def stop_sshd(self):
         """Refuse new connections; those that are open stay open, as with a real sshd."""

@@ -8,8 +8,9 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
+
+from tests.support.waiting import until
 
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
@@ -36,17 +37,21 @@ class Program(subprocess.Popen):
     """A program that ``nsenter`` started and waits for: signals go to the program, and nsenter ends as it did."""
 
     def send_signal(self, sig):
-        while self.poll() is None:
-            for pid in children(self.pid):
-                # Killed a moment ago, it may be gone by now.
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, sig)
-                # nsenter stops when its program does, and goes on when told to, be it to see that its program is dead.
-                if sig in (signal.SIGCONT, signal.SIGKILL):
-                    super().send_signal(signal.SIGCONT)
-                if sig != signal.SIGKILL:
-                    return
-            time.sleep(0.001)
+        until(lambda: self._has_got(sig))
+
+    def _has_got(self, sig):
+        """Whether the program has ended, or has got a signal that does not end it."""
+        if self.poll() is not None:
+            return True
+        found = children(self.pid)
+        for pid in found:
+            # Killed a moment ago, it may be gone by now.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sig)
+            # nsenter stops when its program does, and goes on when told to, be it to see that its program is dead.
+            if sig in (signal.SIGCONT, signal.SIGKILL):
+                super().send_signal(signal.SIGCONT)
+        return bool(found) and sig != signal.SIGKILL
 
 
 def holder(flags, script, **variables):

@@ -7,15 +7,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
 from autodist_core import ResourceSpec
-from tests.cluster import until
 from tests.network.fixtures import skip_or_fail
 from tests.network.namespaces import NetworkError, children
+from tests.support.waiting import comes_true, until
 
 REACH = """
 import socket, sys
@@ -73,9 +72,7 @@ def test_each_host_has_a_name_processes_ports_and_files_of_its_own(network):
     assert one.listening() == [22]
     assert one.processes() == []
     sleeper = one.run(["sleep", "1000"])
-    while not one.processes():
-        time.sleep(0.01)
-    [(pid, words)] = one.processes()
+    [(pid, words)] = until(one.processes)
     assert words == "sleep 1000" and two.processes() == []
     sleeper.terminate()
     assert sleeper.wait() == -signal.SIGTERM
@@ -231,15 +228,15 @@ def test_a_required_network_fails_instead_of_being_skipped(monkeypatch):
 
 
 OPEN_AND_WAIT = """
-import sys, time
-from tests.network import lan, namespaces
+import signal, sys
+from tests.network import lan
+from tests.support.waiting import until
 network = lan.Network(3, sys.argv[1])
 host = network.hosts[1]
 programs = [host.run(["sleep", "1000"]) for host in network.hosts]
-while not all(host.processes() for host in network.hosts[1:]):
-    time.sleep(0.01)
+until(lambda: all(host.processes() for host in network.hosts[1:]))
 print(network.hosts[0].interface, flush=True)
-time.sleep(1000)
+signal.pause()
 """
 
 
@@ -270,11 +267,12 @@ def test_killing_the_owner_leaves_nothing(network_is_possible, tmp_path):
     assert len(processes) > 10 and len(spaces) == 1 + 2 * 3
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        left = [pid for pid in processes if Path(f"/proc/{pid}").exists()]
+
+    def left():
+        """What is left behind: processes, namespaces, the interface."""
+        running = [pid for pid in processes if Path(f"/proc/{pid}").exists()]
         used = set().union(*(namespaces_of(path.name) for path in Path("/proc").glob("[0-9]*")))
-        if not left and not spaces & used and interface not in interfaces():
-            return
-        time.sleep(0.02)
-    pytest.fail(f"left behind: processes {left}, namespaces {spaces & used}, interfaces {interfaces()}")
+        return running, spaces & used, [name for name in interfaces() if name == interface]
+
+    comes_true(lambda: not any(left()), within=30)
+    assert left() == ([], set(), [])

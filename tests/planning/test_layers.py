@@ -202,8 +202,7 @@ def test_modules_stay_small(path):
 
 
 PLAN_EVERYTHING = """
-import sys, time
-start = time.perf_counter()
+import sys
 import autodist_core
 from autodist_core.plan import table
 from tests.planning import cases
@@ -215,21 +214,17 @@ for make in cases.MODELS.values():
             table(autodist_core.StrategyCompiler(item, spec).compile(strategy), item)
 autodist_core.GraphItem.deserialize(item.serialize())
 autodist_core.ResourceSpec()
-seconds = time.perf_counter() - start
 heavy = ("tensorflow", "keras", "numpy", "paramiko", "autodist_core.kernel")
-print([name for name in heavy if name in sys.modules], seconds)
+print([name for name in heavy if name in sys.modules])
 """
 
 
-def test_planning_imports_no_tensorflow_and_takes_no_time():
+def test_planning_imports_no_tensorflow():
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", PLAN_EVERYTHING], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert run.returncode == 0, run.stderr
-    imported, seconds = run.stdout.rsplit(maxsplit=1)
-    assert imported == "[]"
-    # 81 plans and the imports take about 0.3 s on a quiet machine.
-    assert float(seconds) < 3
+    assert run.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("name", ["agent", "standby"])

@@ -31,7 +31,7 @@ class Interrupts(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
         self.random = random.Random(5)
-        self.training = threading.Event()
+        self.training, self.over = threading.Event(), threading.Event()
         threading.Thread(target=self.interrupt, daemon=True).start()
 
     def on_train_batch_begin(self, batch, logs=None):
@@ -45,10 +45,12 @@ class Interrupts(keras.callbacks.Callback):
     def interrupt(self):
         while self.training.wait():
             self.training.clear()
+            self.over.clear()
             time.sleep(0.02 * self.random.random())
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGINT)
                 time.sleep(0.005 * self.random.random())
+            self.over.set()
 
 
 def differ(one, other) -> bool:
@@ -77,7 +79,7 @@ def main(seconds: float, way: str, spec: dict | None = None) -> None:
                 try:
                     front.fit(data, steps_per_epoch=1_000_000, shuffle=False, verbose=0, callbacks=[interrupts])
                 finally:
-                    time.sleep(0.02)  # the second interrupt comes now at the latest
+                    assert interrupts.over.wait(60)  # the second interrupt comes now at the latest
             except KeyboardInterrupt:
                 count += 1
             # Each of Adam's moments is worked on by each step: if one stood still, a part of the state was left behind.
