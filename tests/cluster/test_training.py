@@ -79,7 +79,7 @@ def test_bounded_staleness_and_asynchrony_train_over_hosts(lan):
 
     with OverHosts(DENSE, lan.spec(cpus=[1, 2], hosts=lan.hosts[:2])) as hosts:
         for builder in (PS(staleness=2), PS(sync=False)):
-            losses = hosts.train("sgd", builder, epochs=6).history["loss"]
+            losses = hosts.train("sgd", builder, epochs=6).result["loss"]
             assert losses[-1] < 0.9 * losses[0]
     assert nothing_left(lan) == []
 

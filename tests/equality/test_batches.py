@@ -61,10 +61,6 @@ def test_class_weights(replicas: int):
     assert_equal_training(BY_NAME["convolution"], optimizer="sgd", replicas=replicas, class_weight=class_weight)
 
 
-def test_shuffling_draws_the_same_order():
-    assert_equal_training(DENSE, shuffle=True)
-
-
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_several_steps_a_call(builder: str):
     assert_equal_training(DENSE.compiled_with(lambda: {"steps_per_execution": 3}), strategy=builder)

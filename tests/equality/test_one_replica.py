@@ -33,6 +33,7 @@ def test_every_model(reference: ReferenceModel):
     assert_equal_training(reference, replicas=1, tolerance=0.0)
 
 
+@pytest.mark.quick("Parallax")
 @pytest.mark.parametrize("builder", ["PS", "PSLoadBalancing", "Parallax"])
 def test_every_builder(builder: str):
     assert_equal_training(BY_NAME["embedding"], strategy=builder, replicas=1, tolerance=0.0)

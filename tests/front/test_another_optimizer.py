@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import keras
 
-from tests.support.compare import assert_same
-from tests.support.distributed import distributed
+from tests.support.compare import assert_equally_trained
 from tests.support.models import DENSE, dense_data
-from tests.support.training import seeded
-from tests.support.twins import QUIET, flat, run_plain, state
+from tests.support.training import QUIET, train_distributed, train_plain
 
 
 def _other() -> keras.optimizers.Optimizer:
@@ -30,13 +28,12 @@ def _plain(front, model):
 
 def test_an_optimizer_that_is_set_between_two_fits_trains_in_the_second():
     for where in ("front", "model"):
-        model = seeded(DENSE.build)
-        model.compile(**DENSE.compile_arguments("adam"))
-        with distributed(model) as front:
+        def program(front, model, where=where):
             results = [_fit(front)]
             {"front": front, "model": model}[where].optimizer = _other()
-            actual = flat({"result": [*results, _fit(front)], "state": state(model)})
-        assert_same(run_plain(_plain), actual)
+            return [*results, _fit(front)]
+
+        assert_equally_trained(train_plain(DENSE, _plain), train_distributed(DENSE, program))
 
 
 class Sets(keras.callbacks.Callback):
@@ -48,10 +45,9 @@ class Sets(keras.callbacks.Callback):
 
 
 def test_an_optimizer_that_is_set_within_a_fit_trains_from_the_next_call_on():
-    model = seeded(DENSE.build)
-    model.compile(**DENSE.compile_arguments("adam"))
-    with distributed(model) as front:
+    def program(front, model):
         results = [_fit(front, callbacks=[Sets()])]
         assert model.optimizer.name == "other"
-        actual = flat({"result": [*results, _fit(front)], "state": state(model)})
-    assert_same(run_plain(_plain), actual)
+        return [*results, _fit(front)]
+
+    assert_equally_trained(train_plain(DENSE, _plain), train_distributed(DENSE, program))

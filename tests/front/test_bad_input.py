@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import threading
 import warnings
 
 import keras
 import pytest
 
 from autodist_core import ResourceSpec
-from autodist_core.errors import SessionError
 from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, named
@@ -67,48 +65,9 @@ def test_a_wrapper_keeps_its_model_and_a_compile_that_fails_its_strategy():
         assert front.model is model and isinstance(front.strategy, AllReduce)
 
 
-def test_a_second_wrapper_around_the_same_model_takes_turns():
-    model, data = compiled(DENSE), dense_data()
-    with distributed(model) as first, distributed(model, replicas=3) as second:
-        first.fit(data.x, data.y, epochs=1, **QUIET)
-        middle = named(model.weights)
-        second.fit(data.x, data.y, epochs=1, **QUIET)
-        assert any((middle[name] != value).any() for name, value in named(model.weights).items())
-
-        class Intrude(keras.callbacks.Callback):
-            def on_train_batch_end(self, batch, logs=None):
-                second.fit(data.x, data.y, epochs=1, **QUIET)
-
-        with pytest.raises(RuntimeError, match=r"being trained by another DistributedModel"):
-            first.fit(data.x, data.y, epochs=1, callbacks=[Intrude()], **QUIET)
-
-
 def test_a_wrapper_of_a_wrapper():
     with distributed(compiled(DENSE)) as front, pytest.raises((TypeError, ValueError), match="DistributedModel"):
         distributed(front)
-
-
-def test_another_threads_call_is_refused_and_the_training_goes_on():
-    data, refusals = dense_data(), []
-
-    def predict():
-        try:
-            front.predict(data.x, verbose=0)
-        except SessionError as error:
-            refusals.append(str(error))
-
-    def meanwhile(batch, logs):
-        thread = threading.Thread(target=predict)
-        thread.start()
-        thread.join()
-
-    look = keras.callbacks.LambdaCallback(on_train_batch_end=meanwhile)
-    plain, model = compiled(DENSE), compiled(DENSE)
-    plain.fit(data.x, data.y, epochs=1, **QUIET)
-    with distributed(model) as front:
-        front.fit(data.x, data.y, epochs=1, callbacks=[look], **QUIET)
-    assert set(refusals) == {"this DistributedModel is training in another thread; one call at a time."}
-    assert_same(named(plain.weights), named(model.weights))
 
 
 def test_a_closed_wrapper_starts_anew_from_the_models_state():

@@ -76,8 +76,8 @@ FORMS = {
 
 
 @pytest.mark.quick(
-    "arrays", "lists_of_tensors", "dataset", "dataset_repeated", "pydataset", "sample_weight",
-    "validation_data_weighted", "steps_per_epoch",
+    "arrays_shuffled", "lists_of_tensors", "dataset", "dataset_repeated", "pydataset", "generator",
+    "validation_data_weighted",
 )  # fmt: skip
 @pytest.mark.parametrize("form", FORMS)
 def test_form(form: str):

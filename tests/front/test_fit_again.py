@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keras
-import numpy as np
 import pytest
 
 from autodist_core import ResourceSpec
@@ -118,17 +117,6 @@ def test_methods_may_take_the_place_of_the_models_own(tmp_path):
         return [history, model.evaluate(data.x, data.y, verbose=0)]
 
     assert_equal_training(DENSE, program)
-
-
-def test_other_attributes_are_the_models():
-    model = seeded(DENSE.build)
-    with distributed(model) as front:
-        assert front.layers is not None and [layer.name for layer in front.layers] == ["first", "second", "out"]
-        assert front.count_params() == model.count_params()
-        assert front.get_layer("out") is model.get_layer("out")
-        assert all(np.array_equal(a, b) for a, b in zip(front.get_weights(), model.get_weights(), strict=True))
-        with pytest.raises(AttributeError, match="no_such_thing"):
-            _ = front.no_such_thing
 
 
 def test_the_plan_names_every_variable_before_anything_runs():

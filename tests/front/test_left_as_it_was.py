@@ -12,17 +12,9 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError, StrategyError
 from autodist_core.strategy import PS, AllReduce, StrategyBuilder
-from tests.support.compare import assert_same, named
-from tests.support.distributed import distributed
+from tests.support.compare import assert_equally_trained, assert_same, named
 from tests.support.models import DENSE, dense_data
-from tests.support.training import seeded
-from tests.support.twins import QUIET, flat, run_plain, state
-
-
-def _compiled() -> keras.Model:
-    model = seeded(DENSE.build)
-    model.compile(**DENSE.compile_arguments("adam"))
-    return model
+from tests.support.training import QUIET, compiled, distributed, train_plain, trained
 
 
 def _evaluate(front):
@@ -36,7 +28,7 @@ def _fit(front, **options):
 
 
 def test_a_refused_fit_leaves_the_session_of_an_evaluation():
-    model, data = _compiled(), dense_data()
+    model, data = compiled(DENSE), dense_data()
     strategy = AllReduce(compressor="HorovodCompressor")
     with distributed(model, strategy=strategy, share_memory=True) as front:
         before, evaluated, predicted = named(model.weights), _evaluate(front), front.predict(data.x, verbose=0)
@@ -50,8 +42,8 @@ def test_a_refused_fit_leaves_the_session_of_an_evaluation():
             front.plan()
         front.strategy = "PS"
         assert "captures the step" in front.plan()
-        actual = flat({"result": [_fit(front)], "state": state(model)})
-    assert_same(run_plain(lambda plain, _: [_fit(plain)]), actual)
+        actual = trained(model, [_fit(front)])
+    assert_equally_trained(train_plain(DENSE, lambda plain, _: [_fit(plain)]), actual)
 
 
 REFUSED = {
@@ -73,7 +65,7 @@ def _ragged() -> tf.data.Dataset:
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused_between_two_fits_counts_for_nothing(case: str):
     call, error = REFUSED[case]
-    model = _compiled()
+    model = compiled(DENSE)
     with distributed(model, strategy="PS") as front:
         results = [_fit(front)]
         with pytest.raises(error):
@@ -81,9 +73,9 @@ def test_what_is_refused_between_two_fits_counts_for_nothing(case: str):
         assert type(front.strategy) is PS
         assert type(model.optimizer) is keras.optimizers.Adam
         results += [_evaluate(front), _fit(front, batch_size=5)]
-        actual = flat({"result": results, "state": state(model)})
-    expected = run_plain(lambda plain, _: [_fit(plain), _evaluate(plain), _fit(plain, batch_size=5)])
-    assert_same(expected, actual)
+        actual = trained(model, results)
+    expected = train_plain(DENSE, lambda plain, _: [_fit(plain), _evaluate(plain), _fit(plain, batch_size=5)])
+    assert_equally_trained(expected, actual)
 
 
 class Interrupted(PS):
@@ -99,15 +91,15 @@ class Interrupted(PS):
 
 
 def test_ctrl_c_while_a_training_is_built():
-    model = _compiled()
+    model = compiled(DENSE)
     with distributed(model, strategy=Interrupted()) as front:
         evaluated = _evaluate(front)
         with pytest.raises(KeyboardInterrupt):
             _fit(front)
         assert "captures the step" in front.plan()
         assert _evaluate(front) == evaluated
-        actual = flat({"result": [_fit(front)], "state": state(model)})
-    assert_same(run_plain(lambda plain, _: [_fit(plain)]), actual)
+        actual = trained(model, [_fit(front)])
+    assert_equally_trained(train_plain(DENSE, lambda plain, _: [_fit(plain)]), actual)
 
 
 class Drawn(StrategyBuilder):
@@ -123,7 +115,7 @@ class Drawn(StrategyBuilder):
 
 
 def test_a_strategy_is_built_once_for_the_plan_and_the_training():
-    builder, data, model = Drawn(), dense_data(), _compiled()
+    builder, data, model = Drawn(), dense_data(), compiled(DENSE)
     with distributed(model, strategy=builder) as front:
         plan = front.plan(data.x, data.y)
         _fit(front)
@@ -141,7 +133,7 @@ def test_a_strategy_is_built_once_for_the_plan_and_the_training():
 
 def test_a_plan_without_a_batch_is_of_the_strategy_that_trains():
     builder = Drawn()
-    with distributed(_compiled(), strategy=builder) as front:
+    with distributed(compiled(DENSE), strategy=builder) as front:
         planned = front.plan().splitlines()[0]
         _fit(front)
         assert front.plan().splitlines()[0] == planned
@@ -160,6 +152,6 @@ class DrawsACompressor(Drawn):
 
 def test_what_compressors_kept_is_stored_under_the_id_of_the_strategy_that_ran():
     builder = DrawsACompressor()
-    with distributed(_compiled(), strategy=builder) as front:
+    with distributed(compiled(DENSE), strategy=builder) as front:
         _fit(front)
         assert [front.compressor_state().strategy] == [strategy.id for strategy in builder.built]

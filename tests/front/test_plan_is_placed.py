@@ -15,13 +15,11 @@ from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, StrategyBuilder
 from autodist_core.strategy.compiler import StrategyCompiler
-from autodist_keras import DistributedModel
-from autodist_keras.capture.tracing import Captured
 from autodist_keras.reports import planning
-from tests.support.distributed import BUILDERS, HAND_WRITTEN, builder_named
+from tests.support.graphs import captured
 from tests.support.models import BY_NAME
 from tests.support.steps import OwnStep
-from tests.support.strategies import HandWritten, serve
+from tests.support.strategies import BUILDERS, HAND_WRITTEN, HandWritten, serve, strategy_named
 from tests.support.training import seeded
 
 ONE = ResourceSpec.local(cpus=3)
@@ -39,12 +37,7 @@ MODELS = [("dense", "adam"), ("dense", "adafactor"), ("embedding", "sgd"), ("adv
 
 
 def _builder(name: str):
-    return OTHERS[name]() if name in OTHERS else builder_named(name)
-
-
-def _captured(model: keras.Model, data) -> Captured:
-    with DistributedModel(model, ONE) as front:
-        return front._driver.captured_for((data.x, data.y))
+    return OTHERS[name]() if name in OTHERS else strategy_named(name)
 
 
 def _said_of(placement: Placement, name: str) -> str:
@@ -100,7 +93,7 @@ def test_what_is_printed_is_placed(name: str, optimizer: str):
     reference = BY_NAME[name]
     model = seeded(reference.build)
     model.compile(**reference.compile_arguments(optimizer))
-    item = _captured(model, reference.data()).item
+    item = captured(model, reference.data().x, reference.data().y).item
     for spec in SPECS.values():
         for builder in [*BUILDERS, *HAND_WRITTEN, *OTHERS]:
             for share_memory in (None, True, False):
@@ -138,7 +131,7 @@ def test_a_plan_says_that_nothing_is_shared_where_each_replica_writes_a_slot():
     optimizer = Follows(0.1)
     optimizer.model = lambda: model
     model.compile(optimizer, jit_compile=False)
-    placement = _assert_printed_is_placed(model, _captured(model, data).item, TWO, AllReduce(), None)
+    placement = _assert_printed_is_placed(model, captured(model, data.x, data.y).item, TWO, AllReduce(), None)
     assert [placement.lead(replica).index for replica in placement.replicas] == [0, 1, 2]
 
 
@@ -161,5 +154,5 @@ def test_a_plan_says_that_replicas_drift_where_what_kept_them_stays_whole():
     reference = BY_NAME["dense"]
     data, model = reference.data(), seeded(reference.build)
     model.compile(**reference.compile_arguments("adafactor"))
-    placement = _assert_printed_is_placed(model, _captured(model, data).item, ONE, HalfAServers(), False)
+    placement = _assert_printed_is_placed(model, captured(model, data.x, data.y).item, ONE, HalfAServers(), False)
     assert placement.loose is not None

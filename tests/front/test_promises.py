@@ -31,6 +31,7 @@ from tests.support.training import (
 # XLA
 
 
+@pytest.mark.quick("AllReduce")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_xla_that_was_asked_for_is_in_the_plan_by_name_and_changes_no_numbers(builder: str):
     """The plan says what becomes of it, on or off, and silence means that nobody asked."""
@@ -74,14 +75,6 @@ def test_one_batch_is_divided_among_the_replicas(examples: int, replicas: int, r
         assert relative_error(average, model.get_layer("count").average.numpy()) <= TOLERANCE
 
 
-def test_one_batch_trains_like_one_device():
-    def program(front, model):
-        data = dense_data(9)
-        return [front.train_on_batch(data.x, data.y) for _ in range(3)]
-
-    assert_equal_training(DENSE, program)
-
-
 # Losses that are summed by hand: a custom step's own terms count as means
 
 
@@ -102,10 +95,6 @@ class ByHand(OwnStep):
         return {"squares": self.tracker.result()}
 
 
-def _mean(terms, x):
-    return tf.reduce_mean(terms)
-
-
 def _sum_over_rows(terms, x):
     return tf.reduce_sum(terms) / tf.cast(tf.shape(x)[0], terms.dtype)
 
@@ -118,10 +107,8 @@ def _by_hand(reduce, scale: float = 1.0) -> ReferenceModel:
     return ReferenceModel("by_hand", lambda: ByHand(reduce, scale), dense_data, dict)
 
 
-@pytest.mark.parametrize("reduce", [_mean, _sum_over_rows], ids=["mean", "sum_divided_by_rows"])
-@pytest.mark.parametrize("replicas", [2, 3])
-def test_a_mean_by_hand_is_the_whole_batchs(reduce, replicas: int):
-    assert_equal_training(_by_hand(reduce), replicas=replicas)
+def test_a_mean_by_hand_is_the_whole_batchs():
+    assert_equal_training(_by_hand(_sum_over_rows), replicas=3)
 
 
 def test_a_sum_by_hand_counts_as_a_mean():
@@ -132,12 +119,6 @@ def test_a_sum_by_hand_counts_as_a_mean():
 
     batches = {"data": dense_data(16), "batch_size": 8}
     assert_equally_trained(train_plain(summing(0.5), **batches), train_distributed(summing(1.0), **batches))
-
-
-@pytest.mark.parametrize("replicas", [2, 3])
-def test_a_keras_loss_that_sums_is_the_whole_batchs(replicas: int):
-    summing = DENSE.compiled_with(lambda: {"loss": keras.losses.MeanSquaredError(reduction="sum")})
-    assert_equal_training(summing, replicas=replicas)
 
 
 class Asks(OwnStep):
@@ -276,6 +257,7 @@ def test_a_loss_may_take_several_outputs_at_once():
 # Random streams
 
 
+@pytest.mark.quick("Dropout")
 @pytest.mark.parametrize("layer", [keras.layers.Dropout, keras.layers.GaussianNoise])
 def test_random_layers_repeat_from_one_seed(layer):
     def build():
@@ -328,5 +310,10 @@ def test_the_first_update_of_a_step_that_fails_halfway_stays(share_memory: bool)
             front.fit(data.x, data.y, **QUIET)
         return {"updates": int(model.optimizer.iterations)}
 
-    halfway = ReferenceModel("halfway", lambda: FailsHalfway(name="halfway"), dense_data, dict)
-    assert assert_equal_training(halfway, program, share_memory=share_memory).result["updates"] == 3
+    def small_steps() -> dict:
+        return {"optimizer": keras.optimizers.SGD(0.01)}
+
+    halfway = ReferenceModel("halfway", lambda: FailsHalfway(name="halfway"), dense_data, small_steps)
+    found = train_distributed(halfway, program, share_memory=share_memory)
+    assert_same(train_plain(halfway, program).weights, found.weights)
+    assert found.result["updates"] == 3

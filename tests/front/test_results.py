@@ -8,11 +8,9 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_same
-from tests.support.distributed import distributed
-from tests.support.models import DENSE, ReferenceModel, dense_data
+from tests.support.models import DENSE, Data, ReferenceModel, dense_data
 from tests.support.steps import OwnStep
-from tests.support.training import seeded
-from tests.support.twins import assert_same_outcome
+from tests.support.training import assert_equal_training, distributed, seeded, train_distributed, train_plain
 
 
 def _lengths(x):
@@ -58,20 +56,31 @@ class ReturnsUnknown(Returns):
     results = UNKNOWN
 
 
-def _step(model, data, rows):
-    model.make_train_function(force=True)
-    logs = model.train_function(iter([(tf.constant(data.x[:rows]), tf.constant(data.y[:rows]))]))
-    return {name: np.asarray(value) for name, value in logs.items()}
+class TakesAStep(keras.callbacks.Callback):
+    """Takes one step as Keras's loop does before a fit begins, and keeps what it returns."""
+
+    def __init__(self, data: Data) -> None:
+        super().__init__()
+        self.data, self.logs = data, {}
+
+    def on_train_begin(self, logs=None):
+        self.model.make_train_function(force=True)
+        batch = tf.constant(self.data.x), tf.constant(self.data.y)
+        self.logs = {name: np.asarray(value) for name, value in self.model.train_function(iter([batch])).items()}
 
 
 @pytest.mark.parametrize("rows", [2, 22])
 def test_integers_and_truth_values_are_those_of_the_whole_batch(rows: int):
-    data, plain, model = dense_data(), seeded(Returns), seeded(Returns)
-    for each in (plain, model):
-        each.compile("sgd", jit_compile=False)
-    expected = _step(plain, data, rows)
-    with distributed(model, replicas=3) as front, front._driver.running():
-        assert_same(expected, _step(model, data, rows))
+    data = dense_data().rows(slice(rows))
+    returns = ReferenceModel("returns", Returns, dense_data, dict)
+
+    def program(front, model):
+        step = TakesAStep(data)
+        front.fit(data.x, data.y, callbacks=[step], verbose=0)
+        return step.logs
+
+    expected = train_plain(returns, program, optimizer="sgd").result
+    assert_same(expected, train_distributed(returns, program, optimizer="sgd", replicas=3).result)
 
 
 def test_what_cannot_be_joined_is_named_in_the_plan():
@@ -109,4 +118,4 @@ def test_a_term_of_unknown_rank_counts_as_what_it_is(scalar: bool):
         data = dense_data()
         return front.fit(data.x, data.y, batch_size=7, epochs=2, shuffle=False, verbose=0).history
 
-    assert_same_outcome(program, ReferenceModel("unknown_rank", build, dense_data, DENSE.settings), replicas=3)
+    assert_equal_training(ReferenceModel("unknown_rank", build, dense_data, DENSE.settings), program, replicas=3)

@@ -33,6 +33,7 @@ def test_saved_here_continued_in_keras(name: str, builder: str, tmp_path: Path):
     assert_equally_trained(_twice(reference), trained(model, _fit(model, reference)))
 
 
+@pytest.mark.quick("embedding")
 @pytest.mark.parametrize("name", ["heads", "embedding"])
 def test_saved_in_keras_continued_here(name: str, tmp_path: Path):
     reference = BY_NAME[name]

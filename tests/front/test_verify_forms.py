@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_same, named
-from tests.support.distributed import distributed
+from tests.support.training import distributed
 
 ROWS = 12
 RANDOM = np.random.default_rng(3)

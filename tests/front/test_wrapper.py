@@ -101,7 +101,10 @@ def _state(model: keras.Model) -> dict[str, np.ndarray]:
     return in_order(model.weights, model.optimizer.variables)
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda front: pickle.loads(pickle.dumps(front))])
+@pytest.mark.quick("pickle")
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda front: pickle.loads(pickle.dumps(front))], ids=["deepcopy", "pickle"]
+)
 def test_a_copy_trains_on_as_the_original_does(copied):
     """From the same weights, optimizer variables and residuals."""
     data = dense_data()
@@ -139,6 +142,7 @@ def _three(front: DistributedModel):
     return functools.partial(front.fit, epochs=3)
 
 
+@pytest.mark.quick("partial", "on the wrapper")
 @pytest.mark.parametrize("put", [
     lambda front: setattr(front.model, "fit", front.fit),
     lambda front: setattr(front.model, "fit", _three(front)),

@@ -149,10 +149,8 @@ def test_no_size_of_buckets_changes_a_number(bucket: int, cpus: int, sizes: tupl
     builder = AllReduce(bucket_bytes=bucket)
     alone = train(item, placed(item, builder, machine(1)), values, batches)
     found = train(item, placed(item, builder, machine(cpus)), values, batches)
-    for name in (*SHAPES, "scale", "outputs"):
-        assert np.max(np.abs(found[name] - alone[name])) <= 1e-12 * np.max(np.abs(alone[name])), name
-        assert name == "outputs" or not np.array_equal(found[name], values[name])
-    assert found["nothing"].shape == (0,)
+    assert_same(alone, found)
+    assert not any(np.array_equal(found[name], values[name]) for name in (*SHAPES, "scale"))
 
 
 @pytest.mark.parametrize("bucket", [4, 36, 1 << 20])
@@ -166,7 +164,7 @@ def test_types_of_one_group_are_cut_each_by_its_own_size(bucket: int, builder):
     found = train(item, placed(item, builder(bucket_bytes=bucket), machine(2)), values, batches)
     for name, error in (("first", 1e-6), ("second", 1e-12), ("third", 2e-3), ("scale", 1e-6)):
         assert found[name].dtype == alone[name].dtype
-        assert np.max(np.abs(found[name] - alone[name])) <= error * np.max(np.abs(alone[name])), name
+        assert_same({name: alone[name]}, {name: found[name]}, error)
     graph, sums = _sums(item, builder(bucket_bytes=bucket))
     widths = [tf.as_dtype(node.attr["T"].type).size for node in sums]
     assert {2, 4, 8} == set(widths)

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from autodist_core.kernel import build
 from autodist_core.strategy import AllReduce
-from tests.capture.steps import captured
 from tests.kernel.graphs import machine, placed
+from tests.support.graphs import captured
 from tests.support.training import seeded
 
 

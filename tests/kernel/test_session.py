@@ -22,8 +22,8 @@ from autodist_core.runtime.slices import slices
 from autodist_core.step.graph_item import Variable
 from autodist_core.strategy import PS, AllReduce
 from tests.capture.plain import dense_step, dense_variables, spec_of, trace
-from tests.cluster import until
 from tests.kernel.graphs import copies_item, dense_item, machine, placed
+from tests.support.waiting import until
 
 NAMES = ("localhost:CPU:0", "localhost:CPU:1", "localhost:CPU:2")
 X = [tf.TensorSpec((None, 3), tf.float64, "x")]

@@ -14,7 +14,9 @@ from autodist_keras.training.step_functions import StepFunction, read_batch
 from tests.support.strategies import strategy_named
 
 
-def captured(model: keras.Model, x: Any, y: Any = None, mode: str = "train", fused_updates: bool = False) -> CapturedStep:
+def captured(
+    model: keras.Model, x: Any, y: Any = None, mode: str = "train", fused_updates: bool = False
+) -> CapturedStep:
     """What is captured of one step of a compiled model."""
     batch = read_batch((x,) if y is None else (x, y))
     function = StepFunction(model, getattr(model, f"{mode}_step"), mode == "predict", None, fused_updates)
