@@ -2,7 +2,8 @@
 # make test   linter, types, generated files, tests, notebook, documentation
 # make docs   the documentation as a site in site/, to be opened without a server; warnings are errors
 #
-# CI runs `make test-long` and `make test-oldest` besides: more combinations and repetitions, and the oldest versions.
+# CI runs `make test-long`, `make test-oldest` and `make test-pythons` besides: more combinations and repetitions, the oldest
+# versions of the dependencies, and a quick part on Python 3.12 and 3.13 where PATH has them.
 # All need Python 3.11 to 3.13 with pip, and make, and put everything else into .venv here. Knobs, with their defaults:
 #   PYTHON=          interpreter for a new .venv (the first of python3, python3.13, python3.12, python3.11 that fits)
 #   VENV=.venv       where to install
@@ -16,12 +17,14 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadfile --durations 10
 OLDEST := .venv-oldest
+PYTHONS := 3.12 3.13
+QUICK := tests/planning tests/seams tests/capture/test_plain_traces.py tests/equality/test_cut.py tests/front/test_promises.py
 METADATA := setup.cfg setup.py pyproject.toml
 
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11,$(shell $(python) -c '$(FITS)' 2>/dev/null && echo $(python))))
 
-.PHONY: help demo test lint types proto-check proto pytest test-long test-oldest docs clean
+.PHONY: help demo test lint types proto-check proto pytest test-long test-oldest test-pythons $(PYTHONS:%=test-python%) docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -56,6 +59,14 @@ test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest -n $(JOBS) -m "oldest and not long" $(PYTEST_ARGS)
 	$(OLDEST)/bin/python examples/train.py
 
+# A quick part of the tests on the other versions of Python, each in a virtual environment of its own, where PATH has them.
+test-pythons: $(PYTHONS:%=test-python%)
+
+$(PYTHONS:%=test-python%): test-python%:
+	@if python$* -c '' 2>/dev/null; then $(MAKE) --no-print-directory .venv-$*/.installed && \
+	echo "python$*: $(QUICK)" && .venv-$*/bin/python -m pytest -n $(JOBS) -q -m "not long" $(QUICK) $(PYTEST_ARGS); \
+	else echo "python$* is not on PATH, or does not start: the tests on it are left out"; fi
+
 docs: $(VENV)/.installed-docs
 	$(PY) -m doctest docs/docstrings.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --clean
@@ -83,5 +94,10 @@ $(OLDEST)/.installed: $(METADATA) tests/constraints-oldest.txt | $(OLDEST)/bin/p
 	$(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/constraints-oldest.txt --editable '.[test]'
 	@touch $@
 
+$(PYTHONS:%=.venv-%/.installed): .venv-%/.installed: $(METADATA)
+	python$* -m venv .venv-$*
+	.venv-$*/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[test]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(PYTHONS:%=.venv-%) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache

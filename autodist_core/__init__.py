@@ -14,6 +14,7 @@ from autodist_core.errors import (
     NodeLostError,
     NotYetError,
     ResourceSpecError,
+    SeamError,
     SessionError,
     StrategyError,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "ResourceSpec",
     "ResourceSpecError",
     "SSHGroup",
+    "SeamError",
     "SessionError",
     "Strategy",
     "StrategyBuilder",

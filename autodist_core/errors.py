@@ -9,6 +9,7 @@ The tree (beside each stands the built-in class that it also is, so that ``excep
     ├── NotYetError         NotImplementedError   valid, but this version does not run it
     ├── KernelError         RuntimeError          a kernel left the graph in a state that its check refuses
     ├── LaunchError         ConnectionError       a node cannot take part: not reached, not logged in to, not fit
+    ├── SeamError           RuntimeError          the installed Keras or TensorFlow is not what this package builds on
     └── SessionError        RuntimeError          training was stopped by something outside the graph
         └── NodeLostError   ConnectionError       a node was lost in the middle of a run
 
@@ -28,6 +29,7 @@ __all__ = [
     "NodeLostError",
     "NotYetError",
     "ResourceSpecError",
+    "SeamError",
     "SessionError",
     "StrategyError",
     "did_you_mean",
@@ -73,6 +75,26 @@ class NotYetError(AutodistError, NotImplementedError):
 
 class KernelError(AutodistError, RuntimeError):
     """A kernel's own check refuses what the kernel produced."""
+
+
+class SeamError(AutodistError, RuntimeError):
+    """The installed Keras or TensorFlow lacks a name, or a behaviour, on which this package builds.
+
+    ``problems`` holds every one that was found.
+
+    >>> print(SeamError("Keras 3.16.0 has no A.b, on which c rests"))
+    Keras 3.16.0 has no A.b, on which c rests. Install a supported version, or an autodist-keras that supports this one.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        self.problems: tuple[str, ...] = problems
+        advice = "Install a supported version, or an autodist-keras that supports this one."
+        if len(problems) == 1:
+            text = f"{problems[0]}. {advice}"
+        else:
+            found = "".join(f"\n  - {line}" for line in problems)
+            text = f"{len(problems)} things on which autodist-keras builds are missing:{found}\n{advice}"
+        super().__init__(text)
 
 
 class LaunchError(AutodistError, ConnectionError):

@@ -10,12 +10,13 @@ import tensorflow as tf
 
 from autodist_core.errors import AutodistError, ResourceSpecError
 from autodist_core.resource_spec import ResourceSpec
+from autodist_keras import seams
 
 _log = logging.getLogger("autodist")
 
 
 def keras_model(model: Any) -> Any:
-    """The model, if it is one that can be distributed."""
+    """The model, if it is one that can be distributed, by a Keras and a TensorFlow on which this package builds."""
     if keras.backend.backend() != "tensorflow":
         raise AutodistError(
             f"Keras runs on the {keras.backend.backend()!r} backend; distribution needs TensorFlow. "
@@ -26,6 +27,7 @@ def keras_model(model: Any) -> Any:
             "DistributedModel(model): expected a keras.Model. "
             f"Received: {type(model).__module__}.{type(model).__name__}.{_instead_of(model)}"
         )
+    seams.check()
     return model
 
 
@@ -78,6 +80,7 @@ def optimizer(model: Any) -> None:
 
 def batched(model: Any, replicas: int) -> None:
     """Raise if a model takes batches of one size only, which cannot be split over several replicas."""
+    # Public: models of layers have inputs, others none.
     for tensor in (getattr(model, "inputs", None) or ()) if replicas > 1 else ():
         if tensor.shape and tensor.shape[0] is not None:
             raise ValueError(
@@ -102,8 +105,8 @@ class Identity:
 
 def identity_of_compile(model: Any) -> Identity:
     """The optimizer, losses and metrics that a captured step was made from: as in Keras, `compile` makes it anew."""
-    names = ("optimizer", "_compile_loss", "_compile_metrics", "_loss_tracker")
-    return Identity(*[getattr(model, name, None) for name in names])
+    optimizer = model.optimizer if model.compiled else None
+    return Identity(optimizer, model._compile_loss, model._compile_metrics, model._loss_tracker)
 
 
 def say_what_is_not_done(model: Any, spec: ResourceSpec) -> None:

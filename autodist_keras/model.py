@@ -108,37 +108,37 @@ class DistributedModel:
     @_shown_as_keras
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `fit`, over all replicas."""
-        with self._driver.running():
+        with self._driver.running("fit"):
             return self._keras("fit", *args, **kwargs)
 
     @_shown_as_keras
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `evaluate`, over all replicas."""
-        with self._driver.running():
+        with self._driver.running("evaluate"):
             return self._keras("evaluate", *args, **kwargs)
 
     @_shown_as_keras
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `predict`, over all replicas; results in the order of the data."""
-        with self._driver.running():
+        with self._driver.running("predict"):
             return self._keras("predict", *args, **kwargs)
 
     @_shown_as_keras
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `train_on_batch`; the batch is split over the replicas."""
-        with self._driver.running():
+        with self._driver.running("train_on_batch"):
             return self._keras("train_on_batch", *args, **kwargs)
 
     @_shown_as_keras
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `test_on_batch`; the batch is split over the replicas."""
-        with self._driver.running():
+        with self._driver.running("test_on_batch"):
             return self._keras("test_on_batch", *args, **kwargs)
 
     @_shown_as_keras
     def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Keras's `predict_on_batch`; the batch is split over the replicas."""
-        with self._driver.running():
+        with self._driver.running("predict_on_batch"):
             return self._keras("predict_on_batch", *args, **kwargs)
 
     @_shown_as_keras

@@ -20,8 +20,8 @@ PACKAGES = ("autodist_core", "autodist_keras")
 PUBLIC_NAMES = {
     "autodist_core": """
         AutodistError CaptureError CompiledStrategy DeviceSpec Gradient GraphItem KernelError LaunchError Node
-        NodeLostError NotYetError ResourceSpec ResourceSpecError SSHGroup SessionError Strategy StrategyBuilder
-        StrategyCompiler StrategyError Table Tensor Variable errors plan strategy
+        NodeLostError NotYetError ResourceSpec ResourceSpecError SSHGroup SeamError SessionError Strategy
+        StrategyBuilder StrategyCompiler StrategyError Table Tensor Variable errors plan strategy
     """,
     "autodist_core.strategy": """
         AllReduce BUILDERS PS PSLoadBalancing Parallax PartitionedAR PartitionedPS RandomAxisPartitionAR Strategy

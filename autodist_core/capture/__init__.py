@@ -19,6 +19,7 @@ from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
 from autodist_core.capture.traversal import computed_from, reached_from, sources
 from autodist_core.errors import CaptureError
+from autodist_core.seams import table as seams
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import GraphItem, Table, Tensor, Variable
@@ -31,6 +32,7 @@ _MUTATING_TABLES = {"LookupTableInsertV2", "LookupTableImportV2", "LookupTableRe
 
 def capture(traced: Traced) -> GraphItem:
     """Make the GraphItem of a traced step, or raise a CaptureError that says everything that is in the way."""
+    seams.check()
     operations = traced.graph.get_operations()
     marks = {
         operation.name: occurrence

@@ -11,7 +11,7 @@ from autodist_core.capture.linearity import Linearity, require_linear_through_va
 from autodist_core.capture.refuse.mixed_weights import require_one_weight
 from autodist_core.capture.refuse.second_use import require_no_second_use
 from autodist_core.capture.sparse_rows import rows_of
-from autodist_core.capture.tape import Tape
+from autodist_core.capture.tape import Tape, require_recognised
 from autodist_core.capture.traced import Marked, Traced, name_of
 from autodist_core.capture.traversal import reached_from
 from autodist_core.errors import CaptureError
@@ -75,6 +75,7 @@ def _applies(traced: Traced, marks: Mapping[str, int]) -> list[_Apply]:
     """Every `apply` of a step; a CaptureError says what in it replicas could not do as one device does."""
     tape = Tape()
     linearity = Linearity(tape)
+    require_recognised(traced, tape)
     require_one_weight(traced, tape, marks)
     require_no_second_use(traced, tape, marks)
     require_linear_through_variables(traced, tape, marks)

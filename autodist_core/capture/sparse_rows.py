@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.tape import draws
+from autodist_core.capture.tape import draws, graph_named
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import ALIKE, EACH, UNIQUE
 
@@ -65,11 +65,10 @@ def _before(place: _Place) -> _Place | None:
         # How Keras's `take`, and so its Embedding, counts negative indices from the end.
         return operation.inputs[2], calls
     if operation.type in _CALLS:
-        # TensorFlow has no public way from a function's name to the graph that was traced.
-        graph = operation.graph._get_function(operation.get_attr("f").name).graph
+        graph = graph_named(operation.graph, operation.get_attr("f").name)
         return graph.outputs[tensor.value_index], (*calls, operation)
     if operation.type == "Placeholder" and calls:
-        names = [handed.name for handed in calls[-1].graph._get_function(calls[-1].get_attr("f").name).graph.inputs]
+        names = [handed.name for handed in graph_named(calls[-1].graph, calls[-1].get_attr("f").name).inputs]
         return calls[-1].inputs[names.index(tensor.name)], calls[:-1]
     return None
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import sources
+from autodist_core.seams.table import GRADIENT_TAPE, GRADIENTS_HELPER, GRAPH_IS_FOUND, TAPE_IS_SEEN
 from autodist_core.step.draws import may_draw
 
 # The functions of TensorFlow that compute gradients, and their files.
-_COMPUTING_GRADIENTS = {"imperative_grad": "imperative_grad.py", "_GradientsHelper": "gradients_util.py"}
+_COMPUTING_GRADIENTS = {
+    seam.name: f"{seam.owner.rpartition('.')[2]}.py" for seam in (GRADIENT_TAPE, GRADIENTS_HELPER)
+}
 # Operations that run other graphs, and the attributes that name these.
 _RUNNING = {"PartitionedCall": ("f",), "StatefulPartitionedCall": ("f",),
             "While": ("body", "cond"), "StatelessWhile": ("body", "cond"),
@@ -76,5 +80,26 @@ def graphs_of(operation: Any) -> list[Any]:
     """The graphs that an operation runs, as they were traced."""
     found = [operation.get_attr(attribute) for attribute in _RUNNING.get(operation.type, ())]
     names = [function.name for each in found for function in (each if isinstance(each, list) else [each])]
-    # TensorFlow has no public way from a function's name to the graph that remembers where it was traced.
-    return [operation.graph._get_function(name).graph for name in names]
+    return [graph_named(operation.graph, name) for name in names]
+
+
+def graph_named(graph: Any, name: str) -> Any:
+    """The graph of a function that a graph calls, as it was traced: with what it remembers of where it was created."""
+    function = graph._get_function(name)
+    if function is None:
+        raise GRAPH_IS_FOUND.error(f"{name!r} is not found")
+    return function.graph
+
+
+def require_recognised(traced: Traced, tape: Tape) -> None:
+    """Raise a SeamError if a tape differentiated a weighted loss and what it made is not recognised as a tape's.
+
+    The loss is weighted by an operation that is created while the tape computes gradients.
+    """
+    unseen = [tensor.op.name for tensor in traced.weighting if not tape.made(tensor.op)]
+    if unseen:
+        raise TAPE_IS_SEEN.error(f"{unseen[0]!r} was created while gradients were computed, and does not say so")
+    if traced.weighting and traced.gradients and not any(tape.reaches(each.values.op) for each in traced.gradients):
+        raise TAPE_IS_SEEN.error(
+            "the loss was differentiated, and none of the gradients that an optimizer gets comes from that"
+        )

@@ -16,7 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
-from tensorflow.python.framework import op_def_registry
+
+from autodist_core.seams.table import OP_DEF
 
 # Operations that read the state of a generator directly and draw from it.
 _OF_A_GENERATOR = {
@@ -94,13 +95,13 @@ def seed_type(node: node_def_pb2.NodeDef) -> tf.DType:
     >>> seed_type(node_def_pb2.NodeDef(op="StatelessRandomUniformV2"))
     tf.uint64
     """
-    argument = op_def_registry.get(node.op).input_arg[seed_input(node.op)]
+    argument = OP_DEF.get()(node.op).input_arg[seed_input(node.op)]
     return tf.as_dtype(node.attr[argument.type_attr].type if argument.type_attr else argument.type)
 
 
 @cache
 def _stream(op: str) -> Stream | None:
-    definition, names = op_def_registry.get(op), set(_inputs(op))
+    definition, names = OP_DEF.get()(op), set(_inputs(op))
     if op in _OF_A_GENERATOR or names >= {"seed", "seed2"}:
         return Stream.FIXED
     if op in _OF_SEEDS or definition is None:
@@ -115,13 +116,13 @@ def _stream(op: str) -> Stream | None:
 
 @cache
 def _inputs(op: str) -> tuple[str, ...]:
-    definition = op_def_registry.get(op)
+    definition = OP_DEF.get()(op)
     return () if definition is None else tuple(argument.name for argument in definition.input_arg)
 
 
 @cache
 def _function_attributes(op: str) -> tuple[str, ...]:
-    definition = op_def_registry.get(op)
+    definition = OP_DEF.get()(op)
     found = () if definition is None else definition.attr
     return tuple(attribute.name for attribute in found if attribute.type in ("func", "list(func)"))
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, node_def_pb2, tensor_pb2
-from tensorflow.python.framework import op_def_registry
 
 from autodist_core.errors import KernelError
+from autodist_core.seams.table import OP_DEF
 from autodist_core.step.naming import BRANCH, ORDER, UPDATE, node_of, split, tensor
 
 _OURS = (ORDER, UPDATE, BRANCH)
@@ -220,7 +220,7 @@ class Editor:
             def add(op: str, label: str, inputs: Sequence[str] = (), **attrs: Any) -> str:
                 node = _node(op, label, inputs, "", attrs)
                 copy.node_def.append(node)
-                return f"{label}:{op_def_registry.get(op).output_arg[0].name}:0"
+                return f"{label}:{OP_DEF.get()(op).output_arg[0].name}:0"
 
             for node in list(copy.node_def):
                 change(NodeEdit(node, add))

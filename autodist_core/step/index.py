@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
-from tensorflow.python.framework import op_def_registry
 
 from autodist_core.errors import CaptureError
+from autodist_core.seams.table import OP_DEF
 from autodist_core.step import naming
 from autodist_core.step.draws import Draw, Draws
 from autodist_core.step.graph_item import GraphItem
@@ -225,7 +225,7 @@ def output_type(captured: StepIndex, name: str) -> tf.DType:
     node_name, output = naming.split(name)
     node = captured.nodes[node_name]
     position = 0
-    for argument in op_def_registry.get(node.op).output_arg:
+    for argument in OP_DEF.get()(node.op).output_arg:
         if argument.type_list_attr:
             types = list(node.attr[argument.type_list_attr].list.type)
         else:

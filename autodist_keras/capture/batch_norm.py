@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core.capture import computed_from
+from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
 
 
@@ -23,17 +24,35 @@ def synchronized(model: Any, trace: Any) -> Iterator[None]:
     with ExitStack() as hooks:
         for layer in model._flatten_layers():
             if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
-                hooks.enter_context(hook(layer, "_moments", _statistics(layer, trace)))
+                asked: list[bool] = []
+                hooks.enter_context(hook(layer, "_moments", _statistics(layer, trace, asked)))
+                if type(layer).call is keras.layers.BatchNormalization.call:
+                    hooks.enter_context(hook(layer, "call", _asking(layer, asked)))
         yield
 
 
-def _statistics(layer: Any, trace: Any) -> Any:
+def _asking(layer: Any, asked: list[bool]) -> Any:
+    """The layer's own `call`, which raises a SeamError if it normalizes in training by other statistics than ours."""
+    call = layer.call
+
+    def called(inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        asked.clear()
+        outputs = call(inputs, training=training, mask=mask)
+        if training and layer.trainable and not asked:
+            raise seams.NORM_ASKS.error(f"layer {layer.name!r} did without it")
+        return outputs
+
+    return called
+
+
+def _statistics(layer: Any, trace: Any, asked: list[bool]) -> Any:
     axes = layer._reduction_axes
 
     def added_up(values: Any) -> Any:
         return _sum_over_replicas(tf.reduce_sum(values, axis=axes, keepdims=True), trace)
 
     def statistics(inputs: Any, mask: Any) -> Any:
+        asked.append(True)
         if mask is not None:
             return of_the_kept(inputs, mask)
         dtype = inputs.dtype

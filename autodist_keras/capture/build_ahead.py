@@ -38,7 +38,7 @@ def build_ahead(model: Any, step: Callable[[Any], Any], data: Any, specs: Sequen
 
 
 def _build_optimizer(model: Any) -> None:
-    optimizer = getattr(model, "optimizer", None)
+    optimizer = model.optimizer
     if optimizer is None or type(optimizer) not in _ONLY_MAKE_VARIABLES or optimizer.built:
         return
     with keras.name_scope(optimizer.name, caller=optimizer):
@@ -55,7 +55,7 @@ def _build_loss_and_metrics(model: Any, data: Any, specs: Sequence[tf.TensorSpec
     symbolic = keras.tree.map_structure(lambda leaf: None if leaf is None else _symbolic(next(remaining)), data)
     _, target, _ = keras.utils.unpack_x_y_sample_weight(symbolic)
     # A Sequential model has none inside where Keras could not tell the shapes.
-    functional = getattr(model, "_functional", model)
+    functional = model._functional if isinstance(model, keras.Sequential) else model
     output = None if functional is None else functional.output
     if not isinstance(target, keras.KerasTensor) or not isinstance(output, keras.KerasTensor):
         return

@@ -7,14 +7,18 @@ Keras's own. A gradient that arrives as rows is Keras's own too: these kernels t
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from autodist_keras.capture.hooks import hook
+from autodist_keras.seams import FORMULAS
 
 _Update = Callable[[Any, Any, Any, Any], None]
 
@@ -36,6 +40,7 @@ def fused(optimizer: Any) -> Iterator[None]:
         for each in _with_inner(optimizer):
             found = _find(each)
             if found is not None:
+                _require_same_formula(each)
                 hooks.enter_context(_hooked(each, found[1]))
         yield
 
@@ -66,13 +71,52 @@ def _hooked(optimizer: Any, apply: _Update) -> Iterator[None]:
 def _find(optimizer: Any) -> tuple[str, _Update] | None:
     """Nothing for a subclass that has an update, or a way of writing variables, of its own."""
     kind = type(optimizer)
-    stock = next((base for base in _KERNELS if getattr(kind, "update_step", None) is base.update_step), None)
+    stock = next((base for base in _KERNELS if kind.update_step is base.update_step), None)
     writers = ("assign", "assign_add", "assign_sub")
     if stock is None or any(getattr(kind, name) is not getattr(stock, name) for name in writers):
         return None
     if not {"update_step", *writers}.isdisjoint(vars(optimizer)):
         return None
     return _KERNELS[stock](optimizer)
+
+
+_TRIAL = ([1e-3, -2e-3, 0.5], [3e-3, 1e-3, 0.0])
+"""Gradients of two updates; small ones show where an epsilon stands."""
+
+
+def _require_same_formula(optimizer: Any) -> None:
+    """Raise a SeamError if an optimizer's own update gives other numbers than the kernel in its place."""
+    stock = next(base for base in _KERNELS if type(optimizer).update_step is base.update_step)
+    # Not by get_config, which reads the learning rate of a model that trains. Accumulation stands around an update.
+    others = {"self", "learning_rate", "name", "kwargs", "gradient_accumulation_steps"}
+    names = set(inspect.signature(stock.__init__).parameters) - others
+    difference = _difference(stock, tuple((name, getattr(optimizer, name)) for name in sorted(names)))
+    if difference > 1e-9:
+        raise FORMULAS.error(f"two updates of {stock.__name__} differ by {difference:.1e} of the largest entry")
+
+
+@cache
+def _difference(stock: Any, settings: tuple[tuple[str, Any], ...]) -> float:
+    """The largest relative difference between two updates by an optimizer's formula and by its kernel."""
+
+    def updated(in_kernel: bool) -> list[Any]:
+        optimizer = stock(learning_rate=0.1, name="trial", **dict(settings))
+        variable = keras.Variable([1.0, -2.0, 0.5], dtype="float64", name="trial")
+        optimizer.build([variable])
+        found = _find(optimizer)
+        for values in _TRIAL:
+            gradient, rate = tf.constant(values, tf.float64), tf.constant(0.1, tf.float64)
+            # As Keras calls it, with the TensorFlow variable.
+            if in_kernel and found is not None:
+                found[1](optimizer, variable.value, gradient, rate)
+            else:
+                optimizer.update_step(gradient, variable.value, rate)
+            optimizer.iterations.assign_add(1)
+        return [each.numpy() for each in (variable, *optimizer.variables)]
+
+    with tf.init_scope():
+        both = zip(updated(False), updated(True), strict=True)
+        return max(float(np.max(np.abs(a - b)) / (np.max(np.abs(a)) or 1.0)) for a, b in both)
 
 
 def _slot(optimizer: Any, slots: list[Any], variable: Any) -> Any:

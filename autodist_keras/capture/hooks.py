@@ -2,25 +2,62 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from autodist_core.errors import SeamError
+
 
 @contextmanager
 def hook(instance: Any, name: str, replacement: Any) -> Iterator[None]:
-    """Give one instance another attribute for a while, past whatever tracking its class does."""
+    """Give one instance another attribute for a while, past whatever tracking its class does.
+
+    A name that the instance does not have is an error: nobody would ever use what is put there.
+
+    >>> class Loss:
+    ...     def call(self):
+    ...         return 1
+    >>> loss = Loss()
+    >>> with hook(loss, "call", lambda: 2):
+    ...     loss.call()
+    2
+    >>> loss.call()
+    1
+    >>> with hook(loss, "compute", lambda: 2):
+    ...     pass
+    Traceback (most recent call last):
+    autodist_core.errors.SeamError: a Loss has no attribute 'compute' that a hook could replace. ...
+    """
     attributes = vars(instance)
-    missing = object()
-    before = attributes.get(name, missing)
-    attributes[name] = replacement
+    of_class = inspect.getattr_static(type(instance), name, None)  # most attributes of instances have no counterpart
+    if (of_class is None and name not in attributes) or inspect.isdatadescriptor(of_class):
+        raise SeamError(f"a {type(instance).__name__} has no attribute {name!r} that a hook could replace")
+    with put_back(instance, name):
+        attributes[name] = replacement
+        yield
+
+
+@contextmanager
+def put_back(instance: Any, *names: str) -> Iterator[None]:
+    """Give an instance back some of its attributes afterwards, and take away those that it did not have.
+
+    >>> class Model: pass
+    >>> model = Model()
+    >>> with put_back(model, "history"):
+    ...     model.history = [0.5]
+    >>> vars(model)
+    {}
+    """
+    attributes = vars(instance)
+    before = {name: attributes[name] for name in names if name in attributes}
     try:
         yield
     finally:
-        if before is missing:
+        for name in names:
             attributes.pop(name, None)
-        else:
-            attributes[name] = before
+        attributes.update(before)
 
 
 @contextmanager

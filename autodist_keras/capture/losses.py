@@ -21,6 +21,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core.capture import reached_from, sources
+from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
 
 _UNREDUCED = ("none", None)
@@ -58,6 +59,13 @@ def weighted(loss: Any, trace: Any) -> Any:
     return counted(loss)
 
 
+def require_asked(model: Any, step: Any, trace: Any) -> None:
+    """Raise a SeamError if Keras's own step did not ask the compiled losses through which it is corrected."""
+    own_step = getattr(step, "__func__", None) in (keras.Model.train_step, keras.Model.test_step)
+    if own_step and not said_of_own(model) and trace.expects_losses and not trace.asked_losses:
+        raise seams.LOSSES_ARE_ASKED.error("a step computed its loss without them")
+
+
 def said_of_own(model: Any) -> tuple[str, ...]:
     """What the plan says where a model has a training step or a loss of its own."""
     names = ("train_step", "compute_loss")
@@ -73,9 +81,10 @@ def said_of(model: Any, trace: Any) -> tuple[str, ...]:
 @contextmanager
 def corrected(model: Any, trace: Any) -> Iterator[None]:
     """Correct the compiled losses, means of batch values and per-example `add_loss` terms of a model."""
-    compile_loss = getattr(model, "_compile_loss", None)
+    compile_loss = model._compile_loss
     with ExitStack() as hooks:
         if compile_loss is not None and compile_loss.built:
+            trace.expects_losses = bool(compile_loss._flat_losses)
             flat = [entry._replace(loss=_Corrected(entry.loss, trace)) for entry in compile_loss._flat_losses]
             hooks.enter_context(hook(compile_loss, "_flat_losses", flat))
         for metric in _single(model.metrics):
@@ -98,17 +107,21 @@ class _Corrected:
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         seen: dict[str, Any] = {}
-        call, trace = self._loss.call, self._trace
+        call, trace, mask_of = self._loss.call, self._trace, seams.GET_MASK.get()
+        trace.asked_losses = True
 
         def recording_call(y_true: Any, y_pred: Any) -> Any:
             losses = call(y_true, y_pred)
-            seen.update(losses=losses, mask=getattr(losses, "_keras_mask", None))
+            seen.update(losses=losses, mask=mask_of(losses))
             return losses
 
-        mask = getattr(y_pred, "_keras_mask", None)
+        mask = mask_of(y_pred)
         with hook(self._loss, "call", recording_call):
             value = self._loss(y_true, y_pred, sample_weight)
         if "losses" not in seen:
+            if type(self._loss).__call__ is keras.losses.Loss.__call__:
+                raise seams.LOSS_CALLS.error(f"{type(self._loss).__name__} computed a value without it")
+            # A loss with a __call__ of its own, which may have no `call`, is taken as it is.
             return value
         trace.reduced |= value.shape.rank == 0
         one_number = seen["losses"].shape.rank == 0
@@ -204,6 +217,7 @@ def _single(metrics: Iterable[Any]) -> Iterator[Any]:
     """Every metric; the compiled ones stand inside one that holds them."""
     for metric in metrics:
         yield metric
+        # Public, and only what holds other metrics has it: Keras's own holder (a seam), and those of other packages.
         yield from _single(getattr(metric, "metrics", ()))
 
 
@@ -237,8 +251,17 @@ def _of_function(metric: Any, trace: Any) -> Any:
 
     def hooked(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         values = metric._fn(y_true, y_pred, **metric._fn_kwargs)
-        with hook(metric, "_fn", lambda *_, **__: values):
-            return update_state(y_true, y_pred, sample_weight=_weight(values, sample_weight, trace))
+        asked = []
+
+        def computed(*_: Any, **__: Any) -> Any:
+            asked.append(True)
+            return values
+
+        with hook(metric, "_fn", computed):
+            updated = update_state(y_true, y_pred, sample_weight=_weight(values, sample_weight, trace))
+        if not asked:
+            raise seams.METRIC_CALLS.error(f"the update of {type(metric).__name__} {metric.name!r} did without it")
+        return updated
 
     return hooked
 

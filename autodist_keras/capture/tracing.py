@@ -14,14 +14,15 @@ from typing import Any, NoReturn
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
 from autodist_core.capture import Marked, Source, Traced, capture
 from autodist_core.errors import CaptureError
 from autodist_core.kernel import Joining, joining
+from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAMED
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex, output_type
 from autodist_core.step.naming import node_of
+from autodist_keras import seams
 from autodist_keras.capture import batch_norm, custom_gradients, losses
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.fused_updates import fused
@@ -53,6 +54,9 @@ class Trace:
     """Whether a compiled loss was asked for a number: what Keras reduces is corrected."""
     remarks: list[str] = field(default_factory=list)
     """What the plan says of the losses that were met."""
+    expects_losses: bool = False
+    asked_losses: bool = False
+    """Whether there are compiled losses to correct, and whether the step asked any."""
     inside: int = 0
     refusal: CaptureError | None = None
 
@@ -77,7 +81,7 @@ class Trace:
     def _require_no_function(self) -> None:
         """Raise within a tf.function that the step calls: it would keep what was made for this trace alone."""
         graph = tf.compat.v1.get_default_graph()
-        while isinstance(graph, ControlFlowFuncGraph):
+        while isinstance(graph, CONTROL_FLOW_GRAPH.get()):
             graph = graph.outer_graph
         if graph is not self.graph:
             self._refuse(
@@ -124,6 +128,7 @@ def trace_step(
     if not trace.complete:
         # What was built while tracing was built by Keras's own rules, and without hooks.
         function, trace = _trace(model, step, data, specs, fused_updates)
+    _require_used(model, step, trace)
     graph = function.graph
     variables = ModelVariables(model, optimizers_of(model), graph.variables)
     flat = keras.tree.flatten(trace.result)
@@ -172,6 +177,18 @@ def _said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:
             yield _UNKNOWN_RESULT.format(name, how)
 
 
+def _require_used(model: Any, step: Callable[[Any], Any], trace: Trace) -> None:
+    """Raise a SeamError if Keras's own training step did without what our hooks replace."""
+    losses.require_asked(model, step, trace)
+    # A step that a person wrote may be a plain function, and may do without an optimizer.
+    if getattr(step, "__func__", None) is not keras.Model.train_step or not model.trainable_weights:
+        return
+    if not trace.updates:
+        raise seams.STEP_APPLIES.error("it updated its weights without")
+    if not trace.weighting:
+        raise seams.STEP_SCALES.error("it computed gradients of a loss that did not go there")
+
+
 def _require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) -> None:
     """Refuse a step that trains a variable otherwise than through an optimizer of the model.
 
@@ -214,15 +231,17 @@ def _trace(
     named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(specs)]
     signature = [*named, tf.TensorSpec((), tf.float64, "examples"), tf.TensorSpec((), tf.float64, "total")]
     try:
-        return tf.function(function, autograph=False).get_concrete_function(*signature), passes[-1]
+        traced = tf.function(function, autograph=False).get_concrete_function(*signature)
     except Exception:
         for trace in passes[-1:]:
             if trace.refusal is not None:
                 raise trace.refusal from None
         raise
     finally:
-        for trace in passes:
-            custom_gradients.forget(trace.graph)
+        forgotten = [custom_gradients.forget(trace.graph) for trace in passes]
+    if passes[-1].weighting and not forgotten[-1]:
+        raise CUSTOM_GRADIENT_IS_NAMED.error("a step has none, although its loss was given one")
+    return traced, passes[-1]
 
 
 @contextmanager
@@ -245,8 +264,7 @@ def _as_tensor(value: Any) -> Any:
 
 
 def _is_built(model: Any) -> bool:
-    parts = [model, model.optimizer if hasattr(model, "optimizer") else None]
-    parts += [getattr(model, "_compile_loss", None), getattr(model, "_compile_metrics", None)]
+    parts = [model, model.optimizer if model.compiled else None, model._compile_loss, model._compile_metrics]
     return all(part is None or part.built for part in parts)
 
 

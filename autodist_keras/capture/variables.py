@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import Variable
+from autodist_keras.seams import ADDED_UP
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class ModelVariables:
         self._names: dict[int, str] = {}
         entries: list[Entry] = []
         taken: set[str] = set()
+        for metric in model.metrics:
+            _require_added_up(metric)
         metrics = {id(v): v for metric in model.metrics for v in metric.variables}
         metrics |= {id(v): v for v in model.metrics_variables}
         groups = [
@@ -63,7 +66,7 @@ class ModelVariables:
             return self._names[id(_below(variable))]
         except KeyError:
             raise CaptureError(
-                f"an optimizer is given variable {getattr(variable, 'path', variable.name)!r}, which is not a variable "
+                f"an optimizer is given variable {_title(variable)!r}, which is not a variable "
                 "of the model. Make it an attribute of the model or of one of its layers."
             ) from None
 
@@ -76,8 +79,13 @@ def _below(variable: Any) -> Any:
 
 
 def _path(model: Any, variable: Any) -> str:
-    path: str = getattr(variable, "path", None) or variable.name.partition(":")[0]
+    path: str = variable.path if isinstance(variable, keras.Variable) else variable.name.partition(":")[0]
     return path.removeprefix(f"{model.name}/")
+
+
+def _title(variable: Any) -> str:
+    title: str = variable.path if isinstance(variable, keras.Variable) else variable.name
+    return title
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -89,6 +97,15 @@ def _free(name: str, taken: set[str]) -> str:
     return candidate
 
 
+def _require_added_up(metric: Any) -> None:
+    """Raise a SeamError if Keras's own sum or mean does not ask for its variables to be added up over replicas."""
+    own = [metric.total] if type(metric) is keras.metrics.Sum else []
+    own += [metric.total, metric.count] if type(metric) is keras.metrics.Mean else []
+    for variable in own:
+        if variable.aggregation != "sum":
+            raise ADDED_UP.error(f"{variable.path!r} has aggregation {variable.aggregation!r}")
+
+
 def _spec(name: str, variable: Any, kind: str) -> Variable:
     below = _below(variable)
     if below is None or not below.shape.is_fully_defined():
@@ -96,7 +113,7 @@ def _spec(name: str, variable: Any, kind: str) -> Variable:
     # The states of keras.random.SeedGenerator and of tf.random.Generator.
     if name.rpartition("/")[2].startswith(("seed_generator_state", "StateVar")):
         kind = "seed"
-    aggregation = getattr(variable, "aggregation", "none")
+    aggregation = variable.aggregation
     if not isinstance(aggregation, str):
         aggregation = aggregation.name.lower()
     return Variable(
@@ -108,7 +125,7 @@ def _spec(name: str, variable: Any, kind: str) -> Variable:
 def is_sparse_layer_variable(model: Any, variable: Any) -> bool:
     """Whether a variable is the table of an Embedding layer, whose gradient arrives as rows."""
     return any(
-        isinstance(layer, keras.layers.Embedding) and variable is getattr(layer, "_embeddings", None)
+        isinstance(layer, keras.layers.Embedding) and layer.built and variable is layer.embeddings
         for layer in model._flatten_layers()
     )
 

@@ -47,7 +47,7 @@ def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = No
         finally:
             _restore(entries, start)
     try:
-        with driver.running():
+        with driver.running("fit"):
             _train(model, model.make_train_function, batches)
         together = _values(entries)
     finally:

@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from autodist_keras import checks
-from autodist_keras.capture.hooks import hook
+from autodist_keras.capture.hooks import hook, put_back
 from autodist_keras.training.exclusive import claimed
 from autodist_keras.training.step_functions import feed_of
 
@@ -95,8 +95,7 @@ def _collected(model: Any, owner: Any, x: Any, given: dict[str, Any], count: int
         ending.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "Your input ran out of data")
         warnings.filterwarnings("ignore", "Limiting epochs to")
-        for name in ("train_function", "history"):
-            ending.enter_context(hook(model, name, vars(model).get(name)))
+        ending.enter_context(put_back(model, "train_function", "history"))
         ending.enter_context(hook(model, "stop_training", False))
         ending.enter_context(hook(model, "make_train_function", make))
         ending.enter_context(hook(model, "reset_metrics", lambda: None))

@@ -11,6 +11,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import keras
+
 from autodist_core.cluster.chief import Fleet
 from autodist_core.cluster.on_node.standby import become_agent_unless_chief
 from autodist_core.errors import NodeLostError, SessionError
@@ -22,6 +24,7 @@ from autodist_core.strategy.compiler import CompiledStrategy
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.tracing import CapturedStep
+from autodist_keras.seams import LOOP_ASKS
 from autodist_keras.settings import Settings
 from autodist_keras.training.compressor_state import CompressorState
 from autodist_keras.training.exclusive import claimed, in_own_thread, is_claimed
@@ -58,6 +61,8 @@ class Driver:
         self._running = Running()
         self._compiled_as: checks.Identity | None = None
         self._compressors: CompressorState | None = None
+        self._asked = False
+        """Whether Keras asked for a step function in the call that is under way."""
 
     def change(self, settings: Settings) -> None:
         """Go on with other settings, in a new session, and on new machines where they are about machines."""
@@ -150,12 +155,19 @@ class Driver:
             raise SessionError(f"this DistributedModel is training: {what} afterwards.")
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Keras calls our step functions while this is open; before and after, it is a plain model."""
+    def running(self, loop: str) -> Iterator[None]:
+        """Keras calls our step functions while this is open; before and after, it is a plain model.
+
+        `loop` names the method of Keras's that runs meanwhile. A SeamError says so if it ran without our functions.
+        """
         with claimed(self.model, self) as outermost:
             if outermost:
                 with once(), self._own_functions():
+                    self._asked = False
                     yield
+                    own = loop in vars(self.model) or getattr(type(self.model), loop) is not getattr(keras.Model, loop)
+                    if not self._asked and not own:
+                        raise LOOP_ASKS.error(f"{loop} ran on one device, by Keras alone")
             else:
                 yield
 
@@ -227,6 +239,7 @@ class Driver:
     def _maker(self, mode: str) -> Callable[..., None]:
         def make(force: bool = False) -> None:
             del force
+            self._asked = True
             function = self.functions.get(mode)
             if function is None:
                 if mode == "train":

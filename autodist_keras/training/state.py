@@ -77,7 +77,10 @@ def _watched(base: type) -> type:
         def get_value(self: Any) -> Any:
             for link in vars(self).get(_LINKS, ())[-1:]:
                 link.state.looked_at(link.entry)
-            return vars(self).get("_value")
+            try:
+                return vars(self)["_value"]
+            except KeyError:
+                raise AttributeError("_value") from None
 
         def set_value(self: Any, value: Any) -> None:
             vars(self)["_value"] = value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -16,6 +16,7 @@ from autodist_core.errors import CaptureError
 from autodist_core.runtime import SessionStep
 from autodist_core.step.graph_item import GraphItem
 from autodist_keras.capture.tracing import CapturedStep, trace_step
+from autodist_keras.seams import LOOP_ITERATES
 from autodist_keras.training.state import State, own_trace
 
 _log = logging.getLogger("autodist")
@@ -131,6 +132,7 @@ class StepFunction:
 
     def without_data(self, iterator: Any) -> None:
         """Trace the step as Keras does before it finds that there is no batch: so that metrics are there to ask."""
+        # Public: what tf.data makes says what its batches are, and a generator does not.
         specs = keras.tree.flatten(getattr(iterator, "element_spec", None))
         if self._known or not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in specs):
             return
@@ -196,6 +198,7 @@ def feed_of(iterator: Any) -> Feed:
     if not isinstance(iterator, tf.data.Iterator):
         return Feed(iterator, partial(next, iterator))
     fetch = partial(_get_next(tf.type_spec_from_value(iterator)), *_tensors(iterator))
+    # Public: the specs of tensors have shapes, and those of a missing part have none.
     shapes = [getattr(spec, "shape", tf.TensorShape([])) for spec in keras.tree.flatten(iterator.element_spec)]
     return Feed(iterator, fetch, all(shape.rank == 0 or (shape.rank and shape[0]) for shape in shapes))
 
@@ -220,6 +223,8 @@ def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
     def run(iterator: Any) -> Any:
         nonlocal feed
         if feed.iterator is not iterator:
+            if not isinstance(iterator, Iterator):
+                raise LOOP_ITERATES.error(f"it was a {type(iterator).__name__}")
             feed = feed_of(iterator)
         outputs, ran = None, False
         for _ in range(model.steps_per_execution):

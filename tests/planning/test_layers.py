@@ -11,13 +11,14 @@ ROOT = Path(__file__).parents[2]
 
 # The stages of autodist_core, in the order of the flow.
 STAGES = (
-    "errors", "interrupts", "proto", "resource_spec", "step", "strategy", "plan", "capture", "kernel", "cluster",
-    "runtime", "command_line", "__main__",
+    "errors", "interrupts", "proto", "resource_spec", "seams", "step", "strategy", "plan", "capture", "kernel",
+    "cluster", "runtime", "command_line", "__main__",
 )  # fmt: skip
 PLANNING = STAGES[: STAGES.index("capture")]
 # Within a folder, groups of its files in the order in which they may import each other: a group imports itself and
 # earlier groups. A file that is not named belongs to the last group.
 INSIDE = {
+    "autodist_core.seams": ("seam", "table"),
     "autodist_core.step": ("values", "messages", "graph_item", "naming", "editor", "draws", "index"),
     "autodist_core.strategy": (
         "partition", "synchronizers", "wire", "strategy", "builder", "checker", "compiler", "base", "options",
@@ -26,7 +27,7 @@ INSIDE = {
     "autodist_core.kernel": (
         "analysis", "splitting", "partitioner", "placement", "added_variables", "draft", "kernel", "passes",
     ),
-    "autodist_keras": ("checks", "settings", "capture", "training", "reports"),
+    "autodist_keras": ("seams", "checks", "settings", "capture", "training", "reports"),
 }  # fmt: skip
 # The modules that may import TensorFlow although they stand in a planning stage, and those that read messages.
 EDITING = tuple(f"autodist_core.step.{name}" for name in ("naming", "editor", "draws", "index"))

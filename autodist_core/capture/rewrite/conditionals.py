@@ -18,8 +18,8 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
-from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
+from autodist_core.seams.table import FUNCTION_TO_GRAPH
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.naming import UPDATE
@@ -85,7 +85,7 @@ class _Library:
         """A function, its body and what its tensors are called there."""
         function = next(each for each in self._library.function if each.signature.name == name)
         with self._graph.as_default():
-            return function, *function_def_to_graph_def(function)
+            return function, *FUNCTION_TO_GRAPH.get()(function)
 
 
 @dataclass(frozen=True)

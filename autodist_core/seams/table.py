@@ -1,0 +1,120 @@
+"""The seams into TensorFlow and Python. `autodist_keras.seams` has those into Keras.
+
+Code that uses one of these names imports the seam and calls `get()`, which imports the part of TensorFlow then:
+
+>>> from autodist_core.seams.table import OP_DEF
+>>> OP_DEF.get()("Neg").name
+'Neg'
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from autodist_core.errors import SeamError
+from autodist_core.seams.seam import AT_USE, BEHAVIOUR, STORED, Seam, mention_versions, problems
+
+
+@cache
+def check() -> None:
+    """Raise a SeamError that lists what is missing of TensorFlow; once it has passed, it costs nothing.
+
+    >>> check()
+    """
+    if found := problems(TABLE):
+        raise SeamError(*found)
+    mention_versions("tensorflow")
+
+
+def _draws_have_seeds() -> str:
+    definition = OP_DEF.get()("RandomUniform")
+    attributes = {attribute.name for attribute in definition.attr} if definition is not None else set()
+    if "seed2" in attributes and definition.is_stateful:
+        return ""
+    return "RandomUniform is not a stateful operation with an attribute seed2"
+
+
+_FUNC_GRAPH = "tensorflow.python.framework.func_graph.FuncGraph"
+_GRAPH_LOST = "no step could be captured"
+
+OP_DEF = Seam(
+    "tensorflow.python.framework.op_def_registry", "get", "the ordering of stateful operations",
+    "operations with effects could run twice, or not in their order",
+)
+FUNCTION_TO_GRAPH = Seam(
+    "tensorflow.python.framework.function_def_to_graph", "function_def_to_graph_def",
+    "taking conditionals of the update apart",
+    "gradient accumulation, loss scaling and overwritten averages could not be distributed",
+)
+FUNCTION_OF_GRAPH = Seam(
+    "tensorflow.Graph", "_get_function", "following gradients into nested functions",
+    "gradients that a tf.function or a conditional changes would not be recognised",
+)
+CONTROL_FLOW_GRAPH = Seam(
+    "tensorflow.python.ops.control_flow_v2_func_graphs", "ControlFlowFuncGraph",
+    "telling a conditional from a nested tf.function while losses are corrected",
+    "metrics that are updated in a conditional would be refused",
+)
+GRADIENT_REGISTRY = Seam(
+    "tensorflow.python.framework.ops", "gradient_registry", "releasing the graphs of traced steps",
+    "every capture would keep its graph, and the model's variables, for ever",
+)
+GRADIENT_TAPE = Seam(
+    "tensorflow.python.eager.imperative_grad", "imperative_grad", "recognising gradients",
+    "gradients that a step clips by hand would be clipped on each replica: wrong numbers",
+)
+GRADIENTS_HELPER = Seam(
+    "tensorflow.python.ops.gradients_util", "_GradientsHelper", "recognising gradients",
+    "gradients that tf.gradients computes would be taken for a part of the model: wrong numbers",
+)
+CALLABLE = Seam(
+    "tensorflow.compat.v1.Session", "_make_callable_from_options", "running a step in a session",
+    "no step could run", parameters=("self", "callable_options"),
+)
+_SERVERS = "tensorflow.python.training.server_lib"
+SERVER = Seam(_SERVERS, "Server", "TensorFlow's server on each node", "no node could start")
+CLUSTER_SPEC = Seam(_SERVERS, "ClusterSpec", "TensorFlow's server on each node", "no node could start")
+TAPE_IS_SEEN = Seam(
+    "tensorflow", "what a tape makes remembers the function that computed it", "recognising gradients",
+    "gradients that a step clips by hand would be clipped on each replica: wrong numbers", AT_USE,
+)
+GRAPH_IS_FOUND = Seam(
+    "tensorflow", "the graph of a nested function is found by its name", "following gradients into nested functions",
+    "gradients that a tf.function changes would not be recognised: wrong numbers", AT_USE,
+)
+CUSTOM_GRADIENT_IS_NAMED = Seam(
+    "tensorflow", "a custom gradient is an IdentityN that names it in _gradient_op_type",
+    "releasing the graphs of traced steps", "every capture would keep its graph for ever", AT_USE,
+)
+
+TABLE: tuple[Seam, ...] = (
+    OP_DEF, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, CONTROL_FLOW_GRAPH, GRADIENT_REGISTRY, GRADIENT_TAPE,
+    GRADIENTS_HELPER, CALLABLE, SERVER, CLUSTER_SPEC,
+    Seam(
+        "tensorflow.python.framework.registry.Registry", "_registry", "releasing the graphs of traced steps",
+        "every capture would keep its graph, and the model's variables, for ever", STORED,
+    ),
+    Seam(_FUNC_GRAPH, "captures", "finding the variables and tables of a step", _GRAPH_LOST),
+    Seam(_FUNC_GRAPH, "variables", "finding the variables of a step", _GRAPH_LOST),
+    Seam(_FUNC_GRAPH, "outer_graph", "telling where a loss is computed", "a loss in a conditional would be refused"),
+    Seam(_FUNC_GRAPH, "control_outputs", "running the side effects of a step", _GRAPH_LOST, STORED),
+    Seam(_FUNC_GRAPH, "inputs", "following gradients into nested functions", _GRAPH_LOST, STORED),
+    Seam(_FUNC_GRAPH, "outputs", "following gradients into nested functions", _GRAPH_LOST, STORED),
+    Seam("tensorflow.Operation", "traceback", "recognising gradients", "as imperative_grad"),
+    Seam("tensorflow.Operation", "op_def", "telling stateful operations from others", _GRAPH_LOST),
+    Seam("tensorflow.Operation", "node_def", "reading the attributes of operations", _GRAPH_LOST),
+    Seam(
+        "threading", "_DummyThread", "letting TensorFlow's own threads see a model's state without waiting",
+        "Python within a layer or a data pipeline could wait for the step that runs it, for ever",
+    ),
+    Seam(
+        "tensorflow", "stateful draws have an attribute seed2", "giving each replica random numbers of its own",
+        "replicas would draw the same numbers", BEHAVIOUR, probe=_draws_have_seeds,
+    ),
+    TAPE_IS_SEEN, GRAPH_IS_FOUND, CUSTOM_GRADIENT_IS_NAMED,
+    Seam(
+        "tensorflow", "calls say which variables they only read (_read_only_resource_inputs)",
+        "the ordering of reads and writes",
+        "none are wrong: reads are taken for writes, and a step that calls a tf.function may be refused", AT_USE,
+    ),
+)
