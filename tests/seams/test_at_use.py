@@ -15,6 +15,7 @@ from autodist_keras.capture import custom_gradients, fused_updates
 from autodist_keras.capture.hooks import hook
 from autodist_keras.seams import TABLE, check
 
+pytestmark = pytest.mark.oldest
 X, Y = np.arange(15.0).reshape(5, 3) / 15, np.ones((5, 1))
 
 

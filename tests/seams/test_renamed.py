@@ -14,6 +14,7 @@ from autodist_core.seams.seam import AT_USE, ATTRIBUTE, BEHAVIOUR, STORED, TEXT
 from autodist_keras import DistributedModel
 from autodist_keras import seams as keras_seams
 
+pytestmark = pytest.mark.oldest
 TABLE = (*keras_seams.TABLE, *core_seams.TABLE)
 CHECKED = [seam for seam in TABLE if seam.kind != AT_USE]
 
