@@ -21,7 +21,8 @@ from autodist_core.errors import (
 from autodist_core.resource_spec import DeviceSpec, Node, ResourceSpec, SSHGroup
 from autodist_core.step.graph_item import Gradient, GraphItem, Table, Tensor, Variable
 from autodist_core.strategy.builder import StrategyBuilder
-from autodist_core.strategy.compiler import CompiledStrategy, StrategyCompiler
+from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_core.strategy.strategy import Strategy
 
 __all__ = [

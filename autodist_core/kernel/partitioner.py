@@ -13,7 +13,7 @@ from autodist_core.kernel.splitting.rewrite import SplitRewrite
 from autodist_core.kernel.splitting.separable import Splitting, splitting
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
-from autodist_core.strategy.compiler import VariablePlan
+from autodist_core.strategy.compiled import VariablePlan
 from autodist_core.strategy.partition import PartitionerConfig
 
 __all__ = ["PartitionerConfig", "VariablePartitioner"]

@@ -12,7 +12,7 @@ from autodist_core.plan.html import html_of
 from autodist_core.plan.table import PlanTable, bytes_per_step, notes, plan_table
 from autodist_core.plan.text import text_of
 from autodist_core.step.graph_item import GraphItem
-from autodist_core.strategy.compiler import CompiledStrategy
+from autodist_core.strategy.compiled import CompiledStrategy
 
 __all__ = ["Plan", "PlanTable", "bytes_per_step", "notes", "plan_table", "table"]
 

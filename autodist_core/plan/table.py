@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import prod
 
 from autodist_core.step.graph_item import GraphItem
-from autodist_core.strategy.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan, drifting, is_loose
+from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan, allows_lead
+from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
 from autodist_core.strategy.wire import PLAIN, wire
 
 MEMORY = "memory of all replicas"
@@ -149,16 +150,16 @@ def _notes(strategy: CompiledStrategy) -> Iterator[str]:
     if len(strategy.replicas) == 1:
         yield "single replica: it computes the whole batch, and nothing is combined"
         return
-    apart = drifting(strategy)
-    in_step = [p.variable.name for p in strategy.variables for _, each in p.pieces if not is_loose(each)]
-    if apart and strategy.held:
-        yield f"exact after all: {strategy.held}, so the replicas keep in step"
-    elif apart and apart.staleness is None:
+    lead = strategy.allowed_lead
+    pieces = [(plan.variable.name, synchronizer) for plan in strategy.variables for _, synchronizer in plan.pieces]
+    in_step = [name for name, synchronizer in pieces if not allows_lead(synchronizer)]
+    if lead and strategy.in_step_reason:
+        yield f"exact after all: {strategy.in_step_reason}, so the replicas keep in step"
+    elif lead and lead.steps is None:
         yield "not exact: asynchronous updates (sync=False) use gradients of older weights"
-    elif apart:
-        steps = apart.staleness
-        yield f"not exact: staleness={steps} lets a replica compute on weights up to {steps} steps old"
-    elif any(is_loose(each) for plan in strategy.variables for _, each in plan.pieces):
+    elif lead:
+        yield f"not exact: staleness={lead.steps} lets a replica compute on weights up to {lead.steps} steps old"
+    elif len(in_step) < len(pieces):
         yield f"staleness and sync=False have no effect: {in_step[0]} keeps the replicas in step"
     for name, sent in _sent_by_compressors(strategy.variables).items():
         if sent == {PLAIN}:

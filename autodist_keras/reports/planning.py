@@ -14,7 +14,8 @@ from autodist_core.plan import Plan, notes, table
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
-from autodist_core.strategy.compiler import AllReducePlan, CompiledStrategy
+from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.strategy.synchronizers import AllReducePlan
 from autodist_keras import checks
 from autodist_keras.capture.fused_updates import kernels_of
 from autodist_keras.capture.tracing import optimizers_of

@@ -20,7 +20,7 @@ from autodist_core.interrupts import held, once
 from autodist_core.kernel import Placement, Tasks, inference, place
 from autodist_core.runtime import Condition, DistributedSession, LastingSession, Session
 from autodist_core.step.graph_item import GraphItem
-from autodist_core.strategy.compiler import CompiledStrategy
+from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.tracing import CapturedStep

@@ -7,7 +7,8 @@ from dataclasses import replace
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy import Strategy, StrategyBuilder
-from autodist_core.strategy.compiler import CompiledStrategy, StrategyCompiler
+from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.strategy.compiler import StrategyCompiler
 
 
 class Strategies:

@@ -15,7 +15,7 @@ from autodist_core.kernel.passes.synchronizer import AllReduceSynchronizer
 from autodist_core.plan import bytes_per_step
 from autodist_core.runtime import DistributedSession
 from autodist_core.strategy import AllReduce
-from autodist_core.strategy.compiler import AllReducePlan
+from autodist_core.strategy.synchronizers import AllReducePlan
 from autodist_core.strategy.wire import FACTORS, Wire, wire
 from tests.capture.plain import RATE, descend, gradients_of, trace
 from tests.kernel.graphs import (

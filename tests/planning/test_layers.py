@@ -21,7 +21,8 @@ INSIDE = {
     "autodist_core.seams": ("seam", "table"),
     "autodist_core.step": ("values", "messages", "graph_item", "naming", "editor", "draws", "index"),
     "autodist_core.strategy": (
-        "partition", "synchronizers", "wire", "strategy", "builder", "checker", "compiler", "base", "options",
+        "partition", "synchronizers", "wire", "compiled", "strategy", "builder", "checker", "compiler", "base",
+        "options",
     ),
     "autodist_core.capture": ("traversal", "traced", "tape", "linearity", "refuse", "rewrite"),
     "autodist_core.kernel": (

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from autodist_core import GraphItem, ResourceSpec, Strategy, StrategyCompiler, StrategyError, Variable
 from autodist_core.proto import strategy_pb2, synchronizers_pb2
 from autodist_core.strategy.base import StrategyCompiler as FoundInBase
-from autodist_core.strategy.compiler import AllReducePlan, PSPlan, Shard
+from autodist_core.strategy.compiled import Shard
+from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
 from tests.planning import cases, goldens
 
 Node = strategy_pb2.Strategy.Node

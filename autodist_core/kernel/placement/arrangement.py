@@ -15,7 +15,8 @@ from autodist_core.kernel.partitioner import VariablePartitioner
 from autodist_core.kernel.placement.shared_memory import memories
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
-from autodist_core.strategy.compiler import CompiledStrategy, PSPlan, VariablePlan, drifting
+from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
+from autodist_core.strategy.synchronizers import PSPlan
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Arrangement:
     @property
     def drifts(self) -> bool:
         """Whether replicas do not wait for each other."""
-        return not self.strategy.held and drifting(self.strategy) is not None
+        return not self.strategy.in_step_reason and self.strategy.allowed_lead is not None
 
 
 def arrange(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None = None) -> Arrangement:
@@ -69,8 +70,8 @@ def arrange(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | No
         # What each replica writes in its own way is not one copy.
         found = tuple(range(len(found)))
     partitioner = VariablePartitioner.of(item, _on_servers(strategy))
-    whole = strategy.carried_out(partitioner.whole, "")
-    return Arrangement(whole.carried_out((), _held_in_step(item, whole)), found, partitioner)
+    whole = strategy.for_step(partitioner.whole, "")
+    return Arrangement(whole.for_step((), _held_in_step(item, whole)), found, partitioner)
 
 
 def optimizer_state(captured: StepIndex) -> frozenset[str]:
@@ -98,7 +99,7 @@ def _on_servers(strategy: CompiledStrategy) -> list[VariablePlan]:
 
 def _held_in_step(item: GraphItem, strategy: CompiledStrategy) -> str:
     """Why replicas that the strategy lets drift apart cannot in this step; empty where nothing keeps them."""
-    if drifting(strategy) is None:
+    if strategy.allowed_lead is None:
         return ""
     if len({gradient.occurrence for gradient in item.gradients}) > 1:
         return "the step updates several times, each time on what the last one gave"

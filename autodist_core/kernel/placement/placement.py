@@ -24,7 +24,8 @@ from autodist_core.kernel.placement.arrangement import Arrangement, arrange, opt
 from autodist_core.kernel.placement.devices import Tasks, host_of
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.step.index import StepIndex
-from autodist_core.strategy.compiler import AllReducePlan, CompiledStrategy, PSPlan, VariablePlan, drifting
+from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
+from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
 
 MEMORY = "memory"
 
@@ -239,5 +240,5 @@ def _parts(split: GraphItem) -> dict[str, tuple[Variable, ...]]:
 
 def _loose(arranged: Arrangement) -> Loose | None:
     """How far replicas may drift apart, where nothing in the step or the strategy keeps them together."""
-    apart = drifting(arranged.strategy)
-    return Loose(apart.staleness) if apart and arranged.drifts else None
+    lead = arranged.strategy.allowed_lead
+    return Loose(lead.steps) if lead and arranged.drifts else None

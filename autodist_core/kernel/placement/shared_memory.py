@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from autodist_core.errors import StrategyError
 from autodist_core.resource_spec import DeviceSpec
-from autodist_core.strategy.compiler import AllReducePlan, CompiledStrategy, VariablePlan
+from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
+from autodist_core.strategy.synchronizers import AllReducePlan
 
 
 def memories(strategy: CompiledStrategy, asked: bool | None) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.step.editor import Editor
-from autodist_core.strategy.compiler import Shard, VariablePlan
+from autodist_core.strategy.compiled import Shard, VariablePlan
 
 
 @dataclass(frozen=True)

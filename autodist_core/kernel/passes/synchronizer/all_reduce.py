@@ -25,7 +25,7 @@ from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
-from autodist_core.strategy.compiler import AllReducePlan, Synchronizer
+from autodist_core.strategy.synchronizers import AllReducePlan, Synchronizer
 from autodist_core.strategy.wire import wire
 
 _HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}

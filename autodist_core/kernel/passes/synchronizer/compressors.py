@@ -24,7 +24,8 @@ from autodist_core.kernel.passes.residuals import recall
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient, Variable
 from autodist_core.strategy import wire
-from autodist_core.strategy.compiler import AllReducePlan, Shard
+from autodist_core.strategy.compiled import Shard
+from autodist_core.strategy.synchronizers import AllReducePlan
 from autodist_core.strategy.wire import Wire
 
 Tensors = tuple[str, ...]

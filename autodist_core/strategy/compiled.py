@@ -1,0 +1,215 @@
+"""The compiled strategy: frozen values that say, for each variable, where its gradient is reduced and its update runs.
+
+StrategyCompiler makes a `CompiledStrategy` from a Strategy, a GraphItem and a ResourceSpec. The plan prints it, and the
+kernels build the distributed graph from it. It holds one `VariablePlan` for each trainable variable, and a plan of a
+partitioned variable holds one `Shard` for each shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeGuard
+
+from autodist_core.step.graph_item import Variable
+from autodist_core.strategy.partition import PartitionerConfig, is_prime
+from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan, Synchronizer, split_text
+
+__all__ = ["AllowedLead", "CompiledStrategy", "Shard", "VariablePlan", "allows_lead", "common_synchronizer"]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard of a partitioned variable.
+
+    >>> shard = Shard(index=1, offset=3, size=2, synchronizer=PSPlan(("10.0.0.1:CPU:0",)))
+    >>> print(f"rows {shard.offset} to {shard.offset + shard.size - 1}: {shard.synchronizer}")
+    rows 3 to 4: ps(10.0.0.1:CPU:0)
+    """
+
+    index: int
+    offset: int
+    """The position along the axis at which the shard begins."""
+    size: int
+    """The number of entries of the axis that the shard holds."""
+    synchronizer: Synchronizer
+
+
+@dataclass(frozen=True)
+class VariablePlan:
+    """The plan of one variable.
+
+    For a variable that is not partitioned, ``synchronizer`` says how the variable is synchronized. For a partitioned
+    variable, each shard has a synchronizer of its own. ``synchronizer`` is then their common one with the destinations
+    of all shards, or that of the first shard if the shards differ in more than their destinations.
+
+    >>> table = Variable("table", (5, 4), "float32")
+    >>> a, b = PSPlan(("a:CPU:0",)), PSPlan(("b:CPU:0",))
+    >>> plan = VariablePlan(table, PSPlan(("a:CPU:0", "b:CPU:0")), 0, (Shard(0, 0, 3, a), Shard(1, 3, 2, b)))
+    >>> plan.text, plan.note
+    ('split(axis=0, shards=2) ps(a:CPU:0, b:CPU:0)', 'axis 0 is prime: split in 2 uneven shards')
+    >>> [shape for shape, synchronizer in plan.pieces]
+    [(3, 4), (2, 4)]
+    >>> plan.unpartitioned.text
+    'ps(a:CPU:0)'
+    """
+
+    variable: Variable
+    synchronizer: Synchronizer
+    axis: int | None = None
+    """The axis along which the variable is split; ``None`` for a variable that is not partitioned."""
+    shards: tuple[Shard, ...] = ()
+    remark: str = ""
+    """What the builder noted about this variable."""
+
+    @property
+    def note(self) -> str:
+        """What the builder noted, or else the reason why the shards have unequal sizes."""
+        if self.remark or self.axis is None:
+            return self.remark
+        return _uneven_note(self.axis, self.variable.shape[self.axis], len(self.shards))
+
+    @property
+    def unpartitioned(self) -> VariablePlan:
+        """The plan of the same variable in one piece, which lives where the first shard would live."""
+        synchronizer = self.synchronizer
+        if isinstance(synchronizer, PSPlan):
+            synchronizer = replace(synchronizer, destinations=synchronizer.destinations[:1])
+        return VariablePlan(self.variable, synchronizer, remark=self.remark)
+
+    @property
+    def pieces(self) -> tuple[tuple[tuple[int, ...], Synchronizer], ...]:
+        """Shape and synchronizer of each piece: of every shard, or of the variable if it is not partitioned."""
+        if self.axis is None:
+            return ((self.variable.shape, self.synchronizer),)
+        before, after = self.variable.shape[: self.axis], self.variable.shape[self.axis + 1 :]
+        return tuple(((*before, shard.size, *after), shard.synchronizer) for shard in self.shards)
+
+    @property
+    def text(self) -> str:
+        """The plan as text: the partitioning, if there is one, and then the synchronizers."""
+        if self.axis is None:
+            return str(self.synchronizer)
+        split = split_text(PartitionerConfig.along(self.axis, len(self.shards), len(self.variable.shape)))
+        common = common_synchronizer([shard.synchronizer for shard in self.shards])
+        return f"{split} {common or ' + '.join(str(shard.synchronizer) for shard in self.shards)}"
+
+
+def _uneven_note(axis: int, entries: int, shards: int) -> str:
+    if entries % shards == 0:
+        return ""
+    reason = f"axis {axis} is prime" if is_prime(entries) else f"axis {axis} has {entries} entries"
+    return f"{reason}: split in {shards} uneven shards"
+
+
+def common_synchronizer(synchronizers: Sequence[Synchronizer]) -> Synchronizer | None:
+    """The one synchronizer that equals all given ones except for destinations, with the destinations of all of them.
+
+    The result is ``None`` if the synchronizers differ in anything but their destinations.
+
+    >>> print(common_synchronizer([PSPlan(("a:CPU:0",)), PSPlan(("b:CPU:0",))]))
+    ps(a:CPU:0, b:CPU:0)
+    >>> common_synchronizer([PSPlan(("a:CPU:0",)), AllReducePlan()]) is None
+    True
+    """
+    without_places = [replace(each, destinations=()) if isinstance(each, PSPlan) else each for each in synchronizers]
+    if len(set(without_places)) > 1:
+        return None
+    places = tuple(place for each in synchronizers if isinstance(each, PSPlan) for place in each.destinations)
+    first = synchronizers[0]
+    return replace(first, destinations=places) if isinstance(first, PSPlan) else first
+
+
+@dataclass(frozen=True)
+class AllowedLead:
+    """The number of steps by which a replica may be ahead of the slowest replica; ``None`` for any number.
+
+    >>> AllowedLead(steps=2).steps
+    2
+    """
+
+    steps: int | None
+
+
+def allows_lead(synchronizer: Synchronizer) -> TypeGuard[PSPlan]:
+    """Whether this synchronizer lets a replica be ahead of another one, by staleness or by asynchronous updates.
+
+    >>> allows_lead(PSPlan(("a:CPU:0",), staleness=2)), allows_lead(PSPlan(("a:CPU:0",))), allows_lead(AllReducePlan())
+    (True, False, False)
+    """
+    return isinstance(synchronizer, PSPlan) and (not synchronizer.sync or synchronizer.staleness > 0)
+
+
+@dataclass(frozen=True)
+class CompiledStrategy:
+    """A strategy that was checked: the replicas, and one plan for each trainable variable, in graph order.
+
+    >>> kernel = Variable("dense/kernel", (3, 2), "float32")
+    >>> plan = VariablePlan(kernel, PSPlan(("a:CPU:0",), staleness=2))
+    >>> strategy = CompiledStrategy("3f9c21", ("a:GPU:0", "b:GPU:0"), (plan,))
+    >>> print(strategy)
+    strategy 3f9c21 @ 2 replicas
+      replica a:GPU:0
+      replica b:GPU:0
+      dense/kernel : f32[3,2]  ps(a:CPU:0, staleness=2)
+    >>> strategy.allowed_lead, strategy.compresses
+    (AllowedLead(steps=2), False)
+    """
+
+    id: str
+    replicas: tuple[str, ...]
+    variables: tuple[VariablePlan, ...]
+    remarks: tuple[str, ...] = ()
+    """What the builder noted about the strategy as a whole."""
+    in_step_reason: str = ""
+    """Why the captured step keeps the replicas in step although the strategy allows a lead; empty if it does not."""
+
+    def for_step(self, unpartitioned: Iterable[str], in_step_reason: str) -> CompiledStrategy:
+        """The strategy as one captured step carries it out.
+
+        ``unpartitioned`` names the variables that this step does not allow to be partitioned. ``in_step_reason`` says
+        why the step keeps the replicas in step, and is empty if the step does not.
+
+        >>> strategy = CompiledStrategy("3f9c21", ("a:GPU:0", "b:GPU:0"), ())
+        >>> strategy.for_step([], "the step updates twice").in_step_reason
+        'the step updates twice'
+        """
+        names = frozenset(unpartitioned)
+        plans = (plan.unpartitioned if plan.variable.name in names else plan for plan in self.variables)
+        return replace(self, variables=tuple(plans), in_step_reason=in_step_reason)
+
+    @property
+    def allowed_lead(self) -> AllowedLead | None:
+        """How far a replica may be ahead of the slowest one; ``None`` if one variable keeps all replicas in step.
+
+        The smallest staleness of all synchronous variables counts.
+        """
+        used = [synchronizer for plan in self.variables for _, synchronizer in plan.pieces]
+        leading = [each for each in used if allows_lead(each)]
+        if len(self.replicas) < 2 or not leading or len(leading) < len(used):
+            return None
+        return AllowedLead(min((each.staleness for each in leading if each.sync), default=None))
+
+    @property
+    def compresses(self) -> bool:
+        """Whether several replicas exchange the gradient of at least one variable through a compressor."""
+        used = (synchronizer for plan in self.variables for _, synchronizer in plan.pieces)
+        return len(self.replicas) > 1 and any(
+            isinstance(each, AllReducePlan) and each.compressor != "NoneCompressor" for each in used
+        )
+
+    @property
+    def head(self) -> str:
+        """The first lines of the strategy's text: the id and the replicas."""
+        count = len(self.replicas)
+        lines = [f"strategy {self.id} @ {count} replica{'' if count == 1 else 's'}"]
+        return "\n".join([*lines, *(f"  replica {replica}" for replica in self.replicas)])
+
+    def __str__(self) -> str:
+        names = max((len(plan.variable.name) for plan in self.variables), default=0)
+        types = max((len(plan.variable.type_text) for plan in self.variables), default=0)
+        lines = [
+            f"  {plan.variable.name:{names}} : {plan.variable.type_text:{types}}  {plan.text}"
+            for plan in self.variables
+        ]
+        return "\n".join([self.head, *lines])
