@@ -1,8 +1,9 @@
-"""Strategies: builders decide how each variable of a model is synchronized on given machines.
+"""Strategies: where the gradient of each variable is reduced, and where the update of the variable runs.
 
-A builder takes a GraphItem and a ResourceSpec and returns a Strategy; the compiler, the next stage, checks it. The
-eight builders are small frozen values whose fields are their options. One of your own subclasses
-:class:`~autodist_core.strategy.base.StrategyBuilder`.
+A builder takes a GraphItem and a ResourceSpec, and returns a Strategy. The compiler, the next stage, checks the
+Strategy and freezes it. The eight builders of this package are small frozen values. The fields of a builder are its
+options.
+For a strategy of your own, write a subclass of :class:`~autodist_core.strategy.base.StrategyBuilder`.
 """
 
 from __future__ import annotations
@@ -50,16 +51,23 @@ BUILDERS: Mapping[str, type[StrategyBuilder]] = MappingProxyType(
         "Parallax": Parallax,
     }
 )
-"""The builders by the names that are accepted in their place."""
+"""The builders by name. Wherever a builder is accepted, its name is accepted too."""
 
 
 def default() -> StrategyBuilder:
-    """The builder for whoever names none: all-reduce for dense variables, parameter servers for sparse ones."""
+    """Return the builder that is used when none is named: Parallax with its defaults.
+
+    >>> default()
+    Default()
+    """
     return Default()
 
 
 def resolve(strategy: StrategyBuilder | type[StrategyBuilder] | Strategy | str | None) -> StrategyBuilder:
-    """The builder that a user means: a builder, its class, its name, a finished strategy, or ``None`` for the default.
+    """Return the builder for a user's argument.
+
+    The argument is a builder, the class of a builder, the name of a builder, a finished strategy, or ``None`` for the
+    default builder.
 
     >>> resolve("PS")
     PS(local_proxy_variable=False, sync=True, staleness=0)
@@ -89,7 +97,7 @@ def resolve(strategy: StrategyBuilder | type[StrategyBuilder] | Strategy | str |
 
 @dataclass(frozen=True)
 class _Finished(StrategyBuilder):
-    """The builder that somebody has already run."""
+    """A builder that returns copies of a strategy that exists already."""
 
     strategy: Strategy
 

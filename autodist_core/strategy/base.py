@@ -1,4 +1,7 @@
-"""The three names that a strategy of your own needs: Strategy, StrategyBuilder and StrategyCompiler.
+"""The three classes for a strategy of your own: Strategy, StrategyBuilder and StrategyCompiler.
+
+The modules `strategy`, `builder` and `compiler` define them. Subclass StrategyBuilder, and return a Strategy.
+
 
 >>> from autodist_core.strategy.base import Strategy, StrategyBuilder
 >>> class Nothing(StrategyBuilder):

@@ -1,4 +1,8 @@
-"""Everything that keeps a strategy from being carried out on one model and one cluster, all of it at once."""
+"""The checks of a strategy against one model and one cluster.
+
+A Strategy, a GraphItem and a ResourceSpec come in, and a list of sentences goes out: one for each reason why the
+strategy cannot be carried out. The compiler raises all of them at once.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ Node = strategy_pb2.Strategy.Node
 
 
 def variable_name(written: str) -> str:
-    """The name of a variable as the graph has it: TensorFlow's own name of its first output means the same.
+    """Return the name of a variable as the GraphItem has it. A trailing ":0", as TensorFlow writes it, is removed.
 
     >>> variable_name("dense/kernel:0")
     'dense/kernel'
@@ -28,22 +32,34 @@ def variable_name(written: str) -> str:
 
 
 def violations(strategy: Strategy, graph_item: GraphItem, resource_spec: ResourceSpec) -> list[str]:
-    """One sentence for each thing that is wrong, in the order of the strategy; empty when it can be carried out."""
+    """Return a sentence for each reason why the strategy cannot be carried out, in the order of the strategy's nodes.
+
+    >>> from autodist_core.strategy.ps import PS
+    >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=1)
+    >>> strategy = PS().build(item, spec)
+    >>> violations(strategy, item, spec)
+    []
+    >>> strategy.node_config[0].PSSynchronizer.staleness = -1
+    >>> violations(strategy, item, spec)
+    ["'w': staleness is -1. It is a number of steps, 0 or more."]
+    """
     return list(_Checker(strategy, graph_item, resource_spec).run())
 
 
 class _Checker:
+    """Yields the violations of one strategy. Each method checks one thing; ``whose`` names it in the messages."""
+
     def __init__(self, strategy: Strategy, graph_item: GraphItem, resource_spec: ResourceSpec) -> None:
         self.strategy = strategy
         self.graph_item = graph_item
         self.variables = graph_item.trainable_var_op_to_var
         self.devices = dict(resource_spec.devices)
         self.source = resource_spec.source
-        # What can travel by itself: a whole variable, or a shard. Each may have a group of its own; more make no sense.
+        # A piece is a shard, or a variable that is not partitioned. There are at most as many groups as pieces.
         self.pieces = sum(len(node.part_config) or self.shards(node) for node in strategy.node_config)
 
     def shards(self, node: Node) -> int:
-        """How many shards a node makes of its variable; one where it cannot be split like that."""
+        """The number of shards that a node makes of its variable; 1 if the variable cannot be partitioned like that."""
         variable = self.variables.get(variable_name(node.var_name))
         try:
             config = PartitionerConfig(partition_str=node.partitioner) if node.partitioner else None
@@ -96,7 +112,7 @@ class _Checker:
         return f"strategy names variable '{name}', which the captured graph does not train.{hint}"
 
     def node(self, node: Node, name: str, variable: Variable | None) -> Iterator[str]:
-        """What is wrong with a node; of one whose variable is not known, what is wrong with any variable."""
+        """The violations of one node. Without a variable, only those that do not depend on the variable."""
         whose = f"'{name}'"
         parts = node.part_config
         if parts and not node.partitioner:
@@ -117,7 +133,7 @@ class _Checker:
                     )
         for index, part in enumerate(parts):
             yield from self.part(f"{whose}, shard {index}", part, variable.part_name(index) if variable else "")
-        # What the node itself says counts for the shards that say nothing, or for the whole.
+        # The node's own synchronizer is that of the variable, or of the shards whose part has no synchronizer.
         if not parts or any(part.WhichOneof("synchronizer") is None for part in parts):
             yield from self.synchronizer(whose, node, 1 if parts else max(shards, 1))
 

@@ -1,4 +1,7 @@
-"""What builders share: their options, which check themselves and write themselves into a strategy's nodes."""
+"""What the builders of this package share: their options, and the choice of a device for each piece.
+
+The option classes check what a user passed, and write it into the nodes of a Strategy.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +25,37 @@ __all__ = ["AllReduceOptions", "LoadBalancer", "PSOptions", "begin", "check_inte
 
 
 def begin(resource_spec: ResourceSpec) -> Strategy:
-    """A strategy without variables whose replicas are every GPU, and the CPUs of nodes without GPUs."""
+    """Return a strategy that has the cluster's replicas and no variables yet.
+
+    The replicas are all GPUs, and the CPU devices of nodes without GPUs.
+
+    >>> print(begin(ResourceSpec.local(cpus=1)))
+    strategy ... @ 1 replica
+      replica localhost:CPU:0
+    """
     strategy = Strategy()
     strategy.graph_config.replicas.extend(name for name, _ in resource_spec.replica_devices)
     return strategy
 
 
 def reduction_devices(resource_spec: ResourceSpec) -> list[str]:
-    """The devices that can hold a variable for all: the nodes' CPUs."""
+    """Return the names of the devices that may hold variables for all replicas: the CPU devices of all nodes.
+
+    >>> reduction_devices(ResourceSpec.local(cpus=2))
+    ['localhost:CPU:0', 'localhost:CPU:1']
+    """
     return [name for name, _ in resource_spec.cpu_devices]
 
 
 def check_integer(whose: str, key: str, value: object, least: int) -> None:
-    """Refuses what is not an integer of at least ``least``; ``True`` is none."""
+    """Refuse a value of the option ``key`` that is not an integer of at least ``least``.
+
+    ``whose`` names the builder in the message. ``True`` and ``False`` are not integers here.
+
+    >>> check_integer("PS", "staleness", -1, 0)
+    Traceback (most recent call last):
+    autodist_core.errors.StrategyError: PS(staleness=-1): staleness is at least 0.
+    """
     if type(value) is not int:
         raise StrategyError(f"{whose}({key}={value!r}): {key} is an integer. Received: {type(value).__name__}.")
     if value < least:
@@ -55,17 +76,23 @@ def _check_choice(whose: str, key: str, value: object, known: Iterable[str]) -> 
 
 @dataclass(frozen=True)
 class PSOptions:
-    """How a builder's parameter servers work."""
+    """The options of a builder that puts variables on parameter servers.
+
+    >>> node = strategy_pb2.Strategy.Node(var_name="w")
+    >>> PSOptions(staleness=2).write_ps(node, "10.0.0.1:CPU:0")
+    >>> node.PSSynchronizer.staleness, node.PSSynchronizer.sync
+    (2, True)
+    """
 
     local_proxy_variable: bool = False
-    """Whether each worker keeps a local copy that its replicas read."""
+    """Whether each node has a copy of the variable that the replicas of the node read."""
     sync: bool = True
-    """Whether an update waits for all replicas."""
+    """Whether an update waits for the gradients of all replicas."""
     staleness: int = 0
-    """How many steps a replica may be ahead of the slowest."""
+    """The number of steps by which a replica may be ahead of the slowest replica."""
 
     def check_ps(self, whose: str) -> None:
-        """Refuses options that cannot be carried out, in the name of the builder ``whose``."""
+        """Refuse options that cannot be carried out. ``whose`` names the builder in the message."""
         _check_bool(whose, "local_proxy_variable", self.local_proxy_variable)
         _check_bool(whose, "sync", self.sync)
         check_integer(whose, "staleness", self.staleness, 0)
@@ -76,7 +103,7 @@ class PSOptions:
             )
 
     def write_ps(self, node: strategy_pb2.Strategy.Node, place: str) -> None:
-        """Makes ``node`` live on the device ``place``."""
+        """Write into ``node`` that its variable lives on the device ``place``."""
         node.PSSynchronizer.CopyFrom(
             synchronizers_pb2.PSSynchronizer(
                 reduction_destinations=[place],
@@ -89,23 +116,29 @@ class PSOptions:
 
 @dataclass(frozen=True)
 class AllReduceOptions:
-    """How a builder's collectives work."""
+    """The options of a builder that all-reduces gradients.
+
+    >>> node = strategy_pb2.Strategy.Node(var_name="w")
+    >>> AllReduceOptions(chunk_size=2).write_all_reduce(node, 5)
+    >>> node.AllReduceSynchronizer.group
+    2
+    """
 
     chunk_size: int = 128
-    """How many consecutive variables (shards, where they are split) share a group."""
+    """The number of consecutive pieces in one group. A piece is a shard, or a variable that is not partitioned."""
     all_reduce_spec: str = "NCCL"
-    """AUTO, NCCL or RING; a hint where a device does not have it."""
+    """The implementation of the collective: AUTO, NCCL or RING. A device without it uses another one."""
     compressor: str = "NoneCompressor"
-    """How gradients are made smaller before they travel."""
+    """The compressor that makes gradients smaller before they travel."""
     bucket_bytes: int = field(default=BUCKET_BYTES, kw_only=True)
-    """How much travels in one collective: smaller gradients are merged, larger ones cut."""
+    """The most bytes of one collective. Smaller gradients are merged, and larger gradients are cut."""
     wire_dtype: str = field(default="float16", kw_only=True)
-    """What the compressors of half precision send: float16 or bfloat16."""
+    """The type that the compressors of half precision send: float16 or bfloat16."""
     power_sgd_rank: int = field(default=POWER_SGD_RANK, kw_only=True)
     """The number of columns of PowerSGDCompressor's two matrices."""
 
     def check_all_reduce(self, whose: str) -> None:
-        """Refuses options that cannot be carried out, in the name of the builder ``whose``."""
+        """Refuse options that cannot be carried out. ``whose`` names the builder in the message."""
         check_integer(whose, "chunk_size", self.chunk_size, 1)
         _check_choice(whose, "all_reduce_spec", self.all_reduce_spec, SPECS.values())
         _check_choice(whose, "compressor", self.compressor, COMPRESSORS.values())
@@ -122,13 +155,13 @@ class AllReduceOptions:
                 )
 
     def write_all_reduce(self, node: strategy_pb2.Strategy.Node, index: int) -> None:
-        """Makes every replica hold ``node``, which is number ``index`` of what is reduced."""
+        """Write into ``node`` that its piece, number ``index`` of the strategy, is all-reduced."""
         node.AllReduceSynchronizer.CopyFrom(
             synchronizers_pb2.AllReduceSynchronizer(
                 spec=self.all_reduce_spec,
                 compressor=self.compressor,
                 group=index // self.chunk_size,
-                # What is the default stays unsaid, so that the message is that of whoever does not know the field.
+                # A default is not written, so that the message equals one of a version without this field.
                 bucket_bytes=0 if self.bucket_bytes == BUCKET_BYTES else self.bucket_bytes,
                 wire_dtype=self.wire_dtype,
                 power_sgd_rank=0 if self.power_sgd_rank == POWER_SGD_RANK else self.power_sgd_rank,
@@ -137,7 +170,7 @@ class AllReduceOptions:
 
 
 class LoadBalancer:
-    """Gives each piece to the device that holds the fewest bytes so far, the first of them when several do.
+    """Gives each piece to the device that holds the fewest bytes so far, and to the first of several such devices.
 
     >>> balancer = LoadBalancer(["a", "b"])
     >>> [balancer.place(size) for size in (100, 10, 20, 5, 200)]
@@ -148,13 +181,14 @@ class LoadBalancer:
         self._loads = dict.fromkeys(devices, 0)
 
     def place(self, size: int) -> str:
-        """The device for a piece of ``size`` bytes."""
+        """Return the device for a piece of ``size`` bytes."""
         return self.spread([size])[0]
 
     def spread(self, sizes: Iterable[int]) -> list[str]:
-        """The devices for the shards of one variable: none gets another one before all others have as many.
+        """Return the devices for the shards of one variable, given the bytes of each shard.
 
-        A small variable would go to one device else, whichever has the fewest bytes, and be split for nothing.
+        No device gets another shard before all other devices have as many shards of this variable. Without this rule,
+        all shards of a small variable would go to the device with the fewest bytes, and the split would be useless.
 
         >>> balancer = LoadBalancer(["a", "b"])
         >>> balancer.place(100), balancer.spread([4, 4, 4])

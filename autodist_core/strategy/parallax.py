@@ -1,4 +1,7 @@
-"""Parallax, and the strategy for whoever names none: dense variables all-reduced, sparse ones on parameter servers."""
+"""Parallax and Default: all-reduce for dense variables, parameter servers for sparse variables.
+
+A GraphItem and a ResourceSpec come in, and a Strategy goes out, as from every builder.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,18 @@ __all__ = ["Default", "Parallax"]
 
 @dataclass(frozen=True)
 class Parallax(StrategyBuilder):
-    """Dense variables as AllReduce has them, sparse ones as PSLoadBalancing has them."""
+    """Synchronizes dense variables as AllReduce does, and sparse variables as PSLoadBalancing does.
+
+    >>> from autodist_core.step.graph_item import Variable
+    >>> table = Variable("embed/table", (50, 4), "float32", is_sparse=True)
+    >>> item = GraphItem((Variable("dense/kernel", (7, 3), "float32"), table))
+    >>> print(Parallax().build(item, ResourceSpec.local(cpus=2)))
+    strategy ... @ 2 replicas
+      replica localhost:CPU:0
+      replica localhost:CPU:1
+      dense/kernel : all_reduce(group=0)
+      embed/table  : ps(localhost:CPU:0)
+    """
 
     chunk_size: int = 128
     local_proxy_variable: bool = False
@@ -44,7 +58,7 @@ class Parallax(StrategyBuilder):
         return PSOptions(self.local_proxy_variable, self.sync, self.staleness)
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """The strategy for this model on these machines."""
+        """Return the strategy for this model on these machines."""
         strategy = begin(resource_spec)
         balancer = LoadBalancer(reduction_devices(resource_spec))
         for index, variable in enumerate(graph_item.trainable_var_op_to_var.values()):
@@ -58,10 +72,14 @@ class Parallax(StrategyBuilder):
 
 @dataclass(frozen=True)
 class Default(StrategyBuilder):
-    """What ``strategy=None`` means: Parallax with its defaults, and a note in the plan that says so."""
+    """The builder that is used when none is named: Parallax with its defaults, and a note in the plan that says so.
+
+    >>> Default().build(GraphItem(()), ResourceSpec.local(cpus=2)).notes
+    ['no strategy was named: all-reduce for dense variables, parameter servers for sparse ones']
+    """
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """The strategy for this model on these machines."""
+        """Return the strategy for this model on these machines."""
         strategy = Parallax().build(graph_item, resource_spec)
         strategy.notes.append(
             "no strategy was named: all-reduce for dense variables, parameter servers for sparse ones"

@@ -1,6 +1,7 @@
-"""How a variable is split: along which axis, into how many shards, of which sizes.
+"""The partitioning of a variable: the axis that is split, the number of shards and their sizes.
 
-The builders choose with :func:`shard_count`; the compiler and the partitioning kernel read :class:`PartitionerConfig`.
+Builders choose the number of shards with :func:`shard_count` or :func:`uneven_shard_count`, and write a
+:class:`PartitionerConfig` into the strategy as text. The compiler and the partitioning kernel read it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ __all__ = ["PartitionerConfig", "is_prime", "shard_count", "shard_sizes", "uneve
 class PartitionerConfig:
     """The number of shards along each axis, as a list and as the string that a strategy's ``partitioner`` holds.
 
-    Exactly one axis is split. Give one of the two forms.
+    Exactly one axis is split. Pass either the list or the string.
 
     >>> config = PartitionerConfig(partition_str="1, 2, 1")
     >>> config.partition_list, config.partition_str, config.axis, config.num_shards
@@ -40,7 +41,7 @@ class PartitionerConfig:
     @staticmethod
     def _parse(text: str) -> list[int]:
         parts = [part.strip() for part in text.split(",")] if isinstance(text, str) else [""]
-        # int() takes more than a person would write here: "+1", "1_0", other scripts' digits.
+        # int() also accepts "+1", "1_0" and the digits of other scripts, which are refused here.
         if not all(part.isascii() and part.removeprefix("-").isdecimal() for part in parts):
             raise StrategyError(
                 f"partitioner {text!r} is malformed. Write the number of shards along each axis, such as '1,2,1'."
@@ -83,7 +84,11 @@ class PartitionerConfig:
 
     @classmethod
     def along(cls, axis: int, shards: int, rank: int) -> PartitionerConfig:
-        """The config that splits one axis of a variable of ``rank`` axes."""
+        """Return the config that splits one axis of a variable of ``rank`` axes.
+
+        >>> PartitionerConfig.along(axis=1, shards=2, rank=3)
+        PartitionerConfig(partition_str='1,2,1')
+        """
         return cls(partition_list=[shards if position == axis else 1 for position in range(rank)])
 
     def __eq__(self, other: object) -> bool:
@@ -97,7 +102,9 @@ class PartitionerConfig:
 
 
 def shard_sizes(dimension: int, shards: int) -> tuple[int, ...]:
-    """The sizes of the shards, like ``numpy.array_split``: the first ones are larger by one where it does not divide.
+    """Return the sizes of the shards of an axis, as ``numpy.array_split`` divides it.
+
+    The first shards are larger by one entry if the number of shards does not divide the dimension.
 
     >>> shard_sizes(10, 4)
     (3, 3, 2, 2)
@@ -107,7 +114,11 @@ def shard_sizes(dimension: int, shards: int) -> tuple[int, ...]:
 
 
 def is_prime(number: int) -> bool:
-    """Whether a dimension has no divisor but 1 and itself."""
+    """Whether a number has no divisor but 1 and itself.
+
+    >>> [number for number in range(12) if is_prime(number)]
+    [2, 3, 5, 7, 11]
+    """
     return number > 1 and _smallest_divisor(number) == number
 
 
@@ -121,10 +132,11 @@ def _smallest_divisor(number: int) -> int:
 
 
 def shard_count(dimension: int, owners: int) -> int:
-    """Into how many shards to split an axis over ``owners`` devices; 1 leaves it whole.
+    """Return the number of shards for an axis that is spread over ``owners`` devices; 1 means not partitioned.
 
-    The smallest divisor of the dimension that is at least 2, as long as that is no more than two shards for each owner.
-    Past that (a prime dimension would have one shard for each row) the shards are uneven, one for each owner.
+    The number is the smallest divisor of the dimension from 2 on, if that makes at most two shards for each owner.
+    Otherwise there is one shard for each owner, and the shards are uneven. A prime dimension is an example: its
+    smallest divisor would make one shard for each row.
 
     >>> [shard_count(dimension, owners=4) for dimension in (10, 9, 10007, 3, 1)]
     [2, 3, 4, 3, 1]
@@ -138,7 +150,9 @@ def shard_count(dimension: int, owners: int) -> int:
 
 
 def uneven_shard_count(dimension: int, owners: int) -> int:
-    """The smallest number from 2 on that does not divide the dimension; 1 where there is none, or one owner only.
+    """Return the smallest number of shards from 2 on that does not divide the dimension.
+
+    The result is 1, which means not partitioned, if there is no such number or only one owner.
 
     >>> [uneven_shard_count(dimension, owners=2) for dimension in (12, 7, 2, 1)]
     [5, 2, 1, 1]

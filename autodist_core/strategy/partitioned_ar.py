@@ -1,4 +1,7 @@
-"""PartitionedAR and RandomAxisPartitionAR: variables split, every replica holding every shard."""
+"""PartitionedAR and RandomAxisPartitionAR: variables are split, and the gradient of each shard is all-reduced.
+
+Every replica holds every shard. A GraphItem and a ResourceSpec come in, and a Strategy goes out, as from every builder.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +22,37 @@ __all__ = ["PartitionedAR", "RandomAxisPartitionAR"]
 
 @dataclass(frozen=True)
 class PartitionedAR(AllReduceOptions, StrategyBuilder):
-    """Variables split along axis 0 by the rule of PartitionedPS, with replicas for servers; each shard all-reduced."""
+    """Splits each variable along axis 0 into shards, and all-reduces the gradient of each shard.
+
+    The number of shards follows the rule of PartitionedPS, with the number of replicas in place of that of CPU devices.
+
+    >>> from autodist_core.step.graph_item import Variable
+    >>> print(PartitionedAR().build(GraphItem((Variable("w", (6, 4), "float32"),)), ResourceSpec.local(cpus=2)))
+    strategy ... @ 2 replicas
+      replica localhost:CPU:0
+      replica localhost:CPU:1
+      w : split(axis=0, shards=2) all_reduce(group=0)
+    """
 
     def __post_init__(self) -> None:
         self.check_all_reduce("PartitionedAR")
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """The strategy for this model on these machines."""
+        """Return the strategy for this model on these machines."""
         return _build(self, graph_item, resource_spec, lambda variable: 0)
 
 
 @dataclass(frozen=True)
 class RandomAxisPartitionAR(AllReduceOptions, StrategyBuilder):
-    """As PartitionedAR, along a random axis of at least two entries; a sparse variable along axis 0.
+    """Splits each variable as PartitionedAR does, but along a random axis of at least two entries.
 
-    The axis of a variable depends on ``seed`` and on its name, not on what else the model has.
+    A sparse variable is split along axis 0. The axis of a variable depends on ``seed`` and on the name of the variable,
+    and not on the other variables of the model.
+
+    >>> from autodist_core.step.graph_item import Variable
+    >>> item, spec = GraphItem((Variable("w", (6, 4), "float32"),)), ResourceSpec.local(cpus=2)
+    >>> [RandomAxisPartitionAR(seed=seed).build(item, spec).node_config[0].partitioner for seed in (0, 1)]
+    ['1,2', '2,1']
     """
 
     seed: int = field(default=0, kw_only=True)
@@ -44,7 +63,7 @@ class RandomAxisPartitionAR(AllReduceOptions, StrategyBuilder):
         check_integer("RandomAxisPartitionAR", "seed", self.seed, 0)
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """The strategy for this model on these machines."""
+        """Return the strategy for this model on these machines."""
         return _build(self, graph_item, resource_spec, self._axis)
 
     def _axis(self, variable: Variable) -> int:

@@ -1,4 +1,7 @@
-"""PartitionedPS and UnevenPartitionedPS: variables split along axis 0, their shards on parameter servers."""
+"""PartitionedPS and UnevenPartitionedPS: variables are split along axis 0, and CPU devices hold the shards.
+
+A GraphItem and a ResourceSpec come in, and a Strategy goes out, as from every builder.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ __all__ = ["PartitionedPS", "UnevenPartitionedPS"]
 
 @dataclass(frozen=True)
 class PartitionedPS(PSOptions, StrategyBuilder):
-    """Even shards where the dimension allows it without too many, on as many CPU devices as there are.
+    """Splits each variable along axis 0 into shards, and spreads the shards over the CPU devices.
 
-    Of these, those with the fewest bytes so far come first.
-    :func:`autodist_core.strategy.partition.shard_count` says how many. With one CPU device nothing is split.
+    :func:`autodist_core.strategy.partition.shard_count` decides the number of shards. It prefers shards of equal size.
+    A shard goes to a CPU device with the fewest shards of the same variable; of several such devices, to the one with
+    the fewest bytes. With one CPU device, no variable is split.
 
     >>> from autodist_core.step.graph_item import Variable
     >>> item = GraphItem((Variable("table", (6, 4), "float32"), Variable("scale", (), "float32")))
@@ -36,19 +40,28 @@ class PartitionedPS(PSOptions, StrategyBuilder):
         self.check_ps("PartitionedPS")
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """The strategy for this model on these machines."""
+        """Return the strategy for this model on these machines."""
         return _build(self, graph_item, resource_spec, shard_count)
 
 
 @dataclass(frozen=True)
 class UnevenPartitionedPS(PSOptions, StrategyBuilder):
-    """As PartitionedPS, with the smallest number of shards that does not divide the dimension."""
+    """Splits each variable as PartitionedPS does, but into the smallest number of shards that does not divide axis 0.
+
+    >>> from autodist_core.step.graph_item import Variable
+    >>> item = GraphItem((Variable("table", (6, 4), "float32"),))
+    >>> print(UnevenPartitionedPS().build(item, ResourceSpec.local(cpus=2)))
+    strategy ... @ 2 replicas
+      replica localhost:CPU:0
+      replica localhost:CPU:1
+      table : split(axis=0, shards=4) ps(localhost:CPU:0, localhost:CPU:1, localhost:CPU:0, localhost:CPU:1)
+    """
 
     def __post_init__(self) -> None:
         self.check_ps("UnevenPartitionedPS")
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """The strategy for this model on these machines."""
+        """Return the strategy for this model on these machines."""
         return _build(self, graph_item, resource_spec, uneven_shard_count)
 
 
@@ -65,8 +78,8 @@ def _build(
             options.write_ps(node, balancer.place(variable.byte_size))
             continue
         node.partitioner = PartitionerConfig.along(0, shards, len(variable.shape)).partition_str
-        row = variable.byte_size // variable.shape[0]
-        places = balancer.spread(row * size for size in shard_sizes(variable.shape[0], shards))
+        row_bytes = variable.byte_size // variable.shape[0]
+        places = balancer.spread(row_bytes * size for size in shard_sizes(variable.shape[0], shards))
         for index, place in enumerate(places):
             options.write_ps(node.part_config.add(var_name=variable.part_name(index)), place)
     if len(servers) == 1:

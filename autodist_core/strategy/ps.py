@@ -1,4 +1,7 @@
-"""PS and PSLoadBalancing: whole variables on parameter servers."""
+"""PS and PSLoadBalancing: every variable lives in one piece on a CPU device, which runs its update.
+
+A GraphItem and a ResourceSpec come in, and a Strategy goes out, as from every builder.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,16 @@ __all__ = ["PS", "PSLoadBalancing"]
 
 @dataclass(frozen=True)
 class PS(PSOptions, StrategyBuilder):
-    """Every variable on the first CPU device.
+    """Puts every variable on the first CPU device.
 
+    >>> from autodist_core.step.graph_item import Variable
+    >>> item = GraphItem((Variable("w", (6, 4), "float32"), Variable("b", (4,), "float32")))
+    >>> print(PS(staleness=2).build(item, ResourceSpec.local(cpus=2)))
+    strategy ... @ 2 replicas
+      replica localhost:CPU:0
+      replica localhost:CPU:1
+      w : ps(localhost:CPU:0, staleness=2)
+      b : ps(localhost:CPU:0, staleness=2)
     >>> PS(staleness=3, sync=False)
     Traceback (most recent call last):
     autodist_core.errors.StrategyError: PS(staleness=3, sync=False): staleness bounds a synchronous run; set sync=True
@@ -27,7 +38,7 @@ class PS(PSOptions, StrategyBuilder):
         self.check_ps("PS")
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """The strategy for this model on these machines."""
+        """Return the strategy for this model on these machines."""
         strategy = begin(resource_spec)
         place = reduction_devices(resource_spec)[0]
         for name in graph_item.trainable_var_op_to_var:
@@ -37,13 +48,23 @@ class PS(PSOptions, StrategyBuilder):
 
 @dataclass(frozen=True)
 class PSLoadBalancing(PSOptions, StrategyBuilder):
-    """Each variable, in graph order, on the CPU device that holds the fewest bytes so far."""
+    """Puts each variable, in graph order, on the CPU device that holds the fewest bytes so far.
+
+    >>> from autodist_core.step.graph_item import Variable
+    >>> item = GraphItem((Variable("w", (6, 4), "float32"), Variable("b", (4,), "float32")))
+    >>> print(PSLoadBalancing().build(item, ResourceSpec.local(cpus=2)))
+    strategy ... @ 2 replicas
+      replica localhost:CPU:0
+      replica localhost:CPU:1
+      w : ps(localhost:CPU:0)
+      b : ps(localhost:CPU:1)
+    """
 
     def __post_init__(self) -> None:
         self.check_ps("PSLoadBalancing")
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """The strategy for this model on these machines."""
+        """Return the strategy for this model on these machines."""
         strategy = begin(resource_spec)
         balancer = LoadBalancer(reduction_devices(resource_spec))
         for variable in graph_item.trainable_var_op_to_var.values():

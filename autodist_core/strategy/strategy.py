@@ -1,7 +1,7 @@
-"""Strategy: what a builder makes of a GraphItem and a ResourceSpec.
+"""Strategy: the result of a builder, not yet checked.
 
-A :class:`Strategy` is a thin wrapper over its protobuf message, and a builder changes it while it fills it. Later
-stages read the frozen CompiledStrategy, which the compiler makes from a Strategy after it has checked everything.
+A :class:`Strategy` is a thin wrapper over the protobuf message ``autodist.proto.Strategy``. A builder fills the
+message. The compiler checks the Strategy and makes the frozen CompiledStrategy, which later stages read.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ class Strategy:
 
     @property
     def node_config(self) -> Any:
-        """The nodes, one for each trainable variable: the message's own container, to be extended."""
+        """The nodes, one for each trainable variable. This is the message's own container: add nodes to it."""
         return self._message.node_config
 
     @property
     def graph_config(self) -> strategy_pb2.Strategy.GraphConfig:
-        """What holds for the whole graph: its ``replicas``."""
+        """The settings of the graph as a whole: its ``replicas``."""
         return self._message.graph_config
 
     @property
     def notes(self) -> Any:
-        """What the person who reads the plan should know: the message's own container. Not part of the id."""
+        """The builder's notes for the plan. This is the message's own container. Notes do not change the id."""
         return self._message.notes
 
     @property
     def path(self) -> str:
-        """Where the message was stored, if anywhere. Not part of the id."""
+        """The place where the message was stored, or an empty text. The path does not change the id."""
         return self._message.path
 
     @path.setter
@@ -65,24 +65,24 @@ class Strategy:
 
     @property
     def id(self) -> str:
-        """Derived from the content: a hash of the text form without its first line. Notes and path do not count."""
+        """A hash of the text form without its first line. Notes and path do not change it."""
         return hashlib.sha256("\n".join(self._lines()).encode()).hexdigest()[:12]
 
     @property
     def proto(self) -> strategy_pb2.Strategy:
-        """A copy of the message, with its id."""
+        """A copy of the message with the id filled in."""
         message = strategy_pb2.Strategy()
         message.CopyFrom(self._message)
         message.id = self.id
         return message
 
     def serialize(self) -> bytes:
-        """The strategy as bytes; equal strategies give equal bytes."""
+        """Return the strategy as bytes. Equal strategies give equal bytes."""
         return self.proto.SerializeToString(deterministic=True)
 
     @classmethod
     def deserialize(cls, data: bytes) -> Strategy:
-        """The strategy that :meth:`serialize` gave ``data`` for."""
+        """Return the strategy that :meth:`serialize` wrote as ``data``."""
         try:
             message = strategy_pb2.Strategy.FromString(data)
         except protobuf.DecodeError as error:
@@ -97,7 +97,7 @@ class Strategy:
         return strategy
 
     def copy(self) -> Strategy:
-        """A strategy of the same content that changes on its own."""
+        """Return a copy. A change of one of the two does not change the other one."""
         message = strategy_pb2.Strategy()
         message.CopyFrom(self._message)
         return Strategy(message)
@@ -120,7 +120,7 @@ class Strategy:
     def __eq__(self, other: object) -> bool:
         return self.proto == other.proto if isinstance(other, Strategy) else NotImplemented
 
-    # It can change, so it is no key of a dict.
+    # A strategy can change, so it must not be a key of a dict.
     __hash__ = None  # type: ignore[assignment]
 
 
@@ -130,7 +130,7 @@ def _node_text(node: strategy_pb2.Strategy.Node) -> str:
     try:
         split = synchronizers.split_text(PartitionerConfig(partition_str=node.partitioner))
     except StrategyError:
-        # What does not parse prints as it is: the text shows a strategy before anybody has checked it.
+        # A strategy prints before it is checked, so a partitioner that does not parse is printed as it was written.
         split = f"split({node.partitioner!r})"
     parts = [part if part.WhichOneof("synchronizer") else node for part in node.part_config] or [node]
     if len({_synchronizer_text(part, ()) for part in parts}) == 1:
@@ -139,7 +139,7 @@ def _node_text(node: strategy_pb2.Strategy.Node) -> str:
 
 
 def _places(node: strategy_pb2.Strategy.Node) -> tuple[str, ...]:
-    """Where the variable or the shard lives; nothing for one that every replica holds."""
+    """The devices on which the variable or the shard lives; empty for one that every replica holds."""
     return synchronizers.destinations(node.PSSynchronizer)
 
 

@@ -1,4 +1,9 @@
-"""How one variable is synchronized, as plain values that print; read from the messages and by every later stage."""
+"""The two synchronizers as frozen values: `PSPlan` and `AllReducePlan`.
+
+A synchronizer says how the gradients of one variable, or of one shard, are combined and where its update runs. The
+compiler reads the protobuf messages with :func:`lower_ps` and :func:`lower_all_reduce`. Every later stage reads the
+values that these functions return.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +31,29 @@ __all__ = [
 ]
 
 SPECS: Mapping[int, str] = {number: name for name, number in synchronizers_pb2.AllReduceSynchronizer.Spec.items()}
-"""The implementations of the collective, by number."""
+"""The names of the implementations of a collective, by number."""
 COMPRESSORS: Mapping[int, str] = {
     number: name for name, number in synchronizers_pb2.AllReduceSynchronizer.Compressor.items()
 }
-"""The compressors, by number."""
+"""The names of the compressors, by number."""
 WIRE_DTYPES: Mapping[int, str] = {
     number: name for name, number in synchronizers_pb2.AllReduceSynchronizer.WireDtype.items()
 }
-"""The types of half precision that may travel, by number."""
+"""The names of the types of half precision, by number."""
 HALF_PRECISION = ("HorovodCompressor", "HorovodCompressorEF")
-"""The compressors that send another type."""
+"""The compressors that send gradients in half precision."""
 BUCKET_BYTES = 4 << 20
-"""How much travels in one collective unless a strategy says otherwise."""
+"""The most bytes of one collective, unless a strategy says otherwise."""
 POWER_SGD_RANK = 2
 """The rank of PowerSGDCompressor's matrices unless a strategy says otherwise."""
 
 
 @dataclass(frozen=True)
 class PSPlan:
-    """The variable lives on its destinations: one, or for a split variable those of its shards, in order.
+    """The variable lives on a parameter server, which receives the gradients and runs the update.
+
+    The new value then goes from the server to the replicas. A variable that is not partitioned has one destination. A
+    partitioned variable has the destinations of its shards, in order.
 
     >>> print(PSPlan(("10.0.0.1:CPU:0",), staleness=2))
     ps(10.0.0.1:CPU:0, staleness=2)
@@ -62,7 +70,7 @@ class PSPlan:
 
 @dataclass(frozen=True)
 class AllReducePlan:
-    """Every replica holds the variable.
+    """Every replica holds the variable and runs its update. A collective sums the gradients over the replicas.
 
     >>> print(AllReducePlan(group=3))
     all_reduce(group=3)
@@ -72,13 +80,13 @@ class AllReducePlan:
     compressor: str = "NoneCompressor"
     group: int = 0
     chunk_size: int = 0
-    """As the strategy says it; 0 where it gives groups instead. ``group`` is what counts."""
+    """The strategy's ``chunk_size``; 0 if the strategy gives groups. Later stages read ``group`` instead."""
     power_sgd_rank: int = 0
     """The rank of PowerSGDCompressor's matrices; 0 for the other compressors."""
     bucket_bytes: int = BUCKET_BYTES
-    """How much travels in one collective."""
+    """The most bytes of one collective."""
     wire_dtype: str = "float16"
-    """What travels in place of wider floats, where the compressor is one of half precision."""
+    """The type that a compressor of half precision sends."""
 
     def __str__(self) -> str:
         return all_reduce_text(
@@ -91,34 +99,49 @@ Synchronizer = PSPlan | AllReducePlan
 
 
 def destinations(message: synchronizers_pb2.PSSynchronizer) -> tuple[str, ...]:
-    """The destinations, whichever of the two fields holds them."""
+    """Return the destinations of a message. One of its two fields holds them.
+
+    >>> destinations(synchronizers_pb2.PSSynchronizer(reduction_destination="a:CPU:0"))
+    ('a:CPU:0',)
+    """
     return tuple(message.reduction_destinations) or tuple(filter(None, [message.reduction_destination]))
 
 
 def lower_ps(message: synchronizers_pb2.PSSynchronizer) -> PSPlan:
-    """The plain value of a message."""
+    """Return a PSSynchronizer message as a frozen value.
+
+    >>> print(lower_ps(synchronizers_pb2.PSSynchronizer(reduction_destination="a:CPU:0", sync=True, staleness=2)))
+    ps(a:CPU:0, staleness=2)
+    """
     return PSPlan(destinations(message), message.local_replication, message.sync, message.staleness)
 
 
 def lower_all_reduce(message: synchronizers_pb2.AllReduceSynchronizer, index: int) -> AllReducePlan:
-    """The plain value of a message; ``index`` counts the strategy's pieces, for a ``chunk_size`` without a ``group``.
+    """Return an AllReduceSynchronizer message as a frozen value.
+
+    ``index`` is the number of the piece in the strategy. It gives the group if the message has a ``chunk_size`` and no
+    ``group``.
 
     >>> lower_all_reduce(synchronizers_pb2.AllReduceSynchronizer(chunk_size=2), index=5).group
     2
     >>> lower_all_reduce(synchronizers_pb2.AllReduceSynchronizer(chunk_size=2, group=0), index=5).group
     0
     """
-    derived = index // message.chunk_size if message.chunk_size and not message.HasField("group") else message.group
+    group = index // message.chunk_size if message.chunk_size and not message.HasField("group") else message.group
     compressor = COMPRESSORS[message.compressor]
     rank = (message.power_sgd_rank or POWER_SGD_RANK) if compressor == "PowerSGDCompressor" else 0
     return AllReducePlan(
-        SPECS[message.spec], compressor, derived, message.chunk_size, rank, message.bucket_bytes or BUCKET_BYTES,
+        SPECS[message.spec], compressor, group, message.chunk_size, rank, message.bucket_bytes or BUCKET_BYTES,
         WIRE_DTYPES[message.wire_dtype],
     )
 
 
 def ps_text(places: tuple[str, ...], local_replication: bool, sync: bool, staleness: int) -> str:
-    """``ps(...)`` with the destinations, and with what differs from the builders' defaults."""
+    """Return a PSPlan as text: the destinations, and every setting that differs from the builders' defaults.
+
+    >>> ps_text(("a:CPU:0", "b:CPU:0"), local_replication=True, sync=False, staleness=0)
+    'ps(a:CPU:0, b:CPU:0, local_replication=True, sync=False)'
+    """
     parts = [*places]
     parts += ["local_replication=True"] if local_replication else []
     parts += [] if sync else ["sync=False"]
@@ -130,7 +153,13 @@ def all_reduce_text(
     spec: str, compressor: str, group: int | None = None, chunk_size: int = 0, rank: int = 0, bucket: int = 0,
     wire: str = "float16",
 ) -> str:
-    """``all_reduce(...)`` with the group or what gives it, and with what differs from the builders' defaults."""
+    """Return an AllReducePlan as text: the group, and every setting that differs from the builders' defaults.
+
+    ``chunk_size`` is printed if there is no group yet.
+
+    >>> all_reduce_text("NCCL", "PowerSGDCompressor", chunk_size=128, rank=4)
+    'all_reduce(chunk_size=128, compressor=PowerSGDCompressor, rank=4)'
+    """
     parts = [f"chunk_size={chunk_size}" if group is None and chunk_size else f"group={group or 0}"]
     parts += [f"spec={spec}"] if spec != "NCCL" else []
     parts += [f"compressor={compressor}"] if compressor != "NoneCompressor" else []
@@ -141,5 +170,9 @@ def all_reduce_text(
 
 
 def split_text(config: PartitionerConfig) -> str:
-    """``split(...)`` with the axis and the number of shards."""
+    """Return a partitioning as text: the axis and the number of shards.
+
+    >>> split_text(PartitionerConfig(partition_str="1,4"))
+    'split(axis=1, shards=4)'
+    """
     return f"split(axis={config.axis}, shards={config.num_shards})"

@@ -1,4 +1,8 @@
-"""What travels of a gradient: the one answer that both the plan's table and the kernels use."""
+"""The tensors that a replica sends for one gradient, after compression.
+
+An AllReducePlan and the shape and type of a gradient come in, and a `Wire` goes out. The plan's table counts its bytes,
+and the compressor kernels build its tensors.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +20,31 @@ _COMPRESSIBLE = ("float32", "float64")
 
 @dataclass(frozen=True)
 class Wire:
-    """The tensors that a replica puts into collectives in place of one gradient."""
+    """The tensors that a replica passes to collectives for one gradient.
+
+    >>> Wire(HALF, "float16", ((7, 9),)).bytes
+    126
+    """
 
     form: str
-    """As it is, in half precision, or as two factors."""
+    """`PLAIN`: the gradient as it is. `HALF`: the gradient in half precision. `FACTORS`: two factors of it."""
     dtype: str
     shapes: tuple[tuple[int, ...], ...]
     """One shape for each round of collectives."""
     feedback: bool = False
-    """Whether what is lost is added to the next step's gradient."""
+    """Whether the error of the compression is added to the gradient of the next step."""
 
     @property
     def bytes(self) -> int:
-        """What one replica sends into the collectives."""
+        """The bytes of the tensors that one replica passes to collectives."""
         return sum(Variable("sent", shape, self.dtype).byte_size for shape in self.shapes)
 
 
 def wire(plan: AllReducePlan, shape: tuple[int, ...], dtype: str) -> Wire:
-    """How a dense gradient of this shape and type travels.
+    """Return what a replica sends for a dense gradient of this shape and type.
 
-    Integers, complex numbers, what has 16 bits already and what is empty travel as they are; so does, with
-    PowerSGDCompressor, what its factors would not make smaller.
+    Gradients of integers, of complex numbers and of 16 bits travel as they are, and so do empty gradients.
+    PowerSGDCompressor also leaves a gradient as it is if the two factors together would not be smaller.
 
     >>> wire(AllReducePlan(compressor="HorovodCompressor"), (7, 9), "float64")
     Wire(form='half', dtype='float16', shapes=((7, 9),), feedback=False)
