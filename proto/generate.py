@@ -1,12 +1,13 @@
 """Generate ``autodist_core/proto/`` from the sources in this folder.
 
-``python proto/generate.py`` writes the modules; ``python proto/generate.py --check`` writes nothing and exits with 1,
-naming every file that does not match its source. ``setup.py`` calls :func:`generate` too.
+``python proto/generate.py`` writes the modules. ``python proto/generate.py --check`` writes nothing, names every file
+that does not match its source, and exits with 1 if there is such a file. ``setup.py`` calls :func:`generate` too.
 
-The generator is pinned. Generated code refuses a protobuf runtime older than itself, and may warn on one that is a
-major version newer. grpcio-tools 1.72.1 writes protobuf 6.30, the oldest of the generation with which the supported
-range (6.31.1 up to 8) begins, and that loads without a warning on all of it; it has wheels for Python 3.11 to 3.13.
-It requires a protobuf older than 7 and does not use it: it is put into ``build/``, alone.
+The version of the generator is pinned. Generated code refuses an older protobuf runtime, and may warn on a runtime that
+is a major version newer. grpcio-tools 1.72.1 generates code for protobuf 6.30, the oldest version of major version 6.
+That code loads without a warning on all supported versions of protobuf (6.31.1 up to 8). grpcio-tools 1.72.1 has wheels
+for Python 3.11 to 3.13. It declares that it needs a protobuf older than 7, although the generator does not use it.
+Therefore this script installs it alone, without dependencies, into a folder below ``build/``.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ HEADER = "# mypy: ignore-errors\n"
 
 
 def generator() -> Path:
-    """The folder that holds the pinned generator, installed there if need be."""
-    # Wheels differ between versions of Python, and one clone may see several.
+    """Return the folder that holds the pinned generator. Install the generator there if it is missing."""
+    # Wheels differ between versions of Python, and one clone may be used with several versions.
     folder = SOURCES.parent / "build" / f"{GENERATOR}-{sys.implementation.cache_tag}"
-    # Written last: an installation that was cut short is done again.
+    # This file is written last, so an interrupted installation is repeated.
     complete = folder / "complete"
     if not complete.exists():
         install = [
@@ -54,10 +55,10 @@ def generator() -> Path:
 
 
 def render() -> dict[str, str]:
-    """The text of every generated file by its name, made with the pinned generator."""
+    """Return the text of every generated file by the name of the file."""
     tools = generator()
-    # The sources appear to protoc under the path of the package, so that the modules import each other from it, and so
-    # that no other package's strategy.proto can be taken for ours.
+    # protoc sees the sources under the path of the package. So the modules import each other from this package, and
+    # protoc cannot confuse another package's strategy.proto with this one.
     virtual = "autodist_core/proto"
     with tempfile.TemporaryDirectory() as folder:
         command = [
@@ -75,14 +76,14 @@ def render() -> dict[str, str]:
 
 
 def stale(files: dict[str, str]) -> list[str]:
-    """The paths in ``autodist_core/proto`` that differ from ``files``, missing and left-over ones included."""
+    """Return the paths in ``autodist_core/proto`` that differ from ``files``, are missing, or are left over."""
     present = {path.name for path in TARGET.glob("*.py*")}
     wrong = [name for name, text in files.items() if name not in present or (TARGET / name).read_text() != text]
     return [f"autodist_core/proto/{name}" for name in sorted({*wrong, *(present - set(files))})]
 
 
 def generate() -> list[str]:
-    """Bring ``autodist_core/proto`` up to date; returns the paths that changed."""
+    """Write the files of ``autodist_core/proto`` and return the paths that changed."""
     files = render()
     changed = stale(files)
     TARGET.mkdir(parents=True, exist_ok=True)
@@ -95,7 +96,7 @@ def generate() -> list[str]:
 
 
 def main() -> int:
-    """Generate, or check with ``--check``."""
+    """Write the files, or check them with ``--check``, and return the exit code."""
     parser = argparse.ArgumentParser(description="Generate autodist_core/proto from proto/*.proto.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is stale")
     if parser.parse_args().check:
