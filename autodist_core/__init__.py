@@ -1,8 +1,24 @@
-"""The core of autodist-keras: from a captured train step and a description of machines to a distributed one.
+"""The core of autodist-keras. It makes a distributed train step from a captured one and a description of machines.
 
-The stages, in the order of the flow: ``resource_spec`` and ``graph_item`` (the inputs), ``strategy`` (builders decide
-how each variable is synchronized), ``compiler`` and ``plan`` (the decision, checked, frozen, printed), ``capture``,
-``kernel`` and ``runtime``. What is named here is the planning half: importing it imports no TensorFlow.
+The stages, in the order of the flow:
+
+- ``resource_spec`` describes the machines, and ``step`` the captured train step.
+- ``strategy``: a builder decides how each variable is synchronized, and the compiler checks and freezes the decision.
+- ``plan`` prints the decision.
+- ``capture`` makes the captured step from a traced TensorFlow function.
+- ``kernel`` builds the distributed graph.
+- ``cluster`` starts the agents on the machines, and ``runtime`` runs the steps.
+
+This package exports the planning half: the first three items. Importing the planning half does not import TensorFlow.
+
+>>> from autodist_core.strategy import PS
+>>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=2)
+>>> print(plan.table(StrategyCompiler(item, spec).compile(PS().build(item, spec))))
+strategy ... @ 2 replicas
+  replica localhost:CPU:0
+  replica localhost:CPU:1
+  w : f32[3,2]  ps(localhost:CPU:0)  24 B  48 B/step
+  total: 1 variable, 24 B; 48 B travel between devices per step
 """
 
 from autodist_core import errors, plan, strategy

@@ -1,19 +1,19 @@
-"""Errors: everything this package raises on purpose, for every stage of the flow.
+"""Errors: the exceptions that this package raises on purpose, in every stage of the flow.
 
-The tree (beside each stands the built-in class that it also is, so that ``except ValueError`` keeps working)::
+The tree names, beside each class, the built-in class that it is too, so that ``except ValueError`` catches it::
 
     AutodistError
     ├── ResourceSpecError   ValueError            the description of the machines is wrong
-    ├── StrategyError       ValueError            a strategy, or the arguments of its builder, cannot be carried out
+    ├── StrategyError       ValueError            a strategy, or an option of its builder, cannot be carried out
     ├── CaptureError        ValueError            the train step cannot be captured, or its description is inconsistent
-    ├── NotYetError         NotImplementedError   valid, but this version does not run it
+    ├── NotYetError         NotImplementedError   the request is valid, but this version does not run it
     ├── KernelError         RuntimeError          a kernel left the graph in a state that its check refuses
-    ├── LaunchError         ConnectionError       a node cannot take part: not reached, not logged in to, not fit
+    ├── LaunchError         ConnectionError       a node cannot take part: no connection, no login, or a wrong version
     ├── SeamError           RuntimeError          the installed Keras or TensorFlow is not what this package builds on
-    └── SessionError        RuntimeError          training was stopped by something outside the graph
+    └── SessionError        RuntimeError          something outside the graph stopped the training
         └── NodeLostError   ConnectionError       a node was lost in the middle of a run
 
-A message says whose fault it is, what was received, what is allowed, and what to do next.
+A message says which object is at fault, what was received, what is allowed, and what to do next.
 """
 
 from __future__ import annotations
@@ -37,15 +37,28 @@ __all__ = [
 
 
 class AutodistError(Exception):
-    """The root of the tree: catch it to catch whatever this package raises on purpose."""
+    """The root of the tree. ``except AutodistError`` catches every exception that this package raises on purpose.
+
+    >>> try:
+    ...     raise ResourceSpecError("cluster.yml: 'nodes' is empty.")
+    ... except AutodistError as error:
+    ...     print(error)
+    cluster.yml: 'nodes' is empty.
+    """
 
 
 class ResourceSpecError(AutodistError, ValueError):
-    """The description of the machines is wrong; the message names the file, the node, the key and the remedy."""
+    """The description of the machines is wrong. The message names the file, the node, the key and the remedy.
+
+    >>> from autodist_core import ResourceSpec
+    >>> ResourceSpec({"nodes": []})
+    Traceback (most recent call last):
+    autodist_core.errors.ResourceSpecError: ...
+    """
 
 
 class StrategyError(AutodistError, ValueError):
-    """A strategy cannot be carried out; ``violations`` holds every reason, not the first one only.
+    """A strategy cannot be carried out. ``violations`` holds every reason.
 
     >>> StrategyError("first", "second").violations
     ('first', 'second')
@@ -66,21 +79,35 @@ class StrategyError(AutodistError, ValueError):
 
 
 class CaptureError(AutodistError, ValueError):
-    """A train step cannot be captured, or the description of a captured one contradicts itself."""
+    """A train step cannot be captured, or the description of a captured step contradicts itself.
+
+    >>> from autodist_core import Variable
+    >>> Variable("w", (-1, 2), "float32")
+    Traceback (most recent call last):
+    autodist_core.errors.CaptureError: variable 'w': shape (-1, 2) has a negative size; variables have static shapes.
+    """
 
 
 class NotYetError(AutodistError, NotImplementedError):
-    """What was asked for is valid, and this version does not run it."""
+    """The request is valid, but this version of the package does not run it.
+
+    >>> issubclass(NotYetError, NotImplementedError)
+    True
+    """
 
 
 class KernelError(AutodistError, RuntimeError):
-    """A kernel's own check refuses what the kernel produced."""
+    """A kernel's own check refuses the graph that the kernel produced.
+
+    >>> issubclass(KernelError, RuntimeError)
+    True
+    """
 
 
 class SeamError(AutodistError, RuntimeError):
     """The installed Keras or TensorFlow lacks a name, or a behaviour, on which this package builds.
 
-    ``problems`` holds every one that was found.
+    ``problems`` lists every missing name and behaviour.
 
     >>> print(SeamError("Keras 3.16.0 has no A.b, on which c rests"))
     Keras 3.16.0 has no A.b, on which c rests. Install a supported version, or an autodist-keras that supports this one.
@@ -98,7 +125,7 @@ class SeamError(AutodistError, RuntimeError):
 
 
 class LaunchError(AutodistError, ConnectionError):
-    """A machine cannot take part: `host` says which, `reason` why; of several, `hosts` says which.
+    """A machine cannot take part. `host` is its address and `reason` the reason. `hosts` names all of several machines.
 
     >>> print(LaunchError("10.0.0.3", "port 22 is closed."))
     10.0.0.3: port 22 is closed.
@@ -111,14 +138,23 @@ class LaunchError(AutodistError, ConnectionError):
 
 
 class SessionError(AutodistError, RuntimeError):
-    """Training was stopped by something outside the graph: a host, a deadline, a file."""
+    """Something outside the graph stopped the training: a host, a deadline or a file.
+
+    >>> issubclass(NodeLostError, SessionError)
+    True
+    """
 
 
 class NodeLostError(SessionError, ConnectionError):
-    """A node was lost in the middle of a run; `host` is its address.
+    """A node was lost in the middle of a run.
 
-    >>> print(NodeLostError("10.0.0.3", "its agent ended (killed by signal 9)").during("training step 12"))
+    `host` is the address of the node, `why` the reason, `doing` the work during which it was lost, and `left` says in
+    what state the training is now.
+
+    >>> lost = NodeLostError("10.0.0.3", "its agent ended (killed by signal 9)").during("training step 12")
+    >>> print(lost.leaving("the model holds the state after step 11"))
     10.0.0.3 was lost during training step 12: its agent ended (killed by signal 9)
+    The model holds the state after step 11.
     """
 
     def __init__(self, host: str, why: str, doing: str = "", left: str = "") -> None:
@@ -127,18 +163,18 @@ class NodeLostError(SessionError, ConnectionError):
         super().__init__(f"{host} was lost{during}: {why}" + (f"\n{left[:1].upper()}{left[1:]}." if left else ""))
 
     def during(self, doing: str) -> NodeLostError:
-        """The same, with what was being done."""
+        """Return the same error with the work during which the node was lost."""
         return NodeLostError(self.host, self.why, doing, self.left)
 
     def leaving(self, left: str) -> NodeLostError:
-        """The same, with what is left of the training."""
+        """Return the same error with the state in which the training is now."""
         return NodeLostError(self.host, self.why, self.doing, left)
 
 
 def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """The sentence that ends a message about an unknown name; empty when nothing known is close.
+    """Return a sentence that suggests the known name closest to an unknown one; empty if no known name is close.
 
-    ``likeness`` is how close, from 0 to 1 for the same.
+    ``likeness`` is the similarity that a suggested name must have, from 0 for any name to 1 for the same name.
 
     >>> did_you_mean("PartitonedPS", ["PS", "PartitionedPS"])
     " Did you mean 'PartitionedPS'?"

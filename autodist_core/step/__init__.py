@@ -1,6 +1,7 @@
-"""The captured step as a value, and the one place that edits its graph.
+"""The captured step as a value, and the only module that edits its graph.
 
-`graph_item` is the value: variables, gradients, inputs, outputs and the serialised graph. It imports no TensorFlow.
-`index` answers questions about the graph: which node reads which, and which node touches which variable.
-`editor` reads, copies and writes nodes. Capture, the kernels and the Keras front share all three.
+`values` and `graph_item` define the value: variables, gradients, inputs, outputs and the serialized graph. They import
+no TensorFlow. `messages` converts the value to bytes and back. `index` answers questions about the graph: which node
+reads which node, and which node touches which variable. `editor` reads, copies and writes nodes. Capture, the kernels
+and the Keras front use all of them.
 """

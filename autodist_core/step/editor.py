@@ -1,8 +1,8 @@
-"""The one place that touches a GraphDef: read, copy and write nodes, and check what came out.
+"""The graph editor: the only module that reads, copies and writes the nodes of a GraphDef.
 
-Every kernel works on an `Editor`: nodes by name, in the order they were added. Two node attributes of ours travel
-with the nodes and are dropped by `Editor.graph_def`: `_order` says when a node touches a variable within the step, in
-the captured graph's order (see `order.py`); `_update` marks the captured update.
+Capture and the kernels add nodes to an `Editor`, which holds nodes by name, in the order in which they were added.
+`Editor.graph_def` checks the graph and returns it. Three attributes of this project mark nodes until then: `ORDER`,
+`UPDATE` and `BRANCH`. The finished graph does not have them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ from autodist_core.step.naming import BRANCH, ORDER, UPDATE, node_of, split, ten
 
 _OURS = (ORDER, UPDATE, BRANCH)
 
+
 def attribute(value: Any) -> Any:
-    """An AttrValue from a Python value: bool, int, float, str, DType, TensorShape, array or a list of one of them."""
+    """Return a Python value as an AttrValue.
+
+    The value is a bool, an int, a float, a str, a DType, a list of DTypes, a TensorShape, an array, or a TensorProto.
+    An AttrValue is copied.
+
+    >>> attribute(3).i, attribute("NCCL").s, tf.as_dtype(attribute(tf.float32).type)
+    (3, b'NCCL', tf.float32)
+    """
     message = attr_value_pb2.AttrValue()
     if isinstance(value, bool):
         message.b = value
@@ -94,7 +102,15 @@ class NodeEdit:
 
 
 class Editor:
-    """A graph under construction: add and copy nodes, then `graph_def()` checks and hands it out."""
+    """A graph under construction: add, copy and change nodes, and then call `graph_def`, which checks the graph.
+
+    >>> graph = Editor()
+    >>> x = graph.add("Placeholder", "x", dtype=tf.float32)
+    >>> y = graph.add("Neg", "y", [x], device="/cpu:1", T=tf.float32)
+    >>> graph.control(y, graph.add("NoOp", "before"))
+    >>> [(node.name, list(node.input)) for node in graph.graph_def().node]
+    [('x', []), ('y', ['x', '^before']), ('before', [])]
+    """
 
     def __init__(self, library: Any = None, versions: Any = None) -> None:
         self._nodes: dict[str, node_def_pb2.NodeDef] = {}
@@ -104,14 +120,14 @@ class Editor:
 
     @staticmethod
     def of(graph: graph_pb2.GraphDef) -> Editor:
-        """An editor over a copy of a graph, whose marks (update, branch) the nodes keep."""
+        """Return an editor with a copy of a graph. The copied nodes have the marks of the update and of branches."""
         editor = Editor(graph.library, graph.versions)
         for node in graph.node:
             editor.copy_whole(node, node.name, node.input)
         return editor
 
     def empty(self) -> Editor:
-        """An editor without nodes for a graph with the same functions: a rewrite adds the nodes to it in order."""
+        """Return an editor with the same functions and without nodes, to which a rewrite adds nodes in order."""
         return Editor(self._library, self._versions)
 
     @property
@@ -129,7 +145,7 @@ class Editor:
         return self._nodes[name]
 
     def merge(self, other: Iterable[node_def_pb2.NodeDef]) -> None:
-        """Take over finished nodes."""
+        """Add finished nodes, without copying them."""
         for node in other:
             self._put(node)
 
@@ -141,7 +157,7 @@ class Editor:
     def add(
         self, op: str, name: str, inputs: Sequence[str] = (), device: str = "", order: int | None = None, **attrs: Any
     ) -> str:
-        """Add one node; returns its name, which is also its first output."""
+        """Add a node and return its name, which is also the name of its first output."""
         node = _node(op, name, inputs, device, attrs)
         if order is not None:
             node.attr[ORDER].i = order
@@ -152,7 +168,10 @@ class Editor:
         self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str], device: str, order: int | None = None,
         **attrs: Any,
     ) -> node_def_pb2.NodeDef:
-        """Add a copy of a node under another name, with other inputs, on a device, and with some other attributes."""
+        """Add a copy of a node with another name, other inputs, a device and changed attributes.
+
+        The copy has no marks of the update and of branches.
+        """
         copy = node_def_pb2.NodeDef()
         copy.CopyFrom(node)
         copy.name = name
@@ -172,7 +191,7 @@ class Editor:
     def copy_whole(
         self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str], **attrs: Any
     ) -> node_def_pb2.NodeDef:
-        """Add a copy of a captured node that stays a captured node: of the same update, in the same branch."""
+        """Add a copy of a captured node with its marks: the copy belongs to the same update and the same branch."""
         copy = self.copy(node, name, inputs, node.device, **attrs)
         for key in (UPDATE, BRANCH):
             if key in node.attr:
@@ -182,7 +201,7 @@ class Editor:
     def change(
         self, name: str, op: str = "", inputs: Iterable[str] | None = None, drop: Iterable[str] = (), **attrs: Any
     ) -> None:
-        """Change a node that is there: its op, its inputs, some attributes; `drop` names attributes to remove.
+        """Change a node: its op, its inputs and some of its attributes. `drop` names attributes to remove.
 
         >>> graph = Editor()
         >>> graph.add("NoOp", "before"), graph.add("Placeholder", "number", dtype=tf.int32)
@@ -234,9 +253,15 @@ class Editor:
         device: str = "",
         order: int | None = None,
     ) -> list[str]:
-        """Add what a small TensorFlow function builds, reading the given tensors; returns the names of its results.
+        """Add the nodes that a TensorFlow function builds, and return the names of its results.
 
-        `inputs` maps the tensors of this graph to their specs, in the order of the function's parameters.
+        `inputs` maps tensors of this graph to their specs, in the order of the function's parameters. The names of the
+        new nodes begin with `prefix`.
+
+        >>> graph = Editor()
+        >>> x = graph.add("Placeholder", "x", dtype=tf.float32)
+        >>> graph.trace("double", lambda x: tf.multiply(x, 2.0), {x: tf.TensorSpec((), tf.float32)})
+        ['double/Mul']
         """
         scratch = tf.Graph()
         with scratch.as_default():
@@ -258,34 +283,34 @@ class Editor:
         return [rename(output.name.removesuffix(":0")) for output in outputs]
 
     def constant(self, name: str, value: Any, dtype: tf.DType, device: str = "") -> str:
-        """Add a constant unless it is there already."""
+        """Add a constant and return its name. Do nothing if a node of this name exists already."""
         if name not in self._nodes:
             self.add("Const", name, device=device, dtype=dtype, value=tf.make_tensor_proto(value, dtype))
         return name
 
     def control(self, node: str, *before: str) -> None:
-        """Let a node wait for others."""
+        """Add control inputs: the node runs after the nodes in `before`."""
         inputs = self._nodes[node].input
         present = set(inputs)
         inputs.extend(f"^{name}" for name in dict.fromkeys(before) if name != node and f"^{name}" not in present)
 
     def mark_update(self, node: str, occurrence: int) -> None:
-        """Say that a node belongs to an update of the step."""
+        """Mark a node as one of an update, by the number of the update within the step."""
         self._nodes[node].attr[UPDATE].i = occurrence
 
     def mark_branch(self, node: str, pivots: Iterable[str]) -> None:
-        """Say in which branches of conditionals a node runs."""
+        """Mark a node with the pivots of the branches in which it runs."""
         self._nodes[node].attr[BRANCH].list.s[:] = [pivot.encode() for pivot in pivots]
 
     def histogram(self) -> dict[str, int]:
-        """How many nodes of each op there are."""
+        """Return the number of nodes of each op."""
         counts: dict[str, int] = {}
         for node in self:
             counts[node.op] = counts.get(node.op, 0) + 1
         return counts
 
     def check(self) -> None:
-        """Raise a KernelError that lists every input that no node produces, or a node on a cycle."""
+        """Raise a KernelError if no node produces some input, or if the graph has a cycle."""
         sources = {node.name: {node_of(name) for name in node.input} for node in self}
         if not all(each in self._nodes for found in sources.values() for each in found):
             missing = [
@@ -311,7 +336,7 @@ class Editor:
             raise KernelError(f"the graph has a cycle through {len(stuck)} nodes, among them {', '.join(stuck[:5])}.")
 
     def graph_def(self, captured: bool = False) -> graph_pb2.GraphDef:
-        """The finished graph, checked; one to be worked on further stays marked as a captured graph is."""
+        """Check the graph and return it. With `captured`, the nodes keep their marks, as in a captured step."""
         self.check()
         graph = graph_pb2.GraphDef()
         if self._library is not None:

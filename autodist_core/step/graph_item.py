@@ -1,9 +1,8 @@
-"""GraphItem: one captured train step, the second input of every stage after capture.
+"""GraphItem: one captured train step, which every later stage reads.
 
-Capture fills it, a strategy builder reads its variables, the kernels read its graph. Its bytes are a file format: a
-step can be captured on one machine, stored, and planned or built on another. Its parts are plain frozen values (see
-`values`). The message ``autodist.proto.GraphItem`` is only how they are stored (see `messages`). TensorFlow is imported
-only by whoever asks for ``graph_def``.
+Capture makes the GraphItem, a strategy builder reads its variables, and the kernels read its graph. Its parts are plain
+frozen values (see `values`). Its bytes are a file format (see `messages`): a step can be captured on one machine,
+stored, and planned or built on another. Only the property ``graph_def`` imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class GraphItem:
-    """One captured step; equal when the content is equal.
+    """One captured step. Two items with equal fields are equal.
 
     >>> item = GraphItem(variables=(Variable("w", (3, 2), "float32"), Variable("steps", (), "int64", trainable=False)))
     >>> list(item.trainable_var_op_to_var)
@@ -46,18 +45,18 @@ class GraphItem:
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[str, ...] = ()
     concat_outputs: bool = False
-    """Whether outputs hold one row per example, and are concatenated over replicas; otherwise they are averaged."""
+    """Whether outputs have one row for each example and are concatenated over replicas. Other outputs are averaged."""
     examples: str = ""
-    """The placeholder that is fed with the number of examples of this replica."""
+    """The placeholder for the number of examples of this replica."""
     total: str = ""
-    """The placeholder that is fed with the number of examples of all replicas."""
+    """The placeholder for the number of examples of all replicas."""
     cross_replica_sums: tuple[str, ...] = ()
-    """Identity nodes whose value is to be summed over the replicas."""
+    """Identity nodes whose values are summed over the replicas."""
     targets: tuple[str, ...] = ()
-    """Nodes that must run although nothing reads them."""
+    """Nodes that must run although no other node reads them."""
     tables: tuple[Table, ...] = ()
     graph_bytes: bytes = b""
-    """The serialized GraphDef, nodes in the order of their creation; empty while there is none."""
+    """The serialized GraphDef, with the nodes in the order of their creation; empty for an item without a graph."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -79,34 +78,34 @@ class GraphItem:
 
     @property
     def trainable_var_op_to_var(self) -> dict[str, Variable]:
-        """The variables that the step trains, by name, in graph order."""
+        """The variables that the step trains, by name and in graph order."""
         return {variable.name: variable for variable in self.variables if variable.trainable}
 
     @property
     def grad_target_pairs(self) -> dict[str, str]:
-        """From the name of a gradient's tensor (of its rows, when sparse) to the name of its variable."""
+        """The names of the variables, by the tensor of the gradient or of a sparse gradient's rows."""
         return {gradient.values: gradient.variable for gradient in self.gradients if gradient.values}
 
     @cached_property
     def graph_def(self) -> GraphDef:
-        """The captured graph, parsed on first use; shared by all who ask, so copy it before changing it."""
+        """The captured graph, parsed on first use. All callers get the same object: copy it before you change it."""
         from tensorflow.core.framework.graph_pb2 import GraphDef
 
         return GraphDef.FromString(self.graph_bytes)
 
     @property
     def info(self) -> graphitem_pb2.GraphItem.Info:
-        """Variables and tables as the message's ``info`` holds them."""
+        """The variables and tables as the message's ``info`` holds them."""
         return messages.info(self.variables, self.tables)
 
     def serialize(self) -> bytes:
-        """The item as bytes; equal items give equal bytes."""
+        """Return the item as bytes. Equal items give equal bytes."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return messages.serialize(grad_target_pairs=self.grad_target_pairs, **parts)
 
     @classmethod
     def deserialize(cls, data: bytes) -> GraphItem:
-        """The item that :meth:`serialize` gave ``data`` for."""
+        """Return the item that :meth:`serialize` wrote as ``data``."""
         return cls(**messages.deserialize(data))
 
     def __str__(self) -> str:

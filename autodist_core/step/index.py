@@ -1,10 +1,10 @@
-"""The index of a captured step: which node reads which, which node touches which variable, which nodes are the update.
+"""The index of a captured step: which node reads which node, which node touches which variable, which nodes update.
 
-A StepIndex is made from a GraphItem and is not changed. Nodes stand in creation order. The position of a node in that
-order is the time at which it touches a variable.
+A StepIndex is made from a GraphItem and does not change. It has the nodes in the order of their creation. The position
+of a node in that order is the time at which the node touches variables.
 
-What has to be computed beyond that is an analysis: a function of the index, whose result is kept with the index (see
-`analysis` below, and `autodist_core.kernel.analysis`).
+Other questions about a step are answered by analyses. An analysis is a function of the index, and the index stores its
+result (see `analysis` below, and `autodist_core.kernel.analysis`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,25 @@ _RESOURCE = tf.resource.as_datatype_enum
 
 @dataclass(frozen=True)
 class Touch:
-    """A node's access to a variable."""
+    """One access of a node to a variable.
+
+    >>> Touch("dense/kernel", writes=True)
+    Touch(variable='dense/kernel', writes=True)
+    """
 
     variable: str
     writes: bool
 
 
 def accesses(node: node_def_pb2.NodeDef, handles: Callable[[str], str | None]) -> tuple[Touch, ...]:
-    """Which variables a node touches and whether it writes them; `handles` names the variable behind an input."""
+    """Return the accesses of a node to variables.
+
+    `handles` returns the name of the variable of which a node is the handle, or ``None`` for another node.
+
+    >>> read = node_def_pb2.NodeDef(name="read", op="ReadVariableOp", input=["kernel_handle"])
+    >>> accesses(read, {"kernel_handle": "dense/kernel"}.get)
+    (Touch(variable='dense/kernel', writes=False),)
+    """
     found = []
     read_only = set(node.attr["_read_only_resource_inputs"].list.i) if "_read_only_resource_inputs" in node.attr else ()
     for position, name in enumerate(naming.data_inputs(node)):
@@ -50,11 +61,10 @@ def accesses(node: node_def_pb2.NodeDef, handles: Callable[[str], str | None]) -
 
 
 class StepIndex:
-    """A captured step, indexed.
+    """The index of one captured step.
 
     >>> from autodist_core import GraphItem
-    >>> from autodist_core.step.editor import Editor
-    >>> graph = Editor()
+    >>> graph = editor.Editor()
     >>> graph.add("Placeholder", "x", dtype=tf.float32), graph.add("Neg", "y", ["x"], T=tf.float32)
     ('x', 'y')
     >>> step = StepIndex(GraphItem((), outputs=("y",), graph_bytes=graph.graph_def().SerializeToString()))
@@ -84,27 +94,27 @@ class StepIndex:
         self._analyses: dict[Callable[[StepIndex], Any], Any] = {}
 
     def result_of(self, analyse: Callable[[StepIndex], _Result]) -> _Result:
-        """What an analysis says of this step; it runs when it is asked for first."""
+        """Return the result of an analysis of this step. The analysis runs at the first call only."""
         if analyse not in self._analyses:
             self._analyses[analyse] = analyse(self)
         return self._analyses[analyse]
 
     def is_update(self, node: str) -> bool:
-        """Whether a node belongs to the update rather than to compute."""
+        """Whether a node belongs to an update. All other nodes belong to compute."""
         return node in self.update_of
 
     @cached_property
     def rows(self) -> dict[str, tuple[int | None, ...]]:
-        """The shapes of the inputs that have a row for each example."""
+        """The shapes of the inputs that have one row for each example, by name."""
         return {each.name: each.shape for each in self.item.inputs if each.has_rows and each.shape is not None}
 
     @cached_property
     def pivots(self) -> frozenset[str]:
-        """The nodes whose death ends a branch of a conditional."""
+        """The pivots of all branches. A pivot is a node without a value when its branch is not taken."""
         return frozenset(pivot for node in self.graph.node for pivot in naming.branch_of(node))
 
     def sources(self, name: str) -> list[str]:
-        """The nodes on which a node depends: those whose values it reads, and its branch's pivots."""
+        """Return the nodes on which a node depends: the nodes whose values it reads, and the pivots of its branches."""
         node = self.nodes[name]
         return [*(naming.node_of(source) for source in naming.data_inputs(node)), *naming.branch_of(node)]
 
@@ -112,7 +122,11 @@ class StepIndex:
         self, roots: Iterable[str], stop: Callable[[str], bool] = lambda _: False,
         sources: Callable[[str], list[str]] | None = None,
     ) -> set[str]:
-        """The nodes on which the roots depend, roots included; `stop` nodes are included, not passed."""
+        """Return the roots and all nodes on which they depend.
+
+        A node for which `stop` is true is part of the result, but the nodes on which it depends are not followed.
+        `sources` returns the nodes on which a node depends, in place of the method of that name.
+        """
         sources = sources or self.sources
         seen: set[str] = set()
         waiting = list(roots)
@@ -126,40 +140,40 @@ class StepIndex:
         return seen
 
     def in_order(self, names: Iterable[str]) -> list[str]:
-        """Names in creation order."""
+        """Return the names of nodes in the order of the nodes' creation."""
         return sorted(names, key=self.index.__getitem__)
 
     @cached_property
     def digest(self) -> str:
-        """A short name of the graph's content."""
+        """A short hash of the graph's content."""
         return hashlib.sha256(self.item.graph_bytes).hexdigest()[:16]
 
     @cached_property
     def alive(self) -> frozenset[str]:
-        """The nodes that a step has any use for."""
+        """The nodes on which a write, an output, a target or a gradient of the step depends."""
         writes = [name for name, touched in self.touches.items() if any(touch.writes for touch in touched)]
         outputs = [naming.node_of(name) for name in self.item.outputs]
         return frozenset(self.cone([*writes, *outputs, *self.item.targets, *self.markers]))
 
     @cached_property
     def read_by_compute(self) -> frozenset[str]:
-        """Variables that compute touches."""
+        """The variables that nodes of compute read or write."""
         return frozenset(
             touch.variable for node, found in self.touches.items() if not self.is_update(node) for touch in found
         )
 
     def written_in(self, occurrence: int) -> frozenset[str]:
-        """The variables that one of the step's updates writes."""
+        """Return the variables that the update with this number writes."""
         return self._written(lambda node: self.update_of.get(node) == occurrence)
 
     @cached_property
     def written_by_update(self) -> frozenset[str]:
-        """Variables that an update writes."""
+        """The variables that an update writes."""
         return self._written(self.is_update)
 
     @cached_property
     def written_by_compute(self) -> frozenset[str]:
-        """Variables that compute writes."""
+        """The variables that nodes of compute write."""
         return self._written(lambda node: not self.is_update(node))
 
     @cached_property
@@ -179,14 +193,17 @@ class StepIndex:
 
     @cached_property
     def trained(self) -> dict[str, tuple[int, ...]]:
-        """Variables with a gradient, and the occurrences of each."""
+        """The variables that have gradients, with the numbers of the updates that apply them."""
         found: dict[str, tuple[int, ...]] = {}
         for gradient in self.item.gradients:
             found[gradient.variable] = (*found.get(gradient.variable, ()), gradient.occurrence)
         return found
 
     def last_of_update(self, occurrence: int) -> int:
-        """The time of an update's last write: what is logged of its gradients may be computed long after."""
+        """Return the time of the last write of an update.
+
+        Nodes that only compute logged values from the gradients may come much later.
+        """
         return max(
             (self.index[node] for node, touched in self.touches.items()
              if self.update_of.get(node) == occurrence and any(touch.writes for touch in touched)),
@@ -195,12 +212,12 @@ class StepIndex:
 
     @cached_property
     def occurrences(self) -> tuple[int, ...]:
-        """The updates of this step, in order."""
+        """The numbers of the step's updates, in order."""
         return tuple(sorted(set(self.update_of.values())))
 
 
 def analysis(analyse: Callable[[StepIndex], _Result]) -> Callable[[StepIndex], _Result]:
-    """Make a function of a StepIndex an analysis: it runs once for each index, and the index keeps the result.
+    """Make an analysis of a function of a StepIndex: it runs once for each index, and the index stores the result.
 
     >>> @analysis
     ... def size(step):
@@ -221,7 +238,14 @@ def analysis(analyse: Callable[[StepIndex], _Result]) -> Callable[[StepIndex], _
 
 
 def output_type(captured: StepIndex, name: str) -> tf.DType:
-    """The type of a captured tensor."""
+    """Return the type of a tensor of the captured graph.
+
+    >>> graph = editor.Editor()
+    >>> x = graph.add("Placeholder", "x", dtype=tf.float32)
+    >>> from autodist_core import GraphItem
+    >>> output_type(StepIndex(GraphItem((), graph_bytes=graph.graph_def().SerializeToString())), "x:0")
+    tf.float32
+    """
     node_name, output = naming.split(name)
     node = captured.nodes[node_name]
     position = 0

@@ -1,4 +1,8 @@
-"""The parts of a GraphItem as the message ``autodist.proto.GraphItem``, and back."""
+"""Conversion of a GraphItem's fields to bytes of the message ``autodist.proto.GraphItem``, and back.
+
+This is a file format: GraphItem writes and reads it with `serialize` and `deserialize`. No other module reads the
+message.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,16 @@ __all__ = ["deserialize", "info", "serialize"]
 
 _VARIABLE = "type.googleapis.com/autodist.proto.Variable"
 _GRAPH_DEF = "type.googleapis.com/tensorflow.GraphDef"
-# The fields that are the same in the message and in the value.
+# The fields that have the same name and type in the message and in the GraphItem.
 _PLAIN = ("outputs", "concat_outputs", "examples", "total", "cross_replica_sums", "targets")
 
 
 def info(variables: Iterable[Variable], tables: Iterable[Table]) -> graphitem_pb2.GraphItem.Info:
-    """Variables and tables as the message's ``info`` holds them."""
+    """Return variables and tables as the message's ``info`` holds them.
+
+    >>> len(info([Variable("w", (3, 2), "float32")], []).variables)
+    1
+    """
     found = graphitem_pb2.GraphItem.Info(table_initializers=[table.handle for table in tables])
     for variable in variables:
         packed = graphitem_pb2.Variable(**vars(variable)).SerializeToString(deterministic=True)
@@ -32,7 +40,13 @@ def serialize(
     *, variables: Iterable[Variable], gradients: Iterable[Gradient], inputs: Iterable[Tensor], tables: Iterable[Table],
     graph_bytes: bytes, grad_target_pairs: Mapping[str, str], **plain: Any,
 ) -> bytes:
-    """The fields of a GraphItem as bytes; equal fields give equal bytes."""
+    """Return the fields of a GraphItem as bytes. Equal fields give equal bytes.
+
+    >>> from autodist_core.step.graph_item import GraphItem
+    >>> data = GraphItem((Variable("w", (3, 2), "float32"),)).serialize()
+    >>> deserialize(data)["variables"][0].shape
+    (3, 2)
+    """
     tables = tuple(tables)
     message = graphitem_pb2.GraphItem(
         grad_target_pairs=grad_target_pairs,
@@ -57,7 +71,11 @@ def serialize(
 
 
 def deserialize(data: bytes) -> dict[str, Any]:
-    """The fields of the GraphItem of which `serialize` made these bytes."""
+    """Return the fields of the GraphItem that `serialize` wrote as these bytes.
+
+    >>> deserialize(b"")["variables"]
+    ()
+    """
     try:
         message = graphitem_pb2.GraphItem.FromString(data)
         variables = [graphitem_pb2.Variable.FromString(packed.value) for packed in message.info.variables]

@@ -1,4 +1,7 @@
-"""Names in a graph: of nodes, of their outputs, of control edges; and the attributes by which nodes are marked."""
+"""Names in a graph: of nodes, of their outputs and of control inputs; and the attributes that mark nodes.
+
+Functions take a name or a node apart, or make a name. The editor, capture and the kernels use them.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from collections.abc import Iterator
 from tensorflow.core.framework import node_def_pb2
 
 ORDER = "_order"
-"""Attribute of a node that touches a variable: the time at which it does."""
+"""The attribute of a node that touches a variable: the time of the access in the captured step's order."""
 UPDATE = "_update"
-"""Attribute of a captured node that belongs to the update: which of the step's updates it is."""
+"""The attribute of a captured node that belongs to an update: the number of the update within the step."""
 BRANCH = "_branch"
-"""Attribute of an update's node that runs in one branch of a conditional: the pivots of the branches around it."""
+"""The attribute of an update's node in a branch of a conditional: the pivots of the branches around it."""
 
 
 def split(name: str) -> tuple[str, int]:
-    """Node and output number of a tensor name.
+    """Return the node and the output number of a tensor name. A control input has the output number -1.
 
     >>> split("dense/MatMul"), split("split:1"), split("^train")
     (('dense/MatMul', 0), ('split', 1), ('train', -1))
@@ -28,12 +31,16 @@ def split(name: str) -> tuple[str, int]:
 
 
 def tensor(node: str, output: int = 0) -> str:
-    """The canonical tensor name, as nodes list their inputs."""
+    """Return the name of a node's output in the form in which nodes list their inputs.
+
+    >>> tensor("split", 1), tensor("dense/MatMul")
+    ('split:1', 'dense/MatMul')
+    """
     return node if output == 0 else f"{node}:{output}"
 
 
 def canonical(name: str) -> str:
-    """A tensor's name as nodes list their inputs.
+    """Return a tensor's name in the form in which nodes list their inputs.
 
     >>> canonical("dense/MatMul:0"), canonical("split:1")
     ('dense/MatMul', 'split:1')
@@ -42,7 +49,7 @@ def canonical(name: str) -> str:
 
 
 def label(name: str) -> str:
-    """A tensor's name as part of a node's name, another one for every tensor.
+    """Return a tensor's name as a part of a node's name. Different tensors give different labels.
 
     >>> label("split:1"), label("split_1")
     ('split/output1', 'split_1/output0')
@@ -52,19 +59,27 @@ def label(name: str) -> str:
 
 
 def node_of(name: str) -> str:
-    """The node that produces a tensor, or that a control input names."""
+    """Return the node that produces a tensor, or the node that a control input names.
+
+    >>> node_of("split:1"), node_of("^train")
+    ('split', 'train')
+    """
     return name.removeprefix("^").partition(":")[0]
 
 
 def is_control(name: str) -> bool:
-    """Whether an input is a control edge."""
+    """Whether an input is a control input.
+
+    >>> is_control("^train"), is_control("train")
+    (True, False)
+    """
     return name.startswith("^")
 
 
 def safe(name: str) -> str:
-    """A variable's name as part of a node's name, another one for every variable.
+    """Return a variable's name as a part of a node's name. Different variables give different names.
 
-    A character that has another meaning here, or that TensorFlow does not allow, is written as its code.
+    A character that TensorFlow does not allow, or that has a meaning of its own in node names, is written as its code.
 
     >>> safe("dense/kernel@memory"), safe("dense layer/w ö")
     ('dense/kernel.memory', 'dense-20-layer/w-20--f6-')
@@ -73,10 +88,20 @@ def safe(name: str) -> str:
 
 
 def data_inputs(node: node_def_pb2.NodeDef) -> Iterator[str]:
-    """The inputs that carry values, in order."""
+    """Return the inputs of a node that are tensors, in order, without the control inputs.
+
+    >>> list(data_inputs(node_def_pb2.NodeDef(name="sum", op="AddV2", input=["x", "y:1", "^before"])))
+    ['x', 'y:1']
+    """
     return (name for name in node.input if not is_control(name))
 
 
 def branch_of(node: node_def_pb2.NodeDef) -> tuple[str, ...]:
-    """The pivots of the branches in which a node runs, outermost first; none for a node that always runs."""
+    """Return the pivots of the branches in which a node runs, outermost first; empty for a node that always runs.
+
+    >>> node = node_def_pb2.NodeDef(name="assign", op="NoOp")
+    >>> node.attr[BRANCH].list.s.append(b"cond/then")
+    >>> branch_of(node)
+    ('cond/then',)
+    """
     return tuple(name.decode() for name in node.attr[BRANCH].list.s) if BRANCH in node.attr else ()

@@ -1,6 +1,6 @@
 """The parts of a GraphItem as frozen values: variables, gradients, inputs and lookup tables.
 
-The values import neither TensorFlow nor protobuf.
+Capture makes the values, and every later stage reads them. This module imports neither TensorFlow nor protobuf.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from autodist_core.errors import CaptureError, did_you_mean
 
 __all__ = ["ALIKE", "EACH", "UNIQUE", "Gradient", "Table", "Tensor", "Variable", "format_bytes"]
 
-# Bytes per element and the short name for printing, by TensorFlow's name of the type; 0 for what has no size.
+# Bytes per element and the short name for printing, by TensorFlow's name of the type. A string has 0 bytes: its size
+# is not fixed.
 _DTYPES: dict[str, tuple[int, str]] = {
     **{f"float{bits}": (bits // 8, f"f{bits}") for bits in (16, 32, 64)},
     **{f"int{bits}": (max(bits // 8, 1), f"i{bits}") for bits in (2, 4, 8, 16, 32, 64)},
@@ -33,7 +34,7 @@ _KINDS = ("model", "optimizer", "metric", "seed")
 
 
 def format_bytes(count: int) -> str:
-    """A number of bytes for people.
+    """Return a number of bytes as text with a unit.
 
     >>> format_bytes(512), format_bytes(392 * 1024), format_bytes(44_000_000)
     ('512 B', '392.0 KiB', '42.0 MiB')
@@ -72,21 +73,21 @@ class Variable:
     shape: tuple[int, ...]
     dtype: str
     trainable: bool = True
-    """Whether the step applies a gradient to it."""
+    """Whether the step applies a gradient to the variable."""
     is_sparse: bool = False
-    """Whether its gradient arrives as rows (IndexedSlices)."""
+    """Whether the gradient consists of rows (IndexedSlices)."""
     aggregation: str = "none"
     """How the values of several replicas are combined: none, mean, sum or only_first_replica."""
     kind: str = "model"
-    """What it belongs to: model, optimizer, metric or seed."""
+    """The owner of the variable: model, optimizer, metric or seed."""
     handle: str = ""
-    """The placeholder in the graph that stands for it; empty when the item carries no graph."""
+    """The placeholder of the variable in the graph; empty if the item has no graph."""
     part_of: str = ""
-    """The variable that it is a shard of."""
+    """For a shard: the name of the variable that is partitioned."""
     axis: int = 0
-    """Of a shard: the axis that is split."""
+    """For a shard: the axis that is split."""
     offset: int = 0
-    """Of a shard: where it begins along that axis."""
+    """For a shard: the position along that axis at which the shard begins."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
@@ -103,12 +104,12 @@ class Variable:
 
     @property
     def byte_size(self) -> int:
-        """Bytes that the value takes; 0 for what has no size of its own, such as strings."""
+        """The bytes of the value; 0 for a type without a fixed size, such as string."""
         return prod(self.shape) * self.item_size
 
     @property
     def item_size(self) -> int:
-        """Bytes that one element takes."""
+        """The bytes of one element."""
         return _DTYPES[self.dtype][0]
 
     @property
@@ -117,11 +118,11 @@ class Variable:
         return _type_and_shape(self.dtype, self.shape)
 
     def part_name(self, index: int) -> str:
-        """The name of a shard of it, such as ``dense/kernel/part_1``."""
+        """Return the name of a shard of the variable, such as ``dense/kernel/part_1``."""
         return f"{self.name}/part_{index}"
 
     def part(self, index: int, axis: int, offset: int, size: int, handle: str) -> Variable:
-        """A shard of it: `size` entries along an axis, from `offset` on."""
+        """Return a shard of the variable: `size` entries along an axis, from `offset` on."""
         shape = (*self.shape[:axis], size, *self.shape[axis + 1 :])
         return replace(
             self, name=self.part_name(index), shape=shape, handle=handle, part_of=self.name, axis=axis, offset=offset
@@ -132,34 +133,48 @@ class Variable:
 
 
 EACH, ALIKE, UNIQUE = "each", "alike", "unique"
+"""The values of `Gradient.rows`: how the rows of several replicas' sparse gradients are combined."""
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """A gradient on its way into the update of one variable."""
+    """A gradient that the step applies to one variable.
+
+    >>> Gradient("dense/kernel", values="gradient:0").indices == ""
+    True
+    """
 
     variable: str
     occurrence: int = 0
-    """Which update of the step this is: 0 for the first one."""
+    """The number of the update within the step: 0 for the first update."""
     values: str = ""
     """The tensor (``node:0``) of a dense gradient, or of the rows of a sparse one."""
     indices: str = ""
     """The tensor of the row indices; empty for a dense gradient."""
     weighted: bool = False
-    """Whether it counts the replica's part of the batch already, because the loss did before it was differentiated."""
+    """Whether the gradient is weighted already by the replica's part of the batch, because the loss was weighted."""
     rows: str = EACH
-    """How the rows of several replicas become one device's: `EACH` counts, they are `ALIKE` and are summed one by one,
-    or each occurs once (`UNIQUE`), on several replicas maybe."""
+    """For a sparse gradient, how the rows of all replicas are combined.
+
+    `EACH`: all rows are concatenated. `ALIKE`: all replicas have the same indices, and row i of one replica is added to
+    row i of the others. `UNIQUE`: no replica has an index twice, and rows of the same index are added.
+    """
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input of the captured step: a placeholder."""
+    """An input of the captured step: a placeholder.
+
+    >>> print(Tensor("x", "float32", (None, 7)))
+    x : f32[?,7]
+    >>> Tensor("x", "float32", (None, 7)).has_rows, Tensor("rate", "float32", ()).has_rows
+    (True, False)
+    """
 
     name: str
     dtype: str
     shape: tuple[int | None, ...] | None
-    """``None`` for an axis that varies, and for a tensor whose number of axes is not known."""
+    """The sizes of the axes, ``None`` for an axis that varies; or ``None`` if the number of axes is unknown."""
 
     def __post_init__(self) -> None:
         if self.shape is not None:
@@ -168,7 +183,7 @@ class Tensor:
 
     @property
     def has_rows(self) -> bool:
-        """Whether it has one row for each example; what has no axis is the same for all examples."""
+        """Whether the input has one row for each example. A scalar is the same for all examples."""
         return self.shape is None or len(self.shape) > 0
 
     def __str__(self) -> str:
@@ -177,7 +192,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Table:
-    """An immutable lookup table that was captured with the step: three nodes of the graph."""
+    """An immutable lookup table that was captured with the step, as the names of three nodes of the graph.
+
+    >>> Table(handle="table", keys="table/keys", values="table/values").keys
+    'table/keys'
+    """
 
     handle: str
     keys: str
