@@ -1,8 +1,11 @@
-"""Ctrl-C: what may be cut short by it, and what may not.
+"""Ctrl-C: when it may interrupt the main thread, and when it has to wait.
 
-Python raises KeyboardInterrupt between any two instructions of the main thread, also inside its own library, where a
-lock may just have been taken that nobody gives back then. So while a training runs, Ctrl-C is held back wherever the
-main thread shares locks with others, and what waits for long does so where it may be pressed.
+Python raises KeyboardInterrupt between any two instructions of the main thread. That can be inside Python's own library,
+at a place where a lock was just taken and is then never released. Therefore, while a training runs, Ctrl-C is deferred
+wherever the main thread shares locks with other threads. Long waits are made where Ctrl-C is not deferred.
+
+Every stage may use this module. `ignore_repeated_interrupts` stands around a whole training, `defer_interrupt` around
+short sections of it, and `wait_for` is the wait that Ctrl-C ends safely.
 """
 
 from __future__ import annotations
@@ -16,36 +19,43 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-HURRY_SECONDS = 2.0
-"""A Ctrl-C that follows another one within this time is the same; a later one is meant for what is going on then."""
+REPEAT_SECONDS = 2.0
+"""A Ctrl-C within this time after another one counts as the same Ctrl-C. A later one counts as a new Ctrl-C."""
 
 
-class _Held:
-    """How often the main thread holds Ctrl-C back at the moment, and what is to be done about one that was pressed."""
+class _Deferred:
+    """The number of open `defer_interrupt` sections of the main thread, and the handler of a Ctrl-C that waits."""
 
     depth = 0
-    pressed: Callable[[], Any] | None = None
+    waiting: Callable[[], Any] | None = None
 
 
 @contextmanager
-def once() -> Iterator[None]:
-    """Take a Ctrl-C that follows another one at once for the same, so that the first can bring the state home.
+def ignore_repeated_interrupts() -> Iterator[None]:
+    """Ignore a Ctrl-C that soon follows another one, so that the first one can bring the training state home.
 
-    Other threads than the main one get none, and a program that does without has its way.
+    This does nothing in other threads than the main thread, and in a program without a handler for Ctrl-C.
+
+    >>> before = signal.signal(signal.SIGINT, lambda *_: print("Ctrl-C"))
+    >>> with ignore_repeated_interrupts():
+    ...     signal.raise_signal(signal.SIGINT)
+    ...     signal.raise_signal(signal.SIGINT)
+    Ctrl-C
+    >>> _ = signal.signal(signal.SIGINT, before)
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
         return
-    last = -HURRY_SECONDS
+    last = -REPEAT_SECONDS
 
     def interrupted(number: int, frame: Any) -> None:
         nonlocal last
-        if time.monotonic() - last < HURRY_SECONDS:
+        if time.monotonic() - last < REPEAT_SECONDS:
             return
         last = time.monotonic()
-        if _Held.depth:
-            _Held.pressed = lambda: before(number, frame)
+        if _Deferred.depth:
+            _Deferred.waiting = lambda: before(number, frame)
         else:
             before(number, frame)
 
@@ -56,41 +66,42 @@ def once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class held:
-    """Hold Ctrl-C back while this is open; one that was pressed is raised at its end. For what is over at once.
+class defer_interrupt:
+    """Defer Ctrl-C to the end of a `with` block. Use it for blocks that end at once.
 
-    A class, since a generator would leave gaps in which Ctrl-C is heard.
+    It works within `ignore_repeated_interrupts`. It is a class, because a generator would have gaps in which Ctrl-C is
+    not deferred.
 
     >>> before = signal.signal(signal.SIGINT, lambda *_: print("Ctrl-C"))
-    >>> with once(), held():
+    >>> with ignore_repeated_interrupts(), defer_interrupt():
     ...     signal.raise_signal(signal.SIGINT)
-    ...     print("goes on")
-    goes on
+    ...     print("the block goes on")
+    the block goes on
     Ctrl-C
     >>> _ = signal.signal(signal.SIGINT, before)
     """
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            _Held.depth += 1
+            _Deferred.depth += 1
 
     def __exit__(self, *_: object) -> None:
         if threading.current_thread() is threading.main_thread():
-            _Held.depth -= 1
-            if not _Held.depth and _Held.pressed is not None:
-                pressed, _Held.pressed = _Held.pressed, None
-                pressed()
+            _Deferred.depth -= 1
+            if not _Deferred.depth and _Deferred.waiting is not None:
+                waiting, _Deferred.waiting = _Deferred.waiting, None
+                waiting()
 
 
 def wait_for(future: Future[Any]) -> None:
-    """Wait until it is done. Ctrl-C ends the wait, and nothing else.
+    """Wait until a future is done. Only Ctrl-C ends the wait earlier.
 
     >>> future = Future()
     >>> future.set_result(3)
     >>> wait_for(future)
     """
-    # A future's own wait takes a lock in Python, and so may be cut short while it holds it.
+    # A future's own wait takes a lock in Python code, so Ctrl-C could end it while it has the lock.
     done: SimpleQueue[Future[Any]] = SimpleQueue()
-    with held():
+    with defer_interrupt():
         future.add_done_callback(done.put)
     done.get()

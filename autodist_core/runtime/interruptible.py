@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.errors import NodeLostError, SessionError
-from autodist_core.interrupts import held
+from autodist_core.interrupts import defer_interrupt
 
 _EXPLAINED_WITHIN = 3.0
 """How long after an error of the network the word of who is lost may take."""
@@ -79,7 +79,7 @@ class Calls:
         error = job.error
         if isinstance(error, _NETWORK):
             try:
-                with held():
+                with defer_interrupt():
                     lost = self._lost.result(_EXPLAINED_WITHIN)
             except NotInTime:
                 raise BrokenOffError(f"{doing} was broken off, and no node is lost: {error}") from error
@@ -94,13 +94,13 @@ class Calls:
             line.jobs.put(None)
 
     def _require_all(self, doing: str) -> None:
-        with held():
+        with defer_interrupt():
             if self._lost.done():
                 raise self._lost.result().during(doing)
 
     def _take(self) -> _Line:
         """A line that nobody waits on."""
-        with held():
+        with defer_interrupt():
             with contextlib.suppress(IndexError):
                 return self._idle.pop()
             line = _Line()

@@ -15,7 +15,7 @@ from threading import Condition
 from typing import Any
 
 from autodist_core.errors import NodeLostError, SessionError
-from autodist_core.interrupts import held, wait_for
+from autodist_core.interrupts import defer_interrupt, wait_for
 from autodist_core.kernel import DistributedGraph
 from autodist_core.kernel import loose_graphs as loose
 from autodist_core.runtime.interruptible import BrokenOffError
@@ -63,7 +63,7 @@ class LooseStep(SessionStep):
         bounds = slices(total, count)[:active] if active > 1 else [(0, total)]
         try:
             self._begin(active)
-            with held():
+            with defer_interrupt():
                 self._hand_out(arrays, total, bounds)
             self._wait_for(count * (_AHEAD if self._bound is None else self._bound + 1))
             if not self._last:
@@ -109,7 +109,7 @@ class LooseStep(SessionStep):
             self._stop(SessionError("the training was closed."))
             idle = True
         finally:
-            with held():
+            with defer_interrupt():
                 for thread in self._threads:
                     thread.shutdown(wait=idle)
 
@@ -242,7 +242,7 @@ class LooseStep(SessionStep):
     def _stop(self, failure: BaseException) -> None:
         """Let all end what they are at, forget gradients that were not applied, and be ready for another batch."""
         progress = self._progress
-        with held(), progress.moved:
+        with defer_interrupt(), progress.moved:
             if progress.failure is None:
                 progress.fail(failure, 0)
         for _, future in self._running:
@@ -268,5 +268,5 @@ def _released(lock: Condition) -> Iterator[None]:
 
 def _result(future: Future[list[Any]]) -> list[Any]:
     wait_for(future)
-    with held():
+    with defer_interrupt():
         return future.result()

@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import config_pb2
 
 from autodist_core.cluster.chief import Cluster
 from autodist_core.errors import NodeLostError, SessionError
-from autodist_core.interrupts import held
+from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement, build
 from autodist_core.runtime.added_variables import KeptVariables
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
@@ -132,7 +132,7 @@ class DistributedSession(Session):
         """Call into TensorFlow; over a cluster so that the wait for it ends when a node is lost."""
         if self._calls_of_cluster is None:
             # TensorFlow hears of no Ctrl-C anyway, and its Python takes locks that one would leave taken.
-            with held():
+            with defer_interrupt():
                 return call(*arguments)
         return self._calls_of_cluster(doing, call, *arguments)
 
@@ -149,7 +149,7 @@ class DistributedSession(Session):
         """Make a distributed graph part of the session; returns a callable over all its feeds."""
         self._require_open()
         # What is imported by half is in the way of the next attempt.
-        with held():
+        with defer_interrupt():
             self._kept.add(graph.kept)
             with self._graph.as_default():
                 tf.graph_util.import_graph_def(graph.graph_def, name=prefix)

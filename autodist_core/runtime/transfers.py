@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.interrupts import held
+from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import Placement
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Copy
@@ -115,7 +115,7 @@ class Transfers:
     @staticmethod
     def _prepare(known: dict[Piece, Any], make: Callable[[Piece], Any], found: Iterable[Iterable[Piece]]) -> None:
         """All pieces before the first message: TensorFlow takes the whole graph in again when it has grown."""
-        with held():
+        with defer_interrupt():
             for message in found:
                 for piece in message:
                     if piece not in known:
@@ -138,7 +138,7 @@ class Transfers:
         self, key: tuple[Any, ...], nodes: list[Any], feeds: Sequence[Any] = (), arrays: Sequence[Any] = ()
     ) -> Any:
         if key not in self._calls:
-            with held():
+            with defer_interrupt():
                 self._calls[key] = self._session.make_callable(nodes, feed_list=list(feeds))
         return self._call("the moving of variables", self._calls[key], *arrays)
 

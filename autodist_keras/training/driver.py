@@ -16,7 +16,7 @@ import keras
 from autodist_core.cluster.chief import Fleet
 from autodist_core.cluster.on_node.standby import become_agent_unless_chief
 from autodist_core.errors import NodeLostError, SessionError
-from autodist_core.interrupts import held, once
+from autodist_core.interrupts import defer_interrupt, ignore_repeated_interrupts
 from autodist_core.kernel import Placement, Tasks, inference, place
 from autodist_core.runtime import Condition, DistributedSession, LastingSession, Session
 from autodist_core.step.graph_item import GraphItem
@@ -69,7 +69,7 @@ class Driver:
         self.require_idle()
         moves = settings.of_the_cluster != self.settings.of_the_cluster
         fleet, before = _fleet(settings) if moves else self.fleet, self.fleet
-        with once():
+        with ignore_repeated_interrupts():
             self._drop()
         self.settings, self.strategies, self.fleet = settings, Strategies(), fleet
         if moves:
@@ -88,7 +88,7 @@ class Driver:
     def close(self) -> None:
         """Free the devices and machines; the next call begins anew."""
         self.require_idle()
-        with once():
+        with ignore_repeated_interrupts():
             try:
                 self._drop()
             finally:
@@ -162,7 +162,7 @@ class Driver:
         """
         with claimed(self.model, self) as outermost:
             if outermost:
-                with once(), self._own_functions():
+                with ignore_repeated_interrupts(), self._own_functions():
                     self._asked = False
                     yield
                     own = loop in vars(self.model) or getattr(type(self.model), loop) is not getattr(keras.Model, loop)
@@ -287,7 +287,7 @@ class Driver:
         except BaseException:
             session.close()
             raise
-        with held():
+        with defer_interrupt():
             self._running = Running({"train": self.functions["train"]}, State(session), trained)
             self._compressors = None
             if before is not None:

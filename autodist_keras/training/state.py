@@ -25,7 +25,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.interrupts import held
+from autodist_core.interrupts import defer_interrupt
 from autodist_core.runtime import Session
 from autodist_keras.capture.variables import Entry
 from autodist_keras.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment
@@ -116,7 +116,7 @@ class State:
 
     def watch(self, entries: Iterable[Entry]) -> None:
         """Begin to watch variables; those already watched stay so."""
-        with held():
+        with defer_interrupt():
             for entry in entries:
                 if entry.spec.name not in self._entries:
                     self._entries[entry.spec.name] = entry
@@ -125,7 +125,7 @@ class State:
     def resume(self) -> None:
         """Watch all variables again, of which anything may have changed since `release`."""
         self._thread = threading.get_ident()
-        with held():
+        with defer_interrupt():
             for entry in self._entries.values():
                 self._attach(entry)
 
@@ -169,7 +169,7 @@ class State:
         if changed:
             self.session.load(changed)
         # From here on the session may be ahead, whatever becomes of the step.
-        with held(), self._values:
+        with defer_interrupt(), self._values:
             for name in begun:
                 moment = self._moments.pop(name).after(Event.STEP)
                 if moment.life is not Life.STALE:
@@ -273,7 +273,7 @@ class State:
 
     def release(self) -> None:
         """Stop watching; the variables are plain Keras variables again."""
-        with held(), self._free, self._values:
+        with defer_interrupt(), self._free, self._values:
             while self._watched:
                 owner, link = self._watched.pop()
                 links = vars(owner)[_LINKS]
@@ -306,7 +306,7 @@ class State:
                 if entry.spec.name in known and self._compared(entry.spec.name).life in IS_BEHIND
             ]
             values = self.session.read(entry.spec.name for entry in behind) if behind else {}
-            with held(), tf.init_scope(), self._values:
+            with defer_interrupt(), tf.init_scope(), self._values:
                 for entry in behind:
                     name = entry.spec.name
                     moment = self._compared(name)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.errors import SessionError
-from autodist_core.interrupts import once
+from autodist_core.interrupts import ignore_repeated_interrupts
 from autodist_core.kernel import inference
 from autodist_core.runtime import DistributedSession, Step
 from autodist_core.runtime.slices import slices
@@ -193,7 +193,7 @@ def test_a_session_whose_closing_is_interrupted_is_closed():
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
-    with once():
+    with ignore_repeated_interrupts():
         thread.start()
         with pytest.raises(KeyboardInterrupt):
             session.close()

@@ -12,7 +12,7 @@ from numbers import Real
 
 from autodist_core.cluster.chief.cluster import LOST_AFTER_SECONDS, Cluster
 from autodist_core.errors import LaunchError, NodeLostError, ResourceSpecError, did_you_mean
-from autodist_core.interrupts import held
+from autodist_core.interrupts import defer_interrupt
 from autodist_core.resource_spec import ResourceSpec
 
 _log = logging.getLogger("autodist")
@@ -80,7 +80,7 @@ class Fleet:
     @property
     def lost(self) -> bool:
         """Whether the fleet has a cluster of which a node was lost."""
-        with held():
+        with defer_interrupt():
             return self.cluster is not None and self.cluster.lost.done()
 
     def start(self) -> Cluster:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.interrupts import held
+from autodist_core.interrupts import defer_interrupt
 
 _PAUSE_PER_COST = 50
 """A backup takes at most a fiftieth of the time."""
@@ -77,7 +77,7 @@ class Backup:
         # A new variable was nowhere before. Where nothing happened since the state was read, the others are part of it.
         at_once = {name: value for name, value in copies.items() if self.current or name not in self.values}
         later = {name: value for name, value in copies.items() if name not in at_once}
-        with held():
+        with defer_interrupt():
             self.values = self.values | at_once
             if later:
                 self._note(Loaded(later), later)
@@ -87,7 +87,7 @@ class Backup:
 
         The step's arrays are kept as they are: they must not change any more.
         """
-        with held():
+        with defer_interrupt():
             self.done += training
             self.trained |= training
             if training or written:
@@ -107,7 +107,7 @@ class Backup:
         values = {name: np.array(value) for name, value in read(sorted(self.written)).items()}
         kept = {name: np.array(value) for name, value in read_kept().items()} if self.trained else self.kept
         # Ctrl-C leaves either the state of before or the new one.
-        with held():
+        with defer_interrupt():
             self.values, self.kept = self.values | values, kept
             self.steps, self._held, self.trained = self.done, 0, False
             self.events.clear()

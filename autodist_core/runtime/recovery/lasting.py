@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from autodist_core.errors import NodeLostError
-from autodist_core.interrupts import held
+from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
@@ -201,7 +201,7 @@ class LastingSession(Session):
             if isinstance(error, KeyboardInterrupt):
                 error.add_note(f"This was while steps were done again after a restart, so {self._backup}.")
             raise
-        with held():
+        with defer_interrupt():
             self._session, self._steps, self.placement = session, steps, session.placement
 
     def _take(self, session: Session) -> None:
@@ -216,7 +216,7 @@ class LastingSession(Session):
         """Write what is to be written, also what an earlier load was broken off in."""
         if self._unloaded:
             session.load(self._unloaded)
-            with held():
+            with defer_interrupt():
                 self._backup.loaded(self._unloaded)
                 self._unloaded = {}
 
