@@ -1,8 +1,8 @@
 """Ctrl-C: when it may interrupt the main thread, and when it has to wait.
 
-Python raises KeyboardInterrupt between any two instructions of the main thread. That can be inside Python's own library,
-at a place where a lock was just taken and is then never released. Therefore, while a training runs, Ctrl-C is deferred
-wherever the main thread shares locks with other threads. Long waits are made where Ctrl-C is not deferred.
+Python raises KeyboardInterrupt between any two instructions of the main thread. That can be inside Python's own
+library, at a place where a lock was just taken and is then never released. Therefore, while a training runs, Ctrl-C is
+deferred wherever the main thread shares locks with other threads. Long waits are made where Ctrl-C is not deferred.
 
 Every stage may use this module. `ignore_repeated_interrupts` stands around a whole training, `defer_interrupt` around
 short sections of it, and `wait_for` is the wait that Ctrl-C ends safely.

@@ -1,10 +1,12 @@
-"""Milliseconds per step over several hosts of the test network, on links of a stated rate, and the bound of the wire.
+"""Measure milliseconds per step over several hosts of the test network, on links of a given rate.
 
     python benchmarks/hosts.py [--models mlp cnn] [--hosts 2] [--rate 1gbit] [--steps 12] [--bf16] [--strategy PS]
 
-The hosts are network namespaces of this machine with shaped links between them (root, iproute2, openssh-server). They
-share its processors, so arithmetic is slower than on real hosts, and what is measured above the bound of the wire is
-partly that. The bound of an all-reduce over n hosts is 2 (n - 1) / n times the bytes of the gradients by the rate.
+The hosts are network namespaces of this machine, and the links between them are limited to the rate. This needs root,
+iproute2 and openssh-server. The hosts share the processors of the machine, so arithmetic is slower than on real hosts.
+
+Beside each time stands the bound of the wire: the time that the gradients need to travel at the rate. For an all-reduce
+over n hosts it is 2 (n - 1) / n times the bytes of the gradients, divided by the rate.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _UNITS = {"mbit": 1e6, "gbit": 1e9}
 
 
 def bits_per_second(rate: str) -> float:
-    """A rate as `tc` has it.
+    """Return a rate, written as for `tc`, in bits per second.
 
     >>> bits_per_second("1gbit")
     1000000000.0
@@ -40,7 +42,7 @@ def bits_per_second(rate: str) -> float:
 
 
 def wire_bound(size: int, hosts: int, rate: float) -> float:
-    """Milliseconds that the gradients of so many bytes take at least.
+    """Return the milliseconds that an all-reduce of `size` bytes over the hosts takes at least.
 
     >>> wire_bound(125_000_000, 2, 1e9)
     1000.0
@@ -49,7 +51,7 @@ def wire_bound(size: int, hosts: int, rate: float) -> float:
 
 
 def measure(spec: dict, workload: str, strategy: object, steps: int) -> tuple[list[float], int]:
-    """Milliseconds of each step after the first ones, and the bytes of the trainable variables."""
+    """Return the milliseconds of each step after the first three, and the bytes of the trainable variables."""
     import keras
 
     from autodist_keras import DistributedModel
@@ -73,7 +75,7 @@ def measure(spec: dict, workload: str, strategy: object, steps: int) -> tuple[li
 
 
 def main() -> None:
-    """Print a row for each model."""
+    """Measure each model and print a row for it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=["one_layer", "mlp", "cnn", "embeddings"])
     parser.add_argument("--hosts", type=int, default=2)

@@ -1,14 +1,17 @@
-"""Milliseconds per step on one machine: plain Keras, one replica, two replicas, and TensorFlow's MirroredStrategy.
+"""Measure milliseconds per step on one machine: plain Keras, one replica, two replicas and MirroredStrategy.
 
     python benchmarks/one_machine.py [--models cnn mlp] [--more] [--rounds 9] [--steps 10] [--json] [--check] [--quick]
 
-All train the same model on the same random data with the same global batch, on the CPU, without XLA. They take
-turns, a few steps each, in another order every round, so that whatever else the machine does falls on all of them; a
-ratio is the median over rounds of two times from one round, and comes with its quartiles.
+These are the four contenders. MirroredStrategy is TensorFlow's, with two replicas. All contenders train the same model
+on the same random data with the same global batch, on the CPU and without XLA. They use TensorFlow's defaults for
+threads and graph optimization.
 
-Each has a process of its own, so that none finds memory, threads or devices as another left them (MirroredStrategy
-needs the CPU divided before TensorFlow starts). Only one trains at any time. All use TensorFlow's own defaults for
-threads and graph optimisation.
+The contenders take turns of a few steps each, in another order in every round. So other work of the machine slows all
+of them alike. A ratio is computed from two times of the same round. The table has the median and the quartiles of the
+ratios of all rounds.
+
+Each contender has a process of its own, so that no contender finds memory, threads or devices as another one left them.
+MirroredStrategy also needs the CPU divided into two devices before TensorFlow starts. One process trains at a time.
 """
 
 from __future__ import annotations
@@ -26,15 +29,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about t
 from turns import CONTENDERS, MIRRORED, MORE, ONE, PLAIN, TWO, Training
 from workloads import BATCH, OVERHEAD, WORKLOADS
 
-NOISE = 1.05  # one replica is slower than plain Keras if the ratio is above this, and its lower quartile above 1
-BOUND = 1.2  # of two replicas, in units of plain Keras
-MOST = 1.0  # milliseconds by which a step of the one-layer model may be longer than plain Keras's
+NOISE = 1.05  # one replica misses its target if its ratio to plain Keras is above this, and the lower quartile above 1
+BOUND = 1.2  # the largest ratio of two replicas to plain Keras
+MOST = 1.0  # the most milliseconds by which a step of the one-layer model may be longer than that of plain Keras
 
 Times = Mapping[str, Sequence[float]]
 
 
 def measure(workload: str, steps: int, rounds: int, contenders: Sequence[str] = CONTENDERS) -> dict[str, list[float]]:
-    """Milliseconds per step of each contender in each round."""
+    """Run the rounds of one model and return the milliseconds per step of each contender in each round."""
     trainings = [Training(contender, workload, steps, rounds) for contender in contenders]
     for training in trainings:
         training.wait_until_ready()
@@ -49,7 +52,7 @@ def measure(workload: str, steps: int, rounds: int, contenders: Sequence[str] = 
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """The lower quartile, the median and the upper quartile.
+    """Return the lower quartile, the median and the upper quartile.
 
     >>> quartiles([4.0, 1.0, 3.0, 2.0, 5.0])
     (2.0, 3.0, 4.0)
@@ -61,17 +64,25 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def ratio(times: Times, one: str, other: str) -> tuple[float, float, float]:
-    """Quartiles of one contender's time in units of another's in the same round."""
+    """Return the quartiles, over rounds, of the ratio of one contender's time to another's.
+
+    >>> ratio({"two": [2.0, 3.0, 4.0], "plain": [1.0, 1.0, 1.0]}, "two", "plain")
+    (2.5, 3.0, 3.5)
+    """
     return quartiles([a / b for a, b in zip(times[one], times[other], strict=True)])
 
 
 def overhead(times: Times, contender: str) -> float:
-    """The median of the milliseconds by which a step is longer than plain Keras's."""
+    """Return the median, over rounds, of the milliseconds by which a step is longer than that of plain Keras.
+
+    >>> overhead({"one": [1.5, 1.25, 2.0], "plain": [1.0, 1.0, 1.0]}, "one")
+    0.5
+    """
     return statistics.median(a - b for a, b in zip(times[contender], times[PLAIN], strict=True))
 
 
 def missed(results: Mapping[str, Times]) -> list[str]:
-    """The targets that were not met, each in words."""
+    """Return a sentence for each target that was missed."""
     found = []
     for name, times in results.items():
         low, one, _ = ratio(times, ONE, PLAIN)
@@ -93,7 +104,7 @@ def missed(results: Mapping[str, Times]) -> list[str]:
 
 
 def table(results: Mapping[str, Times]) -> str:
-    """What was measured, a block for each model."""
+    """Return the results as a table, with a block for each model."""
     lines = [f"{'':<12}{'ms per step':>12}{'quartiles':>18}{'of plain':>10}{'quartiles':>14}{'Mirrored / it':>15}"]
     for name, times in results.items():
         lines += ["", f"{name}: {WORKLOADS[name].title}"]
@@ -111,17 +122,17 @@ def table(results: Mapping[str, Times]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and return the exit code."""
+    """Measure, print the results, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME",
                         help=f"which models: {', '.join(WORKLOADS)} (default: all)")
     parser.add_argument("--more", action="store_true",
-                        help="also two replicas with Keras's own updates, and with memories of their own")
+                        help="also measure two replicas with Keras's own updates, and without shared memory")
     parser.add_argument("--rounds", type=int, default=12, help="turns of each contender (default: 12)")
-    parser.add_argument("--steps", type=int, help="steps per turn (default: what takes about a third of a second)")
-    parser.add_argument("--quick", action="store_true", help="one turn of two steps: does it run at all")
+    parser.add_argument("--steps", type=int, help="steps per turn (default: a third of a second)")
+    parser.add_argument("--quick", action="store_true", help="run one turn of two steps only")
     parser.add_argument("--json", action="store_true", help="print the times of all rounds as JSON instead of a table")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed, naming it")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     options = parser.parse_args(arguments)
     rounds, steps = (1, 2) if options.quick else (options.rounds, options.steps)
     if rounds < 1 or (steps is not None and steps < 1):

@@ -1,7 +1,8 @@
-"""Several trainings that take turns: each runs one epoch while the others wait.
+"""Trainings that take turns: one training runs an epoch while the others wait.
 
-A training is one call of Keras's `fit` that stops at the beginning of every epoch until it is its turn. What is timed
-is the epoch as a whole, from its beginning to its end, so nothing is added to a step.
+A training is one call of Keras's `fit` in a child process. A callback waits at the beginning of every epoch for the
+training's turn, and measures the epoch from its beginning to its end. Nothing is measured within a step, so the
+measurement adds nothing to a step. `one_machine.py` starts the trainings and gives the turns.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     REDUCED: {"strategy": "AllReduce", "share_memory": False},
     SERVED: {"strategy": "PSLoadBalancing", "share_memory": False},
 }
-"""What a DistributedModel is told; all but one are of two replicas."""
+"""The settings of DistributedModel for each contender. ONE has one replica, and the others have two."""
 _SECONDS = 5 * 60
-_WARM_UP = 2  # epochs
+_WARM_UP = 2  # epochs before the first turn
 
 
 class Training:
-    """One contender training one model in a child process; it waits for its turns once it is warm."""
+    """One contender that trains one model in a child process. After the first epochs, it waits for its turns."""
 
     def __init__(self, contender: str, workload: str, steps: int, rounds: int) -> None:
         self.contender = contender
@@ -41,11 +42,11 @@ class Training:
         self._process.start()
 
     def wait_until_ready(self) -> None:
-        """Wait until TensorFlow is imported and the training is warm."""
+        """Wait until TensorFlow is imported and the first epochs are done."""
         self._receive()
 
     def turn(self) -> float:
-        """Train one epoch; returns its milliseconds per step."""
+        """Train one epoch and return its milliseconds per step."""
         self._connection.send(None)
         return self._receive()
 
@@ -56,7 +57,7 @@ class Training:
 
     def _receive(self) -> float:
         if not self._connection.poll(_SECONDS):
-            raise TimeoutError(f"{self.contender} said nothing for {_SECONDS} seconds")
+            raise TimeoutError(f"{self.contender} sent no result within {_SECONDS} seconds")
         found = self._connection.recv()
         if isinstance(found, str):
             raise RuntimeError(f"{self.contender} failed:\n{found}")
@@ -64,7 +65,10 @@ class Training:
 
 
 def train(connection: Connection, contender: str, workload: str, steps: int, rounds: int) -> None:
-    """Train epochs to warm up, then one for each turn; sends each one's milliseconds per step, or what failed."""
+    """Train the first epochs, and then one epoch for each turn.
+
+    The function sends the milliseconds per step of each epoch through the connection, or the traceback of an error.
+    """
     try:
         _train(connection, contender, workload, steps, rounds)
         connection.send(0.0)
@@ -77,7 +81,7 @@ def _train(connection: Connection, contender: str, name: str, steps: int, rounds
     import keras
 
     class Turns(keras.callbacks.Callback):
-        """Waits for the turn before each epoch after those that warm up, and reports when it is done."""
+        """Waits for the training's turn before each epoch but the first ones, and sends the time of the epoch."""
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             if epoch >= _WARM_UP:

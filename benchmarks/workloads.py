@@ -1,4 +1,4 @@
-"""What is trained: models, their optimizers, and random data of the shapes they take."""
+"""The workloads of the benchmarks: models with their optimizers, and random data of the shapes that they take."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import Any
 
 BATCH = 128
 CLASSES = 10
-_HELD = 8  # batches of data in memory, repeated
+_BATCHES = 8  # the number of different batches, which are repeated
 
 
 @dataclass(frozen=True)
 class Workload:
     """One model with its data.
 
-    `steps` is the length of a round; `floor` is how many times faster than `MirroredStrategy` two replicas should be.
+    `make` returns the compiled model, and `draw` the data, given a random generator. `steps` is the number of steps of
+    a turn. `floor` is the factor by which two replicas should be faster than `MirroredStrategy`.
+
+    >>> WORKLOADS["one_layer"].title
+    'one dense layer of 170 parameters, SGD'
     """
 
     title: str
@@ -25,7 +29,7 @@ class Workload:
     floor: float = 1.5
 
     def dataset(self) -> Any:
-        """Random batches in memory, without end."""
+        """Return an endless dataset of random batches, which are in memory."""
         import numpy as np
         import tensorflow as tf
 
@@ -40,15 +44,15 @@ def _compiled(model: Any, optimizer: Any) -> Any:
 
 
 def _labels(rng: Any) -> Any:
-    return rng.integers(CLASSES, size=BATCH * _HELD)
+    return rng.integers(CLASSES, size=BATCH * _BATCHES)
 
 
 def _images(size: int, channels: int) -> Callable[[Any], tuple[Any, Any]]:
-    return lambda rng: (rng.random((BATCH * _HELD, size, size, channels), "float32"), _labels(rng))
+    return lambda rng: (rng.random((BATCH * _BATCHES, size, size, channels), "float32"), _labels(rng))
 
 
 def _vectors(width: int) -> Callable[[Any], tuple[Any, Any]]:
-    return lambda rng: (rng.random((BATCH * _HELD, width), "float32"), _labels(rng))
+    return lambda rng: (rng.random((BATCH * _BATCHES, width), "float32"), _labels(rng))
 
 
 def _cnn() -> Any:
@@ -117,7 +121,7 @@ def _embeddings() -> Any:
 
 
 def _pairs(rng: Any) -> tuple[Any, Any]:
-    users, things = rng.integers(_ROWS, size=(2, BATCH * _HELD), dtype="int32")
+    users, things = rng.integers(_ROWS, size=(2, BATCH * _BATCHES), dtype="int32")
     return (users, things), _labels(rng)
 
 

@@ -2,8 +2,8 @@
 
     python examples/train.py [--replicas 2] [--strategy AllReduce] [--epochs 2]
 
-The data is drawn here, so nothing is downloaded. Everything is float64, where two ways to the same numbers differ by
-rounding only; the program exits with 1 when they differ by more.
+The program makes its data itself and downloads nothing. It computes in float64, where the weights of both trainings
+differ by rounding errors only. The program exits with 1 if they differ by more.
 """
 
 import argparse
@@ -20,12 +20,12 @@ import numpy as np
 from autodist_core import ResourceSpec
 from autodist_keras import DistributedModel
 
-ALLOWED = 1e-12  # of each tensor's largest entry
+ALLOWED = 1e-12  # the largest difference, as a fraction of the tensor's largest entry
 CLASSES = 10
 
 
 def make_data(examples: int = 2000, size: int = 16) -> tuple[np.ndarray, np.ndarray]:
-    """Return noisy images of ten random patterns, and which pattern each one shows."""
+    """Return noisy images of ten random patterns, and the number of the pattern of each image."""
     rng = np.random.default_rng(0)
     patterns = rng.normal(size=(CLASSES, size, size, 1))
     labels = rng.integers(CLASSES, size=examples)
@@ -33,7 +33,7 @@ def make_data(examples: int = 2000, size: int = 16) -> tuple[np.ndarray, np.ndar
 
 
 def make_model(size: int = 16) -> keras.Model:
-    """Return the network, with the same initial weights at every call."""
+    """Return the network. Every call returns the same initial weights."""
     keras.utils.set_random_seed(0)
     return keras.Sequential(
         [
@@ -48,7 +48,10 @@ def make_model(size: int = 16) -> keras.Model:
 
 
 def largest_difference(ours: keras.Model, reference: keras.Model) -> tuple[float, str]:
-    """Return the largest difference of two models' weights, as a part of the tensor's largest entry, and the tensor."""
+    """Return the largest difference of two models' weights, and the path of the tensor that has it.
+
+    The difference is a fraction of the tensor's largest entry.
+    """
     differences = []
     for a, b in zip(ours.weights, reference.weights, strict=True):
         difference = float(np.max(np.abs(a.numpy() - b.numpy())) / np.max(np.abs(b.numpy())))
@@ -57,7 +60,7 @@ def largest_difference(ours: keras.Model, reference: keras.Model) -> tuple[float
 
 
 def main() -> int:
-    """Train twice, compare, and return the exit code."""
+    """Train on the replicas and on one device, compare the weights, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--replicas", type=int, default=2, help="replicas on this machine's CPU (default: 2)")
     parser.add_argument("--strategy", default="AllReduce", help="the name of a strategy (default: AllReduce)")
@@ -67,8 +70,8 @@ def main() -> int:
     keras.config.set_floatx("float64")
     x, y = make_data()
     compiled = {"optimizer": "adam", "loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]}
-    # 1800 examples in batches of 64: the last batch of an epoch has 8. The examples are in random order already, and
-    # unshuffled both trainings see the same batches.
+    # 1800 examples are trained in batches of 64, so the last batch of an epoch has 8 examples. The examples are in
+    # random order already. Without shuffling, both trainings have the same batches.
     fitted = {"batch_size": 64, "epochs": args.epochs, "validation_split": 0.1, "shuffle": False}
 
     model = make_model()
