@@ -150,7 +150,7 @@ def _with_markers(graph: Editor, found: Cut) -> Editor:
         inputs = list(node.input)
         if UPDATE in node.attr or node.name in found.outside:
             inputs = [renamed.get(source, source) for source in inputs]
-        marked.copy_whole(node, node.name, inputs)
+        marked.copy_captured(node, node.name, inputs)
         # Nodes stand in creation order: a marker belongs right behind what it marks.
         for marker in behind.get(node.name, ()):
             tensor = found.moved[marker]

@@ -1,6 +1,7 @@
 """The plan: a compiled strategy as a table for people, before anything runs.
 
-`table` says what stands in it, as values. `text` and `html` are its two forms, and a `Plan` is both at once.
+It is the last step of planning. A CompiledStrategy comes in, and a `Plan` goes out. The module `table` computes the
+content of the plan as values. The modules `text` and `html` make its two forms, and a `Plan` has both forms.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ __all__ = ["Plan", "PlanTable", "bytes_per_step", "notes", "plan_table", "table"
 
 
 class Plan(str):
-    """A plan: text everywhere, and a table of HTML where a notebook shows it.
+    """A plan. It is a string, and a notebook shows it as an HTML table.
 
-    It is a string, since plans were strings: code that splits, searches, compares, logs or writes one goes on working.
+    Because it is a string, code can split, search, compare, log and write a plan.
 
     >>> plan = Plan(PlanTable("3f9c21", ("localhost:CPU:0",), ()))
     >>> plan.splitlines()[0], isinstance(plan, str)
@@ -30,10 +31,10 @@ class Plan(str):
     """
 
     table: PlanTable
-    """What it says, as a value."""
+    """The content of the plan as a value."""
 
     def __new__(cls, table: PlanTable) -> Plan:
-        """The plan of a table."""
+        """Make the plan of a table."""
         plan = super().__new__(cls, text_of(table))
         plan.table = table
         return plan
@@ -42,11 +43,11 @@ class Plan(str):
         return (self.table,)
 
     def _repr_html_(self) -> str:
-        """What Jupyter shows."""
+        """Return the form that Jupyter shows."""
         return html_of(self.table)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What IPython shows in a terminal: the lines, not the string's quotes."""
+        """Print the lines without quotes, as IPython asks for it in a terminal."""
         del cycle
         printer.text(str(self))
 
@@ -55,7 +56,7 @@ def table(
     compiled: CompiledStrategy, graph_item: GraphItem | None = None, shared: bool = False,
     notes_besides: Iterable[str] = (),
 ) -> Plan:
-    """The plan of ``compiled``; the arguments are those of ``plan_table``.
+    """Return the plan of ``compiled``. The arguments are those of ``plan_table``.
 
     >>> from autodist_core import ResourceSpec, StrategyCompiler, Variable
     >>> from autodist_core.strategy import Parallax

@@ -1,7 +1,8 @@
-"""A plan as a table of HTML, for notebooks: devices are columns, bytes are bars, and the notes stand below.
+"""The form of a plan as an HTML table, for notebooks. A `PlanTable` comes in, and HTML goes out.
 
-Colours are half transparent and text has the page's own colour, so that the table is readable on light and on dark
-pages. Nothing is loaded from anywhere, and all text is escaped.
+Devices are columns, bytes are bars, and the notes stand below the table. Colours are half transparent, and text has the
+colour of the page, so the table is readable on light and on dark pages. The HTML loads nothing, and all text in it is
+escaped.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from autodist_core.plan.table import Held, PlanTable, Row
+from autodist_core.plan.table import DeviceBytes, PlanTable, Row
 from autodist_core.plan.text import head_text, step_text, total_text
 from autodist_core.step.graph_item import format_bytes
 
@@ -20,15 +21,15 @@ _UPDATED, _COPIED, _TRAVELS = "rgba(45,125,225,.85)", "rgba(110,165,235,.5)", "r
 
 
 def html_of(plan: PlanTable) -> str:
-    """One row for each variable; devices that hold the same of everything share a column.
+    """Return a plan as HTML, with a row for each variable. Devices with equal bytes of every variable share a column.
 
-    >>> row = Row("dense/<kernel>", "f32[7,128]", "ps(a:CPU:0)", 3584, 7168, {"a:CPU:0": Held(3584)})
+    >>> row = Row("dense/<kernel>", "f32[7,128]", "ps(a:CPU:0)", 3584, 7168, {"a:CPU:0": DeviceBytes(3584)})
     >>> html = html_of(PlanTable("3f9c21", ("a:GPU:0",), (row,), ("it is the only one",)))
     >>> "dense/&lt;kernel&gt;" in html, "<li>it is the only one</li>" in html, html.count("<th")
     (True, True, 5)
     """
     columns = _columns(plan)
-    most = max((held.updated + held.copied for row in plan.rows for held in row.held.values()), default=0)
+    most = max((each.updated + each.copied for row in plan.rows for each in row.devices.values()), default=0)
     widest = max((row.step or 0 for row in plan.rows), default=0)
     titles = ["variable", "synchronized by", *(_title(devices) for devices in columns), "travels", ""]
     titles = titles if any(row.note for row in plan.rows) else titles[:-1]
@@ -50,15 +51,15 @@ def _line(tag: str, style: str, cells: Sequence[str]) -> str:
 
 
 def _columns(plan: PlanTable) -> list[tuple[str, ...]]:
-    """The devices, together where they hold the same of every variable.
+    """The devices in groups. Devices of one group have equal bytes of every variable.
 
-    >>> rows = (Row("w", "f32[1]", "all_reduce", 4, 8, dict.fromkeys("abc", Held(4))),)
+    >>> rows = (Row("w", "f32[1]", "all_reduce", 4, 8, dict.fromkeys("abc", DeviceBytes(4))),)
     >>> _columns(PlanTable("3f9c21", ("a", "b", "c"), rows))
     [('a', 'b', 'c')]
     """
-    found: dict[tuple[Held, ...], tuple[str, ...]] = {}
+    found: dict[tuple[DeviceBytes, ...], tuple[str, ...]] = {}
     for device in plan.devices:
-        key = tuple(row.held.get(device, Held()) for row in plan.rows)
+        key = tuple(row.devices.get(device, DeviceBytes()) for row in plan.rows)
         found[key] = (*found.get(key, ()), device)
     return list(found.values())
 
@@ -70,24 +71,24 @@ def _title(devices: Sequence[str]) -> str:
 
 
 def _cells(row: Row, columns: Sequence[Sequence[str]], most: int, widest: int) -> list[str]:
-    held = [row.held.get(devices[0], Held()) for devices in columns]
+    sizes = [row.devices.get(devices[0], DeviceBytes()) for devices in columns]
     return [
         f'{escape(row.name)}<br><span style="opacity:.65;white-space:nowrap">{escape(row.kind)}, '
         f"{format_bytes(row.size)}</span>",
         escape(row.text),
-        *(_bytes(each, most) for each in held),
+        *(_bytes(each, most) for each in sizes),
         _beside(step_text(row.step), [(row.step or 0, _TRAVELS)], widest),
         escape(row.note),
     ]
 
 
-def _bytes(held: Held, most: int) -> str:
-    """What one device holds of a variable, as a number and a bar."""
-    if held == Held():
+def _bytes(sizes: DeviceBytes, most: int) -> str:
+    """The bytes of a variable on one device, as a number and a bar."""
+    if sizes == DeviceBytes():
         return ""
-    parts = [format_bytes(held.updated)] if held.updated or not held.copied else []
-    parts += [f"copy {format_bytes(held.copied)}"] if held.copied else []
-    return _beside("<br>".join(parts), [(held.updated, _UPDATED), (held.copied, _COPIED)], most)
+    parts = [format_bytes(sizes.updated)] if sizes.updated or not sizes.copied else []
+    parts += [f"copy {format_bytes(sizes.copied)}"] if sizes.copied else []
+    return _beside("<br>".join(parts), [(sizes.updated, _UPDATED), (sizes.copied, _COPIED)], most)
 
 
 def _beside(shown: str, parts: Sequence[tuple[int, str]], whole: int) -> str:
@@ -95,7 +96,7 @@ def _beside(shown: str, parts: Sequence[tuple[int, str]], whole: int) -> str:
 
 
 def _bar(parts: Sequence[tuple[int, str]], whole: int) -> str:
-    """A bar whose parts are as long as their bytes.
+    """A bar. The length of each part is its share of `whole`.
 
     >>> _bar([(0, "red")], 0)
     ''
@@ -108,9 +109,9 @@ def _bar(parts: Sequence[tuple[int, str]], whole: int) -> str:
 
 
 def _legend(plan: PlanTable) -> str:
-    held = [each for row in plan.rows for each in row.held.values()]
-    shown = [("updated here", _UPDATED)] if any(each.updated for each in held) else []
-    shown += [("copy that follows a server", _COPIED)] if any(each.copied for each in held) else []
+    sizes = [each for row in plan.rows for each in row.devices.values()]
+    shown = [("updated here", _UPDATED)] if any(each.updated for each in sizes) else []
+    shown += [("copy that follows a server", _COPIED)] if any(each.copied for each in sizes) else []
     shown += [("travels in a step", _TRAVELS)] if any(row.step for row in plan.rows) else []
     marks = "".join(
         f'<span style="margin-right:14px;white-space:nowrap"><span style="display:inline-block;width:18px;height:8px;'

@@ -1,6 +1,6 @@
-"""What a plan says, as values: one row for each variable, the devices that hold it, and the notes.
+"""The content of a plan as values: a row for each variable, the bytes of the variable on each device, and the notes.
 
-The last step of planning. It adds to a compiled strategy what each variable weighs and what travels.
+A CompiledStrategy comes in, and a `PlanTable` goes out, from which `text` and `html` make the forms of the plan.
 """
 
 from __future__ import annotations
@@ -16,40 +16,54 @@ from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
 from autodist_core.strategy.wire import PLAIN, wire
 
 MEMORY = "memory of all replicas"
-"""What stands for a device where the replicas share one copy."""
+"""The name in place of a device's if all replicas share one copy of the variables."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """The bytes of one variable on one device."""
+class DeviceBytes:
+    """The bytes of one variable on one device.
+
+    >>> DeviceBytes(updated=3584)
+    DeviceBytes(updated=3584, copied=0)
+    """
 
     updated: int = 0
-    """Of what is updated there."""
+    """The bytes of the variable or its shards that are updated on the device."""
     copied: int = 0
-    """Of a replica's copy that follows a server."""
+    """The bytes of a replica's copy, which gets its values from a parameter server."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a plan says of one variable."""
+    """The row of one variable.
+
+    >>> row = Row("w", "f32[7,128]", "ps(a:CPU:0)", 3584, 7168, {"a:CPU:0": DeviceBytes(3584)})
+    >>> row.devices["a:CPU:0"].updated
+    3584
+    """
 
     name: str
     kind: str
-    """Type and shape, such as ``f32[784,128]``, and whether its gradient is sparse."""
+    """Type and shape, such as ``f32[784,128]``, and the word sparse for a sparse variable."""
     text: str
-    """How it is synchronized."""
+    """The synchronizer and the partitioning as text."""
     size: int
-    """The bytes of its value."""
+    """The bytes of the variable's value."""
     step: int | None
-    """The bytes that travel in a step; ``None`` where the rows of a sparse gradient do."""
-    held: Mapping[str, Held]
-    """The devices that hold it."""
+    """The bytes that travel in a step; ``None`` if the rows of a sparse gradient travel."""
+    devices: Mapping[str, DeviceBytes]
+    """The devices that have the variable, a shard of it, or a copy."""
     note: str = ""
 
 
 @dataclass(frozen=True)
 class PlanTable:
-    """A plan as a value; `text` and `html` beside this file are its two forms."""
+    """The content of a plan.
+
+    >>> row = Row("w", "f32[7,128]", "ps(a:CPU:0)", 3584, 7168, {"a:CPU:0": DeviceBytes(3584)})
+    >>> PlanTable("3f9c21", ("a:GPU:0",), (row,)).devices
+    ('a:CPU:0',)
+    """
 
     strategy: str
     replicas: tuple[str, ...]
@@ -58,8 +72,8 @@ class PlanTable:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Every device that holds something, the replicas first."""
-        found = [device for row in self.rows for device in row.held]
+        """All devices that have a variable, a shard or a copy, with those of the replicas first."""
+        found = [device for row in self.rows for device in row.devices]
         return tuple(dict.fromkeys([*(name for name in self.replicas if name in found), *found]))
 
 
@@ -67,19 +81,20 @@ def plan_table(
     compiled: CompiledStrategy, graph_item: GraphItem | None = None, shared: bool = False,
     notes_besides: Iterable[str] = (),
 ) -> PlanTable:
-    """What a plan says of ``compiled``.
+    """Return the content of the plan of ``compiled``.
 
-    Given the graph item, a gradient that a step applies several times counts as often. ``shared`` says that the
-    replicas compute on one copy of the weights, whatever the strategy has for each variable.
+    ``graph_item`` says how often the step applies each gradient. Without it, each gradient counts once. ``shared`` says
+    that all replicas compute on one copy of the weights in shared memory, so nothing travels. ``notes_besides`` are
+    added to the notes of the strategy.
 
     >>> from autodist_core import ResourceSpec, StrategyCompiler, Variable
     >>> from autodist_core.strategy import PS
     >>> item, spec = GraphItem((Variable("dense/kernel", (7, 128), "float32"),)), ResourceSpec.local(cpus=2)
     >>> strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
-    >>> for device, held in plan_table(strategy).rows[0].held.items():
-    ...     print(device, held)
-    localhost:CPU:0 Held(updated=3584, copied=3584)
-    localhost:CPU:1 Held(updated=0, copied=3584)
+    >>> for device, sizes in plan_table(strategy).rows[0].devices.items():
+    ...     print(device, sizes)
+    localhost:CPU:0 DeviceBytes(updated=3584, copied=3584)
+    localhost:CPU:1 DeviceBytes(updated=0, copied=3584)
     """
     counts = Counter(gradient.variable for gradient in graph_item.gradients) if graph_item else Counter[str]()
     rows = tuple(
@@ -89,7 +104,7 @@ def plan_table(
             "in shared memory" if shared else plan.text,
             plan.variable.byte_size,
             0 if shared else bytes_per_step(plan, compiled.replicas, max(counts[plan.variable.name], 1)),
-            {MEMORY: Held(plan.variable.byte_size)} if shared else _held(plan, compiled.replicas),
+            {MEMORY: DeviceBytes(plan.variable.byte_size)} if shared else _bytes_by_device(plan, compiled.replicas),
             plan.remark if shared else plan.note,
         )
         for plan in compiled.variables
@@ -97,28 +112,34 @@ def plan_table(
     return PlanTable(compiled.id, compiled.replicas, rows, (*notes(compiled), *notes_besides))
 
 
-def _held(plan: VariablePlan, replicas: Sequence[str]) -> Mapping[str, Held]:
-    """Which device holds how much of a variable."""
+def _bytes_by_device(plan: VariablePlan, replicas: Sequence[str]) -> Mapping[str, DeviceBytes]:
+    """The bytes of a variable on each device."""
     size, updated = plan.variable.byte_size, Counter[str]()
     served = [(shape, each) for shape, each in plan.pieces if isinstance(each, PSPlan)]
     for shape, each in served:
         updated[each.destinations[0]] += prod(shape) * plan.variable.item_size
     if not served:
-        return dict.fromkeys(replicas, Held(size))
+        return dict.fromkeys(replicas, DeviceBytes(size))
     looked_up = plan.variable.is_sparse and not any(each.local_replication for _, each in served)
     followers = () if looked_up else replicas
     return {
-        device: Held(updated[device], size if device in followers else 0)
+        device: DeviceBytes(updated[device], size if device in followers else 0)
         for device in dict.fromkeys([*followers, *updated])
     }
 
 
 def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1) -> int | None:
-    """The bytes that leave one device for another in a step that applies the gradient ``times`` times.
+    """Return the bytes that all replicas together send to other devices for one variable in one step.
 
-    All replicas together: a ring over N replicas moves each byte of the gradient 2(N-1) times; to and from a parameter
-    server the gradient and the value travel once for each replica on another device. ``None`` for a sparse variable:
-    the rows that travel depend on the batch.
+    ``times`` is the number of times that the step applies the variable's gradient. An all-reduce over a ring of N
+    replicas moves each byte of the gradient 2(N-1) times. With a parameter server, the gradient and the variable's
+    value travel once for each replica that is on another device than the server. The result is ``None`` for a sparse
+    variable, because the number of rows that travel depends on the batch.
+
+    >>> from autodist_core import Variable
+    >>> plan = VariablePlan(Variable("dense/kernel", (7, 128), "float32"), AllReducePlan())
+    >>> bytes_per_step(plan, ["10.0.0.1:GPU:0", "10.0.0.2:GPU:0", "10.0.0.3:GPU:0"])
+    14336
     """
     if len(replicas) == 1 and isinstance(plan.synchronizer, AllReducePlan):
         return 0
@@ -135,7 +156,7 @@ def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1) 
 
 
 def notes(strategy: CompiledStrategy) -> tuple[str, ...]:
-    """What a person should know about the whole: the strategy's own words, and what is not exact or has no effect.
+    """Return the notes about the strategy as a whole: those of its builder, what is not exact, what has no effect.
 
     >>> from autodist_core import ResourceSpec, StrategyCompiler, Variable
     >>> from autodist_core.strategy import PS
@@ -169,7 +190,10 @@ def _notes(strategy: CompiledStrategy) -> Iterator[str]:
 
 
 def _sent_by_compressors(plans: Iterable[VariablePlan]) -> dict[str, set[str]]:
-    """In which forms gradients travel where a compressor was asked for; rows of sparse ones travel as they are."""
+    """The forms in which gradients travel, for each compressor that the plans name.
+
+    The rows of a sparse gradient always travel as they are.
+    """
     found: dict[str, set[str]] = {}
     for plan in plans:
         for shape, each in plan.pieces:

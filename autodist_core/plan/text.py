@@ -1,4 +1,4 @@
-"""A plan as text: the form that prints, and that tests compare."""
+"""The form of a plan as text, which prints and which tests compare. A `PlanTable` comes in, and text goes out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from autodist_core.step.graph_item import format_bytes
 
 
 def text_of(plan: PlanTable) -> str:
-    """One line for the strategy, each replica, each variable, the sums and each note.
+    """Return a plan as text: a line for the strategy, each replica, each variable, the total and each note.
 
-    >>> from autodist_core.plan.table import Held, Row
-    >>> row = Row("dense/kernel", "f32[7,128]", "ps(a:CPU:0)", 3584, 7168, {"a:CPU:0": Held(3584)}, "its own")
+    >>> from autodist_core.plan.table import DeviceBytes, Row
+    >>> row = Row("dense/kernel", "f32[7,128]", "ps(a:CPU:0)", 3584, 7168, {"a:CPU:0": DeviceBytes(3584)}, "its own")
     >>> print(text_of(PlanTable("3f9c21", ("a:GPU:0", "b:GPU:0"), (row,), ("it is the only one",))))
     strategy 3f9c21 @ 2 replicas
       replica a:GPU:0
@@ -31,13 +31,17 @@ def text_of(plan: PlanTable) -> str:
 
 
 def head_text(plan: PlanTable) -> str:
-    """The strategy's id and how many replicas there are."""
+    """Return the line with the strategy's id and the number of replicas.
+
+    >>> head_text(PlanTable("3f9c21", ("a:GPU:0",), ()))
+    'strategy 3f9c21 @ 1 replica'
+    """
     count = len(plan.replicas)
     return f"strategy {plan.strategy} @ {count} replica{'' if count == 1 else 's'}"
 
 
 def step_text(step: int | None) -> str:
-    """What travels of a variable in a step.
+    """Return the bytes that travel for a variable in a step, as text.
 
     >>> step_text(7168), step_text(None)
     ('7.0 KiB/step', 'rows/step')
@@ -46,7 +50,11 @@ def step_text(step: int | None) -> str:
 
 
 def total_text(plan: PlanTable) -> str:
-    """The sums over all variables."""
+    """Return the line with the sums over all variables.
+
+    >>> total_text(PlanTable("3f9c21", ("a:GPU:0",), ()))
+    'total: 0 variables, 0 B; 0 B travel between devices per step'
+    """
     steps = [row.step for row in plan.rows]
     size = format_bytes(sum(row.size for row in plan.rows))
     travel = format_bytes(sum(step for step in steps if step is not None))

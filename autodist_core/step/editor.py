@@ -123,7 +123,7 @@ class Editor:
         """Return an editor with a copy of a graph. The copied nodes have the marks of the update and of branches."""
         editor = Editor(graph.library, graph.versions)
         for node in graph.node:
-            editor.copy_whole(node, node.name, node.input)
+            editor.copy_captured(node, node.name, node.input)
         return editor
 
     def empty(self) -> Editor:
@@ -188,7 +188,7 @@ class Editor:
         self._put(copy)
         return copy
 
-    def copy_whole(
+    def copy_captured(
         self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str], **attrs: Any
     ) -> node_def_pb2.NodeDef:
         """Add a copy of a captured node with its marks: the copy belongs to the same update and the same branch."""

@@ -88,7 +88,7 @@ def test_devices_that_hold_the_same_share_a_column(builder, cpus: int, shared: b
 
 def test_what_a_device_updates_of_a_split_variable_adds_up():
     for row in _plan(PartitionedPS(), 3).table.rows:
-        assert sum(held.updated for held in row.held.values()) == row.size
+        assert sum(sizes.updated for sizes in row.devices.values()) == row.size
 
 
 def test_a_plan_without_variables_and_notes():

@@ -41,7 +41,7 @@ def take_apart(graph: Editor) -> tuple[Editor, dict[str, tuple[str, ...]]]:
                 renamed |= inlined.outputs
                 effects[node.name] = inlined.effects
             else:
-                flat.copy_whole(node, node.name, node.input)
+                flat.copy_captured(node, node.name, node.input)
         for node in flat:
             flat.change(node.name, inputs=_redirected(node.input, renamed, effects))
         graph = flat

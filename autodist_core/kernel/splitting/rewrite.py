@@ -69,7 +69,7 @@ class SplitRewrite:
             elif self._is_left_out(name):
                 self.left_out.add(name)
             elif name in self.captured.markers:
-                self.editor.copy_whole(node, name, node.input)
+                self.editor.copy_captured(node, name, node.input)
                 if name in last_marker:
                     self._slice_gradient(last_marker[name])
             elif name in self.split_at:
@@ -82,7 +82,7 @@ class SplitRewrite:
             elif self._is_lookup(name):
                 self._look_up(node)
             else:
-                self.editor.copy_whole(node, name, self._without_parts(node))
+                self.editor.copy_captured(node, name, self._without_parts(node))
         return replace(
             self.item,
             variables=tuple(found for variable in self.item.variables for found in self._variables(variable)),
@@ -141,13 +141,13 @@ class SplitRewrite:
     def _handle(self, node: node_def_pb2.NodeDef) -> None:
         name = self.captured.handle_of[node.name]
         if name not in self.head_of:
-            self.editor.copy_whole(node, node.name, node.input)
+            self.editor.copy_captured(node, node.name, node.input)
             return
         # The whole is there where compute reads it: replicas then have copies, put together from the shards.
         if name in self.captured.read_by_compute and name not in self.looked_up:
-            self.editor.copy_whole(node, node.name, node.input)
+            self.editor.copy_captured(node, node.name, node.input)
         for part in self._parts(self.captured.variables[name]):
-            self.editor.copy_whole(node, part.handle, node.input)
+            self.editor.copy_captured(node, part.handle, node.input)
 
     def _without_parts(self, node: node_def_pb2.NodeDef) -> list[str]:
         """Inputs but for control edges from nodes that are there once for each shard, or not at all."""
@@ -177,7 +177,7 @@ class SplitRewrite:
         attributes: dict[str, Any] = {}
         if node.op == "UnsortedSegmentSum" and self.plans[split.variable].axis == 0:
             attributes["Tnumsegments"] = tf.int32
-        return self.editor.copy_whole(node, _part(node.name, shard.index), inputs, **attributes)
+        return self.editor.copy_captured(node, _part(node.name, shard.index), inputs, **attributes)
 
     def _cut(self, source: str, reader: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> str:
         """A shard's piece of a tensor that all shards share."""
@@ -226,7 +226,7 @@ class SplitRewrite:
             if not gradient.indices:
                 begin = [shard.offset if place == axis else 0 for place in range(len(part.shape))]
                 source = self._slice(f"{name}/slice", gradient.values, begin, list(part.shape), marker, None)
-                self.editor.copy_whole(marker, name, [source])
+                self.editor.copy_captured(marker, name, [source])
                 continue
             index_marker = self.captured.nodes[naming.node_of(gradient.indices)]
             specs = {
@@ -234,8 +234,8 @@ class SplitRewrite:
                 gradient.indices: tf.TensorSpec((None,), self._dtype(gradient.indices)),
             }
             values, indices = self.editor.trace(f"{name}/rows", _rows_of(shard, axis, part.shape), specs)
-            self.editor.copy_whole(marker, name, [values])
-            self.editor.copy_whole(index_marker, _part(gradient.indices, shard.index), [indices])
+            self.editor.copy_captured(marker, name, [values])
+            self.editor.copy_captured(index_marker, _part(gradient.indices, shard.index), [indices])
 
     def _is_lookup(self, name: str) -> bool:
         touched = self.captured.touches.get(name, ())
@@ -250,7 +250,7 @@ class SplitRewrite:
         controls = [source for source in self._without_parts(node) if naming.is_control(source)]
         if node.op == "ReadVariableOp":
             reads = [
-                self.editor.copy_whole(node, _part(node.name, index), [handle, *controls]).name
+                self.editor.copy_captured(node, _part(node.name, index), [handle, *controls]).name
                 for index, handle in enumerate(handles)
             ]
             place = self.editor.constant(f"{node.name}/axis", axis, tf.int32)
@@ -267,7 +267,7 @@ class SplitRewrite:
         ids = Ids(node.input[1], tf.as_dtype(node.attr["Tindices"].type), shape)
         look_up(
             self.editor, ids, plan, variable.shape, node.name, dtype,
-            lambda index, wanted: self.editor.copy_whole(
+            lambda index, wanted: self.editor.copy_captured(
                 node, _part(node.name, index), [handles[index], wanted, *controls]
             ).name,
         )
