@@ -1,9 +1,13 @@
-"""Which operations of a captured graph draw random numbers, in the graph itself and in the functions that they run.
+"""The operations of a captured graph that draw random numbers, in the graph itself and in the functions that it runs.
 
-An operation takes its numbers from a stream, and there are four kinds of streams. A stateful operation has a seed in
-its attributes. A stateless operation reads a seed, or a key and a counter, from an input. Some operations read the
-state of a generator, or describe data to be shuffled, and offer no place at which one replica's stream could be told
-from another's. A stateful operation without any seed takes other numbers in every process and for every copy.
+Nodes and functions come in, and a `Draw` for each drawing operation goes out. An operation takes its numbers from a
+stream, and there are four kinds of streams (see `Stream`):
+
+- A stateful operation has a seed in its attributes.
+- A stateless operation reads a seed, or a key and a counter, from an input.
+- Some operations read the state of a generator, or describe data to be shuffled. They offer no place for the seed of
+  one replica.
+- A stateful operation without a seed draws other numbers in every process and in every copy of the operation.
 """
 
 from __future__ import annotations
@@ -25,14 +29,18 @@ _OF_A_GENERATOR = {
     "StatefulUniform", "StatefulUniformFullInt", "StatefulUniformInt", "XlaRngBitGenerator", "XlaRngNormal",
     "XlaRngUniform",
 }  # fmt: skip
-# Operations that make keys and counters of a seed, and draw nothing.
+# Operations that make keys and counters from a seed. They draw nothing.
 _OF_SEEDS = {"StatelessRandomGetKey", "StatelessRandomGetKeyCounter", "StatelessRandomGetKeyCounterAlg"}
 # Operations that have a seed in their attributes and draw, although TensorFlow does not call them stateful.
 _POOLS = {"FractionalAvgPool", "FractionalMaxPool"}
 
 
 class Stream(Enum):
-    """Where an operation takes its random numbers from."""
+    """The source of an operation's random numbers.
+
+    >>> stream_of(node_def_pb2.NodeDef(op="StatefulUniform"))
+    <Stream.FIXED: 'it is the same for every replica'>
+    """
 
     ATTRIBUTE = "its seed is an attribute"
     INPUT = "its seed, or its key, is an input"
@@ -42,20 +50,20 @@ class Stream(Enum):
 
 @dataclass(frozen=True)
 class Draw:
-    """One operation that draws.
+    """One operation that draws random numbers.
 
     >>> Draw(("model/while", "model/noise/Uniform"), "StatelessRandomUniformV2", Stream.INPUT).path[-1]
     'model/noise/Uniform'
     """
 
     path: tuple[str, ...]
-    """The node of the step's graph, and for a draw in a function's body the nodes that lead to it."""
+    """The node of the step's graph. For a draw in a function's body, the nodes that lead to the draw follow."""
     op: str
     stream: Stream
 
 
 def stream_of(node: node_def_pb2.NodeDef) -> Stream | None:
-    """Where a node takes random numbers from; None for a node that draws none by itself.
+    """Return the stream of a node, or None for a node that draws no random numbers by itself.
 
     >>> stream_of(node_def_pb2.NodeDef(op="StatelessRandomUniformV2")).value
     'its seed, or its key, is an input'
@@ -80,7 +88,7 @@ def may_draw(op: str) -> bool:
 
 @cache
 def seed_input(op: str) -> int:
-    """The position of the input that decides the stream of an operation that has one.
+    """Return the position of the input that holds the seed or the key of an operation with `Stream.INPUT`.
 
     >>> seed_input("StatelessRandomUniformV2"), seed_input("StatelessMultinomial")
     (1, 2)
@@ -90,7 +98,7 @@ def seed_input(op: str) -> int:
 
 
 def seed_type(node: node_def_pb2.NodeDef) -> tf.DType:
-    """The type of that input.
+    """Return the type of the input that holds the seed or the key of a node with `Stream.INPUT`.
 
     >>> seed_type(node_def_pb2.NodeDef(op="StatelessRandomUniformV2"))
     tf.uint64
@@ -128,7 +136,13 @@ def _function_attributes(op: str) -> tuple[str, ...]:
 
 
 def function_references(node: node_def_pb2.NodeDef) -> Iterator[Any]:
-    """The parts of a node's attributes that name a function which the node runs."""
+    """Yield the parts of a node's attributes that name a function which the node runs.
+
+    >>> node = node_def_pb2.NodeDef(op="StatefulPartitionedCall")
+    >>> node.attr["f"].func.name = "body"
+    >>> [reference.name for reference in function_references(node)]
+    ['body']
+    """
     for attribute in _function_attributes(node.op):
         if attribute in node.attr:
             value = node.attr[attribute]
@@ -136,14 +150,18 @@ def function_references(node: node_def_pb2.NodeDef) -> Iterator[Any]:
 
 
 class Draws:
-    """Which nodes of a graph draw random numbers, functions included."""
+    """The random draws of the nodes of a graph and of its functions.
+
+    >>> Draws([]).of(node_def_pb2.NodeDef(name="noise", op="RandomUniform"))
+    (Draw(path=('noise',), op='RandomUniform', stream=<Stream.UNSEEDED: 'it has no seed'>),)
+    """
 
     def __init__(self, functions: Iterable[Any]) -> None:
         self.functions = {function.signature.name: function for function in functions}
         self._inside: dict[str, tuple[Draw, ...]] = {}
 
     def of(self, node: node_def_pb2.NodeDef) -> tuple[Draw, ...]:
-        """The draws of one node: its own, and those in the functions that it runs."""
+        """Return the draws of one node: its own draw, and the draws in the functions that it runs."""
         stream = stream_of(node)
         found = [] if stream is None else [Draw((node.name,), node.op, stream)]
         for name in self._run_by(node):
@@ -151,9 +169,9 @@ class Draws:
         return tuple(found)
 
     def inside(self, function: str) -> tuple[Draw, ...]:
-        """The draws in a function's body and in the functions that it runs."""
+        """Return the draws in a function's body and in the functions that the body runs."""
         if function not in self._inside:
-            self._inside[function] = ()  # a function that runs itself
+            self._inside[function] = ()  # ends the recursion of a function that runs itself
             nodes = self.functions[function].node_def if function in self.functions else ()
             self._inside[function] = tuple(draw for node in nodes for draw in self.of(node))
         return self._inside[function]

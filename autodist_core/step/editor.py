@@ -64,7 +64,7 @@ def _node(
 
 
 class NodeEdit:
-    """One node that is changed where it stands: in a graph, or in the body of a function.
+    """The changes to one node of a graph, or of a function's body.
 
     >>> graph = Editor()
     >>> names = graph.add("Placeholder", "seed", dtype=tf.int32), graph.add("Neg", "minus", ["seed"], T=tf.int32)
@@ -76,27 +76,27 @@ class NodeEdit:
 
     def __init__(self, node: node_def_pb2.NodeDef, add: Callable[..., str]) -> None:
         self.node = node
-        """The node as it is, to be read."""
+        """The node, for reading only. Change it with the methods."""
         self._add = add
 
     def add(self, op: str, name: str, inputs: Sequence[str] = (), **attrs: Any) -> str:
-        """Add a node with one output beside this one; returns the output as other nodes there read it."""
+        """Add a node with one output to the same graph or body, and return the name by which other nodes read it."""
         return self._add(op, name, inputs, **attrs)
 
     def set_attribute(self, key: str, value: Any) -> None:
-        """Give the node an attribute."""
+        """Set an attribute of the node."""
         self.node.attr[key].CopyFrom(attribute(value))
 
     def set_input(self, position: int, source: str) -> None:
-        """Let the node read another tensor at a position."""
+        """Replace the input at a position."""
         self.node.input[position] = source
 
     def set_op(self, op: str) -> None:
-        """Make the node another operation, or a call of another function."""
+        """Replace the op of the node, or the function that the node calls."""
         self.node.op = op
 
     def rename_functions(self, references: Iterable[Any], renamed: Callable[[str], str]) -> None:
-        """Let the node run other functions; `references` are the parts of its attributes that name functions."""
+        """Rename the functions that the node runs. `references` are the parts of its attributes that name functions."""
         for reference in references:
             reference.name = renamed(reference.name)
 
@@ -220,14 +220,14 @@ class Editor:
             node.attr[key].CopyFrom(attribute(value))
 
     def edit(self, name: str) -> NodeEdit:
-        """Change a node of the graph by the means that nodes of functions have too; nodes are added on its device."""
+        """Return the edit of a node of this graph. Nodes that the edit adds run on the device of the node."""
         node = self._nodes[name]
         return NodeEdit(node, partial(self.add, device=node.device))
 
     def copy_function(
         self, function: function_pb2.FunctionDef, name: str, change: Callable[[NodeEdit], None]
     ) -> str:
-        """Add a copy of a function under another name, unless it is there already; returns the name.
+        """Add a copy of a function with another name, unless a function of this name exists, and return the name.
 
         `change` is called for each node of the copy.
         """

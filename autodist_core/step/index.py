@@ -64,7 +64,8 @@ class StepIndex:
     """The index of one captured step.
 
     >>> from autodist_core import GraphItem
-    >>> graph = editor.Editor()
+    >>> from autodist_core.step.editor import Editor
+    >>> graph = Editor()
     >>> graph.add("Placeholder", "x", dtype=tf.float32), graph.add("Neg", "y", ["x"], T=tf.float32)
     ('x', 'y')
     >>> step = StepIndex(GraphItem((), outputs=("y",), graph_bytes=graph.graph_def().SerializeToString()))
@@ -178,12 +179,12 @@ class StepIndex:
 
     @cached_property
     def functions(self) -> Draws:
-        """The functions of the graph, and what each draws."""
+        """The functions of the graph, and the random draws in each."""
         return Draws(self.graph.library.function)
 
     @cached_property
     def draws(self) -> dict[str, tuple[Draw, ...]]:
-        """The nodes that draw random numbers, themselves or in a function that they run, and what each draws."""
+        """The draws of each node that draws random numbers, by itself or in a function that the node runs."""
         return {node.name: drawn for node in self.graph.node if (drawn := self.functions.of(node))}
 
     def _written(self, where: Callable[[str], bool]) -> frozenset[str]:
@@ -240,7 +241,8 @@ def analysis(analyse: Callable[[StepIndex], _Result]) -> Callable[[StepIndex], _
 def output_type(captured: StepIndex, name: str) -> tf.DType:
     """Return the type of a tensor of the captured graph.
 
-    >>> graph = editor.Editor()
+    >>> from autodist_core.step.editor import Editor
+    >>> graph = Editor()
     >>> x = graph.add("Placeholder", "x", dtype=tf.float32)
     >>> from autodist_core import GraphItem
     >>> output_type(StepIndex(GraphItem((), graph_bytes=graph.graph_def().SerializeToString())), "x:0")

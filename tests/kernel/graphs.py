@@ -13,7 +13,8 @@ from autodist_core.capture import capture
 from autodist_core.kernel import Draft, Placement, place
 from autodist_core.runtime import DistributedSession
 from autodist_core.step.naming import node_of
-from autodist_core.strategy.compiler import CompiledStrategy, StrategyCompiler
+from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.strategy.compiler import StrategyCompiler
 from tests.capture.plain import (
     SPECS,
     TABLE_SPECS,

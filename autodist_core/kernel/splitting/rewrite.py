@@ -31,7 +31,7 @@ from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem, Variable
 from autodist_core.step.index import StepIndex, output_type
 from autodist_core.step.naming import BRANCH, UPDATE
-from autodist_core.strategy.compiler import Shard, VariablePlan
+from autodist_core.strategy.compiled import Shard, VariablePlan
 
 
 class SplitRewrite:
