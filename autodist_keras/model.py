@@ -19,6 +19,7 @@ from autodist_core.plan import Plan
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy.builder import StrategyBuilder
 from autodist_keras import checks
+from autodist_keras.capture.coupled import Notes
 from autodist_keras.capture.hooks import undone_if_refused
 from autodist_keras.capture.losses import said_of_own
 from autodist_keras.reports import planning
@@ -239,8 +240,9 @@ class DistributedModel:
             captured = driver.captured_for(batches[0])
         item = captured.item if captured else planning.assumed_item(self.model)
         remarks = captured.remarks if captured else said_of_own(self.model)
+        coupled = captured.notes if captured else Notes()
         return planning.plan(
-            self.model, item, driver.compile_strategy(item), settings.share_memory, settings.fuses, remarks
+            self.model, item, driver.compile_strategy(item), settings.share_memory, settings.fuses, remarks, coupled
         )
 
     def verify(
@@ -261,7 +263,8 @@ class DistributedModel:
         captured, trained = self._driver.captured, self._driver.trained
         if captured is None or trained is None:
             return ()
-        return planning.explained(self.model, captured.item, trained, self._driver.settings.share_memory)
+        share_memory = self._driver.settings.share_memory
+        return planning.explained(self.model, captured.item, trained, share_memory, captured.notes)
 
     # What compressors keep ---------------------------------------------------------------------------------------
 

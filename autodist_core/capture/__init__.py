@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture.cut import Cut, cut
+from autodist_core.capture.own_updates import combined_as_written
 from autodist_core.capture.rewrite.conditionals import take_apart
 from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
@@ -25,7 +26,9 @@ from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import GraphItem, Table, Tensor, Variable
 from autodist_core.step.naming import UPDATE
 
-__all__ = ["Marked", "Source", "Traced", "capture", "computed_from", "reached_from", "sources"]
+__all__ = [
+    "Marked", "Source", "Traced", "capture", "combined_as_written", "computed_from", "reached_from", "sources",
+]  # fmt: skip
 
 _MUTATING_TABLES = {"LookupTableInsertV2", "LookupTableImportV2", "LookupTableRemoveV2"}
 

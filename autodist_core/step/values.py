@@ -29,7 +29,7 @@ _DTYPES: dict[str, tuple[int, str]] = {
     **{"half": (2, "f16"), "bfloat16": (2, "bf16"), "bool": (1, "bool")},
     **{"string": (0, "string"), "resource": (0, "resource"), "variant": (0, "variant")},
 }
-_AGGREGATIONS = ("none", "mean", "sum", "only_first_replica")
+_AGGREGATIONS = ("none", "mean", "sum", "max", "min", "only_first_replica")
 _KINDS = ("model", "optimizer", "metric", "seed")
 
 
@@ -77,7 +77,7 @@ class Variable:
     is_sparse: bool = False
     """Whether the gradient consists of rows (IndexedSlices)."""
     aggregation: str = "none"
-    """How the values of several replicas are combined: none, mean, sum or only_first_replica."""
+    """How the values of several replicas are combined: none, mean, sum, max, min or only_first_replica."""
     kind: str = "model"
     """The owner of the variable: model, optimizer, metric or seed."""
     handle: str = ""

@@ -106,6 +106,15 @@ class _Corrected:
         self._trace = trace
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        with ExitStack() as corrected:
+            if isinstance(self._loss, _COUPLING):
+                corrected.enter_context(self._trace.seen.said())
+            value = self._reduced(y_true, y_pred, sample_weight, corrected)
+        self._trace.seen.reduced(self._loss.name, value)
+        return value
+
+    def _reduced(self, y_true: Any, y_pred: Any, sample_weight: Any, corrected: ExitStack) -> Any:
+        """The loss, times its factor; what is made of the losses of examples is said to be `corrected`."""
         seen: dict[str, Any] = {}
         call, trace, mask_of = self._loss.call, self._trace, seams.GET_MASK.get()
         trace.asked_losses = True
@@ -113,6 +122,7 @@ class _Corrected:
         def recording_call(y_true: Any, y_pred: Any) -> Any:
             losses = call(y_true, y_pred)
             seen.update(losses=losses, mask=mask_of(losses))
+            corrected.enter_context(trace.seen.said())
             return losses
 
         mask = mask_of(y_pred)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import keras
 import tensorflow as tf
 
-from autodist_core.capture import Marked, Source, Traced, capture
+from autodist_core.capture import Marked, Source, Traced, capture, combined_as_written
 from autodist_core.errors import CaptureError
 from autodist_core.kernel import Joining, joining
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAMED
@@ -23,7 +23,7 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex, output_type
 from autodist_core.step.naming import node_of
 from autodist_keras import seams
-from autodist_keras.capture import batch_norm, custom_gradients, losses
+from autodist_keras.capture import batch_norm, coupled, custom_gradients, losses
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.fused_updates import fused
 from autodist_keras.capture.hooks import hook
@@ -54,6 +54,8 @@ class Trace:
     """Whether a compiled loss was asked for a number: what Keras reduces is corrected."""
     remarks: list[str] = field(default_factory=list)
     """What the plan says of the losses that were met."""
+    seen: coupled.Seen = field(default_factory=coupled.Seen)
+    """What tells right values of the whole batch from others."""
     expects_losses: bool = False
     asked_losses: bool = False
     """Whether there are compiled losses to correct, and whether the step asked any."""
@@ -112,6 +114,8 @@ class CapturedStep:
     entries: tuple[Entry, ...]
     remarks: tuple[str, ...] = ()
     """What a person should know of how it was captured."""
+    notes: coupled.Notes = field(default_factory=coupled.Notes)
+    """What it does with examples together, which replicas do otherwise than one device."""
 
 
 def trace_step(
@@ -152,13 +156,16 @@ def trace_step(
             leaves[index] = value
         return keras.tree.pack_sequence_as(structure, leaves)
 
+    traced = combined_as_written(traced)
     item = capture(traced)
     _require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
     paths = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(trace.result)]
-    remarks = (*losses.said_of(model, trace), *_said_of_results(item, [paths[index] for index in tensors]))
-    return CapturedStep(item, rebuild, entries, remarks)
+    results = [paths[index] for index in tensors]
+    remarks = (*losses.said_of(model, trace), *_said_of_results(item, results))
+    notes = coupled.notes(model, traced, trace.seen, results) if item.gradients else coupled.Notes()
+    return CapturedStep(item, rebuild, entries, remarks, notes)
 
 
 def _said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:
@@ -253,6 +260,7 @@ def _hooks(model: Any, trace: Trace, fused_updates: bool) -> Iterator[None]:
                 hooks.enter_context(fused(optimizer))
         hooks.enter_context(losses.corrected(model, trace))
         hooks.enter_context(batch_norm.synchronized(model, trace))
+        hooks.enter_context(coupled.watched(model, trace))
         yield
 
 

@@ -17,6 +17,7 @@ from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.synchronizers import AllReducePlan
 from autodist_keras import checks
+from autodist_keras.capture.coupled import Notes
 from autodist_keras.capture.fused_updates import kernels_of
 from autodist_keras.capture.tracing import optimizers_of
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable
@@ -39,9 +40,12 @@ def assumed_item(model: Any) -> GraphItem:
 
 def plan(
     model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_updates: bool,
-    remarks: Iterable[str],
+    remarks: Iterable[str], coupled: Notes,
 ) -> Plan:
-    """The table for a step, captured or assumed, and the notes; `remarks` are for several replicas only."""
+    """The table for a step, captured or assumed, and the notes.
+
+    `remarks` and `coupled`, what the step does with the examples together, are for several replicas only.
+    """
     arranged = arrange(item, strategy, share_memory)
     strategy, shares, lines = arranged.strategy, arranged.shares_memory, []
     if shares:
@@ -68,17 +72,18 @@ def plan(
     kernels = kernels_of(optimizers_of(model)) if fused_updates else ()
     if kernels:
         lines.append(f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)")
-    lines += remarks if len(strategy.replicas) > 1 else ()
+    lines += (*remarks, *coupled.trained, *coupled.reported) if len(strategy.replicas) > 1 else ()
     lines += [*_of_each_replica(model, item, strategy), *checks.without_effect(model)]
     return table(strategy, item, shares, lines)
 
 
 def explained(
-    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None
+    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, coupled: Notes
 ) -> tuple[str, ...]:
     """Those of the plan's notes that explain other numbers than one device's."""
-    found = notes(arrange(item, strategy, share_memory).strategy)
-    return (*(note for note in found if note.startswith(_INEXACT)), *_of_each_replica(model, item, strategy))
+    found = [note for note in notes(arrange(item, strategy, share_memory).strategy) if note.startswith(_INEXACT)]
+    found += coupled.trained if len(strategy.replicas) > 1 else ()
+    return (*found, *_of_each_replica(model, item, strategy))
 
 
 def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) -> Iterator[str]:

@@ -6,15 +6,17 @@ step. For the sum of a metric on two replicas::
     replica 0's copy = replica 0's copy + replica 1's copy
     replica 1's copy = 0
 
-A variable that declares an aggregation gets it. A sum starts from zero on every replica but the first. A float that
-declares none becomes the mean over the replicas that had examples, weighted by their numbers of examples. Everything
-else follows replica 0. The state of a seed generator is the same on all replicas that had examples, and is sent only
-to those that had none.
+A variable that declares an aggregation gets it. A sum starts from zero on every replica but the first. A variable
+that its update keeps at a maximum or a minimum becomes that of the replicas, which start from the same value. A float
+that declares none becomes the mean over the replicas that had examples, weighted by their numbers of examples.
+Everything else follows replica 0. The state of a seed generator is the same on all replicas that had examples, and is
+sent only to those that had none.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import tensorflow as tf
 
@@ -66,10 +68,13 @@ def _combine(draft: Draft, variable: Variable) -> None:
         for index in sources[1:]:
             draft.write(f"{label}/clear_{replicas[index].prefix}", name, mirrors[index], nothing, draft.end + 1)
         return
+    extreme = _EXTREMES.get(variable.aggregation)
     combined = values[0]
     is_float = dtype.is_floating or dtype.is_complex
     by_mean = variable.aggregation == "mean" or (variable.aggregation == "none" and is_float)
-    if by_mean and len(values) > 1:
+    if extreme is not None and len(values) > 1:
+        combined = draft.editor.trace(f"{label}/{variable.aggregation}", extreme, specs, device)[0]
+    elif by_mean and len(values) > 1:
         weight = dtype.real_dtype
         shares = {draft.share(replica, weight): tf.TensorSpec((), weight) for replica in draft.busy}
         combined = draft.editor.trace(f"{label}/mean", weighted_mean, specs | shares, device)[0]
@@ -77,6 +82,17 @@ def _combine(draft: Draft, variable: Variable) -> None:
         combined = draft.editor.add("Identity", f"{label}/value", [combined], device, T=dtype)
     for replica, mirror in zip(replicas, mirrors, strict=True):
         draft.write(f"{label}/write_{replica.prefix}", name, mirror, combined, draft.end + 1)
+
+
+def _largest(*parts: tf.Tensor) -> tf.Tensor:
+    return reduce(tf.maximum, parts)
+
+
+def _smallest(*parts: tf.Tensor) -> tf.Tensor:
+    return reduce(tf.minimum, parts)
+
+
+_EXTREMES = {"max": _largest, "min": _smallest}
 
 
 def _sum(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:

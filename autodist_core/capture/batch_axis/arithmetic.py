@@ -1,0 +1,164 @@
+"""States of what is computed entry by entry: sums, products, quotients, and other functions of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.capture.batch_axis.finding import PAIRS, WHOLE
+from autodist_core.capture.batch_axis.state import (
+    ALIKE,
+    DISTINCT,
+    LARGEST,
+    MIXED,
+    NO_CLAIM,
+    ONE,
+    ROWS,
+    SAME,
+    SIZES,
+    SMALLEST,
+    SUM,
+    UNKNOWN,
+    State,
+)
+
+_NEGLIGIBLE = 1e-3
+"""A constant below which an added number is there to keep a divisor from zero."""
+
+
+def origin_of(states: Sequence[State]) -> Any:
+    """The operation that made one value of several examples in one of these; rather that than a read of a variable."""
+    found = [state.origin for state in states if state.couples]
+    return next((origin for origin in found if origin.type != "ReadVariableOp"), found[0] if found else None)
+
+
+def element_wise(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Any function of the entries that stand at the same place after broadcasting."""
+    stands = [position for position, state in enumerate(states) if state.kind == ROWS]
+    if stands:
+        return _rows(flow, operation, states, stands)
+    found = [state for state in states if state.kind not in (ALIKE, UNKNOWN)]
+    if any(state.kind == ONE for state in found):
+        for state in found:
+            if state.couples:
+                flow.couple(state.origin, WHOLE, operation)
+        return State(ONE)
+    if any(state.kind == UNKNOWN for state in states):
+        return NO_CLAIM
+    for kind in (SIZES, DISTINCT):
+        for state in found:
+            if state.kind == kind:
+                return state
+    if (origin := origin_of(found)) is not None:
+        return State(MIXED, origin=origin)
+    # A function of the batch size.
+    return NO_CLAIM if found else SAME
+
+
+def _rows(flow: Any, operation: Any, states: Sequence[State], stands: Sequence[int]) -> State:
+    rank = operation.outputs[0].shape.rank
+    if rank is None:
+        return NO_CLAIM
+    found: State | None = None
+    axes: set[int] = set()
+    for position in stands:
+        state, own = states[position], operation.inputs[position].shape.rank
+        if own is None:
+            return NO_CLAIM
+        here = {axis + rank - own for axis in state.axes}
+        if axes and not axes & here:
+            flow.couple(operation, PAIRS, operation)
+            return NO_CLAIM
+        axes |= here
+        found = state if found is None else found._replace(
+            outer=found.outer if found.outer == state.outer else None,
+            inner=found.inner if found.inner == state.inner else None,
+            degree=found.degree if found.degree == state.degree else max(found.degree, state.degree),
+            place=found.place or state.place, subset=found.subset or state.subset,
+        )
+    for state in states:
+        if state.couples:
+            flow.couple(state.origin, WHOLE, operation)
+    assert found is not None
+    return found._replace(axes=tuple(sorted(axes)))
+
+
+def same(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """A linear function that leaves every entry where it is: a copy, a cast, a change of sign."""
+    if operation.type == "Neg" and states[0].kind in (LARGEST, SMALLEST):
+        return states[0]._replace(kind=SMALLEST if states[0].kind == LARGEST else LARGEST)
+    return states[0]
+
+
+def added(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """A sum or a difference."""
+    if any(state.kind not in (ALIKE, SUM) for state in states):
+        extremes = {state.kind for state in states}
+        if operation.type in ("Add", "AddV2") and extremes in ({ALIKE, LARGEST}, {ALIKE, SMALLEST}):
+            return next(state for state in states if state.kind != ALIKE)
+        return element_wise(flow, operation, states)
+    sums = [state for state in states if state.kind == SUM]
+    if not sums:
+        return SAME
+    origin = origin_of(sums)
+    degrees = {state.degree for state in sums}
+    others = [tensor for tensor, state in zip(operation.inputs, states, strict=False) if state.kind == ALIKE]
+    if others and degrees != {0} and not all(_is_negligible(tensor) for tensor in others):
+        degrees.add(0)
+    if len(degrees) == 1:
+        return State(SUM, degree=degrees.pop(), origin=origin)
+    return State(MIXED, origin=origin) if origin is not None else NO_CLAIM
+
+
+def _is_negligible(tensor: Any) -> bool:
+    value = tf.get_static_value(tensor)
+    return value is not None and value.size == 1 and abs(float(value.reshape(()))) < _NEGLIGIBLE
+
+
+def multiplied(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """A product."""
+    return _scaled(flow, operation, states, 1)
+
+
+def divided(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """A quotient."""
+    return _scaled(flow, operation, states, -1)
+
+
+def _scaled(flow: Any, operation: Any, states: Sequence[State], power: int) -> State:
+    one, other = states
+    if other.kind == ALIKE:
+        return one if one.kind not in (LARGEST, SMALLEST) else State(MIXED, origin=one.origin)
+    if one.kind == ALIKE and power == 1 and other.kind not in (LARGEST, SMALLEST):
+        return other
+    if other.is_size and one.kind in (ALIKE, SUM, ROWS):
+        if one.kind == ALIKE:
+            return State(SUM, degree=power * other.degree)
+        return one._replace(degree=one.degree + power * other.degree)
+    if one.is_size and power == 1 and other.kind in (SUM, ROWS):
+        return other._replace(degree=one.degree + other.degree)
+    result = element_wise(flow, operation, states)
+    if result.kind == ROWS and one.kind == other.kind == ROWS:
+        return result._replace(degree=one.degree + power * other.degree)
+    return result
+
+
+def compared(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """A comparison; how many examples there are is not what it is about."""
+    if all(state.kind == ALIKE or state.is_size for state in states):
+        return SAME
+    return element_wise(flow, operation, states)
+
+
+def larger(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """The larger or the smaller of two numbers."""
+    extreme = LARGEST if operation.type == "Maximum" else SMALLEST
+    kinds = {state.kind for state in states}
+    if extreme in kinds and kinds <= {extreme, ALIKE}:
+        return State(extreme, origin=origin_of(states))
+    sizes = [state for state in states if state.is_size]
+    if sizes and all(state.kind == ALIKE or state.is_size for state in states):
+        return sizes[0]
+    return element_wise(flow, operation, states)

@@ -1,0 +1,130 @@
+"""States of what runs other graphs, and of the lists that loops read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.capture.batch_axis.finding import CHOICE, ORDER
+from autodist_core.capture.batch_axis.state import ALIKE, MIXED, NO_CLAIM, ONE, ROWS, SAME, SUM, UNKNOWN, State, rows
+from autodist_core.capture.tape import graphs_of
+
+_ROUNDS = 6
+"""How often a loop's body is looked at until its states stay."""
+
+
+def combined(one: State, other: State) -> State:
+    """The state of a tensor that is one or the other."""
+    if one == other or other.kind == ALIKE:
+        return one if one.kind in (ROWS, ONE, ALIKE) or one == other else _either(one, other)
+    if one.kind == ALIKE:
+        return combined(other, one)
+    if one.kind == ROWS and other.kind == ROWS and one.axes == other.axes:
+        return one._replace(
+            outer=one.outer if one.outer == other.outer else None,
+            inner=one.inner if one.inner == other.inner else None,
+            place=one.place and other.place, subset=one.subset or other.subset,
+        )
+    if UNKNOWN in (one.kind, other.kind) and ROWS in (one.kind, other.kind):
+        return one if one.kind == ROWS else other
+    return _either(one, other)
+
+
+def _either(one: State, other: State) -> State:
+    if one.kind == SUM and other.kind == SUM and one.degree == other.degree:
+        return one
+    origin = next((state.origin for state in (one, other) if state.couples), None)
+    return State(MIXED, origin=origin) if origin is not None else NO_CLAIM
+
+
+def _graphs(operation: Any) -> list[Any] | None:
+    """The graphs that an operation runs; None where TensorFlow has only their definitions, as its CTC loss does."""
+    try:
+        return graphs_of(operation)
+    except AttributeError:
+        return None
+
+
+def call(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
+    """A function that is called."""
+    graphs = _graphs(operation)
+    return flow.run(graphs[0], states, operation) if graphs else [NO_CLAIM] * len(operation.outputs)
+
+
+def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
+    """One of several functions."""
+    choice, *handed = states
+    results = [flow.run(graph, handed, operation) for graph in _graphs(operation) or ()]
+    if not results:
+        return [NO_CLAIM] * len(operation.outputs)
+    if choice.couples and operation.outputs:
+        flow.couple(choice.origin, CHOICE, operation)
+        return [NO_CLAIM] * len(operation.outputs)
+    found = results[0]
+    for other in results[1:]:
+        found = [combined(*pair) for pair in zip(found, other, strict=True)]
+    return found
+
+
+def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
+    """A loop, whose body hands its results to itself."""
+    graphs, current = _graphs(operation), list(states)
+    if not graphs:
+        return [NO_CLAIM] * len(operation.outputs)
+    for _ in range(_ROUNDS):
+        results = flow.run(graphs[0], current, operation)
+        for position, result in enumerate(results):
+            if result.kind == ONE and operation.outputs[position].dtype != tf.variant:
+                flow.couple(operation, ORDER, operation)
+                results[position] = NO_CLAIM
+        after = [combined(*pair) for pair in zip(current, results, strict=True)]
+        if after == current:
+            break
+        current = after
+    return current
+
+
+def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """An element put into a list."""
+    here, item = states[0], states[-1]
+    if item.kind == ROWS:
+        item = item.at(*(axis + 1 for axis in item.axes))
+    elif item.kind == ONE:
+        item = rows(0)
+    return combined(here, item)
+
+
+def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """An element of a list."""
+    state = states[0]
+    if state.kind != ROWS:
+        return state
+    return State(ONE) if 0 in state.axes else state.at(*(axis - 1 for axis in state.axes))
+
+
+def popped(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
+    """A list without its last element, and that element."""
+    return [states[0], got(flow, operation, states)]
+
+
+def listed(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """A list of a tensor's entries along its first axis, or that tensor again."""
+    return states[0]
+
+
+def length(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """How many elements a list has."""
+    return NO_CLAIM if states[0].kind == ROWS and 0 in states[0].axes else SAME
+
+
+RULES: dict[str, Any] = {
+    **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), call),
+    **dict.fromkeys(("If", "StatelessIf", "Case", "StatelessCase"), branches),
+    **dict.fromkeys(("While", "StatelessWhile"), loop),
+    **dict.fromkeys(("TensorListSetItem", "TensorListPushBack"), put),
+    "TensorListGetItem": got, "TensorListPopBack": popped, "TensorListLength": length,
+    **dict.fromkeys(("TensorListFromTensor", "TensorListStack", "TensorListResize"), listed),
+    **dict.fromkeys(("TensorListGather", "TensorListConcatV2"), listed),
+}  # fmt: skip

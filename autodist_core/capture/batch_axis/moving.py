@@ -1,0 +1,207 @@
+"""States of what moves entries about: shapes, axes, and putting tensors together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.capture.batch_axis import arithmetic
+from autodist_core.capture.batch_axis.finding import ORDER, PAIRS, PLACE
+from autodist_core.capture.batch_axis.reshaping import reshaped, sizes_of
+from autodist_core.capture.batch_axis.state import (
+    ALIKE,
+    NO_CLAIM,
+    ROWS,
+    SAME,
+    SIZE,
+    SIZES,
+    State,
+    rows,
+)
+
+
+def transpose(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Axes in another order."""
+    order = tf.get_static_value(operation.inputs[1])
+    if states[0].kind != ROWS:
+        return states[0]
+    return NO_CLAIM if order is None else states[0].at(*(list(order).index(axis) for axis in states[0].axes))
+
+
+def reshape(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """The same entries in another shape."""
+    if states[0].kind != ROWS:
+        return states[0]
+    return reshaped(states[0], operation.inputs[0].shape, operation.outputs[0].shape, states[1])
+
+
+def expand(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """One more axis."""
+    axes = flow.axes_of(operation.inputs[1], operation.outputs[0].shape.rank)
+    if states[0].kind != ROWS:
+        return states[0]
+    return NO_CLAIM if axes is None else states[0].at(*(axis + (axes[0] <= axis) for axis in states[0].axes))
+
+
+def squeeze(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Fewer axes of size 1."""
+    sizes, gone = sizes_of(operation.inputs[0].shape), list(operation.get_attr("squeeze_dims"))
+    if states[0].kind != ROWS:
+        return states[0]
+    if sizes is None:
+        return NO_CLAIM
+    gone = [axis % len(sizes) for axis in gone] or [axis for axis, size in enumerate(sizes) if size == 1]
+    if set(gone) & set(states[0].axes):
+        return NO_CLAIM
+    return states[0].at(*(axis - sum(other < axis for other in gone) for axis in states[0].axes))
+
+
+def alike_in_shape(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Zeros or ones in a tensor's shape."""
+    return State(ROWS, states[0].axes, states[0].outer, states[0].inner) if states[0].kind == ROWS else SAME
+
+
+def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """A tensor repeated to a shape."""
+    state, asked = states
+    if state.kind == ROWS:
+        rank, own = operation.outputs[0].shape.rank, operation.inputs[0].shape.rank
+        if rank is None or own is None:
+            return NO_CLAIM
+        return state.at(*(axis + rank - own for axis in state.axes))
+    return rows(asked.axes[0]) if state.kind == ALIKE and asked.kind == SIZES else state
+
+
+def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """A tensor repeated along its axes."""
+    state, often = states
+    if state.kind != ROWS:
+        return rows(often.axes[0]) if state.kind == ALIKE and often.kind == SIZES else state
+    if often.kind == SIZES and often.axes[0] in state.axes:
+        flow.couple(operation, PAIRS, operation)
+        return NO_CLAIM
+    times = tf.get_static_value(operation.inputs[1])
+    factor = None if times is None else int(times[state.axis])
+    outer = None if factor is None or state.outer is None else state.outer * factor
+    return state if factor == 1 else state._replace(outer=outer)
+
+
+def pack(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Several tensors along a new axis."""
+    if operation.outputs[0].shape.rank == 1:
+        counts = [position for position, state in enumerate(states) if state.is_size]
+        if counts and all(state.kind == ALIKE or state.is_size for state in states):
+            return State(SIZES, (counts[0],))
+    state = arithmetic.added(flow, operation, states)
+    rank = operation.outputs[0].shape.rank
+    if state.kind != ROWS or rank is None:
+        return state if state.kind != ROWS else NO_CLAIM
+    axis = operation.get_attr("axis") % rank
+    # The rank of the result counts the new axis in front: undo that, then put it where it is.
+    return state.at(*(before + (axis <= before) for before in (each - 1 for each in state.axes)))
+
+
+def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """The entries along an axis, one by one."""
+    state, rank = states[0], operation.inputs[0].shape.rank
+    if state.kind == SIZES:
+        return [SIZE if at in state.axes else SAME for at in range(len(operation.outputs))]  # type: ignore[return-value]
+    if state.kind != ROWS or rank is None:
+        return state if state.kind != ROWS else NO_CLAIM
+    axis = operation.get_attr("axis") % rank
+    if axis in state.axes:
+        flow.couple(operation, PLACE, operation)
+        return NO_CLAIM
+    return state.at(*(each - (axis < each) for each in state.axes))
+
+
+def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Several tensors one behind the other."""
+    axes, parts = flow.axes_of(operation.inputs[-1], operation.outputs[0].shape.rank), states[:-1]
+    if any(state.kind == SIZES for state in parts):
+        before = 0
+        for tensor, state in zip(operation.inputs, parts, strict=False):
+            if state.kind == SIZES:
+                return State(SIZES, (before + state.axes[0],), origin=state.origin)
+            before += tensor.shape[0] if tensor.shape.rank and tensor.shape[0] is not None else 0
+    stands = [state for state in parts if state.kind == ROWS]
+    if not stands:
+        return arithmetic.added(flow, operation, parts)
+    if axes is None or any(state.axes != stands[0].axes for state in stands):
+        return NO_CLAIM
+    if axes[0] not in stands[0].axes:
+        return arithmetic.element_wise(flow, operation, states[:-1])
+    if len(stands) < len(parts):
+        return NO_CLAIM
+    known = all(state.outer is not None and state.inner == stands[0].inner for state in stands)
+    outer = sum(state.outer or 0 for state in stands) if known else None
+    return stands[0]._replace(
+        outer=outer, place=any(s.place for s in stands), subset=any(s.subset for s in stands),
+        degree=max(s.degree for s in stands),
+    )
+
+
+def split(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """A tensor in parts of equal size."""
+    return _parted(flow, operation, states[1], operation.inputs[0], operation.inputs[1])
+
+
+def split_sizes(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """A tensor in parts of given sizes."""
+    return _parted(flow, operation, states[0], operation.inputs[2], operation.inputs[0], states[1])
+
+
+def _parted(
+    flow: Any, operation: Any, state: State, axis: Any, tensor: Any, sizes: State | None = None
+) -> State:
+    axes = flow.axes_of(axis, tensor.shape.rank)
+    if state.kind != ROWS or axes is None or axes[0] not in state.axes:
+        return state if state.kind != ROWS or axes is not None else NO_CLAIM
+    count = len(operation.outputs)
+    if sizes is not None and sizes.kind != ALIKE:
+        return state._replace(outer=None)
+    if sizes is None and state.outer is None:
+        return state
+    if sizes is None and state.outer is not None and state.outer % count == 0:
+        return state._replace(outer=state.outer // count)
+    flow.couple(operation, PLACE, operation)
+    return NO_CLAIM
+
+
+def pad(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Entries put around a tensor."""
+    state, around = states[0], tf.get_static_value(operation.inputs[1])
+    if state.kind == ROWS and around is not None and any(np.any(around[axis]) for axis in state.axes):
+        return state._replace(outer=None, inner=None)
+    return state
+
+
+def one_hot(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """A new axis, along which a class stands."""
+    state, axis = states[0], operation.get_attr("axis")
+    if states[1].is_size:
+        flow.couple(operation, ORDER, operation)
+        return NO_CLAIM
+    if state.kind != ROWS or axis == -1:
+        return _plain(flow, operation, state)
+    return state.at(*(each + (axis <= each) for each in state.axes))
+
+
+def _plain(flow: Any, operation: Any, state: State) -> State:
+    return state._replace(place=False) if state.kind == ROWS else arithmetic.element_wise(flow, operation, [state])
+
+
+def looked_up(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Values of an immutable table, by key."""
+    return states[1] if states[1].kind == ROWS else arithmetic.element_wise(flow, operation, states[1:])
+
+
+RULES: dict[str, Any] = {
+    "Transpose": transpose, "Reshape": reshape, "ExpandDims": expand, "Squeeze": squeeze, "BroadcastTo": broadcast,
+    "Tile": tile, "Pack": pack, "Unpack": unpack, "ConcatV2": concat, "Split": split, "SplitV": split_sizes,
+    "Pad": pad, "PadV2": pad, "MirrorPad": pad, "OneHot": one_hot, "LookupTableFindV2": looked_up,
+    "ZerosLike": alike_in_shape, "OnesLike": alike_in_shape,
+}  # fmt: skip

@@ -1,0 +1,58 @@
+"""Names of operations that one rule is for, in groups."""
+
+
+def _named(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+ELEMENT_WISE = _named("""
+    Abs Acos Acosh Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Betainc BiasAdd BiasAddV1
+    Bitcast BitwiseAnd BitwiseOr BitwiseXor Bucketize Ceil CheckNumerics ClipByValue Complex ComplexAbs Conj Cos Cosh
+    Cross DecodeBase64 Digamma Elu EncodeBase64 Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxArgs
+    FakeQuantWithMinMaxVars Floor FloorDiv FloorMod Igamma Igammac Imag Inv Invert IsFinite IsInf IsNan LeakyRelu
+    LeftShift Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Mod Ndtri NextAfter Polar Polygamma PopulationCount Pow
+    QuantizeAndDequantizeV4 Real Reciprocal RegexFullMatch RegexReplace Relu Relu6 RightShift Rint Round Rsqrt Selu
+    Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference StaticRegexFullMatch StaticRegexReplace
+    StringJoin StringLength StringLower StringStrip StringToHashBucket StringToHashBucketFast StringToHashBucketStrong
+    StringToNumber StringUpper AsString Substr Tan Tanh TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta
+""")
+"""Functions of the entries that stand at the same place."""
+
+SAME = _named("""
+    Cast CheckNumericsV2 DebugIdentityV2 EnsureShape Identity Neg OptimizationBarrier PlaceholderWithDefault
+    PreventGradient Snapshot StopGradient
+""")
+"""Operations that hand on what they get."""
+
+CONSTANT = _named("""
+    Assert BroadcastGradientArgs ConcatOffset Const EmptyTensorList LinSpace LookupTableSizeV2 NoOp Print PrintV2 Rank
+    RngReadAndSkip StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg TensorListReserve
+    Timestamp VarIsInitializedOp VariableShape
+""")
+"""Operations whose results the examples have no part in."""
+
+BY_EXAMPLE = _named("""
+    AdjustContrastv2 AdjustHue AdjustSaturation AvgPool AvgPool3D BatchToSpace BatchToSpaceND Conv Conv2D Conv3D
+    DepthToSpace DepthwiseConv2dNative Dilation2D ExtractImagePatches ExtractVolumePatches FractionalAvgPool
+    FractionalMaxPool HSVToRGB ImageProjectiveTransformV2 ImageProjectiveTransformV3 InTopK InTopKV2 LRN MaxPool
+    MaxPool3D MaxPoolV2 MaxPoolWithArgmax Multinomial RGBToHSV ResizeArea ResizeBicubic ResizeBilinear
+    ResizeNearestNeighbor ScaleAndTranslate SpaceToBatch SpaceToBatchND SpaceToDepth StatelessMultinomial
+""")
+"""Operations that treat what stands along the first axis one by one."""
+
+OF_MATRICES = _named("""
+    Cholesky FFT FFT2D IFFT IFFT2D IRFFT IRFFT2D LogMatrixDeterminant Lu MatrixBandPart MatrixDeterminant MatrixDiag
+    MatrixDiagPart MatrixDiagPartV3 MatrixDiagV3 MatrixExponential MatrixInverse MatrixLogarithm MatrixSetDiagV3
+    MatrixSolve MatrixSquareRoot MatrixTriangularSolve Qr RFFT RFFT2D SelfAdjointEigV2 Svd
+""")
+"""Operations on the matrices, or vectors, of the last axes."""
+
+DRAWS = _named("""
+    ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 RandomStandardNormal RandomUniform RandomUniformInt
+    StatelessParameterizedTruncatedNormal StatelessRandomBinomial StatelessRandomGammaV2 StatelessRandomGammaV3
+    StatelessRandomNormal StatelessRandomNormalV2 StatelessRandomPoisson StatelessRandomUniform
+    StatelessRandomUniformFullInt StatelessRandomUniformFullIntV2 StatelessRandomUniformInt
+    StatelessRandomUniformIntV2 StatelessRandomUniformV2 StatelessTruncatedNormal StatelessTruncatedNormalV2
+    TruncatedNormal
+""")
+"""Random numbers of the shape that the first input says."""

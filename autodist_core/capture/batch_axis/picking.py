@@ -1,0 +1,244 @@
+"""States of what picks entries out of tensors, by slices, indices and segments, or puts them there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.capture.batch_axis import arithmetic
+from autodist_core.capture.batch_axis.finding import PAIRS, PLACE, WHOLE
+from autodist_core.capture.batch_axis.state import (
+    ALIKE,
+    DISTINCT,
+    LARGEST,
+    MIXED,
+    NO_CLAIM,
+    ROWS,
+    SAME,
+    SIZES,
+    SMALLEST,
+    SUM,
+    UNKNOWN,
+    State,
+    rows,
+)
+
+_MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+
+
+def part(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """A part of each axis, from a beginning on, of some size."""
+    state = states[0]
+    if state.kind == SIZES:
+        return _of_sizes(operation, state, tf.get_static_value(operation.inputs[1]), None)
+    if state.kind != ROWS:
+        return state
+    begin, size = (tf.get_static_value(tensor) for tensor in operation.inputs[1:3])
+    for axis in state.axes:
+        if begin is None or size is None:
+            if not any(other.kind in (SIZES, UNKNOWN) or other.is_size for other in states[1:]) and begin is not None:
+                continue
+            return state._replace(outer=None)
+        if begin[axis] != 0 or size[axis] != -1:
+            flow.couple(operation, PLACE, operation)
+            return NO_CLAIM
+    return state
+
+
+def _of_sizes(operation: Any, state: State, begin: Any, shrinks: Any) -> State:
+    """A part of a shape."""
+    if begin is None or len(begin) != 1:
+        return NO_CLAIM
+    place, first = state.axes[0], int(begin[0])
+    length = operation.inputs[0].shape[0]
+    if first < 0:
+        if length is None:
+            return NO_CLAIM
+        first += length
+    if shrinks:
+        return State(SUM, degree=1, origin=state.origin) if first == place else SAME
+    count = operation.outputs[0].shape[0] if operation.outputs[0].shape.rank else None
+    if place < first or (count is not None and place >= first + count):
+        return SAME
+    return State(SIZES, (place - first,), origin=state.origin)
+
+
+def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """A slice as Python writes it."""
+    state = states[0]
+    if state.kind not in (ROWS, SIZES):
+        return state
+    begin, end, step = (tf.get_static_value(tensor) for tensor in operation.inputs[1:4])
+    masks = {name: operation.get_attr(f"{name}_mask") for name in _MASKS}
+    if state.kind == SIZES:
+        start = begin if begin is None or not masks["begin"] & 1 else np.zeros_like(begin)
+        stepping = step is not None and step[0] < 0
+        return NO_CLAIM if stepping else _of_sizes(operation, state, start, masks["shrink_axis"] & 1)
+    rank, entries = operation.inputs[0].shape.rank, operation.inputs[1].shape[0]
+    if rank is None or entries is None:
+        return NO_CLAIM
+    new = sum(bool(masks["new_axis"] >> at & 1) for at in range(entries))
+    hidden = rank - (entries - new - bool(masks["ellipsis"]))
+    source, target, placed = 0, 0, {}
+    for at in range(entries):
+        bit = 1 << at
+        if masks["ellipsis"] & bit:
+            placed.update({source + more: target + more for more in range(hidden)})
+            source, target = source + hidden, target + hidden
+        elif masks["new_axis"] & bit:
+            target += 1
+        else:
+            if source in state.axes and not _is_all(masks, at, begin, end, step):
+                if _ends_by_size(states, begin, end, masks, at):
+                    state = state._replace(outer=None)
+                else:
+                    flow.couple(operation, PLACE, operation)
+                    return NO_CLAIM
+            if not masks["shrink_axis"] & bit:
+                placed[source] = target
+                target += 1
+            source += 1
+    placed.update({axis: target + axis - source for axis in range(source, rank)})
+    return state.at(*(placed[axis] for axis in state.axes)) if all(axis in placed for axis in state.axes) else NO_CLAIM
+
+
+def _is_all(masks: dict[str, int], at: int, begin: Any, end: Any, step: Any) -> bool:
+    bit = 1 << at
+    if masks["shrink_axis"] & bit or step is None or step[at] != 1:
+        return False
+    starts = masks["begin"] & bit or (begin is not None and begin[at] == 0)
+    ends = masks["end"] & bit or (end is not None and end[at] >= 2**31 - 1)
+    return bool(starts and ends)
+
+
+def _ends_by_size(states: Sequence[State], begin: Any, end: Any, masks: dict[str, int], at: int) -> bool:
+    """Whether a slice of the batch axis begins or ends by the batch size: a part of what was put together."""
+    bit = 1 << at
+    if masks["shrink_axis"] & bit:
+        return False
+    known = (begin is not None or masks["begin"] & bit) and (end is not None or masks["end"] & bit)
+    return not known and any(state.kind in (SIZES, UNKNOWN) or state.is_size for state in states[1:3])
+
+
+def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Entries of a tensor along an axis, by index."""
+    if operation.type == "ResourceGather":
+        table, index, axis, batch = SAME, states[1], 0, operation.get_attr("batch_dims")
+    else:
+        table, index, batch = states[0], states[1], 0
+        axes = [0]
+        if operation.type == "GatherV2":
+            batch = operation.get_attr("batch_dims")
+            axes = flow.axes_of(operation.inputs[2], operation.inputs[0].shape.rank) or []
+        if not axes:
+            return NO_CLAIM if table.kind != ALIKE or index.kind != ALIKE else SAME
+        axis = axes[0]
+    rank = operation.inputs[1].shape.rank
+    if table.kind == SIZES:
+        at = tf.get_static_value(operation.inputs[1])
+        if at is None or at.size != 1:
+            return NO_CLAIM
+        found = State(SUM, degree=1, origin=table.origin) if int(at.reshape(())) == table.axes[0] else SAME
+        return found if at.ndim == 0 or found.kind == ALIKE else State(SIZES, (0,))
+    if index.kind == DISTINCT:
+        return index if table.kind == ALIKE else NO_CLAIM
+    if rank is None or any(len(state.axes) > 1 for state in (table, index)):
+        return NO_CLAIM
+    if (index.kind == ROWS and table.kind in (DISTINCT, ALIKE, UNKNOWN)) or (index.kind == ROWS and table.couples):
+        if table.couples:
+            flow.couple(table.origin, WHOLE, operation)
+        return index._replace(axes=(index.axis if index.axis < batch else axis + index.axis - batch,), place=False)
+    if table.kind == ROWS and index.kind == ROWS:
+        if table.axis < batch and table.axis == index.axis:
+            return table
+        if table.axis != axis:
+            flow.couple(operation, PAIRS, operation)
+            return NO_CLAIM
+        if not index.place:
+            flow.couple(operation, PLACE, operation)
+            return NO_CLAIM
+        return table._replace(axes=(axis + index.axis,), outer=None, inner=None, subset=index.subset or table.subset)
+    if table.kind == ROWS and table.axis == axis:
+        if index.kind == ALIKE or index.couples:
+            flow.couple(operation, PLACE, operation)
+        return NO_CLAIM
+    if table.kind == ROWS:
+        return table.at(table.axis if table.axis < axis else table.axis + rank - batch - 1)
+    return arithmetic.element_wise(flow, operation, [table, index])
+
+
+def gather_nd(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Entries of a tensor by index vectors."""
+    table, index = (SAME, states[1]) if operation.type == "ResourceGatherNd" else states[:2]
+    depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
+    if index.kind == ROWS and table.kind == ROWS:
+        if not index.place and (depth is None or any(axis < depth for axis in table.axes)):
+            flow.couple(operation, PLACE, operation)
+            return NO_CLAIM
+        return index._replace(place=False, subset=index.subset or table.subset)
+    if index.kind == ROWS:
+        if table.couples:
+            flow.couple(table.origin, WHOLE, operation)
+        return index._replace(place=False)
+    if table.kind == ROWS:
+        if index.kind == ALIKE and depth is not None and any(axis < depth for axis in table.axes):
+            flow.couple(operation, PLACE, operation)
+        return NO_CLAIM
+    return arithmetic.element_wise(flow, operation, [table, index])
+
+
+def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Entries put or added at places of a new tensor."""
+    index, values, asked = states
+    if index.kind == ALIKE and values.kind == ALIKE:
+        return SAME
+    if asked.kind == SIZES or index.place:
+        return rows(asked.axes[0] if asked.kind == SIZES else 0, inner=None)
+    if ROWS in (index.kind, values.kind):
+        return State(SUM, degree=1, origin=operation)
+    return arithmetic.element_wise(flow, operation, states[:2])
+
+
+def scatter_on(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Entries put at places of a tensor."""
+    return states[0]._replace(outer=None, inner=None) if states[0].kind == ROWS else NO_CLAIM
+
+
+def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Entries summed by what they belong to."""
+    values, index = states[0], states[1]
+    if ROWS not in (values.kind, index.kind):
+        return arithmetic.element_wise(flow, operation, states[:2])
+    if index.place:
+        return rows(0, inner=None)
+    if values.kind == ROWS and index.kind == ALIKE and values.axis != 0:
+        return values
+    if "Sum" in operation.type:
+        return State(SUM, degree=1 + values.degree, origin=operation)
+    extremes = {"Max": LARGEST, "Min": SMALLEST}
+    kind = next((kind for name, kind in extremes.items() if name in operation.type), MIXED)
+    return State(kind, origin=operation)
+
+
+def counts(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """How often each number occurs: in all entries, or in each row of a matrix."""
+    if states[0].kind != ROWS:
+        return arithmetic.element_wise(flow, operation, states[:1])
+    if operation.type == "DenseBincount" and operation.inputs[0].shape.rank == 2 and states[0].axes == (0,):
+        return states[0]
+    return State(SUM, degree=1, origin=operation)
+
+
+RULES: dict[str, Any] = {
+    "Slice": part, "StridedSlice": strided, "GatherV2": gather, "Gather": gather, "ResourceGather": gather,
+    "GatherNd": gather_nd, "ResourceGatherNd": gather_nd, "ScatterNd": scatter, "Bincount": counts,
+    "DenseBincount": counts,
+    **dict.fromkeys(("TensorScatterUpdate", "TensorScatterAdd", "TensorScatterMax", "TensorScatterMin"), scatter_on),
+    **dict.fromkeys(
+        ("SegmentSum", "SegmentSumV2", "SegmentMean", "SegmentMax", "SegmentMaxV2", "SegmentMin", "SegmentMinV2",
+         "UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd"), segments,
+    ),
+}  # fmt: skip

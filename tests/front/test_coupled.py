@@ -1,0 +1,207 @@
+"""Steps whose examples depend on each other: the plan names the operation and whose it is, and `verify` explains."""
+
+from __future__ import annotations
+
+import re
+
+import keras
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+from tests.support.distributed import distributed
+from tests.support.plans import notes_of, numbers
+from tests.support.training import seeded
+
+X, Y = numbers(5), numbers(1)
+
+
+class Does(layers.Layer):
+    """A layer that applies a function."""
+
+    def __init__(self, function, name="odd"):
+        super().__init__(name=name)
+        self.function = function
+
+    def call(self, x):
+        return self.function(x)
+
+
+def _with(function, name="odd"):
+    def build():
+        dense = layers.Dense
+        return keras.Sequential(
+            [keras.Input((5,)), dense(4, activation="tanh", name="first"), Does(function, name), dense(1, name="last")]
+        )
+
+    return build
+
+
+def _centred(x):
+    return x - ops.mean(x, axis=0)
+
+
+def two_tower(y_true, y_pred):
+    """The batch's other examples are each example's negatives."""
+    scores = tf.matmul(y_pred[:, :2], y_pred[:, 2:], transpose_b=True)
+    return keras.losses.sparse_categorical_crossentropy(tf.range(tf.shape(scores)[0]), scores, from_logits=True)
+
+
+def r2(y_true, y_pred):
+    """One number of the whole batch."""
+    return 1 - ops.sum(ops.square(y_true - y_pred)) / ops.sum(ops.square(y_true - ops.mean(y_true)))
+
+
+def r2_of_each(y_true, y_pred):
+    """The same as a value for each example."""
+    errors = ops.mean(ops.square(y_true - y_pred), axis=-1)
+    return 1 - errors / ops.mean(ops.square(y_true - ops.mean(y_true)))
+
+
+def root(y_true, y_pred):
+    """A root of a mean, which is no mean."""
+    return ops.sqrt(ops.mean(ops.square(y_true - y_pred)))
+
+
+class Peak(keras.metrics.Metric):
+    """Keeps the largest prediction, in a way that does not show."""
+
+    def __init__(self, name="peak"):
+        super().__init__(name=name)
+        self.kept = self.add_variable((), "zeros", name="kept")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        largest = ops.max(y_pred)
+        self.kept.assign(ops.where(largest > self.kept, largest, self.kept))
+
+    def result(self):
+        return self.kept
+
+
+class Batches(keras.metrics.Metric):
+    """Counts batches."""
+
+    def __init__(self, name="batches"):
+        super().__init__(name=name)
+        self.count = self.add_variable((), "zeros", name="count")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.count.assign_add(1.0)
+
+    def result(self):
+        return self.count
+
+
+def _dense(units=1):
+    return lambda: keras.Sequential([keras.Input((5,)), layers.Dense(units, name="out")])
+
+
+FOUR = {
+    "loss": (_dense(4), {"loss": two_tower},
+             "not exact: in loss 'two_tower', MatMul (compile_loss/two_tower/MatMul) pairs the examples of a batch "
+             "with each other, and a replica has only its own"),
+    "layer": (_with(_centred, "centred"), {},
+              "not exact: in layer 'centred', Mean (sequential_1/centred_1/Mean) gives each example a value of the "
+              "whole batch, and a replica has only its own"),
+    "metric": (_dense(), {"metrics": [r2]},
+               "not exact: in metric 'r2', Mean (Mean) gives each example a value of the whole batch, and a replica "
+               "has only its own"),
+    "maximum": (_dense(), {"metrics": [Peak]},
+                "not exact: metric 'peak': its variable 'metric/peak/kept' is added up over the replicas, and what is "
+                "written to it is made by Max (Max)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOUR)
+def test_the_operation_and_whose_it_is_are_named(case: str):
+    build, settings, note = FOUR[case]
+    settings = {key: [each() if isinstance(each, type) else each for each in value] if key == "metrics" else value
+                for key, value in settings.items()}  # fmt: skip
+    assert [re.sub(r"sequential_\d+", "sequential_1", line) for line in notes_of(build, X, Y, **settings)] == [note]
+
+
+@pytest.mark.parametrize("metric, operation", [(r2_of_each, "Mean"), (root, "Mean"), (Batches, "metric/batches/count")])
+def test_metrics_that_are_no_sums_over_examples(metric, operation: str):
+    (note,) = notes_of(_dense(), X, Y, metrics=[metric() if isinstance(metric, type) else metric])
+    assert note.startswith("not exact: ") and f"metric {getattr(metric, '__name__', '').lower()!r}" in note
+    assert operation in note
+
+
+@pytest.mark.parametrize("metric", [
+    lambda y, p: ops.mean(ops.abs(y - p)), lambda y, p: ops.sum(ops.abs(y - p)) / ops.cast(ops.shape(y)[0], "float64"),
+], ids=["mean", "sum over size"])  # fmt: skip
+def test_a_metric_function_that_makes_a_mean_is_exact(metric):
+    assert not notes_of(_dense(), X, Y, metrics=[metric])
+
+
+MIXING = {
+    "transpose, softmax": (lambda x: ops.transpose(ops.softmax(ops.transpose(x))), "Softmax"),
+    "roll": (lambda x: ops.roll(x, 1, axis=0), "Roll"),
+    "sort": (lambda x: ops.sort(x, axis=0), "TopKV2"),
+    "top_k": (lambda x: x * ops.sum(ops.top_k(ops.transpose(x), 2)[0]), "TopKV2"),
+    "flip": (lambda x: ops.flip(x, axis=0), "ReverseV2"),
+    "reverse": (lambda x: x[::-1], "StridedSlice"),
+    "cumsum": (lambda x: ops.cumsum(x, axis=0), "Cumsum"),
+    "gather": (lambda x: x + ops.take(x, ops.array([0]), axis=0), "GatherV2"),
+    "first": (lambda x: x - x[:1], "StridedSlice"),
+    "maximum": (lambda x: x / ops.max(x), "Max"),
+    "gram": (lambda x: ops.matmul(x, ops.matmul(ops.transpose(x), x)), "MatMul"),
+    "attention": (lambda x: ops.matmul(ops.softmax(ops.matmul(x, ops.transpose(x))), x), "MatMul"),
+    "einsum": (lambda x: x + ops.einsum("bi,bj->ij", x, x)[0], "Einsum"),
+    "pairs": (lambda x: ops.reshape(ops.repeat(ops.mean(ops.reshape(x, (-1, 2, 4)), axis=1), 2, axis=0), (-1, 4)),
+              "Mean"),
+    "segments": (lambda x: tf.gather(tf.math.unsorted_segment_sum(x, tf.cast(x[:, 0] > 0, tf.int32), 2),
+                                     tf.cast(x[:, 0] > 0, tf.int32)), "UnsortedSegmentSum"),
+    "scan": (lambda x: tf.scan(lambda before, row: before + row, x), "StatelessWhile"),
+    "condition": (lambda x: tf.cond(tf.reduce_mean(x) > 0, lambda: x, lambda: -x), "Mean"),
+    "function": (lambda x: tf.function(lambda rows: rows - tf.reduce_max(rows))(x), "Max"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MIXING)
+def test_what_a_layer_does_along_the_batch_axis(case: str):
+    function, operation = MIXING[case]
+    (note,) = notes_of(_with(function), X, Y)
+    assert note.startswith(f"not exact: in layer 'odd', {operation} (")
+
+
+def test_verify_prints_what_explains_other_weights():
+    model = seeded(_with(_centred, "centred"))
+    model.compile("sgd", "mse", jit_compile=False)
+    with distributed(model) as front:
+        table = front.verify(X, Y)
+        assert "\n  note: not exact: in layer 'centred', Mean (" in table
+        assert "0.0e+00" not in table.splitlines()[1], "the weights are the same, so there is nothing to explain"
+
+
+def test_a_metric_explains_no_other_weights():
+    model = seeded(_dense())
+    model.compile("sgd", lambda y, p: ops.sum(ops.square(y - p)), metrics=[r2], jit_compile=False)
+    with distributed(model) as front, pytest.raises(ValueError, match="differs from one device in out/kernel"):
+        front.verify(X, Y)
+
+
+def test_one_replica_has_the_whole_batch():
+    assert not notes_of(_with(_centred), X, Y, replicas=1)
+
+
+def test_what_nothing_is_made_of_is_not_named():
+    def silent(x):
+        ops.sort(x, axis=0)
+        return x
+
+    assert not notes_of(_with(silent), X, Y)
+
+
+def test_an_unknown_operation_is_named_as_such():
+    def unknown(x):
+        found = tf.numpy_function(lambda value: value - value.mean(axis=0), [tf.stop_gradient(x)], x.dtype, False)
+        found.set_shape(x.shape)
+        return x + found
+
+    (note,) = notes_of(_with(unknown), X, Y)
+    assert re.fullmatch(
+        r"whether PyFuncStateless \(.*\) in layer 'odd' mixes the examples of a batch is not known: verify\(x, y\) "
+        "compares with one device", note
+    )
+

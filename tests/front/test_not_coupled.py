@@ -1,0 +1,186 @@
+"""Ordinary layers, losses and metrics treat examples one by one, and the analysis sees it.
+
+Behind each of them stands one layer that subtracts the batch's mean: that alone is named, so nothing else is, and the
+batch axis was not lost on the way.
+"""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+from tests.support.plans import notes_of, numbers
+
+dense, flat = layers.Dense, layers.Flatten
+SEQUENCES, IMAGES, FEATURES = numbers(6, 4), numbers(12, 12, 3), numbers(5)
+WORDS = np.random.default_rng(4).integers(1, 9, (8, 6)).astype("int32")
+WORDS[:3, 4:] = 0
+LABELS, TARGETS = np.arange(8) % 3, numbers(1)
+
+
+class Centred(layers.Layer):
+    """Subtracts the mean of the batch."""
+
+    def call(self, x):
+        return x - ops.mean(x, axis=0)
+
+
+class FirstToken(layers.Layer):
+    """Puts a token of its own before each sequence and hands on what became of it."""
+
+    def build(self, shape):
+        self.token = self.add_weight(shape=(1, 1, shape[-1]), name="token")
+
+    def call(self, x):
+        return ops.concatenate([ops.tile(self.token, [ops.shape(x)[0], 1, 1]), x], axis=1)[:, 0]
+
+
+class Views(layers.Layer):
+    """Two views of each example through one layer, one behind the other along the batch axis."""
+
+    def build(self, shape):
+        self.shared = dense(3)
+        self.shared.build(shape)
+
+    def call(self, x):
+        both = self.shared(tf.concat([x, 0.5 * x], 0))
+        first, second = tf.split(both, 2, axis=0)
+        return first * second + both[: tf.shape(x)[0]]
+
+
+def _attention(x):
+    return flat()(layers.MultiHeadAttention(2, 3)(x, x))
+
+
+def _masked_attention(x):
+    embedded = layers.Embedding(9, 4, mask_zero=True)(x)
+    return layers.GlobalAveragePooling1D()(layers.MultiHeadAttention(2, 3)(embedded, embedded, use_causal_mask=True))
+
+
+def _vision(x):
+    patches = layers.Reshape((9, 8))(layers.Conv2D(8, 4, 4)(x))
+    normal = layers.LayerNormalization()(patches)
+    return layers.GlobalAveragePooling1D()(patches + layers.MultiHeadAttention(2, 4)(normal, normal))
+
+
+def _chain(*parts):
+    def run(x):
+        for part in parts:
+            x = part(x)
+        return x
+
+    return run
+
+
+def _merged(x):
+    return flat()(ops.reshape(dense(2)(ops.reshape(x, (-1, 4))), (-1, 6, 2)))
+
+
+LAYERS = {
+    "attention": (SEQUENCES, _attention),
+    "masked attention": (WORDS, _masked_attention),
+    "additive attention": (SEQUENCES, lambda x: flat()(layers.AdditiveAttention()([x, x]))),
+    "vision transformer": (IMAGES, _vision),
+    "normalization": (SEQUENCES, lambda x: _chain(layers.LayerNormalization(), layers.GroupNormalization(2),
+                                                  layers.UnitNormalization(), flat())(x)),
+    "batch normalization": (IMAGES, lambda x: _chain(layers.Conv2D(4, 3), layers.BatchNormalization(), flat())(x)),
+    "renormalization": (FEATURES, lambda x: _chain(dense(4), layers.BatchNormalization(renorm=True))(x)),
+    "synchronized": (FEATURES, lambda x: _chain(dense(4), layers.BatchNormalization(synchronized=True))(x)),
+    "softmax": (FEATURES, lambda x: _chain(dense(4), layers.Softmax())(x)),
+    "gru": (SEQUENCES, lambda x: _chain(layers.GRU(3, return_sequences=True), layers.GRU(3, go_backwards=True))(x)),
+    "lstm": (SEQUENCES, lambda x: _chain(layers.Bidirectional(layers.LSTM(3, return_sequences=True)),
+                                         layers.LSTM(3))(x)),
+    "masked lstm": (WORDS, lambda x: _chain(layers.Embedding(9, 4, mask_zero=True), layers.LSTM(3))(x)),
+    "time distributed": (SEQUENCES, lambda x: _chain(layers.TimeDistributed(dense(3)),
+                                                     layers.GlobalMaxPooling1D())(x)),
+    "batch and time merged": (SEQUENCES, _merged),
+    "pooling": (IMAGES, lambda x: _chain(layers.Conv2D(4, 3), layers.MaxPooling2D(), layers.SeparableConv2D(4, 3),
+                                         layers.AveragePooling2D(2), layers.GlobalAveragePooling2D())(x)),
+    "dilation": (IMAGES, lambda x: _chain(layers.Conv2D(4, 3, dilation_rate=2), layers.UpSampling2D(),
+                                          layers.Conv2DTranspose(2, 3, strides=2), layers.ZeroPadding2D(),
+                                          layers.DepthwiseConv2D(3), flat())(x)),
+    "augmentation": (IMAGES, lambda x: _chain(layers.RandomFlip(), layers.RandomZoom(0.1), layers.RandomContrast(0.1),
+                                              layers.RandomTranslation(0.1, 0.1), layers.RandomCrop(10, 10),
+                                              flat())(x)),
+    "regularizers": (FEATURES, lambda x: _chain(dense(4, kernel_regularizer="l2", activity_regularizer="l1"),
+                                                layers.ActivityRegularization(0.1))(x)),
+    "first token": (SEQUENCES, lambda x: FirstToken()(x)),
+    "two views": (FEATURES, lambda x: Views()(x)),
+    "dot": (SEQUENCES, lambda x: flat()(layers.Dot(axes=(2, 2))([x, x]))),
+    "einsum": (SEQUENCES, lambda x: flat()(layers.EinsumDense("abc,cd->abd", output_shape=(6, 3))(x))),
+    "along features": (FEATURES, lambda x: ops.sort(ops.cumsum(ops.flip(x, 1), axis=1)) + ops.roll(x, 1, axis=1)),
+    "map": (SEQUENCES, lambda x: layers.Lambda(lambda t: tf.map_fn(lambda row: tf.reduce_max(row, 0), t),
+                                               output_shape=(4,))(x)),
+    "gather in each": (SEQUENCES, lambda x: layers.Lambda(
+        lambda t: tf.gather(t, tf.argmax(t[:, :, 0], 1), axis=1, batch_dims=1), output_shape=(4,))(x)),
+    "two inputs": ([FEATURES, SEQUENCES], lambda x: layers.Concatenate()([x[0], flat()(x[1])])),
+}  # fmt: skip
+
+
+def _built(x, run, units=1, **settings):
+    def build():
+        parts = x if isinstance(x, list) else [x]
+        inputs = [keras.Input(part.shape[1:], dtype=part.dtype) for part in parts]
+        hidden = run(inputs if isinstance(x, list) else inputs[0])
+        return keras.Model(inputs if isinstance(x, list) else inputs[0],
+                           dense(units, name="out", **settings)(Centred(name="centred")(hidden)))  # fmt: skip
+
+    return build
+
+
+def _require_centred_alone(notes):
+    assert [note.partition(",")[0] for note in notes] == ["not exact: in layer 'centred'"], notes
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("case", LAYERS)
+def test_layers(case: str):
+    x, run = LAYERS[case]
+    if case == "augmentation":
+        # Keras transforms images in float32 only.
+        keras.config.set_dtype_policy("float32")
+    _require_centred_alone(notes_of(_built(x, run), x, TARGETS))
+
+
+LOSSES = {
+    "sparse": "sparse_categorical_crossentropy",
+    "gathered": lambda y, p: -tf.gather_nd(
+        tf.math.log(p), tf.stack([tf.range(tf.shape(p)[0]), tf.cast(y, tf.int32)], 1)),
+    "taken": lambda y, p: -ops.take_along_axis(ops.log(p), ops.cast(y, "int32")[:, None], axis=1)[:, 0],
+    "chosen": lambda y, p: tf.where(p[:, 0] < 1, tf.square(p[:, 0]), tf.abs(p[:, 0])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_losses_of_labels(loss: str):
+    build = _built(FEATURES, dense(4), 3, activation="softmax")
+    notes = notes_of(build, FEATURES, LABELS, loss=LOSSES[loss], weighted_metrics=["accuracy"])
+    _require_centred_alone(notes)
+
+
+def test_stock_losses_and_metrics():
+    names = ["categorical_crossentropy", "kl_divergence", "huber", "cosine_similarity", "log_cosh", "poisson",
+             "categorical_hinge", keras.losses.CategoricalFocalCrossentropy(),
+             keras.losses.MeanSquaredError("sum")]  # fmt: skip
+    keys = [f"output_{index}" for index in range(len(names))]
+
+    def build():
+        x = keras.Input((5,))
+        hidden = Centred(name="centred")(dense(4)(x))
+        return keras.Model(x, {key: dense(3, activation="softmax", name=key)(hidden) for key in keys})
+
+    targets = np.eye(3)[LABELS]
+    metrics = keras.metrics
+    made = [
+        metrics.AUC(num_thresholds=5), metrics.AUC(num_thresholds=5, multi_label=True, num_labels=3),
+        metrics.Precision(), metrics.Recall(), metrics.F1Score(), metrics.OneHotMeanIoU(3), metrics.R2Score(),
+        metrics.RootMeanSquaredError(), metrics.CosineSimilarity(),
+        metrics.SensitivityAtSpecificity(0.5), metrics.CategoricalAccuracy(), metrics.Poisson(),
+    ]  # fmt: skip
+    notes = notes_of(
+        build, FEATURES, dict.fromkeys(keys, targets), loss=dict(zip(keys, names, strict=True)), metrics={keys[0]: made}
+    )
+    _require_centred_alone(notes)
