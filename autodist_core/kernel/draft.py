@@ -36,7 +36,7 @@ class Draft:
     """A distributed step under construction; the `active` replicas have examples, the others take an idle step."""
 
     # Given, and not changed by any kernel.
-    captured: StepIndex
+    step: StepIndex
     placement: Placement
     active: tuple[int, ...]
     editor: Editor
@@ -81,25 +81,25 @@ class Draft:
         item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None, sizes: Sequence[int] = ()
     ) -> Draft:
         """An empty draft of a captured step."""
-        captured = StepIndex(item)
-        require_distributable(captured)
-        graph = captured.graph
+        step = StepIndex(item)
+        require_distributable(step)
+        graph = step.graph
         count = len(placement.replicas) if active is None else active
         indices = tuple(range(count)) if isinstance(count, int) else tuple(count)
-        draft = Draft(captured, placement, indices, Editor(graph.library, graph.versions), tuple(sizes))
+        draft = Draft(step, placement, indices, Editor(graph.library, graph.versions), tuple(sizes))
         if placement.shares_memory and len(indices) > 1:
-            draft.products, draft.at_once = products(captured), with_weights(captured)
+            draft.products, draft.at_once = products(step), with_weights(step)
         return draft
 
     @property
     def after_update(self) -> frozenset[str]:
         """The captured nodes that wait for the whole batch's gradients; none where each replica goes by its own."""
-        return frozenset() if self.placement.loose else after_update(self.captured)
+        return frozenset() if self.placement.loose else after_update(self.step)
 
     @property
     def handed_back(self) -> tuple[str, ...]:
         """What nodes after the update, and results, take from the update."""
-        return () if self.placement.loose else handed_back(self.captured)
+        return () if self.placement.loose else handed_back(self.step)
 
     @property
     def busy(self) -> tuple[Replica, ...]:
@@ -108,18 +108,18 @@ class Draft:
 
     def at(self, name: str) -> int:
         """The time at which a captured node touches variables; odd times lie between captured nodes."""
-        return 2 * self.captured.index[name]
+        return 2 * self.step.position[name]
 
     @property
     def end(self) -> int:
         """The time at which every captured node is done."""
-        return 2 * self.captured.end
+        return 2 * self.step.end
 
     def handle(self, variable: str, copy: Copy) -> str:
         """The node that stands for one copy of a variable."""
         name = f"variable/{naming.safe(copy.name)}"
         if name not in self.editor:
-            spec = self.captured.variables[variable]
+            spec = self.step.variables[variable]
             self.editor.add(
                 "VarHandleOp", name, device=copy.device, dtype=tf.as_dtype(spec.dtype),
                 shape=tf.TensorShape(spec.shape), shared_name=copy.name,
@@ -128,18 +128,18 @@ class Draft:
 
     def read(self, name: str, variable: str, copy: Copy, order: int) -> str:
         """Add a read of one copy of a variable."""
-        dtype = tf.as_dtype(self.captured.variables[variable].dtype)
+        dtype = tf.as_dtype(self.step.variables[variable].dtype)
         return self.editor.add("ReadVariableOp", name, [self.handle(variable, copy)], copy.device, order, dtype=dtype)
 
     def write(self, name: str, variable: str, copy: Copy, value: str, order: int) -> None:
         """Add a write of one copy of a variable; it counts as something the step must do."""
-        dtype = tf.as_dtype(self.captured.variables[variable].dtype)
+        dtype = tf.as_dtype(self.step.variables[variable].dtype)
         inputs = [self.handle(variable, copy), value]
         self.targets.append(self.editor.add("AssignVariableOp", name, inputs, copy.device, order, dtype=dtype))
 
     def spec(self, variable: str) -> tf.TensorSpec:
         """Shape and type of a variable."""
-        found = self.captured.variables[variable]
+        found = self.step.variables[variable]
         return tf.TensorSpec(found.shape, tf.as_dtype(found.dtype))
 
     def fed(self, replica: Replica, name: str) -> str:
@@ -212,11 +212,11 @@ def copied(replica: Replica, name: str) -> str:
     return f"{replica.prefix}/{name}"
 
 
-def gradient_type(captured: StepIndex, gradient: Gradient) -> tf.DType:
+def gradient_type(step: StepIndex, gradient: Gradient) -> tf.DType:
     """The type of a gradient's values."""
-    return tf.as_dtype(captured.nodes[naming.node_of(gradient.values)].attr["T"].type)
+    return tf.as_dtype(step.nodes[naming.node_of(gradient.values)].attr["T"].type)
 
 
-def output_type_of_indices(captured: StepIndex, gradient: Gradient) -> tf.DType:
+def output_type_of_indices(step: StepIndex, gradient: Gradient) -> tf.DType:
     """The type of a sparse gradient's row indices."""
-    return tf.as_dtype(captured.nodes[naming.node_of(gradient.indices)].attr["T"].type)
+    return tf.as_dtype(step.nodes[naming.node_of(gradient.indices)].attr["T"].type)

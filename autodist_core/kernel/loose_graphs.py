@@ -36,12 +36,12 @@ class Send(Kernel):
 
     def apply(self, draft: Draft) -> None:
         """Add one enqueue for each replica."""
-        gradients = draft.captured.item.gradients
+        gradients = draft.step.item.gradients
         types = _types(draft)
         for replica in draft.busy:
             rows = [draft.local[gradient.variable, gradient.occurrence, replica.index] for gradient in gradients]
             parts = [name for row in rows for name in (row.values, row.indices) if name]
-            inputs = [_queue(draft, replica), *parts, *(f"^{draft.barriers[o]}" for o in draft.captured.occurrences)]
+            inputs = [_queue(draft, replica), *parts, *(f"^{draft.barriers[o]}" for o in draft.step.occurrences)]
             draft.targets.append(draft.editor.add(
                 "QueueEnqueueV2", f"send/{replica.prefix}", inputs, replica.host, Tcomponents=types, timeout_ms=-1
             ))
@@ -64,11 +64,11 @@ class Receive(Kernel):
             arrived.append(f"^{name}")
             draft.targets.append(name)
             position = 0
-            for gradient in draft.captured.item.gradients:
+            for gradient in draft.step.item.gradients:
                 names = [naming.tensor(name, position + offset) for offset in range(2 if gradient.indices else 1)]
                 position += len(names)
                 draft.local[gradient.variable, gradient.occurrence, replica.index] = Rows(*names)
-        for occurrence in draft.captured.occurrences:
+        for occurrence in draft.step.occurrences:
             draft.barriers[occurrence] = draft.editor.add("NoOp", f"barrier/{occurrence}", arrived, draft.busy[0].host)
 
 
@@ -109,10 +109,10 @@ def combining(item: GraphItem, placement: Placement) -> DistributedGraph:
 def _types(draft: Draft) -> list[tf.DType]:
     """The types of what one replica sends of one step."""
     found = []
-    for gradient in draft.captured.item.gradients:
-        found.append(gradient_type(draft.captured, gradient))
+    for gradient in draft.step.item.gradients:
+        found.append(gradient_type(draft.step, gradient))
         if gradient.indices:
-            found.append(output_type_of_indices(draft.captured, gradient))
+            found.append(output_type_of_indices(draft.step, gradient))
     return found
 
 
@@ -121,6 +121,6 @@ def _queue(draft: Draft, replica: Replica) -> str:
     if name not in draft.editor:
         draft.editor.add(
             "FIFOQueueV2", name, device=replica.host, component_types=_types(draft), capacity=-1,
-            shared_name=f"gradients/{draft.captured.digest}@{replica.prefix}",
+            shared_name=f"gradients/{draft.step.digest}@{replica.prefix}",
         )
     return name

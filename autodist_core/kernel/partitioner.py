@@ -39,12 +39,12 @@ class VariablePartitioner:
     @staticmethod
     def of(item: GraphItem, plans: Iterable[VariablePlan]) -> VariablePartitioner:
         """The partitioner of a train step; a variable whose update needs it whole stays so."""
-        captured = StepIndex(item)
+        step = StepIndex(item)
         wanted = {plan.variable.name: plan for plan in plans}
-        found = {name: splitting(captured, name, plan.axis or 0) for name, plan in wanted.items()}
+        found = {name: splitting(step, name, plan.axis or 0) for name, plan in wanted.items()}
         whole = {name: split.obstacle for name, split in found.items() if split.obstacle} | _mixed(found)
         kept = {name: plan for name, plan in wanted.items() if name not in whole}
-        looked_up = frozenset(name for name in kept if _is_only_looked_up(captured, name))
+        looked_up = frozenset(name for name in kept if _is_only_looked_up(step, name))
         return VariablePartitioner(kept, looked_up, whole)
 
     def apply(self, item: GraphItem) -> GraphItem:
@@ -66,11 +66,11 @@ def _mixed(found: Mapping[str, Splitting]) -> dict[str, str]:
             for node, names in shared.items() for name in names}
 
 
-def _is_only_looked_up(captured: StepIndex, name: str) -> bool:
-    if not captured.variables[name].is_sparse:
+def _is_only_looked_up(step: StepIndex, name: str) -> bool:
+    if not step.variables[name].is_sparse:
         return False
     ops = {
-        captured.nodes[node].op for node, touched in captured.touches.items()
-        if not captured.is_update(node) and any(touch.variable == name for touch in touched)
+        step.nodes[node].op for node, touched in step.touches.items()
+        if not step.is_update(node) and any(touch.variable == name for touch in touched)
     }
     return ops <= {"ResourceGather"}

@@ -77,8 +77,8 @@ class StepIndex:
         self.item = item
         self.graph = item.graph_def
         self.nodes = {node.name: node for node in self.graph.node}
-        self.index = {node.name: position for position, node in enumerate(self.graph.node)}
-        self.end = len(self.index)
+        self.position = {node.name: position for position, node in enumerate(self.graph.node)}
+        self.end = len(self.position)
         self.variables = {variable.name: variable for variable in item.variables}
         self.handle_of = {variable.handle: variable.name for variable in item.variables if variable.handle}
         self.update_of = {
@@ -142,7 +142,7 @@ class StepIndex:
 
     def in_order(self, names: Iterable[str]) -> list[str]:
         """Return the names of nodes in the order of the nodes' creation."""
-        return sorted(names, key=self.index.__getitem__)
+        return sorted(names, key=self.position.__getitem__)
 
     @cached_property
     def digest(self) -> str:
@@ -206,7 +206,7 @@ class StepIndex:
         Nodes that only compute logged values from the gradients may come much later.
         """
         return max(
-            (self.index[node] for node, touched in self.touches.items()
+            (self.position[node] for node, touched in self.touches.items()
              if self.update_of.get(node) == occurrence and any(touch.writes for touch in touched)),
             default=self.end,
         )
@@ -238,7 +238,7 @@ def analysis(analyse: Callable[[StepIndex], _Result]) -> Callable[[StepIndex], _
     return asked
 
 
-def output_type(captured: StepIndex, name: str) -> tf.DType:
+def output_type(step: StepIndex, name: str) -> tf.DType:
     """Return the type of a tensor of the captured graph.
 
     >>> from autodist_core.step.editor import Editor
@@ -249,7 +249,7 @@ def output_type(captured: StepIndex, name: str) -> tf.DType:
     tf.float32
     """
     node_name, output = naming.split(name)
-    node = captured.nodes[node_name]
+    node = step.nodes[node_name]
     position = 0
     for argument in OP_DEF.get()(node.op).output_arg:
         if argument.type_list_attr:

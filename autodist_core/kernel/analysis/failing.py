@@ -27,7 +27,7 @@ _SAFE_IN_TAPE = frozenset({
 })
 
 
-def last_to_fail(captured: StepIndex, names: Iterable[str]) -> list[str]:
+def last_to_fail(step: StepIndex, names: Iterable[str]) -> list[str]:
     """The nodes after which nothing can fail any more on the way to these gradients of a number.
 
     If something else than numbers enters the backward pass from outside the tape, no shape is sure, and it is all.
@@ -41,42 +41,42 @@ def last_to_fail(captured: StepIndex, names: Iterable[str]) -> list[str]:
         if name in seen:
             continue
         seen.add(name)
-        if _is_safe(captured, name):
-            waiting.extend(captured.sources(name))
+        if _is_safe(step, name):
+            waiting.extend(step.sources(name))
         else:
             doubtful.add(name)
-    backward = _behind_the_tape(captured)
-    if any(name in backward and _TAPE not in name and not _is_number(captured, name) for name in doubtful):
+    backward = _behind_the_tape(step)
+    if any(name in backward and _TAPE not in name and not _is_number(step, name) for name in doubtful):
         return names
-    before = captured.cone(source for name in doubtful for source in captured.sources(name))
-    return captured.in_order(doubtful - before)
+    before = step.cone(source for name in doubtful for source in step.sources(name))
+    return step.in_order(doubtful - before)
 
 
-def _behind_the_tape(captured: StepIndex) -> set[str]:
+def _behind_the_tape(step: StepIndex) -> set[str]:
     """The nodes that depend on what the tape has derived."""
     found: set[str] = set()
-    for name in captured.index:
-        if any(_TAPE in source or source in found for source in captured.sources(name)):
+    for name in step.position:
+        if any(_TAPE in source or source in found for source in step.sources(name)):
             found.add(name)
     return found
 
 
-def _is_number(captured: StepIndex, name: str) -> bool:
-    return static_shapes(captured).get(name) == () and f"{name}:1" not in partial_shapes(captured)
+def _is_number(step: StepIndex, name: str) -> bool:
+    return static_shapes(step).get(name) == () and f"{name}:1" not in partial_shapes(step)
 
 
-def _is_safe(captured: StepIndex, name: str) -> bool:
-    node = captured.nodes[name]
+def _is_safe(step: StepIndex, name: str) -> bool:
+    node = step.nodes[name]
     if naming.branch_of(node):
         return False
     if node.op == "Identity" or not node.input:
         return True
     if node.op == "AddN":  # the tape adds up what comes back along several paths, outside of its scope
-        return all(_is_of_tape(captured, source) for source in captured.sources(name))
+        return all(_is_of_tape(step, source) for source in step.sources(name))
     return node.op in _SAFE_IN_TAPE and _TAPE in name
 
 
-def _is_of_tape(captured: StepIndex, name: str) -> bool:
-    while captured.nodes[name].op == "AddN":
-        name = captured.sources(name)[0]
+def _is_of_tape(step: StepIndex, name: str) -> bool:
+    while step.nodes[name].op == "AddN":
+        name = step.sources(name)[0]
     return _TAPE in name

@@ -32,7 +32,7 @@ def handed_back(step: StepIndex) -> tuple[str, ...]:
 def _made_of_gradients(step: StepIndex) -> frozenset[str]:
     found: set[str] = set()
     written: set[str] = set()
-    for name in step.index:
+    for name in step.position:
         if name in step.markers:
             continue
         touched = () if step.is_update(name) else step.touches.get(name, ())
@@ -55,7 +55,7 @@ def reads_own(step: StepIndex) -> dict[str, str]:
     apart = {name for name, variable in step.variables.items() if variable.aggregation == "sum"}
     differing: set[str] = set()
     found: dict[str, str] = {}
-    for name in step.index:
+    for name in step.position:
         touched = step.touches.get(name, ())
         for touch in touched:
             if touch.variable in apart:
@@ -75,5 +75,5 @@ def first_written(step: StepIndex) -> dict[str, int]:
     for node in step.in_order(step.touches):
         for touch in step.touches[node]:
             if touch.writes and not step.is_update(node):
-                found.setdefault(touch.variable, step.index[node])
+                found.setdefault(touch.variable, step.position[node])
     return found

@@ -90,6 +90,6 @@ def differs(step: StepIndex, name: str) -> bool:
     inputs = {naming.node_of(tensor.name) for tensor in step.item.inputs} | {step.item.examples}
     written = first_written(step)
     return any(
-        node in inputs or any(step.index[node] > written.get(t.variable, step.end) for t in touched)
+        node in inputs or any(step.position[node] > written.get(t.variable, step.end) for t in touched)
         for node in cone for touched in [step.touches.get(node, ())]
     )

@@ -23,10 +23,10 @@ class AfterUpdate(Kernel):
 
     def apply(self, draft: Draft) -> None:
         """Copy it; nothing is written before all that can fail has run."""
-        captured = draft.captured
-        effects = draft.after_update.intersection([*captured.touches, *captured.item.targets])
+        step = draft.step
+        effects = draft.after_update.intersection([*step.touches, *step.item.targets])
         for replica in draft.busy:
-            for name in captured.in_order(captured.cone(effects) & draft.after_update):
+            for name in step.in_order(step.cone(effects) & draft.after_update):
                 copy = copy_node(draft, replica, name)
                 if name in effects:
-                    draft.editor.control(copy.name, draft.barriers[captured.occurrences[-1]])
+                    draft.editor.control(copy.name, draft.barriers[step.occurrences[-1]])

@@ -39,19 +39,19 @@ class Barriers(Kernel):
 
     def apply(self, draft: Draft) -> None:
         """Add the barriers; the update's writes are tied to theirs when they are copied."""
-        captured = draft.captured
+        step = draft.step
         side = [
-            name for name in _side_effects(captured)
-            if name not in draft.after_update and not _follows_update(captured, name)
+            name for name in _side_effects(step)
+            if name not in draft.after_update and not _follows_update(step, name)
         ]
         results = _results(draft, side)
-        for occurrence in captured.occurrences:
-            applied = [each for each in captured.item.gradients if each.occurrence == occurrence]
+        for occurrence in step.occurrences:
+            applied = [each for each in step.item.gradients if each.occurrence == occurrence]
             gradients = [naming.node_of(name) for gradient in applied for name in draft.sources(gradient)]
             # Of what is no number, any gradient may have been handed to the tape.
             if draft.placement.on_cpus_of_one_process and all(gradient.weighted for gradient in applied):
-                gradients = last_to_fail(captured, gradients)
-            if occurrence == captured.occurrences[0]:
+                gradients = last_to_fail(step, gradients)
+            if occurrence == step.occurrences[0]:
                 _hold_back(draft, gradients, side, results)
             waits_for = dict.fromkeys([*gradients, *side, *results])
             draft.barriers[occurrence] = _add(draft, f"barrier/{occurrence}", waits_for)
@@ -68,29 +68,29 @@ def _add(draft: Draft, name: str, waits_for: Iterable[str]) -> str:
     return draft.editor.add("NoOp", name, [f"^{other}" for other in there], draft.busy[0].host)
 
 
-def _side_effects(captured: StepIndex) -> list[str]:
+def _side_effects(step: StepIndex) -> list[str]:
     """What compute does besides gradients: writes and assertions."""
-    writes = {name for name, touched in captured.touches.items() if any(touch.writes for touch in touched)}
-    return captured.in_order(name for name in {*writes, *captured.item.targets} if not captured.is_update(name))
+    writes = {name for name, touched in step.touches.items() if any(touch.writes for touch in touched)}
+    return step.in_order(name for name in {*writes, *step.item.targets} if not step.is_update(name))
 
 
 def _results(draft: Draft, side: list[str]) -> list[str]:
     """What compute returns, if that is there before the update."""
-    captured, awaited = draft.captured, set(side)
+    step, awaited = draft.step, set(side)
     afterwards = {
-        touch.variable for name, touched in captured.touches.items() if name not in awaited
-        for touch in touched if touch.writes and not captured.is_update(name)
+        touch.variable for name, touched in step.touches.items() if name not in awaited
+        for touch in touched if touch.writes and not step.is_update(name)
     }
 
     return [
-        name for name in map(naming.node_of, captured.item.outputs)
-        if _is_there(draft, name) and name not in draft.after_update and not _follows_update(captured, name)
-        and not _looks_at(captured, name, afterwards)
+        name for name in map(naming.node_of, step.item.outputs)
+        if _is_there(draft, name) and name not in draft.after_update and not _follows_update(step, name)
+        and not _looks_at(step, name, afterwards)
     ]
 
 
-def _looks_at(captured: StepIndex, name: str, variables: set[str]) -> bool:
-    touched = (touch for node in captured.cone([name]) for touch in captured.touches.get(node, ()))
+def _looks_at(step: StepIndex, name: str, variables: set[str]) -> bool:
+    touched = (touch for node in step.cone([name]) for touch in step.touches.get(node, ()))
     return any(touch.variable in variables for touch in touched)
 
 
@@ -98,22 +98,22 @@ def _is_there(draft: Draft, name: str) -> bool:
     return all(copied(replica, name) in draft.editor for replica in draft.busy)
 
 
-def _follows_update(captured: StepIndex, name: str) -> bool:
+def _follows_update(step: StepIndex, name: str) -> bool:
     """Whether a node of compute needs a value that an update of this step has written."""
-    first = min((captured.index[node] for node in captured.update_of), default=captured.end)
-    later = [node for node in captured.cone([name]) if captured.index[node] > first]
-    written = captured.written_by_update
+    first = min((step.position[node] for node in step.update_of), default=step.end)
+    later = [node for node in step.cone([name]) if step.position[node] > first]
+    written = step.written_by_update
     # Of a split variable compute still reads the whole.
-    written |= {captured.variables[variable].part_of for variable in written}
-    return any(t.variable in written for node in later for t in captured.touches.get(node, ()))
+    written |= {step.variables[variable].part_of for variable in written}
+    return any(t.variable in written for node in later for t in step.touches.get(node, ()))
 
 
 def _hold_back(draft: Draft, gradients: list[str], side: list[str], results: list[str]) -> None:
-    captured = draft.captured
-    writes = [name for name in side if any(touch.writes for touch in captured.touches.get(name, ()))]
-    values = [source for name in writes for source in captured.sources(name) if _is_there(draft, source)]
-    written = {touch.variable for name in writes for touch in captured.touches[name] if touch.writes}
-    others = [name for name in results if not _looks_at(captured, name, written)]
+    step = draft.step
+    writes = [name for name in side if any(touch.writes for touch in step.touches.get(name, ()))]
+    values = [source for name in writes for source in step.sources(name) if _is_there(draft, source)]
+    written = {touch.variable for name in writes for touch in step.touches[name] if touch.writes}
+    others = [name for name in results if not _looks_at(step, name, written)]
     vital = list(dict.fromkeys([*gradients, *(name for name in side if name not in writes), *values, *others]))
     needed = _needed(draft, vital)
     held = [name for name in writes if not any(copied(replica, name) in needed for replica in draft.busy)]
@@ -126,12 +126,12 @@ def _hold_back(draft: Draft, gradients: list[str], side: list[str], results: lis
 
 def _needed(draft: Draft, names: list[str]) -> set[str]:
     """Everything that has to run before these nodes' copies: what feeds them, and earlier writes of what is read."""
-    captured = draft.captured
-    original = {copied(replica, name): name for replica in draft.busy for name in captured.index}
+    step = draft.step
+    original = {copied(replica, name): name for replica in draft.busy for name in step.position}
     writers: dict[str, list[str]] = {}
-    for name, touched in captured.touches.items():
+    for name, touched in step.touches.items():
         for touch in touched:
-            if touch.writes and not captured.is_update(name):
+            if touch.writes and not step.is_update(name):
                 writers.setdefault(touch.variable, []).append(name)
     seen: set[str] = set()
     waiting = [copied(replica, name) for replica in draft.busy for name in names]
@@ -143,8 +143,8 @@ def _needed(draft: Draft, names: list[str]) -> set[str]:
         waiting.extend(naming.node_of(source) for source in draft.editor[node].input)
         name = original.get(node, "")
         earlier = {
-            writer for touch in captured.touches.get(name, ()) for writer in writers.get(touch.variable, ())
-            if captured.index[writer] < captured.index[name]
+            writer for touch in step.touches.get(name, ()) for writer in writers.get(touch.variable, ())
+            if step.position[writer] < step.position[name]
         }
         waiting.extend(copied(replica, writer) for replica in draft.busy for writer in earlier)
     return seen

@@ -38,32 +38,32 @@ class Outputs(Kernel):
 
     def apply(self, draft: Draft) -> None:
         """Add the nodes that compute each output from all replicas' copies."""
-        captured = draft.captured
-        cone = captured.cone(naming.node_of(name) for name in captured.item.outputs)
-        writers = {name for name, touched in captured.touches.items() if any(touch.writes for touch in touched)}
+        step = draft.step
+        cone = step.cone(naming.node_of(name) for name in step.item.outputs)
+        writers = {name for name, touched in step.touches.items() if any(touch.writes for touch in touched)}
         # What writes runs on every replica, and not once more for its value.
-        combined = _after_combining(captured, cone)
+        combined = _after_combining(step, cone)
         late = (combined | (draft.after_update & cone)) - writers
-        for name in captured.in_order(late):
+        for name in step.in_order(late):
             _copy_late(draft, name, late, draft.end + 2 if name in combined else draft.at(name))
-        draft.outputs += [_value(draft, name, late) for name in captured.item.outputs]
+        draft.outputs += [_value(draft, name, late) for name in step.item.outputs]
 
 
-def _after_combining(captured: StepIndex, cone: set[str]) -> set[str]:
+def _after_combining(step: StepIndex, cone: set[str]) -> set[str]:
     """The nodes between a read of combined state and an output."""
-    if captured.item.concat_outputs:
+    if step.item.concat_outputs:
         return set()
     # A read before the variable's last write sees what that replica computes with, not the combined state.
     written = {
-        touch.variable: captured.index[node]
-        for node in captured.in_order(captured.touches) if not captured.is_update(node)
-        for touch in captured.touches[node] if touch.writes and is_combined(captured.variables[touch.variable])
+        touch.variable: step.position[node]
+        for node in step.in_order(step.touches) if not step.is_update(node)
+        for touch in step.touches[node] if touch.writes and is_combined(step.variables[touch.variable])
     }
     late: set[str] = set()
-    for name in captured.in_order(cone):
-        touched = captured.touches.get(name, ())
-        reads = any(not t.writes and captured.index[name] > written.get(t.variable, captured.end) for t in touched)
-        if reads or any(naming.node_of(source) in late for source in naming.data_inputs(captured.nodes[name])):
+    for name in step.in_order(cone):
+        touched = step.touches.get(name, ())
+        reads = any(not t.writes and step.position[name] > written.get(t.variable, step.end) for t in touched)
+        if reads or any(naming.node_of(source) in late for source in naming.data_inputs(step.nodes[name])):
             late.add(name)
     return late
 
@@ -83,29 +83,29 @@ def _value(draft: Draft, source: str, late: set[str]) -> str:
 
 def _copy_late(draft: Draft, name: str, late: set[str], time: int) -> None:
     """A node that runs once, for all; what it reads, it reads at that time."""
-    captured, first = draft.captured, draft.busy[0]
+    step, first = draft.step, draft.busy[0]
     inputs = []
-    for source in naming.data_inputs(captured.nodes[name]):
+    for source in naming.data_inputs(step.nodes[name]):
         node = naming.node_of(source)
-        if node in captured.handle_of:
-            variable = captured.handle_of[node]
+        if node in step.handle_of:
+            variable = step.handle_of[node]
             inputs.append(draft.handle(variable, draft.placement.mirror(variable, first)))
         else:
             inputs.append(_value(draft, source, late))
-    touched = captured.touches.get(name)
+    touched = step.touches.get(name)
     device = draft.placement.mirror(touched[0].variable, first).device if touched else first.device
-    draft.editor.copy(captured.nodes[name], _late(name), inputs, device, time if touched else None)
+    draft.editor.copy(step.nodes[name], _late(name), inputs, device, time if touched else None)
 
 
 def _joined(draft: Draft, name: str) -> str:
     """One tensor of the whole batch out of the replicas' copies of a captured tensor."""
-    captured = draft.captured
+    step = draft.step
     copies = [copied(replica, name) for replica in draft.busy]
-    how = joining(captured, name)
+    how = joining(step, name)
     if len(copies) == 1 or how is Joining.SAME:
         return copies[0]
-    dtype, label = output_type(captured, name), f"joined/{naming.label(name)}"
-    if captured.item.concat_outputs:
+    dtype, label = output_type(step, name), f"joined/{naming.label(name)}"
+    if step.item.concat_outputs:
         return draft.join(label, copies, dtype, draft.busy[0].device) if label not in draft.editor else label
     if how is Joining.SUM or (how is Joining.UNKNOWN and dtype.is_integer):
         return draft.add_up(label, copies, dtype, draft.busy[0].device) if label not in draft.editor else label

@@ -52,13 +52,13 @@ def _change(draft: Draft, edit: NodeEdit, replica: Replica) -> None:
         inputs = (node.input[position], number)
         edit.set_input(position, edit.add("BitwiseXor", f"{node.name}/stream", inputs, T=dtype))
     edit.rename_functions(function_references(node), lambda name: _function(draft, name, replica))
-    if node.op in draft.captured.functions.functions:
+    if node.op in draft.step.functions.functions:
         edit.set_op(_function(draft, node.op, replica))
 
 
 def _function(draft: Draft, name: str, replica: Replica) -> str:
     """The function that a replica runs in a function's place: a copy if it draws, else the function itself."""
-    functions = draft.captured.functions
+    functions = draft.step.functions
     if not any(draw.stream in _CHANGED for draw in functions.inside(name)):
         return name
     return draft.editor.copy_function(

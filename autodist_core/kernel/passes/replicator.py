@@ -40,10 +40,10 @@ class Replicator(Kernel):
         for replica in draft.busy:
             for name in names:
                 copy_node(draft, replica, name)
-        for name in draft.captured.in_order(set(names).intersection(draft.captured.item.cross_replica_sums)):
+        for name in draft.step.in_order(set(names).intersection(draft.step.item.cross_replica_sums)):
             _sum_over_replicas(draft, name)
         for replica in draft.busy:
-            for gradient in draft.captured.item.gradients:
+            for gradient in draft.step.item.gradients:
                 key = gradient.variable, gradient.occurrence
                 if key not in draft.products:
                     draft.local[*key, replica.index] = _weighted(draft, replica, gradient)
@@ -52,10 +52,10 @@ class Replicator(Kernel):
 
 def _require_whole_state(draft: Draft) -> None:
     """Sums, as of metrics, are complete on the first replica only: no gradient may be made of one."""
-    captured = draft.captured
-    for name in captured.cone(captured.markers) if len(draft.placement.replicas) > 1 else ():
-        for touch in captured.touches.get(name, ()):
-            if captured.variables[touch.variable].aggregation == "sum" and not captured.is_update(name):
+    step = draft.step
+    for name in step.cone(step.markers) if len(draft.placement.replicas) > 1 else ():
+        for touch in step.touches.get(name, ()):
+            if step.variables[touch.variable].aggregation == "sum" and not step.is_update(name):
                 raise CaptureError(
                     f"gradients are made of {touch.variable!r}, read at {name!r}: it is summed up over the replicas, "
                     "and each has a part of it. Use a variable of the model's own that is no metric's."
@@ -64,7 +64,7 @@ def _require_whole_state(draft: Draft) -> None:
 
 def _require_tapes_of_its_own(draft: Draft) -> None:
     """A `tf.py_function` remembers its forward pass under one name: another replica's takes the place of the first."""
-    graph, several = draft.captured.graph, len(draft.placement.replicas) > 1
+    graph, several = draft.step.graph, len(draft.placement.replicas) > 1
     for node in (*graph.node, *(each for function in graph.library.function for each in function.node_def)):
         if several and node.op == "EagerPyFunc" and _OF_GRADIENTS.search(node.name):
             raise CaptureError(
@@ -76,35 +76,35 @@ def _require_tapes_of_its_own(draft: Draft) -> None:
 
 def needed(draft: Draft) -> list[str]:
     """The captured nodes that a replica copies, in creation order."""
-    captured = draft.captured
-    roots = {name for name in captured.item.targets if not captured.is_update(name)}
+    step = draft.step
+    roots = {name for name in step.item.targets if not step.is_update(name)}
     roots |= {
-        name for name, touched in captured.touches.items()
-        if not captured.is_update(name) and any(touch.writes for touch in touched)
+        name for name, touched in step.touches.items()
+        if not step.is_update(name) and any(touch.writes for touch in touched)
     }
-    roots |= {naming.node_of(name) for gradient in captured.item.gradients for name in draft.sources(gradient)}
-    roots |= {naming.node_of(name) for name in captured.item.outputs}
-    later = draft.after_update.union(draft.handed_back) - captured.markers.keys()
-    roots |= {source for name in draft.after_update for source in captured.sources(name)} - captured.handle_of.keys()
-    cone = captured.cone(roots - later)
+    roots |= {naming.node_of(name) for gradient in step.item.gradients for name in draft.sources(gradient)}
+    roots |= {naming.node_of(name) for name in step.item.outputs}
+    later = draft.after_update.union(draft.handed_back) - step.markers.keys()
+    roots |= {source for name in draft.after_update for source in step.sources(name)} - step.handle_of.keys()
+    cone = step.cone(roots - later)
     for name in cone:
-        if captured.is_update(name) and any(touch.writes for touch in captured.touches.get(name, ())):
+        if step.is_update(name) and any(touch.writes for touch in step.touches.get(name, ())):
             raise CaptureError(
-                f"the step's result or later computation reads {name!r} ({captured.nodes[name].op}), which the "
+                f"the step's result or later computation reads {name!r} ({step.nodes[name].op}), which the "
                 "optimizer's apply both computes and writes. Read the variable after apply instead."
             )
-    outside = set(captured.handle_of) | {naming.node_of(t.handle) for t in captured.item.tables}
-    return captured.in_order(cone - outside)
+    outside = set(step.handle_of) | {naming.node_of(t.handle) for t in step.item.tables}
+    return step.in_order(cone - outside)
 
 
 def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef:
     """Add a replica's copy of a node of compute."""
-    captured = draft.captured
-    node = captured.nodes[name]
-    if name in (captured.item.examples, captured.item.total):
-        source = draft.examples(replica) if name == captured.item.examples else draft.total()
+    step = draft.step
+    node = step.nodes[name]
+    if name in (step.item.examples, step.item.total):
+        source = draft.examples(replica) if name == step.item.examples else draft.total()
         return draft.editor[draft.editor.add("Identity", copied(replica, name), [source], replica.host, T=tf.float64)]
-    if draft.sizes and (shape := draft.captured.rows.get(name)):
+    if draft.sizes and (shape := draft.step.rows.get(name)):
         return _of_known_size(draft, replica, node, shape)
     if name in draft.at_once:
         dtype, rows = tf.as_dtype(node.attr["T"].type), _rows_of(draft, replica, name)
@@ -112,14 +112,14 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef
     inputs = [
         renamed for source in node.input if (renamed := _source(draft, replica, source)) is not None
     ]
-    touched = captured.touches.get(name, ())
+    touched = step.touches.get(name, ())
     for touch in touched:
         _require_mirror(draft, replica, name, touch.variable)
     order = draft.at(name) if touched else None
     copy = draft.editor.copy(node, copied(replica, name), inputs, _device(draft, replica, node), order)
-    if name in captured.draws:
+    if name in step.draws:
         take_own_stream(draft, copy.name, replica)
-    wanted = name in captured.item.targets and not captured.is_update(name)
+    wanted = name in step.item.targets and not step.is_update(name)
     if wanted or any(touch.writes for touch in touched):
         draft.targets.append(copy.name)
     return copy
@@ -137,7 +137,7 @@ def _of_known_size(
 
 def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
     """A replica's rows of a product that is made for all at once."""
-    node, first, label = draft.captured.nodes[name], draft.busy[0], f"at_once/{name}"
+    node, first, label = draft.step.nodes[name], draft.busy[0], f"at_once/{name}"
     if label not in draft.editor:
         dtype = tf.as_dtype(node.attr["T"].type)
         left, right = (naming.canonical(source) for source in naming.data_inputs(node))
@@ -170,12 +170,12 @@ def _require_mirror(draft: Draft, replica: Replica, name: str, variable: str) ->
 
 def _source(draft: Draft, replica: Replica, source: str) -> str | None:
     """Where a replica's copy of a node reads; None for a control edge that falls away."""
-    captured = draft.captured
+    step = draft.step
     name, output = naming.split(source)
-    if name in captured.handle_of:
+    if name in step.handle_of:
         if output < 0:
             return None
-        variable = captured.handle_of[name]
+        variable = step.handle_of[name]
         return draft.handle(variable, draft.placement.mirror(variable, replica))
     if name in _table_handles(draft):
         return None if output < 0 else _table(draft, replica.host, name)
@@ -186,26 +186,26 @@ def _source(draft: Draft, replica: Replica, source: str) -> str | None:
         return naming.tensor(target, output)
     # Order among variables is made anew from reads and writes (order.py); a captured control edge stays
     # where both ends are in this replica's copy of compute.
-    return f"^{target}" if target in draft.editor and not captured.is_update(name) else None
+    return f"^{target}" if target in draft.editor and not step.is_update(name) else None
 
 
 def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
     """Ops on a variable run where it lives; so does a lookup in rows that live elsewhere."""
-    captured = draft.captured
-    touched = captured.touches.get(node.name)
+    step = draft.step
+    touched = step.touches.get(node.name)
     if touched:
         return draft.placement.mirror(touched[0].variable, replica).device
     if any(naming.node_of(source) in _table_handles(draft) for source in naming.data_inputs(node)):
         return replica.host
     if node.op in _LOOKUPS:
-        rows = captured.touches.get(naming.node_of(node.input[0]), ())
+        rows = step.touches.get(naming.node_of(node.input[0]), ())
         if rows and rows[0].variable in draft.placement.remote_rows:
             return draft.placement.mirror(rows[0].variable, replica).device
     return replica.device
 
 
 def _sum_over_replicas(draft: Draft, name: str) -> None:
-    node = draft.captured.nodes[name]
+    node = draft.step.nodes[name]
     dtype = tf.as_dtype(node.attr["T"].type)
     parts = [draft.editor[copied(replica, name)].input[0] for replica in draft.busy]
     total = draft.add_up(f"sum/{name}", parts, dtype, draft.busy[0].device)
@@ -220,14 +220,14 @@ def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:
     indices = copied(replica, gradient.indices.removesuffix(":0")) if gradient.indices else ""
     if gradient.weighted or (len(draft.busy) == 1 and draft.placement.loose is None):
         return Rows(values, indices)
-    dtype = gradient_type(draft.captured, gradient)
+    dtype = gradient_type(draft.step, gradient)
     name = f"weighted/{replica.prefix}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
     scaled = draft.editor.add("Mul", name, [values, draft.share(replica, dtype)], replica.device, T=dtype)
     return Rows(scaled, indices)
 
 
 def _table_handles(draft: Draft) -> dict[str, str]:
-    return {table.handle: table.keys for table in draft.captured.item.tables}
+    return {table.handle: table.keys for table in draft.step.item.tables}
 
 
 def _table(draft: Draft, host: str, handle: str) -> str:
@@ -238,12 +238,12 @@ def _table(draft: Draft, host: str, handle: str) -> str:
 
 def _add_tables(draft: Draft) -> None:
     for host in dict.fromkeys(replica.host for replica in draft.busy):
-        for table in draft.captured.item.tables:
+        for table in draft.step.item.tables:
             _add_table(draft, table, host)
 
 
 def _add_table(draft: Draft, table: Table, host: str) -> None:
-    nodes = draft.captured.nodes
+    nodes = draft.step.nodes
     keys, values = nodes[table.keys], nodes[table.values]
     types = {"key_dtype": keys.attr["dtype"].type, "value_dtype": values.attr["dtype"].type}
     types = {key: tf.as_dtype(value) for key, value in types.items()}

@@ -40,8 +40,8 @@ class StateCombiner(Kernel):
         if len(draft.placement.replicas) == 1:
             return
         idle = len(draft.busy) < len(draft.placement.replicas)
-        for name in sorted(draft.captured.written_by_compute):
-            variable = draft.captured.variables[name]
+        for name in sorted(draft.step.written_by_compute):
+            variable = draft.step.variables[name]
             if (idle or is_combined(variable)) and len(draft.placement.copies(name)) > 1:
                 _combine(draft, variable)
 

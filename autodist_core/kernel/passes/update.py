@@ -42,31 +42,31 @@ class Update(Kernel):
             _copy(draft, owner, name, slices)
         for name in draft.handed_back:
             _hand_back(draft, first, name, slices)
-        left = [name for name in _writes(draft.captured) if not slices.has(name)]
+        left = [name for name in _writes(draft.step) if not slices.has(name)]
         if left:
-            raise CaptureError(f"the update writes through {left[0]!r} ({draft.captured.nodes[left[0]].op}), "
+            raise CaptureError(f"the update writes through {left[0]!r} ({draft.step.nodes[left[0]].op}), "
                                "which belongs to no variable's owner.")
 
 
-def _writes(captured: StepIndex) -> list[str]:
+def _writes(step: StepIndex) -> list[str]:
     return [
-        name for name, touched in captured.touches.items()
-        if captured.is_update(name) and any(touch.writes for touch in touched)
+        name for name, touched in step.touches.items()
+        if step.is_update(name) and any(touch.writes for touch in touched)
     ]
 
 
 def _roots(draft: Draft, owner: Owner) -> list[str]:
     """The writes of what an owner holds; the first owner does what else the update does (assertions, printing)."""
-    captured = draft.captured
+    step = draft.step
     held = _held(draft, owner)
     writes = [
-        name for name in _writes(captured)
-        if any(touch.writes and touch.variable in held for touch in captured.touches[name])
+        name for name in _writes(step)
+        if any(touch.writes and touch.variable in held for touch in step.touches[name])
     ]
     rest: list[str] = []
     if owner == draft.placement.owners[0]:
-        written = set(_writes(captured))
-        rest = [name for name in captured.item.targets if captured.is_update(name) and name not in written]
+        written = set(_writes(step))
+        rest = [name for name in step.item.targets if step.is_update(name) and name not in written]
     return list(dict.fromkeys([*writes, *rest]))
 
 
@@ -83,7 +83,7 @@ class _Slices:
         self._groups = self._all_groups()
 
     def __iter__(self) -> Iterator[tuple[Owner, str]]:
-        for name in self._draft.captured.in_order(self._taken):
+        for name in self._draft.step.in_order(self._taken):
             for owner in self._taken[name].values():
                 yield owner, name
 
@@ -97,21 +97,21 @@ class _Slices:
 
     def take(self, owner: Owner, name: str) -> None:
         """Let an owner have a node's result: it, or who holds what the node looks at, runs the node."""
-        captured = self._draft.captured
+        step = self._draft.step
         waiting = [(owner, name)]
         while waiting:
             asking, name = waiting.pop()
-            if name in captured.markers or name in captured.handle_of:
+            if name in step.markers or name in step.handle_of:
                 continue
             home = self.home(asking, name)
             if not self.runs(home, name):
                 self._taken.setdefault(name, {})[home.name] = home
-                waiting.extend((home, source) for source in captured.sources(name))
+                waiting.extend((home, source) for source in step.sources(name))
 
     def home(self, owner: Owner, name: str) -> Owner:
         """Who runs a node for an owner."""
         placement = self._draft.placement
-        for touch in self._draft.captured.touches.get(name, ()):
+        for touch in self._draft.step.touches.get(name, ()):
             if touch.variable in _held(self._draft, owner):
                 return owner
             if touch.variable in placement.owner_of:
@@ -123,16 +123,16 @@ class _Slices:
 
     def _all_groups(self) -> dict[str, frozenset[str]]:
         """For each node, the owners of the variables and gradients that it depends on; replicas count as one."""
-        captured, owner_of = self._draft.captured, self._draft.placement.owner_of
+        step, owner_of = self._draft.step, self._draft.placement.owner_of
         found: dict[str, frozenset[str]] = {}
-        for name in captured.index:
-            if name in captured.markers:
-                found[name] = frozenset({owner_of[captured.markers[name].variable]})
+        for name in step.position:
+            if name in step.markers:
+                found[name] = frozenset({owner_of[step.markers[name].variable]})
                 continue
             touched = {
-                owner_of[touch.variable] for touch in captured.touches.get(name, ()) if touch.variable in owner_of
+                owner_of[touch.variable] for touch in step.touches.get(name, ()) if touch.variable in owner_of
             }
-            inputs = (found.get(source, frozenset()) for source in captured.sources(name))
+            inputs = (found.get(source, frozenset()) for source in step.sources(name))
             found[name] = frozenset(touched).union(*inputs)
         return found
 
@@ -143,94 +143,94 @@ def _group(owner: Owner) -> str:
 
 
 def _copy(draft: Draft, owner: Owner, name: str, slices: _Slices) -> None:
-    captured, placement = draft.captured, draft.placement
+    step, placement = draft.step, draft.placement
     _check(draft, owner, name)
     inputs = [
-        renamed for source in captured.nodes[name].input
+        renamed for source in step.nodes[name].input
         if (renamed := _source(draft, owner, name, source, slices)) is not None
     ]
-    touched = captured.touches.get(name)
+    touched = step.touches.get(name)
     device = placement.held(touched[0].variable, owner).device if touched else owner.device
     copy = draft.editor.copy(
-        captured.nodes[name], _copied(owner, name), inputs, device, draft.at(name) if touched else None
+        step.nodes[name], _copied(owner, name), inputs, device, draft.at(name) if touched else None
     )
-    path = naming.branch_of(captured.nodes[name])
+    path = naming.branch_of(step.nodes[name])
     if path:
         draft.editor.mark_branch(copy.name, [_copied(slices.home(owner, pivot), pivot) for pivot in path])
     if touched and any(touch.writes for touch in touched):
-        draft.editor.control(copy.name, draft.barriers[captured.update_of[name]])
+        draft.editor.control(copy.name, draft.barriers[step.update_of[name]])
 
 
 def _check(draft: Draft, owner: Owner, name: str) -> None:
-    captured = draft.captured
-    node = captured.nodes[name]
+    step = draft.step
+    node = step.nodes[name]
     if node.op.startswith("Placeholder"):
         raise CaptureError(
             f"the update, or what a step does to its gradients before apply, reads the step's input {name!r}, of which "
             "each replica has a part. Only gradients may pass from the model to it: compute what else it needs from "
             "variables."
         )
-    if name in reads_own(captured) and len(draft.placement.replicas) > 1:
+    if name in reads_own(step) and len(draft.placement.replicas) > 1:
         raise CaptureError(
-            f"what is made of gradients reads {reads_own(captured)[name]!r} at {name!r} ({node.op}) when each replica "
+            f"what is made of gradients reads {reads_own(step)[name]!r} at {name!r} ({node.op}) when each replica "
             "has its own value of it, from its part of the batch. Read it before the step writes it, or after apply."
         )
-    draws = any(draw.stream is Stream.UNSEEDED for draw in captured.draws.get(name, ()))
+    draws = any(draw.stream is Stream.UNSEEDED for draw in step.draws.get(name, ()))
     # A replica without examples does not run what compute does with the state of a seed generator.
     draws |= any(
-        captured.variables[touch.variable].kind == "seed" and touch.variable in captured.written_by_compute
-        for touch in captured.touches.get(name, ())
+        step.variables[touch.variable].kind == "seed" and touch.variable in step.written_by_compute
+        for touch in step.touches.get(name, ())
     )
     if draws and owner.replica is not None and len(draft.placement.replicas) > 1:
         raise NotYetError(
             f"the update draws random numbers at {name!r} ({node.op}), and every replica would draw its own. "
             "Use PS() for these variables, or set a seed (keras.utils.set_random_seed) if it is an op's."
         )
-    for touch in captured.touches.get(name, ()):
+    for touch in step.touches.get(name, ()):
         if touch.variable in draft.placement.owner_of and touch.variable not in _held(draft, owner):
             raise CaptureError(
                 f"one operation of the update, {name!r} ({node.op}), takes variables of different owners: "
-                f"{', '.join(sorted({t.variable for t in captured.touches[name]}))}. "
+                f"{', '.join(sorted({t.variable for t in step.touches[name]}))}. "
                 "Give these variables one synchronizer and one destination."
             )
 
 
 def _hand_back(draft: Draft, owner: Owner, name: str, slices: _Slices) -> None:
-    captured = draft.captured
-    if name in captured.markers:
+    step = draft.step
+    if name in step.markers:
         draft.returned[name] = _gradient(draft, owner, name)
         return
     copy = _copied(slices.home(owner, name), name)
-    used = [source for node in draft.after_update for source in naming.data_inputs(captured.nodes[node])]
-    for source in (*used, *captured.item.outputs):
+    used = [source for node in draft.after_update for source in naming.data_inputs(step.nodes[node])]
+    for source in (*used, *step.item.outputs):
         node, output = naming.split(source)
         if node == name:
             draft.returned[naming.canonical(source)] = naming.tensor(copy, output)
 
 
 def _gradient(draft: Draft, owner: Owner, marker: str) -> str:
-    gradient = draft.captured.markers[marker]
+    gradient = draft.step.markers[marker]
     rows = reduced_for(draft, gradient, owner)
     return rows.indices if gradient.indices and naming.node_of(gradient.indices) == marker else rows.values
 
 
 def _source(draft: Draft, owner: Owner, reader: str, source: str, slices: _Slices) -> str | None:
-    captured = draft.captured
+    step = draft.step
     name, output = naming.split(source)
-    if name in captured.handle_of:
+    if name in step.handle_of:
         if output < 0:
             return None
-        variable = captured.handle_of[name]
+        variable = step.handle_of[name]
         return draft.handle(variable, draft.placement.held(variable, owner))
-    if name in captured.markers:
+    if name in step.markers:
         return None if output < 0 else _gradient(draft, owner, name)
     home = slices.home(owner, name)
     if output >= 0:
         return naming.tensor(_copied(home, name), output)
-    if name in captured.pivots:
+    if name in step.pivots:
         return f"^{_copied(home, name)}"
     # A captured control edge from a branch would end what stands outside it; order is rebuilt from reads and writes.
-    path, around = (naming.branch_of(captured.nodes[node]) for node in (name, reader))
+    path, around = (naming.branch_of(step.nodes[node]) for node in (name, reader))
     needed = path == around[: len(path)] and home == owner and slices.runs(owner, name)
     return f"^{_copied(owner, name)}" if needed else None
 

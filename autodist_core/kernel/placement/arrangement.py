@@ -74,19 +74,19 @@ def arrange(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | No
     return Arrangement(whole.for_step((), _held_in_step(item, whole)), found, partitioner)
 
 
-def optimizer_state(captured: StepIndex) -> frozenset[str]:
+def optimizer_state(step: StepIndex) -> frozenset[str]:
     """State of the optimizer that belongs to no single variable, which every owner has a copy of."""
-    family = captured.trained.keys() | slots(captured).keys()
+    family = step.trained.keys() | slots(step).keys()
     return frozenset(
-        variable.name for variable in captured.item.variables
-        if variable.name not in family and (variable.name in captured.written_by_update or variable.kind == "optimizer")
+        variable.name for variable in step.item.variables
+        if variable.name not in family and (variable.name in step.written_by_update or variable.kind == "optimizer")
     )
 
 
 def _compute_writes_what_updates_write(item: GraphItem) -> bool:
-    captured = StepIndex(item)
-    family = captured.trained.keys() | slots(captured).keys()
-    return bool(captured.written_by_compute & (family | optimizer_state(captured)))
+    step = StepIndex(item)
+    family = step.trained.keys() | slots(step).keys()
+    return bool(step.written_by_compute & (family | optimizer_state(step)))
 
 
 def _on_servers(strategy: CompiledStrategy) -> list[VariablePlan]:

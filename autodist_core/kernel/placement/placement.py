@@ -179,12 +179,12 @@ def place(
     arranged = arrange(item, strategy, share_memory)
     replicas, partitioner = _replicas(strategy.replicas, tasks), arranged.partitioner
     split = partitioner.apply(item)
-    captured, parts = StepIndex(split), _parts(split)
+    step, parts = StepIndex(split), _parts(split)
     plans = {plan.variable.name: plan for plan in arranged.strategy.variables}
     plans |= _plans_of_parts(split, partitioner)
-    family = {name: name for name in captured.trained} | slots(captured)
-    every_owners = optimizer_state(captured) - parts.keys()
-    mirrored = frozenset(captured.trained) | (captured.read_by_compute & frozenset(family))
+    family = {name: name for name in step.trained} | slots(step)
+    every_owners = optimizer_state(step) - parts.keys()
+    mirrored = frozenset(step.trained) | (step.read_by_compute & frozenset(family))
     if arranged.shares_memory:
         memory = Owner(MEMORY, replicas[0].device, frozenset(family))
         return Placement(
@@ -204,7 +204,7 @@ def place(
         owners.append(Owner(label, tasks.device(destination), frozenset(names)))
         owner_of.update(dict.fromkeys(names, label))
     return Placement(
-        replicas, tuple(owners), plans, owner_of, every_owners, _remote_rows(captured, plans), partitioner,
+        replicas, tuple(owners), plans, owner_of, every_owners, _remote_rows(step, plans), partitioner,
         parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle), _loose(arranged),
         mirrored, tasks, leads,
     )
@@ -220,12 +220,12 @@ def _plans_of_parts(split: GraphItem, partitioner: VariablePartitioner) -> dict[
     return found
 
 
-def _remote_rows(captured: StepIndex, plans: Mapping[str, VariablePlan]) -> frozenset[str]:
+def _remote_rows(step: StepIndex, plans: Mapping[str, VariablePlan]) -> frozenset[str]:
     """Tables of which replicas have no copy; `local_replication` asks for one."""
     found = []
-    for name in captured.trained:
+    for name in step.trained:
         synchronizer = plans[name].synchronizer
-        if isinstance(synchronizer, PSPlan) and captured.variables[name].is_sparse:
+        if isinstance(synchronizer, PSPlan) and step.variables[name].is_sparse:
             found += [] if synchronizer.local_replication else [name]
     return frozenset(found)
 

@@ -29,7 +29,7 @@ _CHAINED = {"Max": "Maximum", "Min": "Minimum", "All": "LogicalAnd", "Any": "Log
 
 
 def combine(
-    graph: Editor, captured: StepIndex, node: node_def_pb2.NodeDef, parts: Sequence[str], shape: tuple[int, ...]
+    graph: Editor, step: StepIndex, node: node_def_pb2.NodeDef, parts: Sequence[str], shape: tuple[int, ...]
 ) -> None:
     """Combine a reduction's copies on the shards of a variable of that shape."""
     add = partial(_add, graph, node)
@@ -46,7 +46,7 @@ def combine(
     for part in parts:
         graph.change(part, "Sum")
     summed = add("AddN", f"{node.name}/sum", parts, N=len(parts), T=node.attr["T"])
-    size = prod(shape[axis] for axis in reduced_axes(captured, node, len(shape)))
+    size = prod(shape[axis] for axis in reduced_axes(step, node, len(shape)))
     count = constant_of(graph, f"{node.name}/size", size, tf.as_dtype(node.attr["T"].type), node)
     add("RealDiv", node.name, [summed, count], T=node.attr["T"])
 

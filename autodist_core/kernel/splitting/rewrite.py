@@ -42,14 +42,14 @@ class SplitRewrite:
 
     def __init__(self, plans: Mapping[str, VariablePlan], looked_up: frozenset[str], item: GraphItem) -> None:
         self.item = item
-        self.captured = StepIndex(item)
+        self.step = StepIndex(item)
         # A variable that compute writes too would look like two variables once it is split.
-        require_distributable(self.captured)
-        self.editor = Editor(self.captured.graph.library, self.captured.graph.versions)
+        require_distributable(self.step)
+        self.editor = Editor(self.step.graph.library, self.step.graph.versions)
         self.looked_up = looked_up
         self.plans = plans
-        trained = [name for name in self.plans if name in self.captured.trained]
-        self.splits = {name: splitting(self.captured, name, self.plans[name].axis or 0) for name in trained}
+        trained = [name for name in self.plans if name in self.step.trained]
+        self.splits = {name: splitting(self.step, name, self.plans[name].axis or 0) for name in trained}
         self.head_of = {member: name for name, split in self.splits.items() for member in split.members}
         self.head_of |= {name: name for name in self.plans}
         self.split_at = {node: split for split in self.splits.values() for node in split.parts}
@@ -60,15 +60,15 @@ class SplitRewrite:
         """Rewrite the graph, and the item around it."""
         last_marker = {
             max((naming.node_of(name) for name in (gradient.values, gradient.indices) if name),
-                key=self.captured.index.__getitem__): gradient
+                key=self.step.position.__getitem__): gradient
             for gradient in self.item.gradients if gradient.variable in self.splits
         }
-        for name, node in self.captured.nodes.items():
-            if name in self.captured.handle_of:
+        for name, node in self.step.nodes.items():
+            if name in self.step.handle_of:
                 self._handle(node)
             elif self._is_left_out(name):
                 self.left_out.add(name)
-            elif name in self.captured.markers:
+            elif name in self.step.markers:
                 self.editor.copy_captured(node, name, node.input)
                 if name in last_marker:
                     self._slice_gradient(last_marker[name])
@@ -78,7 +78,7 @@ class SplitRewrite:
             elif name in self.partial_at:
                 split = self.partial_at[name]
                 parts = [self._copy_part(node, split, shard).name for shard in self._shards(split)]
-                combine(self.editor, self.captured, node, parts, self.captured.variables[split.variable].shape)
+                combine(self.editor, self.step, node, parts, self.step.variables[split.variable].shape)
             elif self._is_lookup(name):
                 self._look_up(node)
             else:
@@ -93,10 +93,10 @@ class SplitRewrite:
 
     def _is_left_out(self, name: str) -> bool:
         """Whether nobody reads a node, and what it reads may be there in pieces only."""
-        if name in self.captured.alive:
+        if name in self.step.alive:
             return False
-        return self.captured.is_update(name) or any(
-            source in self.left_out or source in self.split_at for source in self.captured.sources(name)
+        return self.step.is_update(name) or any(
+            source in self.left_out or source in self.split_at for source in self.step.sources(name)
         )
 
     # What the item says ------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class SplitRewrite:
             return [gradient]
         return [
             replace(
-                gradient, variable=self.captured.variables[gradient.variable].part_name(shard.index),
+                gradient, variable=self.step.variables[gradient.variable].part_name(shard.index),
                 values=_part(gradient.values, shard.index),
                 indices=_part(gradient.indices, shard.index) if gradient.indices else "",
             )
@@ -139,14 +139,14 @@ class SplitRewrite:
     # Nodes -------------------------------------------------------------------------------------------------------
 
     def _handle(self, node: node_def_pb2.NodeDef) -> None:
-        name = self.captured.handle_of[node.name]
+        name = self.step.handle_of[node.name]
         if name not in self.head_of:
             self.editor.copy_captured(node, node.name, node.input)
             return
         # The whole is there where compute reads it: replicas then have copies, put together from the shards.
-        if name in self.captured.read_by_compute and name not in self.looked_up:
+        if name in self.step.read_by_compute and name not in self.looked_up:
             self.editor.copy_captured(node, node.name, node.input)
-        for part in self._parts(self.captured.variables[name]):
+        for part in self._parts(self.step.variables[name]):
             self.editor.copy_captured(node, part.handle, node.input)
 
     def _without_parts(self, node: node_def_pb2.NodeDef) -> list[str]:
@@ -164,8 +164,8 @@ class SplitRewrite:
             producer = naming.node_of(source)
             if naming.is_control(source):
                 inputs.append(source)
-            elif producer in self.captured.handle_of:
-                variable = self.captured.variables[self.captured.handle_of[producer]]
+            elif producer in self.step.handle_of:
+                variable = self.step.variables[self.step.handle_of[producer]]
                 inputs.append(self._parts(variable)[shard.index].handle)
             elif producer in split.parts:
                 inputs.append(_part(source, shard.index))
@@ -181,19 +181,19 @@ class SplitRewrite:
 
     def _cut(self, source: str, reader: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> str:
         """A shard's piece of a tensor that all shards share."""
-        shape = self.captured.variables[split.variable].shape
+        shape = self.step.variables[split.variable].shape
         axis = self.plans[split.variable].axis or 0
         if reader.op not in MEETING_ELEMENTS:
             return source
-        position = cut_axis(self.captured, source, shape, axis)
+        position = cut_axis(self.step, source, shape, axis)
         if position is None or position < 0:
             return source
-        found = list(static_shapes(self.captured)[source])
+        found = list(static_shapes(self.step)[source])
         begin = [shard.offset if place == position else 0 for place in range(len(found))]
         found[position] = shard.size
         producer, output = naming.split(source)
         name = f"{producer}/{output}_of_{naming.safe(split.variable)}/part_{shard.index}"
-        return self._slice(name, source, begin, found, self.captured.nodes[producer], reader)
+        return self._slice(name, source, begin, found, self.step.nodes[producer], reader)
 
     def _slice(
         self, name: str, source: str, begin: list[int], size: list[int],
@@ -213,14 +213,14 @@ class SplitRewrite:
         return name
 
     def _dtype(self, source: str) -> tf.DType:
-        return output_type(self.captured, source)
+        return output_type(self.step, source)
 
     # Gradients and lookups ---------------------------------------------------------------------------------------
 
     def _slice_gradient(self, gradient: Gradient) -> None:
         """A marked piece of a gradient for each shard: a slice of a dense one, the shard's rows of a sparse one."""
-        variable, plan = self.captured.variables[gradient.variable], self.plans[gradient.variable]
-        axis, marker = plan.axis or 0, self.captured.nodes[naming.node_of(gradient.values)]
+        variable, plan = self.step.variables[gradient.variable], self.plans[gradient.variable]
+        axis, marker = plan.axis or 0, self.step.nodes[naming.node_of(gradient.values)]
         for shard, part in zip(plan.shards, self._parts(variable), strict=True):
             name = _part(gradient.values, shard.index)
             if not gradient.indices:
@@ -228,7 +228,7 @@ class SplitRewrite:
                 source = self._slice(f"{name}/slice", gradient.values, begin, list(part.shape), marker, None)
                 self.editor.copy_captured(marker, name, [source])
                 continue
-            index_marker = self.captured.nodes[naming.node_of(gradient.indices)]
+            index_marker = self.step.nodes[naming.node_of(gradient.indices)]
             specs = {
                 gradient.values: tf.TensorSpec((None, *variable.shape[1:]), tf.as_dtype(variable.dtype)),
                 gradient.indices: tf.TensorSpec((None,), self._dtype(gradient.indices)),
@@ -238,13 +238,13 @@ class SplitRewrite:
             self.editor.copy_captured(index_marker, _part(gradient.indices, shard.index), [indices])
 
     def _is_lookup(self, name: str) -> bool:
-        touched = self.captured.touches.get(name, ())
-        return not self.captured.is_update(name) and any(touch.variable in self.looked_up for touch in touched)
+        touched = self.step.touches.get(name, ())
+        return not self.step.is_update(name) and any(touch.variable in self.looked_up for touch in touched)
 
     def _look_up(self, node: node_def_pb2.NodeDef) -> None:
         """Rows out of the shards that hold them, in the order asked for; or, where a step reads it all, everything."""
-        name = self.captured.touches[node.name][0].variable
-        variable, plan = self.captured.variables[name], self.plans[name]
+        name = self.step.touches[node.name][0].variable
+        variable, plan = self.step.variables[name], self.plans[name]
         axis, dtype = plan.axis or 0, tf.as_dtype(variable.dtype)
         handles = [part.handle for part in self._parts(variable)]
         controls = [source for source in self._without_parts(node) if naming.is_control(source)]
@@ -263,7 +263,7 @@ class SplitRewrite:
                 f"{node.name!r} ({node.op}) reads {name!r} otherwise than by looking up rows or reading all of it, and "
                 "the variable is split over servers. Leave it whole, or use AllReduce for it."
             )
-        shape = static_shapes(self.captured).get(node.input[1])
+        shape = static_shapes(self.step).get(node.input[1])
         ids = Ids(node.input[1], tf.as_dtype(node.attr["Tindices"].type), shape)
         look_up(
             self.editor, ids, plan, variable.shape, node.name, dtype,

@@ -48,18 +48,18 @@ class Splitting:
     """What needs the variable whole."""
 
 
-def splitting(captured: StepIndex, variable: str, axis: int) -> Splitting:
+def splitting(step: StepIndex, variable: str, axis: int) -> Splitting:
     """How one variable's update is split along an axis."""
-    shape = captured.variables[variable].shape
+    shape = step.variables[variable].shape
     members = {variable} | {
-        slot for slot, head in slots(captured).items() if head == variable and captured.variables[slot].shape == shape
+        slot for slot, head in slots(step).items() if head == variable and step.variables[slot].shape == shape
     }
-    return _Search(captured, variable, frozenset(members), axis, shape).run()
+    return _Search(step, variable, frozenset(members), axis, shape).run()
 
 
 @dataclass
 class _Search:
-    captured: StepIndex
+    step: StepIndex
     variable: str
     members: frozenset[str]
     axis: int
@@ -71,34 +71,34 @@ class _Search:
 
     def run(self) -> Splitting:
         obstacle = ""
-        for name in self.captured.index:
-            marked = self.captured.markers.get(name)
+        for name in self.step.position:
+            marked = self.step.markers.get(name)
             if marked is not None:
                 if marked.variable == self.variable:
                     self.parts.add(name)
                     if marked.indices:
                         self.rows.add(name)
                 continue
-            if name not in self.captured.alive:
+            if name not in self.step.alive:
                 continue
-            if self.captured.is_update(name):
+            if self.step.is_update(name):
                 obstacle = obstacle or self._look_at(name)
-            elif self.parts.intersection(self.captured.sources(name)):
-                obstacle = obstacle or f"{self.captured.nodes[name].op} ({name})"
-        returned = self.parts.intersection(naming.node_of(name) for name in self.captured.item.outputs)
+            elif self.parts.intersection(self.step.sources(name)):
+                obstacle = obstacle or f"{self.step.nodes[name].op} ({name})"
+        returned = self.parts.intersection(naming.node_of(name) for name in self.step.item.outputs)
         if returned:
             obstacle = obstacle or f"the step's result ({min(returned)})"
         return Splitting(self.variable, self.members, frozenset(self.parts), frozenset(self.partial), obstacle)
 
     def _look_at(self, name: str) -> str:
         """Sort one node in; returns what it needs the whole variable for, if it does."""
-        captured, node = self.captured, self.captured.nodes[name]
-        touched = {touch.variable for touch in captured.touches.get(name, ())} & self.members
-        values = [source for source in naming.data_inputs(node) if naming.node_of(source) not in captured.handle_of]
+        step, node = self.step, self.step.nodes[name]
+        touched = {touch.variable for touch in step.touches.get(name, ())} & self.members
+        values = [source for source in naming.data_inputs(node) if naming.node_of(source) not in step.handle_of]
         split = [source for source in values if naming.node_of(source) in self.parts]
         if not touched and not split:
             return ""
-        if not touched and node.op in _REDUCTIONS and self.axis in reduced_axes(captured, node, len(self.shape)):
+        if not touched and node.op in _REDUCTIONS and self.axis in reduced_axes(step, node, len(self.shape)):
             # How many rows a mean is over is not known before the step.
             if node.op == "Mean" and any(naming.node_of(source) in self.rows for source in split):
                 return f"{node.op} ({name})"
@@ -118,14 +118,14 @@ class _Search:
             return why
         if node.op.startswith("ResourceApply"):
             # Everything but the gradient is a number.
-            scalars = all(static_shapes(self.captured).get(source) == () for source in others)
+            scalars = all(static_shapes(self.step).get(source) == () for source in others)
             return self._keep(node.name, False) if scalars and not in_rows else why
         if node.op in _SCATTERS | {"ResourceGather"}:
             return self._keep(node.name, node.op == "ResourceGather") if in_rows else why
-        if not touched and not in_rows and static_shapes(self.captured).get(node.name) != self.shape:
+        if not touched and not in_rows and static_shapes(self.step).get(node.name) != self.shape:
             return f"{why} makes another shape of it"
         for source in others:
-            if self.cut(source) is None or (in_rows and static_shapes(self.captured).get(source) != ()):
+            if self.cut(source) is None or (in_rows and static_shapes(self.step).get(source) != ()):
                 return f"{why} reads {source}"
         return self._keep(node.name, in_rows)
 
@@ -137,14 +137,14 @@ class _Search:
 
     def cut(self, source: str) -> int | None:
         """Along which axis a tensor that all shards share is cut for them: -1 for not at all, None where unknown."""
-        return cut_axis(self.captured, source, self.shape, self.axis)
+        return cut_axis(self.step, source, self.shape, self.axis)
 
 
-def reduced_axes(captured: StepIndex, node: node_def_pb2.NodeDef, rank: int) -> frozenset[int]:
+def reduced_axes(step: StepIndex, node: node_def_pb2.NodeDef, rank: int) -> frozenset[int]:
     """The axes over which a reduction of a tensor of so many axes goes; none where that is not known beforehand."""
     if node.op == "L2Loss":
         return frozenset(range(rank))
-    axes = captured.nodes[naming.node_of(node.input[1])]
+    axes = step.nodes[naming.node_of(node.input[1])]
     if axes.op != "Const":
         return frozenset()
     return frozenset(int(axis) % rank for axis in np.ravel(tf.make_ndarray(axes.attr["value"].tensor))) if rank else (
@@ -152,9 +152,9 @@ def reduced_axes(captured: StepIndex, node: node_def_pb2.NodeDef, rank: int) -> 
     )
 
 
-def cut_axis(captured: StepIndex, source: str, shape: tuple[int, ...], axis: int) -> int | None:
+def cut_axis(step: StepIndex, source: str, shape: tuple[int, ...], axis: int) -> int | None:
     """Along which of its axes a tensor is cut that meets shards of `shape` along `axis`, aligned from the right."""
-    found = static_shapes(captured).get(source)
+    found = static_shapes(step).get(source)
     if found is None:
         return None
     position = axis - (len(shape) - len(found))

@@ -45,7 +45,7 @@ class AllReduceSynchronizer(Kernel):
         """Reduce every gradient whose variable is updated on all replicas."""
         owners = [owner for owner in draft.placement.owners if owner.replica is not None]
         running: dict[Parcel, Rounds] = {}
-        for gradient in draft.captured.item.gradients:
+        for gradient in draft.step.item.gradients:
             if not owners or gradient.variable not in owners[0].variables:
                 continue
             if gradient.indices or len(owners) == 1:

@@ -49,7 +49,7 @@ class Parcel:
     @cached_property
     def variable(self) -> Variable:
         """The variable, or the shard of it."""
-        whole = self.draft.captured.variables[self.gradient.variable]
+        whole = self.draft.step.variables[self.gradient.variable]
         if self.shard is None:
             return whole
         return whole.part(self.shard.index, self.axis, self.shard.offset, self.shard.size, "")
@@ -67,7 +67,7 @@ class Parcel:
     @cached_property
     def dtype(self) -> tf.DType:
         """The type of the gradient."""
-        return gradient_type(self.draft.captured, self.gradient)
+        return gradient_type(self.draft.step, self.gradient)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,9 +77,9 @@ class Parcel:
     @property
     def ready(self) -> int:
         """When the captured graph has computed the gradient: the place of what the marker marks."""
-        captured = self.draft.captured
-        marker = captured.nodes[naming.node_of(self.gradient.values)]
-        return captured.index[naming.node_of(marker.input[0])]
+        step = self.draft.step
+        marker = step.nodes[naming.node_of(self.gradient.values)]
+        return step.position[naming.node_of(marker.input[0])]
 
     def local(self) -> Tensors:
         """Each replica's own gradient; zeros where it has no examples."""

@@ -37,13 +37,13 @@ class PSSynchronizer(Kernel):
     def apply(self, draft: Draft) -> None:
         """Reduce on each serving owner, and let the replicas' mirrors follow."""
         for owner in _servers(draft):
-            for gradient in draft.captured.item.gradients:
+            for gradient in draft.step.item.gradients:
                 if gradient.variable in owner.variables:
                     reduced_for(draft, gradient, owner)
-        for occurrence in draft.captured.occurrences if self.mirrors else ():
+        for occurrence in draft.step.occurrences if self.mirrors else ():
             # Right after the update, and before what follows it.
-            order = 2 * draft.captured.last_of_update(occurrence) + 1
-            changed = draft.captured.written_in(occurrence)
+            order = 2 * draft.step.last_of_update(occurrence) + 1
+            changed = draft.step.written_in(occurrence)
             follow(draft, draft.placement.replicas, f"pull/{occurrence}", order, changed)
 
 
@@ -55,7 +55,7 @@ def follow(
         for variable in sorted(owner.variables & draft.placement.mirrored):
             if changed is None or variable in changed:
                 _pull(draft, owner, variable, replicas, label, order)
-    for variable in sorted(draft.placement.assembled & set(draft.captured.variables)):
+    for variable in sorted(draft.placement.assembled & set(draft.step.variables)):
         parts = tuple(part.name for part in draft.placement.parts[variable])
         if changed is None or changed & set(parts):
             _assemble(draft, variable, parts, replicas, label, order)
@@ -84,7 +84,7 @@ def _assemble(
     draft: Draft, variable: str, parts: tuple[str, ...], replicas: Sequence[Replica], label: str, order: int
 ) -> None:
     """The shards' values, read once each, are one variable again in every replica's memory."""
-    dtype, axis = draft.spec(variable).dtype, draft.captured.variables[parts[0]].axis
+    dtype, axis = draft.spec(variable).dtype, draft.step.variables[parts[0]].axis
     for replica in dict.fromkeys(draft.placement.lead(replica) for replica in replicas):
         values = []
         for part in parts:

@@ -61,12 +61,12 @@ def at_host(draft: Draft, value: str, dtype: tf.DType, replica: Replica) -> str:
 
 
 def _reduce(draft: Draft, name: str, gradient: Gradient, parts: Sequence[Rows], device: str) -> Rows:
-    dtype = gradient_type(draft.captured, gradient)
+    dtype = gradient_type(draft.step, gradient)
     if not gradient.indices:
         return Rows(draft.add_up(name, [part.values for part in parts], dtype, device))
     if len(parts) == 1:
         return parts[0]
-    ids = output_type_of_indices(draft.captured, gradient)
+    ids = output_type_of_indices(draft.step, gradient)
     if gradient.rows == ALIKE:
         values = draft.add_up(f"{name}/values", [part.values for part in parts], dtype, device)
         return Rows(values, parts[0].indices)
@@ -75,7 +75,7 @@ def _reduce(draft: Draft, name: str, gradient: Gradient, parts: Sequence[Rows], 
         draft.join(f"{name}/indices", [part.indices for part in parts], ids, device),
     )
     if gradient.rows == UNIQUE:
-        shape = draft.captured.variables[gradient.variable].shape[1:]
+        shape = draft.step.variables[gradient.variable].shape[1:]
         specs = {rows.values: tf.TensorSpec((None, *shape), dtype), rows.indices: tf.TensorSpec((None,), ids)}
         return Rows(*draft.editor.trace(f"{name}/merged", _merged, specs, device))
     return rows
