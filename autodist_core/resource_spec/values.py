@@ -19,12 +19,20 @@ def parse_address(text: str) -> str:
 
     >>> parse_address("worker-1.example.org"), parse_address("[FE80::0:1]"), parse_address("10.0.0.1")
     ('worker-1.example.org', 'fe80::1', '10.0.0.1')
+
+    An IPv4 address that is mapped to IPv6 is written the same by all versions of Python: 3.12 would give it in hex.
+
+    >>> parse_address("::FFFF:a00:1")
+    '::ffff:10.0.0.1'
     """
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     try:
-        return str(ipaddress.ip_address(bare))
+        address = ipaddress.ip_address(bare)
     except ValueError:
         pass
+    else:
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return str(address) if mapped is None else f"::ffff:{mapped}{''.join(str(address).partition('%')[1:])}"
     if re.fullmatch(r"[0-9.]+", bare):
         raise ValueError("is not an IPv4 address: four numbers from 0 to 255, separated by dots")
     if re.fullmatch(r"\[?[^\[\]:]+\]?:[0-9]+", bare) or re.fullmatch(r"\[.*\]:[0-9]+", text):
