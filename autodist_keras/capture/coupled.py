@@ -17,8 +17,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from autodist_core.capture import Traced
 from autodist_core.capture.batch_axis import NO_CLAIM, Coupling, Found, State, follow, mean_over_examples, rows
-from autodist_core.capture.traced import Traced
 from autodist_keras.capture.hooks import hook
 
 _EXACT = "not exact: "
