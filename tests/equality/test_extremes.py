@@ -6,8 +6,8 @@ import keras
 import pytest
 from keras import ops
 
-from tests.support.models import dense_data
-from tests.support.twins import QUIET, assert_same_outcome
+from tests.support.models import DENSE, ReferenceModel, dense_data, dense_model
+from tests.support.training import QUIET, assert_equal_training
 
 
 class Extremes(keras.metrics.Metric):
@@ -55,13 +55,10 @@ def _program(front, model):
     return {"history": history, "batches": each.logs, "evaluated": evaluated}
 
 
-@pytest.mark.parametrize("replicas, builder", [(2, "AllReduce"), (3, "PS")])
-def test_maxima_and_minima(replicas: int, builder: str):
-    outcome = assert_same_outcome(
-        _program, settings=lambda: {"metrics": [Extremes()]}, replicas=replicas, builder=builder
-    )
-    assert outcome["result/history/largest/0"] < 9.0
-    assert outcome["result/batches/1/largest"] >= outcome["result/batches/0/largest"]
+@pytest.mark.parametrize("replicas, strategy", [(2, "AllReduce"), (3, "PS")])
+def test_maxima_and_minima(replicas: int, strategy: str):
+    case = DENSE.compiled_with(lambda: {"metrics": [Extremes()]})
+    assert_equal_training(case, _program, replicas=replicas, strategy=strategy)
 
 
 class Layered(keras.layers.Layer):
@@ -81,9 +78,7 @@ def test_a_layers_own_maximum():
         front.fit(data.x, data.y, epochs=1, **QUIET)
         return {"peak": model.get_layer("layered").peak.numpy()}
 
-    from tests.support.models import ReferenceModel, dense_model
-
     def build():
         return keras.Sequential([keras.Input((5,)), Layered(name="layered"), *dense_model().layers], name="peaks")
 
-    assert_same_outcome(program, ReferenceModel("peaks", build, dense_data, lambda: {"loss": "mse"}), replicas=3)
+    assert_equal_training(ReferenceModel("peaks", build, dense_data, lambda: {"loss": "mse"}), program, replicas=3)

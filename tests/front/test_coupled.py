@@ -9,9 +9,8 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.support.distributed import distributed
 from tests.support.plans import notes_of, numbers
-from tests.support.training import seeded
+from tests.support.training import distributed, seeded
 
 X, Y = numbers(5), numbers(1)
 

@@ -135,7 +135,6 @@ def _require_centred_alone(notes):
     assert [note.partition(",")[0] for note in notes] == ["not exact: in layer 'centred'"], notes
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize("case", LAYERS)
 def test_layers(case: str):
     x, run = LAYERS[case]

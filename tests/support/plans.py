@@ -8,8 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from tests.support.distributed import distributed
-from tests.support.training import seeded
+from tests.support.training import distributed, seeded
 
 COUPLED = ("not exact: ", "whether ")
 """How the notes begin that are about examples together."""
@@ -25,5 +24,5 @@ def notes_of(build: Callable[[], keras.Model], x: Any, y: Any, replicas: int = 2
     model = seeded(build)
     model.compile(**{"optimizer": "sgd", "loss": "mse", "jit_compile": False, **settings})
     with distributed(model, replicas=replicas) as front:
-        lines = [line.strip().removeprefix("note: ") for line in front.plan(x, y).splitlines()]
+        lines = [line.strip().removeprefix("note: ") for line in str(front.plan(x, y)).splitlines()]
     return [line for line in lines if line.startswith(COUPLED)]
