@@ -12,6 +12,7 @@ import numpy as np
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.tracing import optimizers_of
 from autodist_keras.capture.variables import Entry, ModelVariables
+from autodist_keras.reports.rounding import FACTOR, difference, last_bits_changed
 from autodist_keras.training.batches import first_batches
 from autodist_keras.training.exclusive import claimed
 
@@ -39,13 +40,20 @@ def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = No
         captured = driver.captured_for(batches[0])
         entries = ModelVariables(model, optimizers_of(model)).entries
         start, compressors = _values(entries), distributed.compressor_state()
-        try:
-            with hook(model, "train_function", None):
-                # Keras's own function, whatever a person put in its place.
-                _train(model, partial(type(model).make_train_function, model), batches)
-            alone = _values(entries)
-        finally:
-            _restore(entries, start)
+
+    def on_one_device(begin: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The variables after the same steps on one device, from other values; the model is left as it was."""
+        with claimed(model, driver):
+            try:
+                _restore(entries, begin)
+                with hook(model, "train_function", None):
+                    # Keras's own function, whatever a person put in its place.
+                    _train(model, partial(type(model).make_train_function, model), batches)
+                return _values(entries)
+            finally:
+                _restore(entries, start)
+
+    alone = on_one_device(start)
     try:
         with driver.running("fit"):
             _train(model, model.make_train_function, batches)
@@ -55,7 +63,14 @@ def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = No
         distributed.set_compressor_state(compressors)
     explanation = Explanation(distributed.inexact, captured.remarks)
     compared = tuple(entry for entry in entries if entry.spec.kind in _COMPARED)
-    return _table(compared, alone, together, len(batches), explanation)
+    _require_finite(alone, len(batches))
+    found = _differences(compared, alone, together)
+    rounding: dict[str, float] = {}
+    if not explanation.inexact and any(each.is_wrong for each in found):
+        weights = {entry.spec.name: start[entry.spec.name] for entry in entries if entry.spec.kind == "model"}
+        disturbed = on_one_device(start | last_bits_changed(weights))
+        rounding = {each.name: difference(alone[each.name], disturbed[each.name]) for each in found}
+    return _table(found, rounding, len(batches), explanation)
 
 
 def _train(model: Any, make_train_function: Callable[..., Any], batches: list[Any]) -> None:
@@ -85,28 +100,50 @@ def _restore(entries: tuple[Entry, ...], values: dict[str, np.ndarray]) -> None:
         entry.tf_variable.assign(values[entry.spec.name])
 
 
-def _table(
-    entries: tuple[Entry, ...], alone: dict[str, np.ndarray], together: dict[str, np.ndarray], steps: int,
-    explanation: Explanation,
-) -> str:
+@dataclass(frozen=True)
+class Difference:
+    """How far one variable is apart after training both ways."""
+
+    name: str
+    dtype: str
+    size: float
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it is more than the rounding of a variable that is well determined."""
+        return not self.size <= TOLERANCE[self.dtype]
+
+
+def _require_finite(alone: dict[str, np.ndarray], steps: int) -> None:
     lost = [name for name, value in alone.items() if value.dtype.kind == "f" and not np.isfinite(value).all()]
     if lost:
         raise ValueError(
             f"on one device {', '.join(lost[:3])} {'is' if len(lost) == 1 else 'are'} not finite after {steps} steps, "
             "so there is nothing to compare. Verify with data and a learning rate with which the plain model trains."
         )
-    lines, wrong = [f"{steps} steps on one device and over all replicas; max|a-b| / max|a|:"], []
-    width = max(len(entry.spec.name) for entry in entries)
-    for entry in entries:
-        name, dtype = entry.spec.name, entry.spec.dtype
-        one, two = alone[name], together[name]
-        if dtype not in TOLERANCE or one.size == 0:
-            continue
-        scale = float(np.max(np.abs(one))) or 1.0
-        difference = float(np.max(np.abs(one.astype("float64") - two.astype("float64")))) / scale
-        lines.append(f"  {name:{width}}  {difference:.1e}")
-        if not difference <= TOLERANCE[dtype]:
-            wrong.append(f"{name} ({difference:.1e}, {dtype} allows {TOLERANCE[dtype]:.0e})")
+
+
+def _differences(
+    entries: tuple[Entry, ...], alone: dict[str, np.ndarray], together: dict[str, np.ndarray]
+) -> list[Difference]:
+    return [
+        Difference(entry.spec.name, entry.spec.dtype, difference(alone[entry.spec.name], together[entry.spec.name]))
+        for entry in entries if entry.spec.dtype in TOLERANCE and alone[entry.spec.name].size
+    ]
+
+
+def _table(found: list[Difference], rounding: dict[str, float], steps: int, explanation: Explanation) -> str:
+    """The table, with a note on each variable of which one device has nothing but rounding."""
+    lines = [f"{steps} steps on one device and over all replicas; max|a-b| / max|a|:"]
+    width = max((len(each.name) for each in found), default=0)
+    wrong = []
+    for each in found:
+        line = f"  {each.name:{width}}  {each.size:.1e}"
+        if each.is_wrong and each.size <= FACTOR * rounding.get(each.name, 0.0):
+            line += f"  rounding: on one device {rounding[each.name]:.1e}, if weights differ in their last bit"
+        elif each.is_wrong:
+            wrong.append(f"{each.name} ({each.size:.1e}, {each.dtype} allows {TOLERANCE[each.dtype]:.0e})")
+        lines.append(line)
     if explanation.inexact:
         return "\n".join([*lines, *(f"  note: {note}" for note in explanation.inexact)])
     if wrong:

@@ -192,3 +192,33 @@ def test_what_cannot_be_compared_is_refused(case: str):
         call(front.verify, dense_data())
     assert str(caught.value) == message
     assert_same(before, named(model.weights), tolerance=0.0)
+
+
+def _biased_norm() -> keras.Model:
+    layers = keras.layers
+    return keras.Sequential([
+        keras.Input((6,)), layers.Dense(4, name="biased"), layers.BatchNormalization(synchronized=True, name="norm"),
+        layers.Dense(1, name="head"),
+    ])  # fmt: skip
+
+
+def _attention() -> keras.Model:
+    inputs = keras.Input((6,))
+    rows = keras.layers.Reshape((3, 2))(inputs)
+    mixed = keras.layers.MultiHeadAttention(2, 4, name="attention")(rows, rows)
+    return keras.Model(inputs, keras.layers.Dense(1, name="head")(keras.layers.Flatten()(mixed)))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(("make", "bias"), [(_biased_norm, "biased/bias"), (_attention, "attention/key/bias")])
+def test_a_gradient_that_is_rounding_alone_is_said_to_be(make, bias: str, optimizer: str, float64: None):
+    model, draw = seeded(make), np.random.default_rng(0)
+    model.compile(optimizer, "mse")
+    before = named(model.weights)
+    with distributed(model) as front:
+        table = front.verify(draw.normal(size=(16, 6)), draw.normal(size=(16, 1)))
+    (line,) = [line for line in table.splitlines() if line.split()[0] == bias]
+    assert "rounding: on one device" in line
+    (kernel,) = [line for line in table.splitlines() if line.split()[0] == "head/kernel"]
+    assert "rounding" not in kernel
+    assert_same(before, named(model.weights), tolerance=0.0)
