@@ -1,8 +1,16 @@
-"""From a traced TensorFlow function and its (gradient, variable) pairs to a GraphItem.
+"""Capture: from a traced TensorFlow function and its (gradient, variable) pairs to a `GraphItem`.
 
-The trace must have put a `tf.identity` on every gradient on its way into the optimizer; these markers are where the
-captured step is cut in two. All that created nodes from `apply` on belongs to the update, and so does what a custom
-step does to gradients between the tape and `apply` unless it is linear: there the cut moves before it.
+In: a `Traced`, one flat function graph and what the front knows about it. Out: a `GraphItem`, cut into compute and
+update. For one dense layer and SGD, in short::
+
+    compute    gradient = MatMul(inputs, output gradient)
+               marker   = Identity(gradient)
+    update     step     = Mul(marker, learning rate)
+               AssignSubVariableOp(kernel, step)
+
+The front puts a marker, a `tf.identity`, on every gradient on its way into the optimizer. The captured step is cut at
+the markers. All nodes that `apply` creates belong to the update. Where a custom step changes gradients nonlinearly
+between the tape and `apply`, the cut moves before the change, and the change belongs to the update, too.
 """
 
 from __future__ import annotations
@@ -34,7 +42,7 @@ _MUTATING_TABLES = {"LookupTableInsertV2", "LookupTableImportV2", "LookupTableRe
 
 
 def capture(traced: Traced) -> GraphItem:
-    """Make the GraphItem of a traced step, or raise a CaptureError that says everything that is in the way."""
+    """Make the `GraphItem` of a traced step; raise a `CaptureError` if the step cannot be distributed."""
     seams.check()
     operations = traced.graph.get_operations()
     marks = {
@@ -71,7 +79,7 @@ def capture(traced: Traced) -> GraphItem:
 
 
 def _bypass_identity_n(graph: Editor) -> None:
-    """Let readers of an IdentityN read what it reads: one such node holds all gradients together."""
+    """Let the readers of an `IdentityN` read its inputs; otherwise one such node would join all gradients."""
     several = {node.name: node for node in graph if node.op == "IdentityN"}
 
     def through(name: str) -> str:
@@ -90,7 +98,10 @@ def _tensor(placeholder: Any) -> Tensor:
 def _resolve_captures(
     traced: Traced, graph: Editor, sparse: Mapping[str, bool]
 ) -> tuple[tuple[Variable, ...], tuple[Table, ...]]:
-    """Variables keep a placeholder for their handle; constants move into the graph; tables come with their content."""
+    """Resolve what the trace captured from outside.
+
+    A variable keeps a placeholder for its handle. A constant moves into the graph. A table gets its keys and values.
+    """
     known = {id(source.handle): source.variable for source in traced.sources}
     handles: dict[str, str] = {}
     tables: list[Table] = []
@@ -118,7 +129,7 @@ def _resolve_captures(
 
 
 def _content(value: Any) -> dict[str, Any]:
-    """The attributes of a constant that holds a tensor's value."""
+    """Return the attributes of a `Const` with a tensor's value."""
     return {"dtype": value.dtype, "value": tf.make_tensor_proto(value.numpy(), value.dtype, value.shape)}
 
 
@@ -141,7 +152,10 @@ def _table(graph: Editor, name: str, handle: Any) -> Table:
 
 
 def _with_markers(graph: Editor, found: Cut) -> Editor:
-    """The graph with a marker on each tensor at which a cut moved; all that is made of gradients reads the marker."""
+    """Return the graph with a marker on each tensor to which a cut moved.
+
+    The nodes that compute with the gradient behind the cut read the marker.
+    """
     if not found.moved:
         return graph
     renamed = {name_of(tensor): marker for marker, tensor in found.moved.items()}
@@ -154,7 +168,7 @@ def _with_markers(graph: Editor, found: Cut) -> Editor:
         if UPDATE in node.attr or node.name in found.outside:
             inputs = [renamed.get(source, source) for source in inputs]
         marked.copy_captured(node, node.name, inputs)
-        # Nodes stand in creation order: a marker belongs right behind what it marks.
+        # Nodes stand in the order of their creation: a marker comes right behind the node that it marks.
         for marker in behind.get(node.name, ()):
             tensor = found.moved[marker]
             marked.add("Identity", marker, [name_of(tensor)], T=tensor.dtype)

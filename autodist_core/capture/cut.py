@@ -1,4 +1,16 @@
-"""Where compute ends and the update begins: at the marked gradients, or before what a step does to them by hand."""
+"""Find where compute ends and the update begins.
+
+In: a traced step. Out: a `Cut`, the captured gradients and the tensors to which cuts have moved. For a gradient that a
+custom step clips by norm before `apply`::
+
+    gradient = MatMul(...)                  compute
+    ------------------------------------    the cut has moved here
+    clipped  = Mul(gradient, 1 / norm)      update
+    marker   = Identity(clipped)            update
+
+A cut is at the marker if all operations before the marker are linear in the gradients. Otherwise it moves before them.
+The norm is then the norm of the whole batch's gradient, as on one device.
+"""
 
 from __future__ import annotations
 
@@ -20,37 +32,38 @@ from autodist_core.step.graph_item import EACH, Gradient
 
 @dataclass
 class Cut:
-    """Where a step is cut in two."""
+    """The places at which a step is cut into compute and update."""
 
     gradients: list[Gradient] = field(default_factory=list)
     moved: dict[str, Any] = field(default_factory=dict)
-    """The tensors behind which a cut moved, by the name of the marker they need."""
+    """The tensors to which a cut has moved, by the names of their new markers."""
     outside: set[str] = field(default_factory=set)
-    """The operations outside the update that read gradients where they are cut."""
+    """The operations outside the update that read gradients behind such a cut."""
 
 
 @dataclass(frozen=True)
 class _Apply:
-    """One `apply`: its gradients, and what else is made of them."""
+    """One `apply`: its gradients, and the operations that compute with them."""
 
     occurrence: int
     marked: Sequence[Marked]
     raw: Mapping[int, Any]
-    """The tensors that the tape made, by the marker's tensor that each leads to."""
+    """For each tensor of a marker, by id, the tensor that the tape made."""
     between: Collection[str]
     after: Afterwards
     linear: bool
 
     def reads(self, graph: Any) -> set[str]:
-        """The tensors that go into what is made of the gradients."""
+        """Return the names of the tensors that the operations behind the raw gradients read."""
         names = (*self.between, *self.after.updating, *self.after.outside)
         return {tensor.name for name in names for tensor in graph.get_operation_by_name(name).inputs}
 
 
 def cut(traced: Traced, marks: dict[str, int]) -> Cut:
-    """Cut a step at its gradients, and where something else is made of them before `apply` does: before that.
+    """Cut a step at its gradients. `marks` maps the nodes of the update to their occurrences, and grows.
 
-    Adds to the update what lies between such a cut and `apply`, and what results are made of gradients alone.
+    A cut moves where the step computes with gradients before `apply` does. Then the operations between the cut and
+    `apply` become a part of the update, and so do operations that make results from gradients alone.
     """
     found = Cut()
     applies = _applies(traced, marks)
@@ -72,7 +85,7 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
 
 
 def _applies(traced: Traced, marks: Mapping[str, int]) -> list[_Apply]:
-    """Every `apply` of a step; a CaptureError says what in it replicas could not do as one device does."""
+    """Return every `apply` of a step; raise a `CaptureError` where replicas cannot do what one device does."""
     tape = Tape()
     linearity = Linearity(tape)
     require_recognised(traced, tape)
@@ -94,7 +107,10 @@ def _applies(traced: Traced, marks: Mapping[str, int]) -> list[_Apply]:
 
 
 def _moving(traced: Traced, applies: Sequence[_Apply]) -> set[int]:
-    """The occurrences whose cuts move; with one, those whose gradients it reads (one norm for two optimizers)."""
+    """Return the occurrences whose cuts move.
+
+    If the cut of one moves, the cuts of those move whose gradients it reads, as for one norm of two optimizers.
+    """
     moving = {apply.occurrence for apply in applies if apply.after or not apply.linear}
     read = {apply.occurrence: apply.reads(traced.graph) for apply in applies}
     while more := {
@@ -110,9 +126,10 @@ def _parts(gradient: Marked) -> list[Any]:
 
 
 def _raw_gradient(tape: Tape, linearity: Linearity, gradient: Marked, marker: Any) -> Any:
-    """Follow a transformed gradient back, along tensors of its own shape, to the one tensor that the tape made.
+    """Follow a changed gradient back, along tensors of its own shape, to the one tensor that the tape made.
 
-    Where it made none, as for a variable that the loss does not reach, to the zeros that stand for it.
+    The tape makes no tensor for a variable that the loss does not reach. Then the result is the tensor of zeros that
+    the step uses in its place.
     """
     found: dict[str, Any] = {}
     nothing = None
@@ -123,7 +140,7 @@ def _raw_gradient(tape: Tape, linearity: Linearity, gradient: Marked, marker: An
         if tensor.name in seen:
             continue
         seen.add(tensor.name)
-        # What runs a tape itself may begin with zeros, and does not end with them.
+        # A loop that runs a tape may start from zeros: these are not the zeros of an unreached variable.
         by_itself = tape.runs_one(tensor.op)
         alike = {
             source.name: source for source in tensor.op.inputs
@@ -152,7 +169,7 @@ def _raw_gradient(tape: Tape, linearity: Linearity, gradient: Marked, marker: An
 
 
 def _between(markers: Sequence[Any], cuts: Iterable[Any], tape: Tape) -> Collection[str]:
-    """The operations between the cut gradients and the markers, markers included."""
+    """Return the names of the operations between the cut gradients and the markers, with the markers."""
     stops = {tensor.name for tensor in cuts}
     found = reached_from(
         (tensor.op for tensor in markers),

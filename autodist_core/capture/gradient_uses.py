@@ -1,7 +1,12 @@
-"""What a step makes of its gradients besides handing them to `apply`: a norm that is logged, a running mean of it.
+"""Find the operations that compute with gradients besides `apply`, such as a norm that is logged.
 
-All of it is made of the whole batch's gradients, as on one device. What needs nothing but gradients and constants goes
-to the update; the rest, which touches variables or looks at the batch, stays outside and reads what the update has.
+In: a traced step, and the raw gradients of one `apply`. Out: `Afterwards`, the operations that move to the update, and
+those that stay outside and read values that the update hands back. For a norm and its running mean::
+
+    norm = Sqrt(Sum(Square(gradient)))      moves to the update: it needs gradients and constants only
+    AssignVariableOp(norm_mean, ...)        stays outside: it writes a variable of the model
+
+Both use the whole batch's gradients, as on one device.
 """
 
 from __future__ import annotations
@@ -18,13 +23,14 @@ from autodist_core.capture.traversal import reached_from, readers, sources
 
 @dataclass(frozen=True)
 class Afterwards:
-    """Operations that compute results or side effects from gradients, by name."""
+    """The names of the operations that compute results or side effects from gradients."""
 
     updating: tuple[str, ...] = ()
-    """Those that go to the update."""
+    """The operations that move to the update."""
     outside: tuple[str, ...] = ()
+    """The operations that stay outside the update."""
     is_result: bool = False
-    """Whether a gradient, or what is made of it on the way to `apply`, is a result as it is."""
+    """Whether a gradient, or a value between the gradient and `apply`, is itself a result of the step."""
 
     def __bool__(self) -> bool:
         return bool(self.updating or self.outside or self.is_result)
@@ -33,9 +39,9 @@ class Afterwards:
 def afterwards(
     traced: Traced, tape: Tape, raw: Sequence[Any], between: Collection[str], marks: Collection[str]
 ) -> Afterwards:
-    """What becomes of raw gradients outside the updates.
+    """Find the operations outside the updates that compute with raw gradients.
 
-    `between` names the operations on the way from them to `apply`, and `marks` those of all updates.
+    `between` names the operations between these gradients and `apply`. `marks` names the operations of all updates.
     """
     reached = reached_from(
         (reader for tensor in raw for reader in tensor.consumers()), readers,

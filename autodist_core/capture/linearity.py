@@ -1,4 +1,15 @@
-"""What commutes with a sum over replicas: a gradient as a tape made it, and what is computed linearly from it."""
+"""Find out whether a tensor is linear in the gradients that a tape made.
+
+In: a tensor of a traced step. Out: whether summing it over the replicas gives what one device computes. For a gradient
+`g` that a tape made::
+
+    2 * g + h       linear: h is a gradient, too
+    g * g           not linear
+    g / norm(g)     not linear
+
+A gradient that is changed linearly on its way to `apply` can be cut behind the change. Otherwise the cut moves before
+the change (see `cut`).
+"""
 
 from __future__ import annotations
 
@@ -16,23 +27,23 @@ from autodist_core.errors import CaptureError
 # Operations that commute with a sum over replicas when everything they read does.
 _LINEAR = {"AddN", "Identity", "IdentityN", "ConcatV2", "Reshape", "Cast", "Add", "AddV2", "Sub", "Neg",
            "Squeeze", "ExpandDims", "UnsortedSegmentSum", "Pack"}
-# Inputs of these that say where, not how much.
+# The inputs of these operations that are positions or sizes, and no values.
 _POSITIONS = {"ConcatV2": (-1,), "Reshape": (1,), "ExpandDims": (1,), "UnsortedSegmentSum": (1, 2)}
 _SCALING = {"Mul": (0, 1), "RealDiv": (0,), "DivNoNan": (0,)}
 
 
 class Linearity:
-    """Which tensors are linear in what a tape made."""
+    """Says which tensors are linear in the gradients that a tape made."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
 
     def is_source(self, tensor: Any) -> bool:
-        """Whether a tensor is a gradient as a tape made it, here or in a graph that runs here."""
+        """Whether a tensor is a gradient as a tape made it, in this graph or in a graph that this one runs."""
         return self._tape.made(tensor.op) or (self._tape.runs_one(tensor.op) and self.is_linear(tensor))
 
     def is_linear(self, tensor: Any, given: frozenset[Any] = frozenset()) -> bool:
-        """Whether a tensor is what tapes made, or `given`, up to operations that commute with a sum over replicas."""
+        """Whether a tensor is computed linearly from gradients that tapes made, and from `given` operations."""
         operation = tensor.op
         if self._tape.made(operation) or key(operation) in given or _is_zero(operation):
             return True
@@ -58,24 +69,27 @@ class Linearity:
         return bool(graphs_of(operation)) and self._is_linear_inside(tensor, given)
 
     def _as_many_everywhere(self, sums: Any) -> bool:
-        """Whether rows are added up into as many on every replica: not those that each looked up, once each."""
+        """Whether a sum of rows has equally many rows on every replica.
+
+        It does not where each replica has the rows that it looked up, each once.
+        """
         count = sums.op.inputs[2].op
         return sums.shape.is_fully_defined() or (
-            # The shape that a tape gives a gradient of rows is its variable's.
+            # A tape gives the gradient of a lookup the shape of the variable.
             count.type == "StridedSlice" and self._tape.made(count.inputs[0].op)
         )
 
     def _is_linear_inside(self, tensor: Any, given: frozenset[Any]) -> bool:
-        """Whether the graphs that an operation runs make a tensor linearly of what is handed to them."""
+        """Whether the graphs that an operation runs compute a tensor linearly from the linear arguments."""
         operation, index = tensor.op, tensor.value_index
         handed, graphs = list(operation.inputs), graphs_of(operation)
-        # A choice by a gradient or by the batch would be another one on each replica.
+        # Replicas would take different branches if the condition came from a gradient or from the batch.
         if operation.type.endswith(("If", "Case")) and not is_same_everywhere(handed.pop(0).op):
             return False
         linear = {n for n, source in enumerate(handed) if self.is_linear(source, given)}
         if operation.type.endswith("While"):
             body, condition = graphs
-            # What a round hands to the next must be so, too.
+            # The values that a round hands to the next round must be linear, too.
             while lost := {n for n in linear if not self.is_linear(body.outputs[n], _placeholders(body, linear))}:
                 linear -= lost
             asked = {n for n in range(len(handed)) if _reads(condition.outputs[0], _placeholders(condition, [n]))}
@@ -86,18 +100,18 @@ class Linearity:
 
 
 def require_linear_through_variables(traced: Traced, tape: Tape, updates: Collection[str]) -> None:
-    """Raise if a gradient went through a variable in this step, and what came out is transformed."""
+    """Raise a `CaptureError` if a gradient was stored in a variable in this step, and then changed nonlinearly."""
     created = {operation.name: index for index, operation in enumerate(traced.graph.get_operations())}
 
     def left_in(read: Any) -> bool:
-        """Whether the step has written a variable with something made of gradients before it reads it."""
+        """Whether the step writes a value made of gradients to a variable before this read of the variable."""
         return any(
             writer.type.startswith("Assign") and writer.name not in updates and tape.reaches(writer.inputs[1].op)
             and created[writer.name] < created[read.name] for writer in read.inputs[0].consumers()
         )
 
     for gradient in traced.gradients:
-        # What is made of a gradient that is cut is the whole batch's, in a variable too.
+        # Values made of a gradient behind its cut are the whole batch's, also those that a variable stores.
         if tape.reaches(gradient.values.op):
             continue
         waiting, seen = [(gradient.values.op.inputs[0].op, False)], set()
@@ -118,7 +132,14 @@ def require_linear_through_variables(traced: Traced, tape: Tape, updates: Collec
 
 
 def is_same_everywhere(operation: Any) -> bool:
-    """Whether a value is computed from constants alone, without random numbers, and so is the same on every replica."""
+    """Whether a value is computed from constants alone, without random numbers: every replica has the same value.
+
+    >>> with tf.Graph().as_default():
+    ...     two = tf.constant(1.0) + 1.0
+    ...     drawn = tf.random.uniform(()) + two
+    >>> is_same_everywhere(two.op), is_same_everywhere(drawn.op)
+    (True, False)
+    """
     found = reached_from([operation], sources).values()
     return not any(each.type == "Placeholder" or each.op_def.is_stateful or draws(each) for each in found)
 
@@ -133,7 +154,7 @@ def _reads(tensor: Any, given: frozenset[Any]) -> bool:
 
 
 def _keeps_all(source: tf.DType, target: tf.DType) -> bool:
-    """Whether a cast loses nothing: rounding each replica's gradient is not rounding the sum."""
+    """Whether a cast loses nothing. The sum of rounded gradients is not the rounded sum of the gradients."""
     numbers = all(dtype.is_floating or dtype.is_complex for dtype in (source, target))
     return numbers and bool(tf.experimental.numpy.promote_types(source.real_dtype, target.real_dtype) == (
         target.real_dtype.as_numpy_dtype

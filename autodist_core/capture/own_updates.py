@@ -1,7 +1,11 @@
-"""How a variable's own update combines values, where that can be seen: a maximum stays one over the replicas.
+"""Find the variables that keep a maximum or a minimum, and let the replicas' values of them combine in the same way.
 
-A metric that keeps the largest value so far writes `maximum(variable, something)`. The whole batch's new value is then
-the largest of the replicas' new values. The same holds for minima.
+In: a traced step, whose variables have the aggregation that they declare. Out: the same step, in which these variables
+have the aggregation `max` or `min`. For a metric that keeps the largest loss so far::
+
+    AssignVariableOp(largest, Maximum(largest, loss))    aggregation: sum -> max
+
+The whole batch's new value is the largest of the replicas' new values, and not their sum. The same holds for a minimum.
 """
 
 from __future__ import annotations
@@ -13,14 +17,13 @@ from autodist_core.capture.traced import Traced
 
 _EXTREMES = {"Maximum": "max", "Minimum": "min"}
 _DECLARED = {"metric": ("sum", "none"), "model": ("none",)}
-"""Of which kinds of variables, and of which of the aggregations that they declare, the update is looked at."""
+"""The kinds of variables that are looked at, and for each kind the declared aggregations that may change."""
 
 
 def combined_as_written(traced: Traced) -> Traced:
-    """The same step, in which variables that keep a maximum or a minimum say so.
+    """Return the step with the aggregation `max` or `min` for each variable that keeps one.
 
-    In: variables as they declare an aggregation. Out: `aggregation="max"` or `"min"` where all writes outside the
-    step's updates are such ones.
+    A variable keeps a maximum if all writes to it outside the updates write the maximum of its own value and others.
     """
     handles = {id(value): placeholder for value, placeholder in traced.graph.captures}
     inside = {at for first, last in traced.updates.values() for at in range(first, last)}
@@ -41,7 +44,7 @@ def combined_as_written(traced: Traced) -> Traced:
 
 
 def _kept_by(write: Any, handle: Any) -> str:
-    """What a write keeps of a variable's old and new values: `max`, `min`, or nothing that is known."""
+    """Return `max` or `min` if a write keeps that of a variable's old value and a new one, else an empty string."""
     if write.type != "AssignVariableOp":
         return ""
     value = _behind(write.inputs[1].op)
@@ -49,7 +52,7 @@ def _kept_by(write: Any, handle: Any) -> str:
 
 
 def _has(operation: Any, kind: str, handle: Any) -> bool:
-    """Whether one of the values of which an extreme is taken is the variable's own."""
+    """Whether the variable's own value is among the values whose maximum or minimum an operation takes."""
     for tensor in operation.inputs:
         source = _behind(tensor.op)
         if source.type == "ReadVariableOp" and source.inputs[0] is handle:

@@ -1,8 +1,12 @@
-"""How the rows of a sparse gradient on several replicas become those that one device has.
+"""Find out how the rows of a sparse gradient on several replicas become the rows that one device has.
 
-Where replicas look up rows of their own examples, one device has them all, one behind the other. Where the indices do
-not come from the batch (positions in a sequence), every replica has the same rows, and one device has them once. Where
-a step looks up each row once however often it occurs, one device has a row once that several replicas have.
+In: the row indices of a gradient in a traced step. Out: one of three kinds::
+
+    EACH      indices of each example            the replicas' rows, one behind the other
+    ALIKE     indices that no example changes    the sum of the replicas' rows: all replicas have the same indices
+    UNIQUE    each index once (tf.unique)        the replicas' rows; rows with one index are added
+
+Token ids are an example of `EACH`, positions in a sequence of `ALIKE`.
 """
 
 from __future__ import annotations
@@ -25,9 +29,9 @@ _Place = tuple[Any, tuple[Any, ...]]
 
 
 def rows_of(variable: str, indices: Any, inputs: Sequence[Any]) -> str:
-    """Of which kind the row indices of a variable's gradient are; `inputs` are the placeholders of the batch."""
+    """Return the kind of the row indices of a variable's gradient; `inputs` are the placeholders of the batch."""
     kinds = _kinds((indices, ()), frozenset(placeholder.name for placeholder in inputs))
-    # Two lookups that have each row once have some twice.
+    # Two lookups of unique rows may have a row in common.
     if len(kinds) == 1 or set(kinds) in ({EACH}, {ALIKE}):
         return kinds[0]
     raise CaptureError(
@@ -48,7 +52,7 @@ def _kinds(place: _Place, inputs: frozenset[str]) -> list[str]:
 
 
 def _origin(place: _Place) -> _Place:
-    """Where a tensor comes from, past operations that only hand it on."""
+    """Follow a tensor back past the operations that only hand it on."""
     while (before := _before(place)) is not None:
         place = before
     return place
@@ -62,7 +66,7 @@ def _before(place: _Place) -> _Place | None:
     if operation.type == "IdentityN":
         return operation.inputs[tensor.value_index], calls
     if operation.type == "SelectV2" and [part.op.type for part in operation.inputs][:2] == ["Less", "AddV2"]:
-        # How Keras's `take`, and so its Embedding, counts negative indices from the end.
+        # Keras's `take`, which its Embedding uses, counts negative indices from the end in this way.
         return operation.inputs[2], calls
     if operation.type in _CALLS:
         graph = graph_named(operation.graph, operation.get_attr("f").name)
@@ -74,7 +78,7 @@ def _before(place: _Place) -> _Place | None:
 
 
 def _is_of_the_batch(place: _Place, inputs: frozenset[str]) -> bool:
-    """Whether a tensor is made of the batch, or drawn by each replica."""
+    """Whether a tensor is computed from the batch, or from random numbers that each replica draws."""
     waiting, seen = [place], set()
     while waiting:
         tensor, calls = _origin(waiting.pop())
@@ -90,7 +94,7 @@ def _is_of_the_batch(place: _Place, inputs: frozenset[str]) -> bool:
 
 
 def _is_size_of_all(operation: Any) -> bool:
-    """Whether this is the length of another axis than the examples': every replica's part of a batch has the same."""
+    """Whether an operation gives the length of an axis other than the batch axis: it is equal on all replicas."""
     if operation.type != "StridedSlice" or operation.inputs[0].op.type != "Shape":
         return False
     shape = operation.inputs[0].op.inputs[0].shape

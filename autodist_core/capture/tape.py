@@ -1,7 +1,15 @@
-"""Which operations of a traced graph are a tape's work.
+"""Find the operations of a traced graph that a gradient tape made.
 
-TensorFlow remembers where each operation was created. What was created while gradients were computed is a gradient's
-work, whatever scope it got: the gradients of a `tf.function`, a `tf.custom_gradient` or a recomputation have none.
+In: an operation. Out: whether a tape made it, or whether it computes with a value that a tape made. For a clipped
+gradient of a loss::
+
+    loss        not made by a tape
+    gradient    made by a tape
+    clipped     not made by a tape, but computed from a value that a tape made
+
+TensorFlow stores with each operation the stack of calls that created it. An operation is a tape's if a function of
+TensorFlow that computes gradients is on that stack. Name scopes do not tell it: the gradients of a `tf.function`, of a
+`tf.custom_gradient` and of a recomputation have no scope of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +34,7 @@ _RUNNING = {"PartitionedCall": ("f",), "StatefulPartitionedCall": ("f",),
 
 
 class Tape:
-    """Which operations a tape made, and which compute with what it made."""
+    """Says which operations a tape made, and which operations compute with the values of these."""
 
     def __init__(self) -> None:
         self._made: dict[Any, bool] = {}
@@ -35,7 +43,7 @@ class Tape:
     def made(self, operation: Any) -> bool:
         """Whether an operation was created while gradients were computed."""
         if key(operation) not in self._made:
-            # A nested graph's argument is none, even if it was computing gradients that asked for it.
+            # The argument of a nested graph is not a gradient, even if the graph was traced for a gradient.
             self._made[key(operation)] = operation.type != "Placeholder" and any(
                 os.path.basename(frame.filename) == _COMPUTING_GRADIENTS[frame.name]
                 for frame in operation.traceback or () if frame.name in _COMPUTING_GRADIENTS
@@ -43,7 +51,7 @@ class Tape:
         return self._made[key(operation)]
 
     def reaches(self, operation: Any) -> bool:
-        """Whether an operation is a tape's work, runs a graph in which one works, or computes with what one made."""
+        """Whether a tape made an operation, or a value that the operation computes with, also in a nested graph."""
         waiting = [operation]
         while waiting:
             current = waiting[-1]
@@ -60,31 +68,37 @@ class Tape:
         return self._known[key(operation)]
 
     def runs_one(self, operation: Any) -> bool:
-        """Whether an operation runs a graph in which a tape works."""
+        """Whether an operation runs a graph with operations that a tape made."""
         return any(self.reaches(inner) for graph in graphs_of(operation) for inner in graph.get_operations())
 
 
 def draws(operation: Any) -> bool:
-    """Whether an operation draws random numbers, or runs a graph in which one does."""
+    """Whether an operation draws random numbers, or runs a graph that does.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     draws(tf.raw_ops.RandomStandardNormal(shape=[2], dtype=tf.float32).op), draws(tf.constant(1.0).op)
+    (True, False)
+    """
     return may_draw(operation.type) or any(
         draws(inner) for graph in graphs_of(operation) for inner in graph.get_operations()
     )
 
 
 def key(operation: Any) -> tuple[int, str]:
-    """What tells an operation from those of other graphs."""
+    """Return a key of an operation that no operation of another graph has."""
     return id(operation.graph), operation.name
 
 
 def graphs_of(operation: Any) -> list[Any]:
-    """The graphs that an operation runs, as they were traced."""
+    """Return the graphs that an operation runs, as they were traced."""
     found = [operation.get_attr(attribute) for attribute in _RUNNING.get(operation.type, ())]
     names = [function.name for each in found for function in (each if isinstance(each, list) else [each])]
     return [graph_named(operation.graph, name) for name in names]
 
 
 def graph_named(graph: Any, name: str) -> Any:
-    """The graph of a function that a graph calls, as it was traced: with what it remembers of where it was created."""
+    """Return the graph of a function that a graph calls, with the call stacks of its operations."""
     function = graph._get_function(name)
     if function is None:
         raise GRAPH_IS_FOUND.error(f"{name!r} is not found")
@@ -92,9 +106,9 @@ def graph_named(graph: Any, name: str) -> Any:
 
 
 def require_recognised(traced: Traced, tape: Tape) -> None:
-    """Raise a SeamError if a tape differentiated a weighted loss and what it made is not recognised as a tape's.
+    """Raise a `SeamError` if a tape differentiated a weighted loss, and no operation is recognised as the tape's.
 
-    The loss is weighted by an operation that is created while the tape computes gradients.
+    The operation that weights the loss is created while the tape computes gradients.
     """
     unseen = [tensor.op.name for tensor in traced.weighting if not tape.made(tensor.op)]
     if unseen:

@@ -1,4 +1,15 @@
-"""What a front hands over to be captured: a traced function, and what it knows about it."""
+"""Traced: what a front hands to `capture`, one flat function graph and what the front knows about it.
+
+In: nothing; a front fills these values. Out: the first input of every module of this folder. For a layer with a kernel
+and a bias, trained on a batch of inputs and labels::
+
+    graph        the FuncGraph of the step
+    sources      kernel, bias, learning rate, ...: each variable and its handle
+    inputs       the placeholders of inputs and labels
+    outputs      the loss
+    gradients    Marked("kernel", 0, marker), Marked("bias", 0, marker)
+    updates      {0: (210, 264)}: operations 210 to 263 are the update
+"""
 
 from __future__ import annotations
 
@@ -13,7 +24,10 @@ from autodist_core.step.graph_item import Variable
 
 @dataclass(frozen=True)
 class Marked:
-    """A gradient on its way into an optimizer: the outputs of its markers and the variable it belongs to."""
+    """A gradient on its way into an optimizer: its variable, its occurrence, and the outputs of its markers.
+
+    A dense gradient has no `indices`.
+    """
 
     variable: str
     occurrence: int
@@ -23,7 +37,7 @@ class Marked:
 
 @dataclass(frozen=True)
 class Source:
-    """A variable that the trace may have captured, and the handle by which the trace knows it."""
+    """A variable that the trace may have captured, and the variable's handle in the trace."""
 
     variable: Variable
     handle: Any
@@ -31,30 +45,41 @@ class Source:
 
 @dataclass(frozen=True)
 class Traced:
-    """What a front hands over: one flat function graph and what it knows about it."""
+    """One traced step: a flat function graph, and what the front knows about it."""
 
     graph: Any
     sources: Sequence[Source]
     inputs: Sequence[Any]
     outputs: Sequence[Any]
     examples: Any
+    """The placeholder for this replica's number of examples."""
     total: Any
+    """The placeholder for the number of examples of all replicas."""
     gradients: Sequence[Marked] = ()
     updates: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """For each occurrence, the range of the operations that its `apply` created."""
     sums: Sequence[Any] = ()
+    """The tensors that are to be summed over the replicas."""
     weighting: Sequence[Any] = ()
-    """Where gradients come to count a replica's part of the batch: what is computed from these counts it."""
+    """The tensors at which the tape weights a loss: every value computed from them counts the replica's share."""
     concat_outputs: bool = False
+    """Whether outputs have one row for each example, as in `predict`."""
 
     @cached_property
     def weighted(self) -> frozenset[str]:
-        """The operations that count a replica's part of the batch.
+        """The names of the operations whose values count the replica's share of the batch.
 
-        What no tape made (zeros for a variable that the loss does not reach) counts as a mean, and is not among them.
+        The zeros for a variable that the loss does not reach are not among them: they count as a mean.
         """
         return computed_from(self.weighting)
 
 
 def name_of(tensor: Any) -> str:
-    """A tensor's name as nodes list their inputs."""
+    """Return a tensor's name as nodes list it among their inputs.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     name_of(tf.constant(1.0, name="x"))
+    'x'
+    """
     return str(tensor.name).removesuffix(":0")

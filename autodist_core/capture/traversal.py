@@ -1,4 +1,11 @@
-"""Walks over the operations of a graph."""
+"""Walk over the operations of a graph, along the tensors that they read.
+
+In: operations or tensors of a TensorFlow graph. Out: the operations that are reached from them. For `z = x * y`::
+
+    sources(z)                    x, y
+    readers(x)                    z
+    reached_from([z], sources)    x, y, z
+"""
 
 from __future__ import annotations
 
@@ -7,19 +14,46 @@ from typing import Any
 
 
 def sources(operation: Any) -> Iterable[Any]:
-    """The operations that an operation reads."""
+    """Return the operations that an operation reads.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     x = tf.constant(1.0, name="x")
+    ...     y = tf.square(x, name="y")
+    >>> [operation.name for operation in sources(y.op)]
+    ['x']
+    """
     return (tensor.op for tensor in operation.inputs)
 
 
 def readers(operation: Any) -> Iterable[Any]:
-    """The operations that read an operation."""
+    """Return the operations that read an operation.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     x = tf.constant(1.0, name="x")
+    ...     y = tf.square(x, name="y")
+    >>> [operation.name for operation in readers(x.op)]
+    ['y']
+    """
     return (reader for output in operation.outputs for reader in output.consumers())
 
 
 def reached_from(
     start: Iterable[Any], following: Callable[[Any], Iterable[Any]], stop: Callable[[Any], bool] = lambda _: False
 ) -> dict[str, Any]:
-    """Some operations and all that follow from them, by name; those at which to stop are left out."""
+    """Return the operations of `start`, and all operations that `following` leads to from them, by name.
+
+    An operation for which `stop` holds is left out, and nothing is followed from it.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     z = tf.square(tf.negative(tf.constant(1.0, name="x"), name="y"), name="z")
+    >>> sorted(reached_from([z.op], sources))
+    ['x', 'y', 'z']
+    >>> sorted(reached_from([z.op], sources, stop=lambda operation: operation.name == "y"))
+    ['z']
+    """
     found: dict[str, Any] = {}
     waiting = list(start)
     while waiting:
@@ -31,5 +65,5 @@ def reached_from(
 
 
 def computed_from(tensors: Iterable[Any]) -> frozenset[str]:
-    """The names of the operations that make some tensors or compute with them."""
+    """Return the names of the operations that make these tensors, and of all operations that compute with them."""
     return frozenset(reached_from((tensor.op for tensor in tensors), readers))

@@ -116,7 +116,7 @@ def notes(model: Any, traced: Traced, seen: Seen, results: Sequence[str]) -> Not
     trained, reported = _of_couplings(found, names)
     for owner, of_metric, note in _of_variables(found, names):
         (reported if of_metric else trained).setdefault(owner or note, note)
-    for each in found.returned:
+    for each in found.uncombined_results:
         note = (
             f"{_EXACT}result {results[each.index]!r} of the step is the replicas' mean, and "
             f"{_operation(each.state.origin)} does not make a mean over the examples"
@@ -155,7 +155,7 @@ def _of_couplings(found: Found, names: _Names) -> tuple[dict[str, str], dict[str
 
 def _of_variables(found: Found, names: _Names) -> Iterator[tuple[str, bool, str]]:
     """A note for each variable: the metric that writes it, whether it is a metric's, and the note."""
-    for each in found.kept:
+    for each in found.uncombined_writes:
         variable, origin = each.variable, each.state.origin
         if origin is not None and origin.type == "ReadVariableOp":
             origin = each.operation.inputs[1].op

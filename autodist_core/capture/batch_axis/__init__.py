@@ -1,15 +1,24 @@
-"""Which operations of a step make the result of one example depend on other examples.
+"""Find the operations of a step that make the result of one example depend on other examples.
 
-A replica has its part of a batch only, so such an operation gives other numbers there than on one device. The analysis
-follows the batch axis of each tensor from the inputs on, through functions and loops, and runs nothing. In: a traced
-step. Out: the operations that mix examples, the variables and results that the replicas' values are not combined to,
-and the operations of which the table of rules says nothing.
+In: a traced step. Out: a `Found`: the operations that mix examples, the variables and results for which the replicas'
+values do not combine to one device's value, and the operations that the table of rules does not have. For a layer that
+subtracts the mean of the batch::
 
-Gradients are not followed: what a gradient makes of a mixed value follows from what the forward pass made.
+    mean = Mean(x, axis 0)    mixed: one value of all examples, made by Mean
+    Sub(x, mean)              a coupling: Mean gives each example a value of the whole batch
+
+A replica has its slice of a batch only, so such an operation gives other numbers there than on one device. The analysis
+follows the batch axis of each tensor from the inputs on, through functions and loops. It runs nothing. `flow` walks
+over the operations, `rules` has a rule for each type of operation, and `state` is what is known of one tensor.
+
+Gradients are not followed: a gradient mixes examples only where the forward pass does.
 """
 
-from autodist_core.capture.batch_axis.finding import Coupling, Found, Kept, Returned
+from autodist_core.capture.batch_axis.finding import Coupling, Found, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.flow import follow
 from autodist_core.capture.batch_axis.state import NO_CLAIM, State, mean_over_examples, rows
 
-__all__ = ["NO_CLAIM", "Coupling", "Found", "Kept", "Returned", "State", "follow", "mean_over_examples", "rows"]
+__all__ = [
+    "NO_CLAIM", "Coupling", "Found", "State", "UncombinedResult", "UncombinedWrite", "follow", "mean_over_examples",
+    "rows",
+]  # fmt: skip

@@ -1,4 +1,13 @@
-"""States of what is computed entry by entry: sums, products, quotients, and other functions of numbers."""
+"""Rules for functions that are computed entry by entry: sums, products, quotients and others.
+
+In: the states of the inputs. Out: the state of the result. For `x` with the examples along its first axis, and its mean
+over the examples::
+
+    Square(x)          rows along axis 0
+    Sub(x, mean)       rows along axis 0, and a coupling: each example gets a value of the whole batch
+    Mul(mean, 2)       a mean over the examples
+    Square(mean)       mixed: no combination of the replicas' values gives it
+"""
 
 from __future__ import annotations
 
@@ -7,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.finding import PAIRS, WHOLE
+from autodist_core.capture.batch_axis.finding import BATCH_VALUE, PAIRS
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
     DISTINCT,
@@ -25,25 +34,28 @@ from autodist_core.capture.batch_axis.state import (
 )
 
 _NEGLIGIBLE = 1e-3
-"""A constant below which an added number is there to keep a divisor from zero."""
+"""A constant under this limit is taken for one that keeps a divisor from zero."""
 
 
 def origin_of(states: Sequence[State]) -> Any:
-    """The operation that made one value of several examples in one of these; rather that than a read of a variable."""
+    """Return the operation that made one value of several examples; None if no state has one.
+
+    Where several states have one, an operation that is not a read of a variable goes first.
+    """
     found = [state.origin for state in states if state.couples]
     return next((origin for origin in found if origin.type != "ReadVariableOp"), found[0] if found else None)
 
 
 def element_wise(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Any function of the entries that stand at the same place after broadcasting."""
-    stands = [position for position, state in enumerate(states) if state.kind == ROWS]
-    if stands:
-        return _rows(flow, operation, states, stands)
+    """Return the state of any function of the entries at the same position after broadcasting."""
+    with_rows = [position for position, state in enumerate(states) if state.kind == ROWS]
+    if with_rows:
+        return _rows(flow, operation, states, with_rows)
     found = [state for state in states if state.kind not in (ALIKE, UNKNOWN)]
     if any(state.kind == ONE for state in found):
         for state in found:
             if state.couples:
-                flow.couple(state.origin, WHOLE, operation)
+                flow.couple(state.origin, BATCH_VALUE, operation)
         return State(ONE)
     if any(state.kind == UNKNOWN for state in states):
         return NO_CLAIM
@@ -57,13 +69,13 @@ def element_wise(flow: Any, operation: Any, states: Sequence[State]) -> State:
     return NO_CLAIM if found else SAME
 
 
-def _rows(flow: Any, operation: Any, states: Sequence[State], stands: Sequence[int]) -> State:
+def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequence[int]) -> State:
     rank = operation.outputs[0].shape.rank
     if rank is None:
         return NO_CLAIM
     found: State | None = None
     axes: set[int] = set()
-    for position in stands:
+    for position in with_rows:
         state, own = states[position], operation.inputs[position].shape.rank
         if own is None:
             return NO_CLAIM
@@ -76,24 +88,24 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], stands: Sequence[i
             outer=found.outer if found.outer == state.outer else None,
             inner=found.inner if found.inner == state.inner else None,
             degree=found.degree if found.degree == state.degree else max(found.degree, state.degree),
-            place=found.place or state.place, subset=found.subset or state.subset,
+            by_position=found.by_position or state.by_position, subset=found.subset or state.subset,
         )
     for state in states:
         if state.couples:
-            flow.couple(state.origin, WHOLE, operation)
+            flow.couple(state.origin, BATCH_VALUE, operation)
     assert found is not None
     return found._replace(axes=tuple(sorted(axes)))
 
 
 def same(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A linear function that leaves every entry where it is: a copy, a cast, a change of sign."""
+    """Return the state of a copy, of a cast, or of a tensor with the sign changed."""
     if operation.type == "Neg" and states[0].kind in (LARGEST, SMALLEST):
         return states[0]._replace(kind=SMALLEST if states[0].kind == LARGEST else LARGEST)
     return states[0]
 
 
 def added(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A sum or a difference."""
+    """Return the state of a sum or a difference."""
     if any(state.kind not in (ALIKE, SUM) for state in states):
         extremes = {state.kind for state in states}
         if operation.type in ("Add", "AddV2") and extremes in ({ALIKE, LARGEST}, {ALIKE, SMALLEST}):
@@ -118,12 +130,12 @@ def _is_negligible(tensor: Any) -> bool:
 
 
 def multiplied(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A product."""
+    """Return the state of a product."""
     return _scaled(flow, operation, states, 1)
 
 
 def divided(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A quotient."""
+    """Return the state of a quotient."""
     return _scaled(flow, operation, states, -1)
 
 
@@ -146,14 +158,14 @@ def _scaled(flow: Any, operation: Any, states: Sequence[State], power: int) -> S
 
 
 def compared(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A comparison; how many examples there are is not what it is about."""
+    """Return the state of a comparison. A comparison of the batch size is taken to be equal on all replicas."""
     if all(state.kind == ALIKE or state.is_size for state in states):
         return SAME
     return element_wise(flow, operation, states)
 
 
 def larger(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """The larger or the smaller of two numbers."""
+    """Return the state of the larger or the smaller of two numbers."""
     extreme = LARGEST if operation.type == "Maximum" else SMALLEST
     kinds = {state.kind for state in states}
     if extreme in kinds and kinds <= {extreme, ALIKE}:

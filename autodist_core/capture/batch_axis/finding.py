@@ -1,4 +1,9 @@
-"""What the static analysis found: operations that make a value of one example depend on others."""
+"""Findings of the static analysis, which the front turns into notes of the plan.
+
+In: nothing; `flow` fills these values. Out: a `Found`. For a layer that subtracts the batch's mean::
+
+    Found(couplings=(Coupling(operation=Mean, what="gives each example a value of the whole batch", by=Sub, ...),))
+"""
 
 from __future__ import annotations
 
@@ -6,27 +11,27 @@ from dataclasses import dataclass
 from typing import Any
 
 PAIRS = "pairs the examples of a batch with each other"
-ORDER = "goes along the examples of a batch"
-PLACE = "takes examples by their place in the batch"
-WHOLE = "gives each example a value of the whole batch"
+ALONG_EXAMPLES = "goes along the examples of a batch"
+POSITION = "takes examples by their place in the batch"
+BATCH_VALUE = "gives each example a value of the whole batch"
 CHOICE = "chooses by a value of the whole batch"
 
 
 @dataclass(frozen=True)
 class Coupling:
-    """An operation whose result for one example depends on others."""
+    """An operation whose result for one example depends on other examples."""
 
     operation: Any
     what: str
     within: Any
-    """The operation of the step itself in which it runs: itself, or the call of a function."""
+    """The operation in the graph of the step that runs it: itself, or the call of a function."""
     by: Any
     """The operation that uses the result for single examples."""
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A variable, written with a value that the replicas' values are not combined to."""
+class UncombinedWrite:
+    """A write of a variable where the replicas' values do not combine to one device's value."""
 
     variable: Any
     state: Any
@@ -34,8 +39,8 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Returned:
-    """A result of the step that the replicas' results are not combined to."""
+class UncombinedResult:
+    """A result of the step where the replicas' results do not combine to one device's result."""
 
     index: int
     state: Any
@@ -43,10 +48,14 @@ class Returned:
 
 @dataclass(frozen=True)
 class Found:
-    """All that was found in a step."""
+    """All findings of one step.
+
+    >>> Found().couplings
+    ()
+    """
 
     couplings: tuple[Coupling, ...] = ()
-    kept: tuple[Kept, ...] = ()
-    returned: tuple[Returned, ...] = ()
+    uncombined_writes: tuple[UncombinedWrite, ...] = ()
+    uncombined_results: tuple[UncombinedResult, ...] = ()
     undecided: tuple[Any, ...] = ()
-    """Operations of which it is not known whether they mix examples."""
+    """Operations without a rule: it is not known whether they mix examples."""

@@ -1,4 +1,14 @@
-"""Follows the batch axis through the operations of a traced step, in the order in which they were made."""
+"""Follow the batch axis through the operations of a traced step, in the order of their creation.
+
+In: a traced step, and states of tensors that the front knows. Out: a `Found`. For a model with a mean over the batch in
+a layer::
+
+    x                 rows along axis 0
+    Mean(x, axis 0)   a mean over the examples, made by Mean
+    Sub(x, mean)      rows along axis 0; noted as a coupling: Mean gives each example a value of the whole batch
+
+For each operation the rule of its type gives the states of its results (see `rules`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +20,7 @@ import tensorflow as tf
 
 from autodist_core.capture.batch_axis import inner
 from autodist_core.capture.batch_axis.arithmetic import added
-from autodist_core.capture.batch_axis.finding import Coupling, Found, Kept, Returned
+from autodist_core.capture.batch_axis.finding import Coupling, Found, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.replicas import is_combined, is_returned, read
 from autodist_core.capture.batch_axis.rules import RULES, Rule
 from autodist_core.capture.batch_axis.state import (
@@ -30,21 +40,21 @@ from autodist_core.step.graph_item import Variable
 
 _RULES: Mapping[str, Rule] = {**RULES, **inner.RULES}
 _SILENT = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "BroadcastGradientArgs", "NoOp"}
-"""Operations that read how large a tensor is, and none of its values."""
+"""Operations that read the size of a tensor, or nothing, and no values."""
 _GRADIENT = ("Grad", "Backprop")
-"""What the names of operations contain that only gradients are made of."""
+"""Parts of the types of operations that occur in gradients only."""
 
 
 class Flow:
-    """One walk over a traced step."""
+    """One walk over the operations of a traced step."""
 
     def __init__(self, traced: Traced, known: Mapping[int, State]) -> None:
         self._known = {**known, **{id(marker): SAME for marker in traced.sums}}
         self._couplings: dict[tuple[int, str], Coupling] = {}
-        self._kept: dict[int, Kept] = {}
+        self._uncombined_writes: dict[int, UncombinedWrite] = {}
         self._undecided: dict[str, Any] = {}
         self._call: Any = None
-        self._place = 0
+        self._position = 0
         self._written: dict[str, State] = {}
         self._last_write: dict[str, int] = {}
         self._update: set[int] = {at for first, last in traced.updates.values() for at in range(first, last)}
@@ -71,22 +81,22 @@ class Flow:
                 if state is not None and state.kind == VARIABLE:
                     self._last_write[state.variable.name] = at
 
-    # What rules use ----------------------------------------------------------------------------------------------
+    # For rules ---------------------------------------------------------------------------------------------------
 
     def couple(self, operation: Any, what: str, by: Any) -> None:
-        """Note that an operation makes the result of one example depend on others, and who uses that."""
+        """Note an operation that makes the result of one example depend on others, and the operation that uses it."""
         self._couplings.setdefault((id(operation), what), Coupling(operation, what, self._call or operation, by))
 
     @staticmethod
     def axes_of(tensor: Any, rank: int | None) -> list[int] | None:
-        """The axes that a tensor names; None where they are not known."""
+        """Return the axes that a tensor holds; None if they are not known."""
         axes = tf.get_static_value(tensor)
         if axes is None or rank is None:
             return None
         return [int(axis) % rank if rank else 0 for axis in np.atleast_1d(axes)]
 
     def run(self, graph: Any, states: Sequence[State], call: Any) -> list[State]:
-        """The states of a function's results, given those of its arguments."""
+        """Return the states of a function's results, from the states of its arguments."""
         before, self._call = self._call, self._call or call
         try:
             self.states.update({id(tensor): state for tensor, state in zip(graph.inputs, states, strict=True)})
@@ -99,9 +109,9 @@ class Flow:
     # The walk ----------------------------------------------------------------------------------------------------
 
     def over(self, graph: Any) -> None:
-        """Visit all operations of a step; those of its updates are not looked at."""
+        """Visit all operations of a step but those of its updates."""
         for at, operation in enumerate(graph.get_operations()):
-            self._place = at
+            self._position = at
             if at not in self._update:
                 self._visit(operation)
 
@@ -112,7 +122,7 @@ class Flow:
             return
         states = [self.states.get(id(tensor), NO_CLAIM) for tensor in operation.inputs]
         if kind not in inner.RULES and all(state is SAME or state is NO_CLAIM for state in states):
-            # Nothing of the batch goes in: most of an update and of a gradient is passed here.
+            # No input depends on the batch. Most operations of a gradient end here.
             state = NO_CLAIM if NO_CLAIM in states else SAME
             self.states.update({id(tensor): self._known.get(id(tensor), state) for tensor in outputs})
             return
@@ -120,7 +130,7 @@ class Flow:
         if isinstance(found, State):
             found = [found] * len(outputs)
         for tensor, state in zip(outputs, found, strict=True):
-            # Functions are visited again with other arguments; markers and what a front knows stay.
+            # A function is visited once for each call. The states of markers, and those that the front knows, stay.
             self.states[id(tensor)] = self._known.get(id(tensor), state)
 
     def _found(self, operation: Any, states: Sequence[State]) -> State | list[State]:
@@ -141,7 +151,7 @@ class Flow:
         return SAME if states and all(state == SAME for state in states) else NO_CLAIM
 
     def _read(self, variable: Variable, operation: Any) -> State:
-        after = self._place > self._last_write.get(variable.name, -1)
+        after = self._position > self._last_write.get(variable.name, -1)
         return read(variable, after, self._written.get(variable.name), operation)
 
     def _write(self, operation: Any, states: Sequence[State]) -> State:
@@ -152,24 +162,24 @@ class Flow:
             self._written[variable.name] = NO_CLAIM
             return NO_CLAIM
         if not is_combined(variable, value, operation, adds):
-            self._kept.setdefault(id(operation), Kept(variable, value, operation))
+            self._uncombined_writes.setdefault(id(operation), UncombinedWrite(variable, value, operation))
             value = NO_CLAIM
         self._written[variable.name] = added(self, operation, [before, value]) if adds else value
         return SAME
 
-    # What was found ----------------------------------------------------------------------------------------------
+    # Results -----------------------------------------------------------------------------------------------------
 
     def found(self, traced: Traced) -> Found:
-        """What the step does with its examples, less what a gradient does and what nothing is made of."""
+        """Return the findings. Operations of gradients, and operations that no result needs, are left out."""
         couplings = [each for each in self._couplings.values() if self._is_forward(each.operation, each.by)]
         if couplings:
             used = self._used(traced)
             couplings = [each for each in couplings if each.within.name in used]
         return Found(
             tuple(couplings),
-            tuple(each for each in self._kept.values() if self._is_forward(each.state.origin)),
+            tuple(each for each in self._uncombined_writes.values() if self._is_forward(each.state.origin)),
             tuple(
-                Returned(index, state) for index, tensor in enumerate(traced.outputs)
+                UncombinedResult(index, state) for index, tensor in enumerate(traced.outputs)
                 if not is_returned(state := self.states.get(id(tensor), NO_CLAIM), tensor.dtype)
                 and self._is_forward(state.origin)
             ),
@@ -180,14 +190,14 @@ class Flow:
         return not any(each is not None and self._tape.made(each) for each in operations)
 
     def _used(self, traced: Traced) -> set[str]:
-        """The operations that gradients, written variables or results are made of."""
+        """Return the names of the operations that gradients, written variables or results need."""
         ends = [gradient.values.op for gradient in traced.gradients]
         ends += [tensor.op for tensor in traced.outputs] + list(traced.graph.control_outputs)
         return set(reached_from(ends, lambda operation: () if operation.type in _SILENT else sources(operation)))
 
 
 def follow(traced: Traced, known: Mapping[int, State]) -> Found:
-    """Follow the batch axis through a traced step; `known` has states of tensors that are known otherwise, by id."""
+    """Follow the batch axis through a traced step; `known` has the states that the front knows, by tensor id."""
     flow = Flow(traced, known)
     flow.over(traced.graph)
     return flow.found(traced)

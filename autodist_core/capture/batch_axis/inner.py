@@ -1,4 +1,11 @@
-"""States of what runs other graphs, and of the lists that loops read and write."""
+"""Rules for operations that run other graphs, and for the lists that loops read and write.
+
+In: the states of the arguments. Out: the states of the results, after a walk over the graphs that the operation runs.
+For a loop that takes one example in each round::
+
+    While(list of x)     its body is walked over until the states of its results no longer change
+    TensorListGetItem    one: the element belongs to one example
+"""
 
 from __future__ import annotations
 
@@ -7,16 +14,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.finding import CHOICE, ORDER
+from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, CHOICE
 from autodist_core.capture.batch_axis.state import ALIKE, MIXED, NO_CLAIM, ONE, ROWS, SAME, SUM, UNKNOWN, State, rows
 from autodist_core.capture.tape import graphs_of
 
 _ROUNDS = 6
-"""How often a loop's body is looked at until its states stay."""
+"""How many times a loop's body is walked over at most."""
 
 
 def combined(one: State, other: State) -> State:
-    """The state of a tensor that is one or the other."""
+    """Return the state of a tensor that has one of two states, as the result of a conditional has.
+
+    >>> combined(rows(0), SAME).kind
+    'rows'
+    """
     if one == other or other.kind == ALIKE:
         return one if one.kind in (ROWS, ONE, ALIKE) or one == other else _either(one, other)
     if one.kind == ALIKE:
@@ -25,7 +36,7 @@ def combined(one: State, other: State) -> State:
         return one._replace(
             outer=one.outer if one.outer == other.outer else None,
             inner=one.inner if one.inner == other.inner else None,
-            place=one.place and other.place, subset=one.subset or other.subset,
+            by_position=one.by_position and other.by_position, subset=one.subset or other.subset,
         )
     if UNKNOWN in (one.kind, other.kind) and ROWS in (one.kind, other.kind):
         return one if one.kind == ROWS else other
@@ -40,7 +51,7 @@ def _either(one: State, other: State) -> State:
 
 
 def _graphs(operation: Any) -> list[Any] | None:
-    """The graphs that an operation runs; None where TensorFlow has only their definitions, as its CTC loss does."""
+    """Return the graphs that an operation runs; None where TensorFlow has definitions only, as for its CTC loss."""
     try:
         return graphs_of(operation)
     except AttributeError:
@@ -48,13 +59,13 @@ def _graphs(operation: Any) -> list[Any] | None:
 
 
 def call(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """A function that is called."""
+    """Return the states of the results of a called function."""
     graphs = _graphs(operation)
     return flow.run(graphs[0], states, operation) if graphs else [NO_CLAIM] * len(operation.outputs)
 
 
 def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """One of several functions."""
+    """Return the states of the results of a conditional."""
     choice, *handed = states
     results = [flow.run(graph, handed, operation) for graph in _graphs(operation) or ()]
     if not results:
@@ -69,7 +80,7 @@ def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
 
 
 def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """A loop, whose body hands its results to itself."""
+    """Return the states of the results of a loop."""
     graphs, current = _graphs(operation), list(states)
     if not graphs:
         return [NO_CLAIM] * len(operation.outputs)
@@ -77,7 +88,7 @@ def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
         results = flow.run(graphs[0], current, operation)
         for position, result in enumerate(results):
             if result.kind == ONE and operation.outputs[position].dtype != tf.variant:
-                flow.couple(operation, ORDER, operation)
+                flow.couple(operation, ALONG_EXAMPLES, operation)
                 results[position] = NO_CLAIM
         after = [combined(*pair) for pair in zip(current, results, strict=True)]
         if after == current:
@@ -87,7 +98,7 @@ def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
 
 
 def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """An element put into a list."""
+    """Return the state of a list into which an element is put."""
     here, item = states[0], states[-1]
     if item.kind == ROWS:
         item = item.at(*(axis + 1 for axis in item.axes))
@@ -97,7 +108,7 @@ def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """An element of a list."""
+    """Return the state of one element of a list."""
     state = states[0]
     if state.kind != ROWS:
         return state
@@ -105,17 +116,17 @@ def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def popped(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """A list without its last element, and that element."""
+    """Return the states of a list without its last element, and of that element."""
     return [states[0], got(flow, operation, states)]
 
 
 def listed(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A list of a tensor's entries along its first axis, or that tensor again."""
+    """Return the state of a list made from a tensor, or of a tensor made from a list."""
     return states[0]
 
 
 def length(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """How many elements a list has."""
+    """Return the state of the length of a list."""
     return NO_CLAIM if states[0].kind == ROWS and 0 in states[0].axes else SAME
 
 

@@ -1,4 +1,11 @@
-"""States of what moves entries about: shapes, axes, and putting tensors together."""
+"""Rules for operations that move entries: other shapes, other axes, and several tensors in one.
+
+In: the states of the inputs. Out: the state of the result. For `x` with the examples along its first axis::
+
+    Transpose(x, [1, 0])    rows along axis 1
+    Tile(x, [2, 1])         rows along axis 0, the whole batch twice
+    Unpack(x, axis 0)       a coupling: it takes examples by their position in the batch
+"""
 
 from __future__ import annotations
 
@@ -9,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis import arithmetic
-from autodist_core.capture.batch_axis.finding import ORDER, PAIRS, PLACE
+from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, PAIRS, POSITION
 from autodist_core.capture.batch_axis.reshaping import reshaped, sizes_of
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
@@ -24,7 +31,7 @@ from autodist_core.capture.batch_axis.state import (
 
 
 def transpose(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Axes in another order."""
+    """Return the state of a tensor with its axes in another order."""
     order = tf.get_static_value(operation.inputs[1])
     if states[0].kind != ROWS:
         return states[0]
@@ -32,14 +39,14 @@ def transpose(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def reshape(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """The same entries in another shape."""
+    """Return the state of a tensor in another shape."""
     if states[0].kind != ROWS:
         return states[0]
     return reshaped(states[0], operation.inputs[0].shape, operation.outputs[0].shape, states[1])
 
 
 def expand(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """One more axis."""
+    """Return the state of a tensor with one more axis."""
     axes = flow.axes_of(operation.inputs[1], operation.outputs[0].shape.rank)
     if states[0].kind != ROWS:
         return states[0]
@@ -47,7 +54,7 @@ def expand(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def squeeze(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Fewer axes of size 1."""
+    """Return the state of a tensor without some axes of size 1."""
     sizes, gone = sizes_of(operation.inputs[0].shape), list(operation.get_attr("squeeze_dims"))
     if states[0].kind != ROWS:
         return states[0]
@@ -60,12 +67,12 @@ def squeeze(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def alike_in_shape(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Zeros or ones in a tensor's shape."""
+    """Return the state of zeros or ones in a tensor's shape."""
     return State(ROWS, states[0].axes, states[0].outer, states[0].inner) if states[0].kind == ROWS else SAME
 
 
 def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A tensor repeated to a shape."""
+    """Return the state of a tensor that is repeated to a shape."""
     state, asked = states
     if state.kind == ROWS:
         rank, own = operation.outputs[0].shape.rank, operation.inputs[0].shape.rank
@@ -76,7 +83,7 @@ def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A tensor repeated along its axes."""
+    """Return the state of a tensor that is repeated along its axes."""
     state, often = states
     if state.kind != ROWS:
         return rows(often.axes[0]) if state.kind == ALIKE and often.kind == SIZES else state
@@ -90,7 +97,7 @@ def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def pack(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Several tensors along a new axis."""
+    """Return the state of several tensors along a new axis."""
     if operation.outputs[0].shape.rank == 1:
         counts = [position for position, state in enumerate(states) if state.is_size]
         if counts and all(state.kind == ALIKE or state.is_size for state in states):
@@ -100,12 +107,12 @@ def pack(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if state.kind != ROWS or rank is None:
         return state if state.kind != ROWS else NO_CLAIM
     axis = operation.get_attr("axis") % rank
-    # The rank of the result counts the new axis in front: undo that, then put it where it is.
+    # `added` takes the new axis for the first one. Undo that, and put the new axis at its position.
     return state.at(*(before + (axis <= before) for before in (each - 1 for each in state.axes)))
 
 
 def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """The entries along an axis, one by one."""
+    """Return the state of the entries along an axis, each in a tensor of its own."""
     state, rank = states[0], operation.inputs[0].shape.rank
     if state.kind == SIZES:
         return [SIZE if at in state.axes else SAME for at in range(len(operation.outputs))]  # type: ignore[return-value]
@@ -113,13 +120,13 @@ def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return state if state.kind != ROWS else NO_CLAIM
     axis = operation.get_attr("axis") % rank
     if axis in state.axes:
-        flow.couple(operation, PLACE, operation)
+        flow.couple(operation, POSITION, operation)
         return NO_CLAIM
     return state.at(*(each - (axis < each) for each in state.axes))
 
 
 def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Several tensors one behind the other."""
+    """Return the state of several tensors, one behind the other along an axis."""
     axes, parts = flow.axes_of(operation.inputs[-1], operation.outputs[0].shape.rank), states[:-1]
     if any(state.kind == SIZES for state in parts):
         before = 0
@@ -127,30 +134,30 @@ def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
             if state.kind == SIZES:
                 return State(SIZES, (before + state.axes[0],), origin=state.origin)
             before += tensor.shape[0] if tensor.shape.rank and tensor.shape[0] is not None else 0
-    stands = [state for state in parts if state.kind == ROWS]
-    if not stands:
+    with_rows = [state for state in parts if state.kind == ROWS]
+    if not with_rows:
         return arithmetic.added(flow, operation, parts)
-    if axes is None or any(state.axes != stands[0].axes for state in stands):
+    if axes is None or any(state.axes != with_rows[0].axes for state in with_rows):
         return NO_CLAIM
-    if axes[0] not in stands[0].axes:
+    if axes[0] not in with_rows[0].axes:
         return arithmetic.element_wise(flow, operation, states[:-1])
-    if len(stands) < len(parts):
+    if len(with_rows) < len(parts):
         return NO_CLAIM
-    known = all(state.outer is not None and state.inner == stands[0].inner for state in stands)
-    outer = sum(state.outer or 0 for state in stands) if known else None
-    return stands[0]._replace(
-        outer=outer, place=any(s.place for s in stands), subset=any(s.subset for s in stands),
-        degree=max(s.degree for s in stands),
+    known = all(state.outer is not None and state.inner == with_rows[0].inner for state in with_rows)
+    outer = sum(state.outer or 0 for state in with_rows) if known else None
+    return with_rows[0]._replace(
+        outer=outer, by_position=any(s.by_position for s in with_rows), subset=any(s.subset for s in with_rows),
+        degree=max(s.degree for s in with_rows),
     )
 
 
 def split(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A tensor in parts of equal size."""
+    """Return the state of the parts of a tensor, all of one size."""
     return _parted(flow, operation, states[1], operation.inputs[0], operation.inputs[1])
 
 
 def split_sizes(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A tensor in parts of given sizes."""
+    """Return the state of the parts of a tensor, with given sizes."""
     return _parted(flow, operation, states[0], operation.inputs[2], operation.inputs[0], states[1])
 
 
@@ -167,12 +174,12 @@ def _parted(
         return state
     if sizes is None and state.outer is not None and state.outer % count == 0:
         return state._replace(outer=state.outer // count)
-    flow.couple(operation, PLACE, operation)
+    flow.couple(operation, POSITION, operation)
     return NO_CLAIM
 
 
 def pad(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Entries put around a tensor."""
+    """Return the state of a tensor with entries added around it."""
     state, around = states[0], tf.get_static_value(operation.inputs[1])
     if state.kind == ROWS and around is not None and any(np.any(around[axis]) for axis in state.axes):
         return state._replace(outer=None, inner=None)
@@ -180,10 +187,10 @@ def pad(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def one_hot(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A new axis, along which a class stands."""
+    """Return the state of a one-hot tensor, whose new axis is for the classes."""
     state, axis = states[0], operation.get_attr("axis")
     if states[1].is_size:
-        flow.couple(operation, ORDER, operation)
+        flow.couple(operation, ALONG_EXAMPLES, operation)
         return NO_CLAIM
     if state.kind != ROWS or axis == -1:
         return _plain(flow, operation, state)
@@ -191,11 +198,13 @@ def one_hot(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def _plain(flow: Any, operation: Any, state: State) -> State:
-    return state._replace(place=False) if state.kind == ROWS else arithmetic.element_wise(flow, operation, [state])
+    if state.kind != ROWS:
+        return arithmetic.element_wise(flow, operation, [state])
+    return state._replace(by_position=False)
 
 
 def looked_up(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Values of an immutable table, by key."""
+    """Return the state of values of an immutable table, by key."""
     return states[1] if states[1].kind == ROWS else arithmetic.element_wise(flow, operation, states[1:])
 
 

@@ -1,4 +1,10 @@
-"""Names of operations that one rule is for, in groups."""
+"""Types of operations, in groups: one rule is for all types of a group.
+
+In: nothing. Out: tuples of types, as a NodeDef's `op` has them::
+
+    SAME            ("Cast", ..., "Identity", "Neg", ...)    rule `arithmetic.same`
+    BY_EXAMPLE      (..., "Conv2D", ..., "MaxPool", ...)     rule `rules.by_example`
+"""
 
 
 def _named(text: str) -> tuple[str, ...]:
@@ -16,20 +22,20 @@ ELEMENT_WISE = _named("""
     StringJoin StringLength StringLower StringStrip StringToHashBucket StringToHashBucketFast StringToHashBucketStrong
     StringToNumber StringUpper AsString Substr Tan Tanh TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta
 """)
-"""Functions of the entries that stand at the same place."""
+"""Functions of the entries at the same position."""
 
 SAME = _named("""
     Cast CheckNumericsV2 DebugIdentityV2 EnsureShape Identity Neg OptimizationBarrier PlaceholderWithDefault
     PreventGradient Snapshot StopGradient
 """)
-"""Operations that hand on what they get."""
+"""Operations whose result has the state of their input."""
 
 CONSTANT = _named("""
     Assert BroadcastGradientArgs ConcatOffset Const EmptyTensorList LinSpace LookupTableSizeV2 NoOp Print PrintV2 Rank
     RngReadAndSkip StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg TensorListReserve
     Timestamp VarIsInitializedOp VariableShape
 """)
-"""Operations whose results the examples have no part in."""
+"""Operations whose results do not depend on the examples."""
 
 BY_EXAMPLE = _named("""
     AdjustContrastv2 AdjustHue AdjustSaturation AvgPool AvgPool3D BatchToSpace BatchToSpaceND Conv Conv2D Conv3D
@@ -38,7 +44,7 @@ BY_EXAMPLE = _named("""
     MaxPool3D MaxPoolV2 MaxPoolWithArgmax Multinomial RGBToHSV ResizeArea ResizeBicubic ResizeBilinear
     ResizeNearestNeighbor ScaleAndTranslate SpaceToBatch SpaceToBatchND SpaceToDepth StatelessMultinomial
 """)
-"""Operations that treat what stands along the first axis one by one."""
+"""Operations that treat the entries along the first axis one by one."""
 
 OF_MATRICES = _named("""
     Cholesky FFT FFT2D IFFT IFFT2D IRFFT IRFFT2D LogMatrixDeterminant Lu MatrixBandPart MatrixDeterminant MatrixDiag
@@ -55,4 +61,4 @@ DRAWS = _named("""
     StatelessRandomUniformIntV2 StatelessRandomUniformV2 StatelessTruncatedNormal StatelessTruncatedNormalV2
     TruncatedNormal
 """)
-"""Random numbers of the shape that the first input says."""
+"""Random numbers; the first input is their shape."""

@@ -1,4 +1,11 @@
-"""States of what picks entries out of tensors, by slices, indices and segments, or puts them there."""
+"""Rules for operations that take entries from tensors, or put entries into tensors: slices, indices and segments.
+
+In: the states of the inputs. Out: the state of the result. For `x` with the examples along its first axis::
+
+    StridedSlice(x)[:, 0]       rows along axis 0
+    StridedSlice(x)[0]          a coupling: it takes examples by their position in the batch
+    GatherV2(table, ids of x)   rows along axis 0
+"""
 
 from __future__ import annotations
 
@@ -9,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis import arithmetic
-from autodist_core.capture.batch_axis.finding import PAIRS, PLACE, WHOLE
+from autodist_core.capture.batch_axis.finding import BATCH_VALUE, PAIRS, POSITION
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
     DISTINCT,
@@ -30,7 +37,7 @@ _MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 
 
 def part(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A part of each axis, from a beginning on, of some size."""
+    """Return the state of a slice with a begin and a size for each axis."""
     state = states[0]
     if state.kind == SIZES:
         return _of_sizes(operation, state, tf.get_static_value(operation.inputs[1]), None)
@@ -43,13 +50,13 @@ def part(flow: Any, operation: Any, states: Sequence[State]) -> State:
                 continue
             return state._replace(outer=None)
         if begin[axis] != 0 or size[axis] != -1:
-            flow.couple(operation, PLACE, operation)
+            flow.couple(operation, POSITION, operation)
             return NO_CLAIM
     return state
 
 
 def _of_sizes(operation: Any, state: State, begin: Any, shrinks: Any) -> State:
-    """A part of a shape."""
+    """Return the state of a part of a shape."""
     if begin is None or len(begin) != 1:
         return NO_CLAIM
     place, first = state.axes[0], int(begin[0])
@@ -67,7 +74,7 @@ def _of_sizes(operation: Any, state: State, begin: Any, shrinks: Any) -> State:
 
 
 def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A slice as Python writes it."""
+    """Return the state of a slice with a begin, an end and a step for each axis."""
     state = states[0]
     if state.kind not in (ROWS, SIZES):
         return state
@@ -95,7 +102,7 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
                 if _ends_by_size(states, begin, end, masks, at):
                     state = state._replace(outer=None)
                 else:
-                    flow.couple(operation, PLACE, operation)
+                    flow.couple(operation, POSITION, operation)
                     return NO_CLAIM
             if not masks["shrink_axis"] & bit:
                 placed[source] = target
@@ -115,7 +122,7 @@ def _is_all(masks: dict[str, int], at: int, begin: Any, end: Any, step: Any) -> 
 
 
 def _ends_by_size(states: Sequence[State], begin: Any, end: Any, masks: dict[str, int], at: int) -> bool:
-    """Whether a slice of the batch axis begins or ends by the batch size: a part of what was put together."""
+    """Whether a slice of the batch axis begins or ends at the batch size: it takes apart a concatenation."""
     bit = 1 << at
     if masks["shrink_axis"] & bit:
         return False
@@ -124,7 +131,7 @@ def _ends_by_size(states: Sequence[State], begin: Any, end: Any, masks: dict[str
 
 
 def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Entries of a tensor along an axis, by index."""
+    """Return the state of entries that are taken along an axis, by index."""
     if operation.type == "ResourceGather":
         table, index, axis, batch = SAME, states[1], 0, operation.get_attr("batch_dims")
     else:
@@ -149,21 +156,22 @@ def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return NO_CLAIM
     if (index.kind == ROWS and table.kind in (DISTINCT, ALIKE, UNKNOWN)) or (index.kind == ROWS and table.couples):
         if table.couples:
-            flow.couple(table.origin, WHOLE, operation)
-        return index._replace(axes=(index.axis if index.axis < batch else axis + index.axis - batch,), place=False)
+            flow.couple(table.origin, BATCH_VALUE, operation)
+        found_axis = index.axis if index.axis < batch else axis + index.axis - batch
+        return index._replace(axes=(found_axis,), by_position=False)
     if table.kind == ROWS and index.kind == ROWS:
         if table.axis < batch and table.axis == index.axis:
             return table
         if table.axis != axis:
             flow.couple(operation, PAIRS, operation)
             return NO_CLAIM
-        if not index.place:
-            flow.couple(operation, PLACE, operation)
+        if not index.by_position:
+            flow.couple(operation, POSITION, operation)
             return NO_CLAIM
         return table._replace(axes=(axis + index.axis,), outer=None, inner=None, subset=index.subset or table.subset)
     if table.kind == ROWS and table.axis == axis:
         if index.kind == ALIKE or index.couples:
-            flow.couple(operation, PLACE, operation)
+            flow.couple(operation, POSITION, operation)
         return NO_CLAIM
     if table.kind == ROWS:
         return table.at(table.axis if table.axis < axis else table.axis + rank - batch - 1)
@@ -171,31 +179,31 @@ def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def gather_nd(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Entries of a tensor by index vectors."""
+    """Return the state of entries that are taken by index vectors."""
     table, index = (SAME, states[1]) if operation.type == "ResourceGatherNd" else states[:2]
     depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
     if index.kind == ROWS and table.kind == ROWS:
-        if not index.place and (depth is None or any(axis < depth for axis in table.axes)):
-            flow.couple(operation, PLACE, operation)
+        if not index.by_position and (depth is None or any(axis < depth for axis in table.axes)):
+            flow.couple(operation, POSITION, operation)
             return NO_CLAIM
-        return index._replace(place=False, subset=index.subset or table.subset)
+        return index._replace(by_position=False, subset=index.subset or table.subset)
     if index.kind == ROWS:
         if table.couples:
-            flow.couple(table.origin, WHOLE, operation)
-        return index._replace(place=False)
+            flow.couple(table.origin, BATCH_VALUE, operation)
+        return index._replace(by_position=False)
     if table.kind == ROWS:
         if index.kind == ALIKE and depth is not None and any(axis < depth for axis in table.axes):
-            flow.couple(operation, PLACE, operation)
+            flow.couple(operation, POSITION, operation)
         return NO_CLAIM
     return arithmetic.element_wise(flow, operation, [table, index])
 
 
 def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Entries put or added at places of a new tensor."""
+    """Return the state of a new tensor to which entries are added by index."""
     index, values, asked = states
     if index.kind == ALIKE and values.kind == ALIKE:
         return SAME
-    if asked.kind == SIZES or index.place:
+    if asked.kind == SIZES or index.by_position:
         return rows(asked.axes[0] if asked.kind == SIZES else 0, inner=None)
     if ROWS in (index.kind, values.kind):
         return State(SUM, degree=1, origin=operation)
@@ -203,16 +211,16 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def scatter_on(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Entries put at places of a tensor."""
+    """Return the state of a tensor to which entries are written by index."""
     return states[0]._replace(outer=None, inner=None) if states[0].kind == ROWS else NO_CLAIM
 
 
 def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Entries summed by what they belong to."""
+    """Return the state of entries that are reduced by segment."""
     values, index = states[0], states[1]
     if ROWS not in (values.kind, index.kind):
         return arithmetic.element_wise(flow, operation, states[:2])
-    if index.place:
+    if index.by_position:
         return rows(0, inner=None)
     if values.kind == ROWS and index.kind == ALIKE and values.axis != 0:
         return values
@@ -224,7 +232,7 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def counts(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """How often each number occurs: in all entries, or in each row of a matrix."""
+    """Return the state of the counts of each number, over all entries or in each row of a matrix."""
     if states[0].kind != ROWS:
         return arithmetic.element_wise(flow, operation, states[:1])
     if operation.type == "DenseBincount" and operation.inputs[0].shape.rank == 2 and states[0].axes == (0,):

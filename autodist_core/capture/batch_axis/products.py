@@ -1,4 +1,12 @@
-"""Products that sum over axes: of matrices, and einsum."""
+"""Rules for products that sum over axes: products of matrices, and einsum.
+
+In: the states of the factors. Out: the state of the product. For `x` with the examples along its first axis, and a
+kernel `w` that is alike on all replicas::
+
+    MatMul(x, w)             rows along axis 0
+    MatMul(x, transposed x)  a coupling: it pairs the examples with each other
+    MatMul(transposed x, x)  a sum over the examples
+"""
 
 from __future__ import annotations
 
@@ -6,35 +14,35 @@ from collections.abc import Sequence
 from typing import Any
 
 from autodist_core.capture.batch_axis import arithmetic
-from autodist_core.capture.batch_axis.finding import PAIRS, WHOLE
+from autodist_core.capture.batch_axis.finding import BATCH_VALUE, PAIRS
 from autodist_core.capture.batch_axis.reshaping import labels
 from autodist_core.capture.batch_axis.state import MIXED, NO_CLAIM, ONE, ROWS, SUM, State
 
 
 def product(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A product of two tensors, summed over the axes that its result lacks."""
+    """Return the state of a product of two tensors that sums over the axes which its result lacks."""
     if all(state.kind != ROWS for state in states):
         return _without_rows(flow, operation, states)
     found = labels(operation)
     if found is None or any(len(state.axes) > 1 for state in states):
         return NO_CLAIM
     *factors, result = found
-    stands = [
+    with_rows = [
         (state, factor[state.axis]) for state, factor in zip(states, factors, strict=True) if state.kind == ROWS
     ]
-    letters = {letter for _, letter in stands}
+    letters = {letter for _, letter in with_rows}
     for state in states:
         if state.couples:
-            flow.couple(state.origin, WHOLE, operation)
+            flow.couple(state.origin, BATCH_VALUE, operation)
     if len(letters) > 1:
         flow.couple(operation, PAIRS, operation)
         return NO_CLAIM
     letter = letters.pop()
-    degree = sum(state.degree for state, _ in stands) + sum(state.degree for state in states if state.is_size)
+    degree = sum(state.degree for state, _ in with_rows) + sum(state.degree for state in states if state.is_size)
     if letter not in result:
         return State(SUM, degree=degree + 1, origin=operation)
-    first = stands[0][0]
-    same = len(stands) == 1 or stands[1][0].inner == first.inner
+    first = with_rows[0][0]
+    same = len(with_rows) == 1 or with_rows[1][0].inner == first.inner
     return first._replace(axes=(result.index(letter),), degree=degree, inner=first.inner if same else None)
 
 

@@ -1,7 +1,10 @@
-"""What the kernels make of the replicas' values of a variable or a result, and whether that is one device's value.
+"""Find out whether the kernels combine the replicas' values of a variable or a result to one device's value.
 
-Sums over the replicas are right for sums over the examples, and weighted means for means over them; a maximum over the
-replicas is right for a maximum.
+In: a variable and the state of a value written to it, or the state of a result. Out: whether the combination is right::
+
+    aggregation sum     a sum over the examples is right       a mean or a maximum is not
+    aggregation mean    a mean over the examples is right      a sum or a maximum is not
+    aggregation max     a maximum over the examples is right   a sum or a mean is not
 """
 
 from __future__ import annotations
@@ -25,18 +28,18 @@ _OF_AGGREGATION = {"sum": SUM, "max": LARGEST, "min": SMALLEST}
 
 
 def read(variable: Variable, after: bool, written: State | None, operation: Any) -> State:
-    """What an operation reads of a variable; `after` says that the step does not write it any more."""
+    """Return the state of a read value of a variable; `after` says that the step has no later write of it."""
     if variable.kind in ("optimizer", "seed"):
         return SAME
     kind = _OF_AGGREGATION.get(variable.aggregation)
     if kind is None:
         return written or SAME
-    # What is read of a metric after its update is read once more from the combined state.
+    # A read of a metric after its update is done once more, on the combined state.
     return SAME if after else State(kind, degree=int(kind == SUM), origin=operation)
 
 
 def is_combined(variable: Variable, value: State, operation: Any, adds: bool) -> bool:
-    """Whether the replicas' values of a variable are combined to what one device writes."""
+    """Whether the replicas' values of a variable combine to the value that one device writes."""
     if variable.kind in ("optimizer", "seed") or value.kind not in (ALIKE, *REDUCED):
         return True
     kind = _OF_AGGREGATION.get(variable.aggregation)
@@ -56,7 +59,13 @@ def is_combined(variable: Variable, value: State, operation: Any, adds: bool) ->
 
 
 def is_returned(state: State, dtype: tf.DType) -> bool:
-    """Whether the replicas' mean of a float result is what one device returns; of others the kernels know more."""
+    """Whether the weighted mean of the replicas' values of a float result is one device's result.
+
+    Results of other types are always accepted: `analysis.results` decides how these are combined.
+
+    >>> is_returned(State(SUM, degree=0, origin="Mean"), tf.float32), is_returned(State(LARGEST), tf.float32)
+    (True, False)
+    """
     return state.kind not in REDUCED or not dtype.is_floating or (state.kind == SUM and state.degree == 0)
 
 

@@ -1,4 +1,10 @@
-"""Where the examples stand after a reshape, and in products of several axes."""
+"""Find the axis along which the examples are after a reshape, and name the axes of products.
+
+In: the state of a tensor, and its shape before and after. Out: the state after. For a batch of B sequences::
+
+    [B, 10, 8] -> [B, 80]       rows along axis 0
+    [B, 10, 8] -> [B * 10, 8]   rows along axis 0, 10 consecutive entries for each example
+"""
 
 from __future__ import annotations
 
@@ -6,31 +12,48 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from autodist_core.capture.batch_axis.state import NO_CLAIM, ROWS, SUM, State
+from autodist_core.capture.batch_axis.state import NO_CLAIM, ROWS, State
 
 
 def sizes_of(shape: Any) -> list[int | None] | None:
-    """A static shape as a list; None where not even the number of axes is known."""
+    """Return a static shape as a list; None if not even the number of axes is known.
+
+    >>> import tensorflow as tf
+    >>> sizes_of(tf.TensorShape([None, 3])), sizes_of(tf.TensorShape(None))
+    ([None, 3], None)
+    """
     return None if shape.rank is None else shape.as_list()
 
 
 def product(sizes: Sequence[int | None], factor: int | None) -> int | None:
-    """The product of sizes and a factor; None where one of them is not known."""
+    """Return the product of sizes and a factor; None if one of them is not known.
+
+    >>> product([2, 3], 4), product([2, None], 4)
+    (24, None)
+    """
     known = [*sizes, factor]
     return None if None in known else prod(size for size in known if size is not None)
 
 
-def reshaped(state: State, before: Any, after: Any, told: State) -> State:
-    """The state of rows after a reshape; `told` is the state of the shape that was asked for.
+def reshaped(state: State, before: Any, after: Any, asked: State) -> State:
+    """Return the state of rows after a reshape; `asked` is the state of the shape that the reshape reads.
 
-    The examples stand in the memory as `ahead` runs of B times `each` entries. They stand along the axis of the result
-    that has as many entries before and behind it; where there is none, the reshape tears them apart.
+    The memory has `ahead` runs. Each run has all B examples, with `each` entries for one example. In the result, the
+    examples are along the axis with as many entries before it and behind it. If there is no such axis, the examples
+    are along several axes.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.capture.batch_axis.state import SAME, rows
+    >>> before, after = tf.TensorShape([None, 10, 8]), tf.TensorShape([None, 8])
+    >>> state = reshaped(rows(0), before, after, SAME)
+    >>> state.axes, state.inner
+    ((0,), 10)
     """
     sizes, result = sizes_of(before), sizes_of(after)
     if sizes is None or result is None or len(state.axes) != 1:
         return NO_CLAIM
-    if told.axes and told.kind != ROWS:
-        axis = told.axes[0]
+    if asked.axes and asked.kind != ROWS:
+        axis = asked.axes[0]
         if axis < len(result):
             return state._replace(axes=(axis,), outer=1 if axis == 0 else None, inner=None)
     ahead = product(sizes[: state.axis], state.outer)
@@ -60,7 +83,7 @@ def reshaped(state: State, before: Any, after: Any, told: State) -> State:
 
 
 def labels(operation: Any) -> tuple[str, str, str] | None:
-    """The axes of a product's factors and result by letter, as an einsum has them; None where they are not known."""
+    """Return a letter for each axis of a product's factors and result, as in einsum; None if they are not known."""
     if operation.type == "Einsum":
         equation = operation.get_attr("equation").decode()
         left, _, result = equation.partition("->")
@@ -83,8 +106,3 @@ def labels(operation: Any) -> tuple[str, str, str] | None:
     spread = [dots[len(dots) - (rank - 2) :] if rank > 2 else "" for rank in ranks]
     longest = max(spread, key=len)
     return spread[0] + ("ki" if first else "ik"), spread[1] + ("jk" if second else "kj"), longest + "ij"
-
-
-def times(one: State, other: State) -> State:
-    """The sum over the examples of products of two rows."""
-    return State(SUM, degree=1 + one.degree + other.degree)

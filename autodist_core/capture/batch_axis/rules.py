@@ -1,7 +1,11 @@
-"""For each operation, how the state of its results follows from those of its inputs: a table to read.
+"""The rule of each type of operation: how the states of its results follow from the states of its inputs.
 
-A rule takes the walk, the operation and the states of its inputs. It gives one state for all results, or a list of
-them. What mixes the examples is told to the walk.
+In: the walk, an operation and the states of its inputs. Out: one state for all results, or a list of states. A rule
+tells the walk when the operation mixes examples. For `x` with the examples along its first axis::
+
+    "Max"       reduced       Max(x, axis 0)     the largest value over the examples
+                              Max(x, axis 1)     rows along axis 0
+    "Softmax"   along_last    Softmax(x)         rows along axis 0; a coupling if x has one axis only
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autodist_core.capture.batch_axis import arithmetic, moving, operations, picking, products
-from autodist_core.capture.batch_axis.finding import ORDER, WHOLE
+from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, BATCH_VALUE
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
     DISTINCT,
@@ -30,18 +34,16 @@ from autodist_core.capture.batch_axis.state import (
 Rule = Callable[[Any, Any, Sequence[State]], "State | list[State]"]
 
 _RESULT = {"Max": LARGEST, "Any": LARGEST, "Min": SMALLEST, "All": SMALLEST, "Sum": SUM, "Mean": SUM}
-
-
 _LINEAR = ("Cumsum", "ReverseV2", "Roll")
 
 
 def constant(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """The same everywhere."""
+    """Return the state of a value that is equal on all replicas."""
     return SAME
 
 
 def reduced(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A reduction over some axes."""
+    """Return the state of a reduction over some axes."""
     state, axes = states[0], flow.axes_of(operation.inputs[1], operation.inputs[0].shape.rank)
     if state.kind == SIZES:
         return SIZE if operation.type == "Prod" else NO_CLAIM
@@ -55,7 +57,7 @@ def reduced(flow: Any, operation: Any, states: Sequence[State]) -> State:
     left = [axis for axis in state.axes if axis not in axes]
     if len(left) < len(state.axes):
         if left:
-            flow.couple(operation, ORDER, operation)
+            flow.couple(operation, ALONG_EXAMPLES, operation)
             return NO_CLAIM
         kind = _RESULT.get(operation.type, MIXED)
         if state.subset and operation.type == "Mean":
@@ -68,13 +70,13 @@ def reduced(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def along_last(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """What is computed along the last axis, such as a softmax."""
+    """Return the state of a function along the last axis, such as a softmax."""
     rank = operation.inputs[0].shape.rank
     return _along(flow, operation, states, None if rank is None else [rank - 1])
 
 
 def along(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """What is computed along axes that the second input names, such as a cumulative sum."""
+    """Return the state of a function along the axes of the second input, such as a cumulative sum."""
     return _along(flow, operation, states, flow.axes_of(operation.inputs[1], operation.inputs[0].shape.rank))
 
 
@@ -82,7 +84,7 @@ def _along(flow: Any, operation: Any, states: Sequence[State], axes: Any) -> Sta
     if states[0].kind == SUM and operation.type in _LINEAR:
         return states[0]
     if states[0].kind == ROWS and axes is not None and set(axes) & set(states[0].axes):
-        flow.couple(operation, ORDER, operation)
+        flow.couple(operation, ALONG_EXAMPLES, operation)
         return NO_CLAIM
     return _alone(flow, operation, states[0])
 
@@ -92,7 +94,7 @@ def _alone(flow: Any, operation: Any, state: State) -> State:
 
 
 def arg_extreme(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """The position of an extreme along an axis, which goes away."""
+    """Return the state of the position of the largest or smallest entry along an axis."""
     axes = flow.axes_of(operation.inputs[1], operation.inputs[0].shape.rank)
     if states[0].kind == ROWS and axes is not None and axes[0] in states[0].axes:
         return State(MIXED, origin=operation)
@@ -102,41 +104,41 @@ def arg_extreme(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def roll(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A roll, whose axes are the third input."""
+    """Return the state of a tensor rolled along the axes of the third input."""
     axes = flow.axes_of(operation.inputs[2], operation.inputs[0].shape.rank)
     return _along(flow, operation, states, axes)
 
 
 def shuffle(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A random order along the first axis."""
+    """Return the state of a tensor in random order along its first axis."""
     return _along(flow, operation, states, [0])
 
 
 def reverse_sequence(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A part of an axis in reverse; which part, each example says."""
+    """Return the state of sequences that are reversed up to a length of each example."""
     return _along(flow, operation, states, [operation.get_attr("seq_dim")])
 
 
 def by_example(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """An operation that treats what stands along the first axis one by one: a convolution, a pooling."""
+    """Return the state of an operation that treats the entries along the first axis one by one, as a convolution."""
     state = states[0]
     if state.kind == ROWS and state.axes != (0,):
         return NO_CLAIM
     for other in states[1:]:
         if state.kind == ROWS and other.couples:
-            flow.couple(other.origin, WHOLE, operation)
+            flow.couple(other.origin, BATCH_VALUE, operation)
     if state.kind != ROWS:
         return arithmetic.element_wise(flow, operation, [s for s in states if s.kind != ROWS])
     return state._replace(outer=1 if state.outer == 1 else None, inner=1 if state.inner == 1 else None)
 
 
 def transposed(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A transposed convolution of the third input; also what the gradient of a convolution is."""
+    """Return the state of a transposed convolution of the third input, which a convolution's gradient is, too."""
     return states[2] if states[2].kind == ROWS and states[2].axes == (0,) else NO_CLAIM
 
 
 def of_matrices(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """An operation on the matrices of the last axes: examples that stand along these are not apart."""
+    """Return the state of an operation on the matrices of the last axes: it mixes examples along these axes."""
     rank, own = operation.inputs[0].shape.rank, operation.outputs[0].shape.rank
     if states[0].kind == ROWS and (rank is None or own is None or max(states[0].axes) >= min(rank, own) - 1):
         return NO_CLAIM
@@ -144,24 +146,24 @@ def of_matrices(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def batch_norm(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """TensorFlow's batch normalization, with the batch's statistics in training."""
+    """Return the state of TensorFlow's batch normalization, which uses the batch's statistics in training."""
     if states[0].kind == ROWS and operation.get_attr("is_training"):
-        flow.couple(operation, WHOLE, operation)
+        flow.couple(operation, BATCH_VALUE, operation)
     return _alone(flow, operation, states[0])
 
 
 def cross_entropy(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """The cross-entropy of logits and labels: a number for each row, and a gradient."""
+    """Return the states of the cross-entropy of logits and labels, and of its gradient."""
     if all(state.kind != ROWS for state in states):
         return [arithmetic.element_wise(flow, operation, states)] * 2
     if any(state.kind == ROWS and state.axes != (0,) for state in states):
-        flow.couple(operation, ORDER, operation)
+        flow.couple(operation, ALONG_EXAMPLES, operation)
         return [NO_CLAIM] * 2
     return [next(state for state in states if state.kind == ROWS)] * 2
 
 
 def shape(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """The shapes of tensors."""
+    """Return the states of the shapes of tensors."""
     found = []
     for state in states:
         if state.kind == ROWS and len(state.axes) == 1:
@@ -172,19 +174,19 @@ def shape(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
 
 
 def size(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """The number of entries."""
+    """Return the state of the number of entries of a tensor."""
     if states[0].kind != ROWS:
         return NO_CLAIM
     return State(SUM, degree=1, origin=operation if states[0].subset else None)
 
 
 def drawn(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A new tensor of the shape that the first input says: examples stand where the shape has the batch size."""
+    """Return the state of random numbers: examples are along the axis whose size is the batch size."""
     return filled(flow, operation, states[:1])
 
 
 def filled(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """A constant of some shape."""
+    """Return the state of a tensor that is filled with one value."""
     value = states[1] if len(states) > 1 else SAME
     if value.kind != ALIKE:
         return value
@@ -192,17 +194,17 @@ def filled(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def counted(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """The numbers from 0 on: positions of examples, where there are as many."""
+    """Return the state of the numbers from 0 on: the positions of the examples if their count is the batch size."""
     if states[1].is_size or states[0].is_size:
-        return rows(0, place=True)
+        return rows(0, by_position=True)
     return SAME if all(state.kind == ALIKE for state in states) else NO_CLAIM
 
 
 def chosen(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Entries of two tensors, by a condition."""
+    """Return the state of entries of two tensors that a condition chooses."""
     condition, *values = states
     if [tensor.op.type for tensor in operation.inputs[:2]] == ["Less", "AddV2"] and values[1].kind in (ALIKE, ROWS):
-        # How Keras counts negative indices from the end.
+        # Keras counts negative indices from the end in this way.
         return values[1]
     if condition.couples and all(state.kind != ROWS for state in values):
         return State(MIXED, origin=condition.origin)
@@ -216,20 +218,20 @@ def chosen(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def positions(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """The positions at which a condition holds."""
+    """Return the state of the positions at which a condition holds."""
     state = states[0]
     if state.kind != ROWS:
         return SAME if state.kind == ALIKE else NO_CLAIM
-    return State(ROWS, (0,), outer=None, inner=None, place=True, subset=True)
+    return State(ROWS, (0,), outer=None, inner=None, by_position=True, subset=True)
 
 
 def unique(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """Each entry once, and for each entry its position there."""
+    """Return the states of the distinct entries, and of the position of each entry among them."""
     others = [NO_CLAIM] * (len(operation.outputs) - 2)
     if states[0].kind != ROWS:
         state = SAME if states[0].kind == ALIKE else NO_CLAIM
         return [state, state, *others]
-    return [State(DISTINCT, origin=operation), states[0]._replace(place=True), *others]
+    return [State(DISTINCT, origin=operation), states[0]._replace(by_position=True), *others]
 
 
 RULES: dict[str, Rule] = {
@@ -266,4 +268,4 @@ RULES: dict[str, Rule] = {
     **moving.RULES,
     **picking.RULES,
 }
-"""The rule of each operation. What is not in it is not known to treat examples one by one."""
+"""The rule of each type of operation. Nothing is known of a type that is not in it."""

@@ -1,15 +1,24 @@
-"""What the static analysis knows of one tensor: how its values depend on the examples of the batch."""
+"""State: what the static analysis knows of one tensor, that is, how its values depend on the examples of the batch.
+
+In: nothing; rules make states of states. Out: a frozen value. For a batch `x` of 32 examples with 20 features each::
+
+    x                     rows(0)                   each entry belongs to one example, found along axis 0
+    Mean(x, axis 0)       sum, degree 0             a mean over the examples
+    Sum(x, axis 0)        sum, degree 1             a sum over the examples
+    Shape(x)              sizes, axes (0,)          the batch size is at position 0
+    a kernel              alike                     equal on all replicas
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 ALIKE = "alike"
-"""The same on every replica: constants, variables, the size of other axes."""
+"""Equal on all replicas: constants, variables, the sizes of other axes."""
 ROWS = "rows"
-"""Each entry belongs to one example; `axes` say along which axes the examples stand."""
+"""Each entry belongs to one example; `axes` are the axes along which the examples are."""
 ONE = "one"
-"""All of it belongs to one example: an element of a loop over the batch."""
+"""The whole tensor belongs to one example, as an element in a loop over the batch does."""
 SUM = "sum"
 """Linear in a sum over the examples. Degree 1 is a sum, degree 0 a mean; without an origin it is the batch size."""
 LARGEST = "max"
@@ -17,15 +26,15 @@ LARGEST = "max"
 SMALLEST = "min"
 """The smallest value over the examples."""
 MIXED = "mixed"
-"""Another value of the whole batch."""
+"""One value of the whole batch that is none of these."""
 SIZES = "sizes"
-"""A shape; the batch size stands at the positions `axes`."""
+"""A shape; the batch size is at the positions `axes`."""
 DISTINCT = "distinct"
-"""Each of several entries once; examples refer to them by position."""
+"""Distinct entries of a tensor, each once; examples refer to them by position."""
 VARIABLE = "variable"
 """The handle of a variable."""
 UNKNOWN = "unknown"
-"""Nothing is claimed: what a gradient made, and what follows from something that is reported already."""
+"""Nothing is claimed: values of gradients, and values that follow from an operation that is noted already."""
 
 REDUCED = (SUM, LARGEST, SMALLEST, MIXED)
 
@@ -34,43 +43,48 @@ class State(NamedTuple):
     """How one tensor depends on the examples of the batch.
 
     >>> rows(1)
-    State(kind='rows', axes=(1,), outer=1, inner=1, degree=0, origin=None, place=False, subset=False, variable=None)
+    State(kind='rows', axes=(1,), outer=1, inner=1, degree=0, origin=None, by_position=False, subset=False,
+        variable=None)
     """
 
     kind: str
     axes: tuple[int, ...] = ()
     outer: int | None = 1
-    """Of rows: how many entries of the axis stand before each run of examples; None where that is not known."""
+    """Of rows: how many times the axis has the whole batch, one after the other; None if that is not known."""
     inner: int | None = 1
-    """Of rows: how many entries of the axis one example has; None where that is not known."""
+    """Of rows: how many consecutive entries of the axis one example has; None if that is not known."""
     degree: int = 0
-    """By which power of the batch size it grows."""
+    """The power of the batch size with which the values grow."""
     origin: Any = None
     """The operation that made one value of several examples."""
-    place: bool = False
-    """Whether it is made of the positions of the examples."""
+    by_position: bool = False
+    """Whether the values are positions of examples."""
     subset: bool = False
-    """Whether some examples may be missing, others occur more than once."""
+    """Whether some examples may be missing, or occur more than once."""
     variable: Any = None
-    """What a handle is the handle of."""
+    """Of a handle: its variable."""
 
     @property
     def axis(self) -> int:
-        """The first axis along which the examples stand."""
+        """The first axis along which the examples are."""
         return self.axes[0]
 
     @property
     def is_size(self) -> bool:
-        """Whether this is a power of the batch size, times a constant."""
+        """Whether the value is a power of the batch size, times a constant."""
         return self.kind == SUM and self.origin is None
 
     @property
     def couples(self) -> bool:
-        """Whether this is one value of several examples, and more than their number."""
+        """Whether the value is computed from the values of several examples, and not from their number alone."""
         return self.kind in REDUCED and self.origin is not None
 
     def at(self, *axes: int) -> State:
-        """The same rows along other axes."""
+        """Return the same rows along other axes.
+
+        >>> rows(0).at(2).axes
+        (2,)
+        """
         return self._replace(axes=axes)
 
 
@@ -80,10 +94,18 @@ SIZE = State(SUM, degree=1)
 
 
 def rows(axis: int, **more: Any) -> State:
-    """Examples along one axis."""
+    """Return the state of a tensor with the examples along one axis.
+
+    >>> rows(1).axis
+    1
+    """
     return State(ROWS, (axis,), **more)
 
 
 def mean_over_examples(origin: Any) -> State:
-    """A mean over the examples, which the replicas' parts of the batch weigh right."""
+    """Return the state of a mean over the examples: the replicas' means, weighted by their shares, give it.
+
+    >>> mean_over_examples(None).degree
+    0
+    """
     return State(SUM, degree=0, origin=origin)

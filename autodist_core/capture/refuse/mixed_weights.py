@@ -1,4 +1,13 @@
-"""Which gradients count the replica's part of the batch, and that no sum mixes those with others."""
+"""Refuse a step that adds a weighted gradient and an unweighted one.
+
+In: a traced step. Out: nothing, or a `CaptureError`. A loss that went through `optimizer.scale_loss` is weighted: it
+counts the replica's share of the batch. A loss that did not is a mean over the replica's own examples::
+
+    AddN(weighted gradient, weighted gradient)      passes
+    AddN(weighted gradient, unweighted gradient)    is refused
+
+The sum over the replicas is right for weighted gradients, the weighted mean for the others. No rule is right for both.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +21,10 @@ _SUMS = {"AddN", "Add", "AddV2", "Sub", "ConcatV2"}
 
 
 def require_one_weight(traced: Traced, tape: Tape, updates: Iterable[str]) -> None:
-    """Raise if a sum has terms that count the replica's part of the batch and terms that do not."""
+    """Raise a `CaptureError` if one sum has weighted and unweighted gradients; `updates` names the update's nodes."""
     ours = set(updates)
     for operation in traced.graph.get_operations() if traced.weighted else ():
-        # A tape adds up by AddN only; what else it makes may be a part of the model, recomputed.
+        # A tape adds gradients by AddN only. Its other sums may be a part of the model that it computes again.
         sums = {"AddN"} if tape.made(operation) else _SUMS
         if operation.name not in traced.weighted or operation.name in ours or operation.type not in sums:
             continue

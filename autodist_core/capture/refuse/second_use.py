@@ -1,7 +1,12 @@
-"""Gradients of variables that go into a loss which is differentiated again.
+"""Refuse a step whose loss uses the gradient of a variable, if the loss is not linear in that gradient.
 
-On one device they are the whole batch's gradients. A replica has its own when it computes the second loss, which is no
-matter where that is linear in them; else (a norm of them, weights after a step of an inner loop) it is refused.
+In: a traced step. Out: nothing, or a `CaptureError`. For a gradient `g` of a variable::
+
+    loss = sum(g)           passes: the replicas' losses add up to the loss of the summed gradient
+    loss = sum(g * g)       is refused
+
+On one device `g` is the whole batch's gradient. A replica that computes the second loss has only its own gradient.
+Norms of gradients, and weights after a step of an inner loop, are not linear in it.
 """
 
 from __future__ import annotations
@@ -20,13 +25,13 @@ _SIZES = {"Shape", "Size", "ZerosLike", "OnesLike"}
 
 
 def require_no_second_use(traced: Traced, tape: Tape, updates: Iterable[str]) -> None:
-    """Raise a CaptureError that names the operation if there is such a use."""
+    """Raise a `CaptureError` that names the first such operation; `updates` names the nodes of the update."""
     operations = traced.graph.get_operations()
     created = {operation.name: position for position, operation in enumerate(operations)}
     markers = {part.op.name for g in traced.gradients for part in (g.values, g.indices) if part is not None}
     ours = {*updates, *markers}
     shapes = {tuple(g.values.shape) for g in traced.gradients if g.values.shape.is_fully_defined()}
-    # What one call of a tape makes stands together.
+    # The operations that one call of a tape makes stand one behind the other in the graph.
     calls: dict[str, int] = {}
     for operation in operations:
         if tape.made(operation):
@@ -39,7 +44,7 @@ def require_no_second_use(traced: Traced, tape: Tape, updates: Iterable[str]) ->
 
 
 def _follow(gradient: Any, calls: dict[str, int], ours: set[str], created: dict[str, int]) -> None:
-    """Follow a gradient through what the step makes of it; raise if a later gradient is made of that."""
+    """Follow one gradient through the step; raise if a later call of a tape reads a value made of it."""
     reached, waiting = {gradient.name}, [gradient]
     culprit, again = None, False
     while waiting:

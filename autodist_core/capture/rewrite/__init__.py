@@ -1,1 +1,7 @@
-"""Changes to a captured graph before anything else reads it: each module changes one construct into plain nodes."""
+"""Rewrite constructs of a captured graph into plain nodes, before anything else reads the graph.
+
+In: the graph of a captured step. Out: the same computation in other nodes. Each module rewrites one construct::
+
+    conditionals    If(...)                           ->  Switch, the nodes of both branches, Merge
+    lookups         GatherV2(ReadVariableOp(table))   ->  ResourceGather(table)
+"""

@@ -1,12 +1,20 @@
-"""Conditionals of the update, taken apart: their nodes stand in the step's own graph, each alive in one branch only.
+"""Replace the conditionals of the update by the nodes of their branches.
 
-Accumulation, loss scaling and the overwriting of averages put the whole update into one conditional that takes every
-gradient and every variable. Owners of different variables could not share it. TensorFlow's runtime lowers such a node
-before it runs it; the same is done here, where the pieces can still be told apart: what enters a branch goes through a
-`Switch`, what leaves goes through a `Merge`, and what has no input of its own waits for the branch's pivot.
+In: a captured graph. Out: the same graph without conditionals in the update, and for each conditional the nodes of its
+branches that have effects. For an update that runs only if a condition holds::
 
-Nodes of a branch carry its pivot, and those of the branches around it, outermost first, in the attribute `_branch`. A
-control edge from such a node to one outside would end what comes after, where the branch is not taken (see `order.py`).
+    If(finite, w, g)  ->  pivot = Switch(finite, finite)
+                          in    = Switch(g, finite)
+                          AssignSubVariableOp(w, in:1)        alive in the branch `then` only
+
+Gradient accumulation, loss scaling and the overwriting of averages put the whole update into one conditional, which
+takes every gradient and every variable. Owners of different variables cannot share that node. TensorFlow's runtime
+replaces such a node in the same way before it runs the graph.
+
+A value that enters a branch goes through a `Switch`. A value that leaves it goes through a `Merge`. A node without
+inputs from the branch waits for the pivot of the branch. The attribute `_branch` of a node has the pivots of all
+branches around it, outermost first. Where a branch is not taken, its nodes are dead, and a control edge would also end
+the nodes outside the branch that wait for them (see `order.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +37,7 @@ _RESOURCE = tf.resource.as_datatype_enum
 
 
 def take_apart(graph: Editor) -> tuple[Editor, dict[str, tuple[str, ...]]]:
-    """The graph with the update's conditionals replaced by their nodes; and for each, the nodes with effects in it."""
+    """Replace the conditionals of the update; return the new graph, and the nodes with effects of each conditional."""
     library = _Library(graph.library)
     effects: dict[str, tuple[str, ...]] = {}
     while any(_is_ours(node) for node in graph):
@@ -53,15 +61,15 @@ def _is_ours(node: node_def_pb2.NodeDef) -> bool:
 
 
 def _redirected(inputs: Any, renamed: Mapping[str, str], gone: Mapping[str, Any]) -> list[str]:
-    """Inputs that read a conditional's results read those of its `Merge`s; what waited for it no longer does.
+    """Return inputs that read a `Merge` in place of a conditional's result, without control edges from conditionals.
 
-    Order is rebuilt from what each node reads and writes.
+    The kernel `Order` adds control edges anew, from the variables that each node reads and writes.
     """
     return [renamed.get(name, name) for name in inputs if not (name.startswith("^") and name[1:] in gone)]
 
 
 def _flat(name: str, effects: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Effects of a conditional, those of conditionals inside it included."""
+    """Return the nodes with effects of a conditional, with those of the conditionals inside it."""
     found = []
     for effect in effects[name]:
         found += _flat(effect, effects) if effect in effects else [effect]
@@ -69,7 +77,7 @@ def _flat(name: str, effects: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 class _Library:
-    """The functions of a graph, as graphs; they are read when the first one is asked for."""
+    """The functions of a graph. They are imported when the first body is asked for."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -77,12 +85,12 @@ class _Library:
     @cached_property
     def _graph(self) -> tf.Graph:
         graph = tf.Graph()
-        with graph.as_default():  # bodies name the functions that they call
+        with graph.as_default():  # a body may call other functions, which must be there
             tf.graph_util.import_graph_def(graph_pb2.GraphDef(library=self._library))
         return graph
 
     def body(self, name: str) -> tuple[Any, Any, dict[str, str]]:
-        """A function, its body and what its tensors are called there."""
+        """Return a function, its body as a GraphDef, and the names of its tensors in that body."""
         function = next(each for each in self._library.function if each.signature.name == name)
         with self._graph.as_default():
             return function, *FUNCTION_TO_GRAPH.get()(function)
@@ -90,12 +98,12 @@ class _Library:
 
 @dataclass(frozen=True)
 class Inlined:
-    """What became of one conditional."""
+    """The nodes that stand in place of one conditional."""
 
     outputs: Mapping[str, str]
-    """The tensor that stands for each result, by the result's name."""
+    """The tensor in place of each result of the conditional, by the result's name."""
     effects: tuple[str, ...]
-    """The nodes with effects that its branches held."""
+    """The nodes of its branches that have effects."""
 
 
 class _Inlining:
@@ -124,7 +132,7 @@ class _Inlining:
         return Inlined(outputs, (*effects, *more))
 
     def _branch(self, label: str, side: int) -> tuple[list[str], list[str]]:
-        """Add the nodes of one branch; returns the tensors that it results in, and its nodes with effects."""
+        """Add the nodes of one branch; return the tensors of its results, and its nodes with effects."""
         prefix = f"{self._node.name}/{label}"
         pivot = f"{prefix}_pivot"
         self._add("Identity", pivot, [naming.tensor(f"{self._node.name}/pivot", side)], T=tf.bool)
@@ -145,7 +153,7 @@ class _Inlining:
                 f"^{prefix}/{naming.node_of(source)}" for source in node.input
                 if naming.is_control(source) and naming.node_of(source) not in arguments
             ]
-            # A node that reads nothing but handles waits for the pivot, and so is dead where the branch is not taken.
+            # A node that reads handles only waits for the pivot: it is dead where the branch is not taken.
             gate = [] if set(values) - self._handles else [f"^{pivot}"]
             name = f"{prefix}/{node.name}"
             self._graph.copy(node, name, [*values, *before, *gate], node.device)
@@ -154,7 +162,7 @@ class _Inlining:
         return results, [f"{prefix}/{effect}" for effect in function.control_ret.values()]
 
     def _argument(self, index: int, side: int) -> str:
-        """What a branch reads in place of an argument: the handle of a variable itself, else its side of a switch."""
+        """Return the tensor that a branch reads for an argument: a handle itself, else one side of a `Switch`."""
         source, dtype = self._arguments[index]
         if dtype == _RESOURCE:
             return source

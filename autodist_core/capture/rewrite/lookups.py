@@ -1,4 +1,11 @@
-"""Lookups in a variable that is read whole, made to take their rows from the variable itself."""
+"""Let lookups take their rows from the variable itself, in place of a tensor with all of its rows.
+
+In: a captured graph. Out: the same graph, changed in place. For a lookup of `ids`::
+
+    GatherV2(ReadVariableOp(table), ids, axis=0)  ->  ResourceGather(table, ids)
+
+TensorFlow copies a variable that is written by rows whenever the whole variable is read: once per replica and step.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +20,9 @@ _LOOKING = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableSha
 
 
 def fuse_lookups(graph: Editor) -> None:
-    """Let a lookup take its rows from the variable itself, at the time at which the captured step read the variable.
+    """Change each lookup along the first axis of a read variable into a `ResourceGather`.
 
-    TensorFlow copies a variable that is written by rows whenever it is read whole, once per replica and step.
+    A lookup stays as it is if the step may write the variable between the read and the lookup.
     """
     nodes = list(graph)
     position = {node.name: index for index, node in enumerate(nodes)}
