@@ -1,6 +1,12 @@
 """Kernels: from a captured step of one device to one step of all replicas.
 
-`build` is the whole of it: place the variables, then run the kernels in order.
+In: a captured step, and a placement (`place`). Out: a `DistributedGraph` (`build`). For two replicas with one memory::
+
+    from    loss, gradient, update                                          one device
+    to      replica0/loss, replica0/gradient, replica1/loss, replica1/gradient,
+            reduced/memory/0/kernel, update/memory/...                      all replicas
+
+`place` decides which device holds which copy of each variable. `build` runs the kernels in order.
 """
 
 from __future__ import annotations

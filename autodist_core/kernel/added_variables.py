@@ -1,4 +1,10 @@
-"""What a kernel wants kept from one step to the next, besides the variables of the captured step."""
+"""Variables that kernels add to a step: they keep a tensor from one step to the next.
+
+In: nothing; compressors make these values. Out: variables for the session to create, and new values for the kernel
+`Residuals` to write. For a compressor with error feedback, on each replica::
+
+    compressor/error/dense/kernel@replica1 : float32[784,128]
+"""
 
 from __future__ import annotations
 
@@ -10,10 +16,10 @@ import tensorflow as tf
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A variable of the session that a kernel added, with what it starts from: zeros, or numbers drawn for a seed.
+class AddedVariable:
+    """A variable of the session that a kernel added. It starts from zeros, or from random numbers if it has a seed.
 
-    >>> print(Kept("compressor/error/dense/kernel@replica1", "/device:CPU:1", "float32", (784, 128)))
+    >>> print(AddedVariable("compressor/error/dense/kernel@replica1", "/device:CPU:1", "float32", (784, 128)))
     compressor/error/dense/kernel@replica1 : float32[784,128]
     """
 
@@ -24,7 +30,11 @@ class Kept:
     seed: str = ""
 
     def initial(self) -> np.ndarray:
-        """The value before the first step; equal seeds give equal numbers, on whatever machine."""
+        """Return the value before the first step. Equal seeds give equal numbers on every machine.
+
+        >>> AddedVariable("compressor/error/b@replica0", "/device:CPU:0", "float32", (2,)).initial()
+        array([0., 0.], dtype=float32)
+        """
         dtype = tf.as_dtype(self.dtype).as_numpy_dtype
         if not self.seed:
             return np.zeros(self.shape, dtype)
@@ -36,9 +46,9 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """A new value of a kept variable: a tensor of the graph, and the occurrence of the update that it goes with."""
+class NewValue:
+    """A new value of an added variable: a tensor of the graph, written with the update of an occurrence."""
 
-    kept: Kept
+    variable: AddedVariable
     value: str
     occurrence: int

@@ -1,8 +1,14 @@
-"""Draft: the graph of one step for all replicas while the kernels build it, and what each kernel leaves for the next.
+"""Draft: the graph of one step for all replicas while the kernels build it.
 
-In: a captured step, its placement, and which replicas have examples. These do not change. The kernels add nodes to the
-draft's editor, and fill the fields below in the order of the pipeline. A kernel declares which fields it needs and
-which it provides (see `Kernel`).
+In: a captured step, its placement, and which replicas have examples. No kernel changes these. Out: the nodes of the
+draft's editor, and fields that kernels fill for later kernels, in the order of the pipeline::
+
+    Replicator        local       {("kernel", 0, 0): Rows("replica0/gradient"), ("kernel", 0, 1): ...}
+    PSSynchronizer    reduced     {("kernel", 0, "memory"): Rows("reduced/memory/0/kernel")}
+    Barriers          barriers    {0: "barrier/0"}
+    Outputs           outputs     ["joined/loss/done"]
+
+A kernel declares which fields it needs and which it provides (see `Kernel`).
 """
 
 from __future__ import annotations
@@ -12,10 +18,10 @@ from dataclasses import dataclass, field
 
 import tensorflow as tf
 
-from autodist_core.kernel.added_variables import Kept, Remembered
+from autodist_core.kernel.added_variables import AddedVariable, NewValue
 from autodist_core.kernel.analysis.distributable import require_distributable
 from autodist_core.kernel.analysis.gradient_flow import after_update, handed_back
-from autodist_core.kernel.analysis.products import Product, products, with_weights
+from autodist_core.kernel.analysis.products import Product, gradient_products, weight_products
 from autodist_core.kernel.placement.placement import Copy, Placement, Replica
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
@@ -25,7 +31,7 @@ from autodist_core.step.index import StepIndex
 
 @dataclass(frozen=True)
 class Rows:
-    """A gradient as tensors of the draft: dense when `indices` is empty, else rows of the variable."""
+    """A gradient as tensors of the draft: dense if `indices` is empty, else rows of the variable."""
 
     values: str
     indices: str = ""
@@ -33,7 +39,7 @@ class Rows:
 
 @dataclass
 class Draft:
-    """A distributed step under construction; the `active` replicas have examples, the others take an idle step."""
+    """A distributed step under construction. The `active` replicas have examples, the others take an idle step."""
 
     # Given, and not changed by any kernel.
     step: StepIndex
@@ -41,18 +47,18 @@ class Draft:
     active: tuple[int, ...]
     editor: Editor
     sizes: tuple[int, ...] = ()
-    """How many examples each of them has, where the graph is for these sizes alone."""
-    products: dict[tuple[str, int], Product] = field(default_factory=dict)
-    """Gradients that are made of all replicas' rows at once."""
-    at_once: frozenset[str] = frozenset()
-    """Captured products that are made of all replicas' rows at once."""
+    """How many examples each active replica has, if the graph is for these sizes only."""
+    gradient_products: dict[tuple[str, int], Product] = field(default_factory=dict)
+    """The gradients that are one product over the rows of all replicas, by variable and occurrence."""
+    weight_products: frozenset[str] = frozenset()
+    """The captured products with weights that are one product over the rows of all replicas."""
 
     provided: set[str] = field(default_factory=set)
-    """The fields below that the kernels which have run provide; the runner fills it."""
+    """The names of the fields below that kernels have provided; the runner fills it."""
 
     # Filled by the kernels that provide them.
     compute: set[str] = field(default_factory=set)
-    """The captured nodes of compute of which every busy replica has a copy."""
+    """The captured nodes of compute of which every active replica has a copy."""
     local: dict[tuple[str, int, int], Rows] = field(default_factory=dict)
     """Each replica's own gradients, by variable, occurrence and replica."""
     initializers: list[str] = field(default_factory=list)
@@ -60,15 +66,15 @@ class Draft:
     reduced: dict[tuple[str, int, str], Rows] = field(default_factory=dict)
     """The reduced gradients, by variable, occurrence and owner."""
     collectives: int = 0
-    """How many collectives there are on each replica: all replicas number them alike."""
-    kept: list[Kept] = field(default_factory=list)
+    """How many collectives each replica has; all replicas number them in the same way."""
+    added: list[AddedVariable] = field(default_factory=list)
     """The variables that kernels added."""
-    remembered: list[Remembered] = field(default_factory=list)
-    """New values of these variables, to be written together with the update."""
+    new_values: list[NewValue] = field(default_factory=list)
+    """The new values of these variables, to be written together with the update."""
     barriers: dict[int, str] = field(default_factory=dict)
     """The node for which every write of an update waits, by occurrence."""
     returned: dict[str, str] = field(default_factory=dict)
-    """Where the values are that the update hands back to compute, by the captured tensor's name."""
+    """The tensors with the values that the update hands back to compute, by the captured tensor's name."""
     outputs: list[str] = field(default_factory=list)
     """The step's results for the whole batch."""
     targets: list[str] = field(default_factory=list)
@@ -80,7 +86,7 @@ class Draft:
     def of(
         item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None, sizes: Sequence[int] = ()
     ) -> Draft:
-        """An empty draft of a captured step."""
+        """Return an empty draft of a captured step."""
         step = StepIndex(item)
         require_distributable(step)
         graph = step.graph
@@ -88,26 +94,26 @@ class Draft:
         indices = tuple(range(count)) if isinstance(count, int) else tuple(count)
         draft = Draft(step, placement, indices, Editor(graph.library, graph.versions), tuple(sizes))
         if placement.shares_memory and len(indices) > 1:
-            draft.products, draft.at_once = products(step), with_weights(step)
+            draft.gradient_products, draft.weight_products = gradient_products(step), weight_products(step)
         return draft
 
     @property
     def after_update(self) -> frozenset[str]:
-        """The captured nodes that wait for the whole batch's gradients; none where each replica goes by its own."""
+        """The captured nodes that wait for reduced gradients; none for loose replicas, which use their own."""
         return frozenset() if self.placement.loose else after_update(self.step)
 
     @property
     def handed_back(self) -> tuple[str, ...]:
-        """What nodes after the update, and results, take from the update."""
+        """The captured nodes whose values the update hands back to nodes after the update, and to results."""
         return () if self.placement.loose else handed_back(self.step)
 
     @property
-    def busy(self) -> tuple[Replica, ...]:
+    def active_replicas(self) -> tuple[Replica, ...]:
         """The replicas that have examples."""
         return tuple(self.placement.replicas[index] for index in self.active)
 
     def at(self, name: str) -> int:
-        """The time at which a captured node touches variables; odd times lie between captured nodes."""
+        """Return the time at which a captured node touches variables; odd times are between captured nodes."""
         return 2 * self.step.position[name]
 
     @property
@@ -116,7 +122,7 @@ class Draft:
         return 2 * self.step.end
 
     def handle(self, variable: str, copy: Copy) -> str:
-        """The node that stands for one copy of a variable."""
+        """Return the handle of one copy of a variable, and add it if it is not there."""
         name = f"variable/{naming.safe(copy.name)}"
         if name not in self.editor:
             spec = self.step.variables[variable]
@@ -127,37 +133,37 @@ class Draft:
         return name
 
     def read(self, name: str, variable: str, copy: Copy, order: int) -> str:
-        """Add a read of one copy of a variable."""
+        """Add a read of one copy of a variable; return its name."""
         dtype = tf.as_dtype(self.step.variables[variable].dtype)
         return self.editor.add("ReadVariableOp", name, [self.handle(variable, copy)], copy.device, order, dtype=dtype)
 
     def write(self, name: str, variable: str, copy: Copy, value: str, order: int) -> None:
-        """Add a write of one copy of a variable; it counts as something the step must do."""
+        """Add a write of one copy of a variable; it is one of the step's targets."""
         dtype = tf.as_dtype(self.step.variables[variable].dtype)
         inputs = [self.handle(variable, copy), value]
         self.targets.append(self.editor.add("AssignVariableOp", name, inputs, copy.device, order, dtype=dtype))
 
     def spec(self, variable: str) -> tf.TensorSpec:
-        """Shape and type of a variable."""
+        """Return the shape and the type of a variable."""
         found = self.step.variables[variable]
         return tf.TensorSpec(found.shape, tf.as_dtype(found.dtype))
 
     def fed(self, replica: Replica, name: str) -> str:
-        """The placeholder that is fed a replica's part of one of the captured step's inputs."""
+        """Return the placeholder for a replica's slice of one of the captured step's inputs."""
         of_known_size = f"{copied(replica, name)}/fed"
         return of_known_size if of_known_size in self.editor else copied(replica, name)
 
     def total(self) -> str:
-        """The number of examples of the whole batch."""
+        """Return the tensor with the number of examples of the whole batch."""
         return self._count("feed/total", sum(self.sizes), self.placement.tasks.chief)
 
     def examples(self, replica: Replica) -> str:
-        """A replica's number of examples."""
+        """Return the tensor with a replica's number of examples."""
         size = self.sizes[self.active.index(replica.index)] if self.sizes else 0
         return self._count(f"feed/{replica.prefix}/examples", size, replica.host)
 
     def _count(self, name: str, known: int, device: str) -> str:
-        """A constant if the graph is for known sizes, else a placeholder."""
+        """Return a constant if the graph is for known sizes, else a placeholder."""
         if name not in self.editor and self.sizes:
             self.editor.constant(name, float(known), tf.float64, device)
         elif name not in self.editor:
@@ -165,7 +171,7 @@ class Draft:
         return name
 
     def share(self, replica: Replica, dtype: tf.DType) -> str:
-        """A replica's part of the batch, n_r / N."""
+        """Return the tensor with a replica's share of the batch: its examples by all examples."""
         name = f"feed/{replica.prefix}/share"
         if name not in self.editor:
             self.editor.add(
@@ -179,13 +185,13 @@ class Draft:
         return cast
 
     def add_up(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:
-        """The sum of tensors, added in the order given."""
+        """Return the sum of tensors, added in this order."""
         if len(values) == 1:
             return values[0]
         return self.editor.add("AddN", name, values, device, N=len(values), T=dtype)
 
     def join(self, name: str, values: Sequence[str], dtype: tf.DType, device: str, axis: int = 0) -> str:
-        """Tensors one behind the other along an axis, the first if none is given."""
+        """Return tensors one behind the other along an axis."""
         if len(values) == 1:
             return values[0]
         place = self.editor.constant(f"{name}/axis", axis, tf.int32, device)
@@ -194,29 +200,34 @@ class Draft:
         )
 
     def stacked(self, name: str, dtype: tf.DType, device: str) -> str:
-        """The rows of all busy replicas' copies of a captured tensor, one behind the other."""
+        """Return the rows of all active replicas' copies of a captured tensor, one behind the other."""
         label = f"stacked/{naming.label(name)}"
         if label in self.editor:
             return label
-        return self.join(label, [copied(replica, name) for replica in self.busy], dtype, device)
+        return self.join(label, [copied(replica, name) for replica in self.active_replicas], dtype, device)
 
     def sources(self, gradient: Gradient) -> tuple[str, ...]:
-        """The captured tensors of which every replica's copies go into the reduced gradient."""
-        product = self.products.get((gradient.variable, gradient.occurrence))
+        """Return the captured tensors from whose copies the reduced gradient is computed."""
+        product = self.gradient_products.get((gradient.variable, gradient.occurrence))
         if product:
             return product.left, product.right
         return (gradient.values, gradient.indices) if gradient.indices else (gradient.values,)
 
+
 def copied(replica: Replica, name: str) -> str:
-    """A captured tensor's or node's copy on a replica."""
+    """Return the name of a replica's copy of a captured node or tensor.
+
+    >>> copied(Replica(1, "10.0.0.1:CPU:1", "/device:CPU:1"), "dense/MatMul")
+    'replica1/dense/MatMul'
+    """
     return f"{replica.prefix}/{name}"
 
 
 def gradient_type(step: StepIndex, gradient: Gradient) -> tf.DType:
-    """The type of a gradient's values."""
+    """Return the type of a gradient's values."""
     return tf.as_dtype(step.nodes[naming.node_of(gradient.values)].attr["T"].type)
 
 
 def output_type_of_indices(step: StepIndex, gradient: Gradient) -> tf.DType:
-    """The type of a sparse gradient's row indices."""
+    """Return the type of a sparse gradient's row indices."""
     return tf.as_dtype(step.nodes[naming.node_of(gradient.indices)].attr["T"].type)

@@ -1,8 +1,12 @@
-"""What a kernel is, and the runner that applies kernels in order and checks the graph after each.
+"""Kernel, and the runner that applies kernels in order and checks the graph after each.
 
-A kernel is a small frozen value whose fields are its options. `apply` adds to a draft: the graph of one step for all
-replicas, built next to the captured step, which no kernel changes. A kernel declares the fields of the draft that it
-needs and those that it provides; the runner holds it to both.
+In: a draft and kernels. Out: a `Change` for each kernel; the kernels have added nodes to the draft::
+
+    Barriers: NoOp: 0 -> 3
+
+A kernel is a small frozen value. Its fields are its options. `apply` adds nodes to a draft, the graph of one step for
+all replicas. No kernel changes the captured step. A kernel declares the fields of the draft that it needs and the
+fields that it provides. The runner raises an error if the kernel fills another field, or if the order is wrong.
 """
 
 from __future__ import annotations
@@ -16,25 +20,31 @@ from autodist_core.errors import AutodistError, KernelError
 from autodist_core.kernel.draft import Draft
 
 FIELDS = (
-    "compute", "local", "initializers", "reduced", "collectives", "kept", "remembered", "barriers", "returned",
+    "compute", "local", "initializers", "reduced", "collectives", "added", "new_values", "barriers", "returned",
     "outputs", "steps",
 )
 """The fields of a draft that kernels provide for each other. `targets` is not one: every kernel may add to it."""
 
 
 class Kernel(ABC):
-    """One step from a captured graph to a distributed one."""
+    """One step from a captured graph to a distributed one.
+
+    >>> class Nothing(Kernel):
+    ...     def apply(self, draft): ...
+    >>> Nothing().name
+    'Nothing'
+    """
 
     needs: ClassVar[tuple[str, ...]] = ()
     """The fields of the draft that an earlier kernel must have provided."""
     reads: ClassVar[tuple[str, ...]] = ()
-    """Fields that an earlier kernel may have provided; no later kernel may."""
+    """The fields that an earlier kernel may have provided, and that no later kernel may provide."""
     provides: ClassVar[tuple[str, ...]] = ()
     """The fields to which `apply` may add."""
 
     @property
     def name(self) -> str:
-        """What the kernel is called in reports and errors."""
+        """The kernel's name in reports and errors."""
         return type(self).__name__
 
     @abstractmethod
@@ -44,7 +54,11 @@ class Kernel(ABC):
 
 @dataclass(frozen=True)
 class Change:
-    """What one kernel did to the graph: counts of ops before and after."""
+    """What one kernel did to the graph: for each type of operation, the count before and after.
+
+    >>> print(Change("Barriers", (("NoOp", 0, 3),)))
+    Barriers: NoOp: 0 -> 3
+    """
 
     kernel: str
     ops: tuple[tuple[str, int, int], ...]
@@ -55,7 +69,7 @@ class Change:
 
 
 def run(draft: Draft, kernels: Sequence[Kernel]) -> tuple[Change, ...]:
-    """Apply kernels in order; after each the graph is checked. An error says which kernels had already run."""
+    """Apply kernels in order, and check the graph after each. An error says which kernels have already run."""
     require_order(kernels, draft.provided)
     changes: list[Change] = []
     for kernel in kernels:
@@ -79,7 +93,7 @@ def run(draft: Draft, kernels: Sequence[Kernel]) -> tuple[Change, ...]:
 
 
 def require_order(kernels: Sequence[Kernel], provided: Set[str] = frozenset()) -> None:
-    """Raise a KernelError that lists every kernel which stands before one that provides what it needs.
+    """Raise a `KernelError` that lists every kernel which needs a field before an earlier kernel has provided it.
 
     `provided` names the fields that kernels of an earlier run have provided.
 

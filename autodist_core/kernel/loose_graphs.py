@@ -1,8 +1,14 @@
-"""Steps of replicas that do not wait for each other, in four graphs.
+"""Loose steps: the graphs of replicas that do not wait for each other.
 
-A replica **follows** (takes over the servers' current values) and **computes**, which leaves its gradients in a queue
-of its own. An **update** takes one step's gradients out of the queues of the replicas it is for, and runs on the
-servers. What replicas write on the side becomes one state again when all is still: they **combine**.
+In: a captured step, its placement, and one or more replicas. Out: a `DistributedGraph` for one part of the step::
+
+    following     mirror = the server's value             for one replica
+    computing     queue <- the replica's gradients        for one replica
+    updating      the update <- the queues' gradients     for the replicas of one step
+    discarding    (nothing) <- the queue's gradients      for one replica
+    combining     one state of the replicas' metrics      for all replicas, when no step is under way
+
+Each replica has a queue of its own. The update runs on the servers.
 """
 
 from __future__ import annotations
@@ -30,15 +36,15 @@ from autodist_core.step.graph_item import GraphItem
 
 @dataclass(frozen=True)
 class Send(Kernel):
-    """Put the gradients of each busy replica into its queue, after everything of its step that can fail."""
+    """Put each active replica's gradients into its queue, after all operations of its step that can fail."""
 
     needs = ("local", "barriers")
 
     def apply(self, draft: Draft) -> None:
-        """Add one enqueue for each replica."""
+        """Add one enqueue for each active replica."""
         gradients = draft.step.item.gradients
         types = _types(draft)
-        for replica in draft.busy:
+        for replica in draft.active_replicas:
             rows = [draft.local[gradient.variable, gradient.occurrence, replica.index] for gradient in gradients]
             parts = [name for row in rows for name in (row.values, row.indices) if name]
             inputs = [_queue(draft, replica), *parts, *(f"^{draft.barriers[o]}" for o in draft.step.occurrences)]
@@ -49,14 +55,14 @@ class Send(Kernel):
 
 @dataclass(frozen=True)
 class Receive(Kernel):
-    """Take each busy replica's gradients of one step out of its queue; the update waits for all of them."""
+    """Take each active replica's gradients of one step out of its queue; the update waits for all of them."""
 
     provides = ("local", "barriers")
 
     def apply(self, draft: Draft) -> None:
-        """Add one dequeue for each replica, and the barriers."""
+        """Add one dequeue for each active replica, and the barriers."""
         arrived = []
-        for replica in draft.busy:
+        for replica in draft.active_replicas:
             name = draft.editor.add(
                 "QueueDequeueV2", f"receive/{replica.prefix}", [_queue(draft, replica)], replica.host,
                 component_types=_types(draft), timeout_ms=-1,
@@ -69,45 +75,46 @@ class Receive(Kernel):
                 position += len(names)
                 draft.local[gradient.variable, gradient.occurrence, replica.index] = Rows(*names)
         for occurrence in draft.step.occurrences:
-            draft.barriers[occurrence] = draft.editor.add("NoOp", f"barrier/{occurrence}", arrived, draft.busy[0].host)
+            host = draft.active_replicas[0].host
+            draft.barriers[occurrence] = draft.editor.add("NoOp", f"barrier/{occurrence}", arrived, host)
 
 
 @dataclass(frozen=True)
 class Follow(Kernel):
-    """Bring the servers' values to the busy replicas."""
+    """Bring the servers' values to the active replicas."""
 
     def apply(self, draft: Draft) -> None:
         """Add a read of each value and a write of each replica's copy."""
-        follow(draft, draft.busy, "follow", 0)
+        follow(draft, draft.active_replicas, "follow", 0)
 
 
 def computing(item: GraphItem, placement: Placement, replica: int) -> DistributedGraph:
-    """What one replica computes of a step."""
+    """Return the graph in which one replica computes its gradients and puts them into its queue."""
     return build(item, placement, (replica,), (Replicator(), Barriers(), Send(), Outputs(), Order()))
 
 
 def following(item: GraphItem, placement: Placement, replica: int) -> DistributedGraph:
-    """How one replica takes over the servers' values."""
+    """Return the graph in which one replica's mirrors get the servers' values."""
     return build(item, placement, (replica,), (Follow(), Order()))
 
 
 def updating(item: GraphItem, placement: Placement, replicas: Sequence[int]) -> DistributedGraph:
-    """The update of one step with the gradients of some replicas."""
+    """Return the graph of one update, with the gradients of some replicas from their queues."""
     return build(item, placement, replicas, (Receive(), PSSynchronizer(mirrors=False), Update(), Order()))
 
 
 def discarding(item: GraphItem, placement: Placement, replica: int) -> DistributedGraph:
-    """Forget the gradients of one step of a replica."""
+    """Return the graph that drops one step's gradients from a replica's queue."""
     return build(item, placement, (replica,), (Receive(), Order()))
 
 
 def combining(item: GraphItem, placement: Placement) -> DistributedGraph:
-    """How what the replicas wrote on the side becomes one state."""
+    """Return the graph that makes one state of the metrics and statistics that the replicas have written."""
     return build(item, placement, None, (StateCombiner(), Order()))
 
 
 def _types(draft: Draft) -> list[tf.DType]:
-    """The types of what one replica sends of one step."""
+    """Return the types of the tensors that one replica puts into its queue in one step."""
     found = []
     for gradient in draft.step.item.gradients:
         found.append(gradient_type(draft.step, gradient))

@@ -1,7 +1,11 @@
 """VariablePartitioner: which variables of a step are split, and the step in which every shard is a variable.
 
-In: a captured step and the plans of its variables. Out: a captured step like any other. The folder `splitting` does the
-work: `separable` says whether an update can run shard by shard, and `rewrite` makes the new step.
+In: a captured step and the plans of its variables. Out: a captured step, in which every shard is a variable::
+
+    kernel : f32[4,3]  ->  kernel/part_0 : f32[2,3]
+                           kernel/part_1 : f32[2,3]
+
+In the folder `splitting`, `separable` says whether an update can run shard by shard, and `rewrite` makes the new step.
 """
 
 from __future__ import annotations
@@ -30,25 +34,25 @@ class VariablePartitioner:
     """
 
     plans: Mapping[str, VariablePlan] = field(default_factory=dict)
-    """Of the variables that are split."""
+    """The plans of the variables that are split."""
     looked_up: frozenset[str] = frozenset()
-    """Of these, the tables of which replicas have no copy."""
+    """Of these variables, the tables of which replicas have no copy."""
     whole: Mapping[str, str] = field(default_factory=dict)
-    """Variables that cannot be split after all, and the operation that needs each whole."""
+    """The variables that the strategy splits and the step cannot, and for each the operation that needs it whole."""
 
     @staticmethod
     def of(item: GraphItem, plans: Iterable[VariablePlan]) -> VariablePartitioner:
-        """The partitioner of a train step; a variable whose update needs it whole stays so."""
+        """Return the partitioner of a training step. A variable whose update needs it whole is not split."""
         step = StepIndex(item)
         wanted = {plan.variable.name: plan for plan in plans}
         found = {name: splitting(step, name, plan.axis or 0) for name, plan in wanted.items()}
         whole = {name: split.obstacle for name, split in found.items() if split.obstacle} | _mixed(found)
-        kept = {name: plan for name, plan in wanted.items() if name not in whole}
-        looked_up = frozenset(name for name in kept if _is_only_looked_up(step, name))
-        return VariablePartitioner(kept, looked_up, whole)
+        split_plans = {name: plan for name, plan in wanted.items() if name not in whole}
+        looked_up = frozenset(name for name in split_plans if _is_only_looked_up(step, name))
+        return VariablePartitioner(split_plans, looked_up, whole)
 
     def apply(self, item: GraphItem) -> GraphItem:
-        """The step with its variables split; one that is split already, or reads none of them, stays as it is."""
+        """Return the step with its variables split. A step that is split, or reads none of them, is returned as is."""
         known = {variable.name for variable in item.variables}
         if any(variable.part_of for variable in item.variables) or not known & set(self.plans):
             return item
@@ -56,7 +60,7 @@ class VariablePartitioner:
 
 
 def _mixed(found: Mapping[str, Splitting]) -> dict[str, str]:
-    """Variables whose shards would meet shards of others in one operation."""
+    """Return the variables whose shards would be read together with shards of others by one operation."""
     users: dict[str, list[str]] = {}
     for name, split in found.items():
         for node in split.parts | split.partial:

@@ -1,4 +1,16 @@
-"""From a captured step and a placement to the graph of all replicas: the kernels, in order."""
+"""The pipeline: all kernels in order, from a captured step and a placement to the graph of all replicas.
+
+In: a captured step, a placement, and which replicas have examples. Out: a `DistributedGraph`, with a line for what each
+kernel did. For two replicas on CPU devices that share memory::
+
+    Replicator: MatMul: 0 -> 4, ReadVariableOp: 0 -> 4, ...
+    AllReduceSynchronizer: no change
+    PSSynchronizer: AddN: 0 -> 2
+    Barriers: NoOp: 0 -> 3
+    Residuals: no change
+    Update: AssignSubVariableOp: 0 -> 2, ...
+    ...
+"""
 
 from __future__ import annotations
 
@@ -6,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.kernel.added_variables import Kept
+from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.after_update import AfterUpdate
@@ -29,11 +41,11 @@ PIPELINE: tuple[Kernel, ...] = (
 
 @dataclass(frozen=True)
 class DistributedGraph:
-    """One step for all replicas: what to feed, what to fetch, what to run.
+    """One step for all replicas: the tensors to feed and to fetch, and the nodes to run.
 
-    `feeds` names, for each replica, the placeholders of those captured inputs that are read at all, `inputs` says which
-    these are. `counts` are the placeholders for how many examples each replica has, and all together; a graph for
-    batches of one size has none.
+    `inputs` are the indices of the captured inputs that the graph reads. `feeds` names their placeholders for each
+    replica. `counts` names the placeholders for each replica's number of examples and for the number of all. A graph
+    for batches of one size has no `counts`.
     """
 
     graph_def: Any
@@ -44,8 +56,8 @@ class DistributedGraph:
     steps: tuple[str, ...]
     initializers: tuple[str, ...]
     changes: tuple[Change, ...]
-    kept: tuple[Kept, ...] = ()
-    """Variables that are not the captured step's, and belong to the training's state all the same."""
+    added: tuple[AddedVariable, ...] = ()
+    """The variables that kernels added. They belong to the state of the training, too."""
 
     def __str__(self) -> str:
         return "\n".join(str(change) for change in self.changes)
@@ -55,21 +67,21 @@ def build(
     item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None,
     kernels: Sequence[Kernel] = PIPELINE, sizes: Sequence[int] = (),
 ) -> DistributedGraph:
-    """The graph of one step in which the first `active` replicas, or those with these indices, have examples.
+    """Build the graph of one step in which the first `active` replicas, or those with these indices, have examples.
 
-    With `sizes`, the number of examples of each of them, it takes no others, and TensorFlow computes in advance what
-    depends on shapes alone.
+    `sizes` is the number of examples of each active replica. With it, the graph takes batches of these sizes only, and
+    TensorFlow computes in advance the values that depend on shapes alone.
     """
     draft = Draft.of(placement.partitioner.apply(item), placement, active, sizes)
     changes = run(draft, kernels)
-    counts = () if sizes else (*(draft.examples(replica) for replica in draft.busy), draft.total())
+    active_replicas = draft.active_replicas
+    counts = () if sizes else (*(draft.examples(replica) for replica in active_replicas), draft.total())
     used = tuple(
-        index for index, tensor in enumerate(item.inputs) if copied(draft.busy[0], tensor.name) in draft.editor
+        index for index, tensor in enumerate(item.inputs) if copied(active_replicas[0], tensor.name) in draft.editor
     )
     return DistributedGraph(
         draft.editor.graph_def(),
-        tuple(tuple(draft.fed(replica, item.inputs[index].name) for index in used) for replica in draft.busy),
-        used,
-        counts, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
-        tuple(draft.kept),
+        tuple(tuple(draft.fed(replica, item.inputs[index].name) for index in used) for replica in active_replicas),
+        used, counts, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
+        tuple(draft.added),
     )

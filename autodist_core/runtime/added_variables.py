@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.errors import SessionError
-from autodist_core.kernel.added_variables import Kept
+from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.placement.devices import host_of
 
 
@@ -18,14 +18,14 @@ from autodist_core.kernel.placement.devices import host_of
 class _Held:
     """A kept variable in the session's graph: what is fed to set it, what sets it, and its value."""
 
-    kept: Kept
+    kept: AddedVariable
     source: Any
     assign: Any
     value: Any
 
 
 class KeptVariables:
-    """Kept variables of one session; graphs for fewer busy replicas share those of the others."""
+    """The added variables of one session; graphs with fewer active replicas use the same ones."""
 
     def __init__(self, graph: Any, run: Callable[..., Any]) -> None:
         self._graph = graph
@@ -33,7 +33,7 @@ class KeptVariables:
         self._known: dict[str, _Held] = {}
         self._given: dict[str, np.ndarray] = {}
 
-    def add(self, variables: Iterable[Kept]) -> None:
+    def add(self, variables: Iterable[AddedVariable]) -> None:
         """Make variables, unless they are there; they start from what was loaded, else from their own start."""
         new = [kept for kept in variables if kept.name not in self._known]
         _check(new, self._given)
@@ -69,7 +69,7 @@ class KeptVariables:
         self._known.clear()
         self._given.clear()
 
-    def _set(self, variables: Sequence[Kept]) -> None:
+    def _set(self, variables: Sequence[AddedVariable]) -> None:
         if variables:
             held = [self._known[kept.name] for kept in variables]
             values = [self._given.pop(kept.name, None) for kept in variables]
@@ -80,7 +80,7 @@ class KeptVariables:
             self._run([one.assign for one in held], feeds)
 
 
-def _check(variables: Sequence[Kept], values: Mapping[str, np.ndarray]) -> None:
+def _check(variables: Sequence[AddedVariable], values: Mapping[str, np.ndarray]) -> None:
     for kept in variables:
         value = values.get(kept.name)
         if value is not None and (value.shape, value.dtype.name) != (kept.shape, kept.dtype):

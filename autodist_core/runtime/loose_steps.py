@@ -34,7 +34,7 @@ class LooseStep(SessionStep):
         self._session = session
         self._prefix = prefix
         self._batches = Batches(item)
-        self._bound: int | None = session.placement.loose.bound
+        self._bound: int | None = session.placement.loose.steps
         self._progress = Progress()
         self._threads = [ThreadPoolExecutor(1, f"autodist-{replica.name}") for replica in session.placement.replicas]
         self._running: list[tuple[int, Future[list[Any]]]] = []

@@ -150,7 +150,7 @@ class DistributedSession(Session):
         self._require_open()
         # What is imported by half is in the way of the next attempt.
         with defer_interrupt():
-            self._kept.add(graph.kept)
+            self._kept.add(graph.added)
             with self._graph.as_default():
                 tf.graph_util.import_graph_def(graph.graph_def, name=prefix)
         initializers = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]

@@ -322,7 +322,7 @@ def test_one_replica_sends_and_keeps_nothing(builder: AllReduce):
     for name, value in plain.items():
         np.testing.assert_array_equal(found[name], value)
     graph = build(item, placed(item, builder, machine(1)))
-    assert not graph.kept and not nodes_of(graph.graph_def, "CollectiveReduceV2")
+    assert not graph.added and not nodes_of(graph.graph_def, "CollectiveReduceV2")
 
 
 @pytest.mark.parametrize("builder", [FEEDBACK, power(1)], ids=str)
@@ -391,7 +391,7 @@ def test_what_is_kept_is_written_by_a_kernel_of_its_own_behind_the_barrier():
     writes = nodes_of(graph.graph_def, "AssignVariableOp").values()
     assert sorted(node.device for node in writes) == ["/device:CPU:0"] * 2 + ["/device:CPU:1"] * 2
     assert all("^barrier/0" in node.input for node in writes)
-    assert [str(kept) for kept in graph.kept] == [
+    assert [str(kept) for kept in graph.added] == [
         "compressor/error/w@replica0 : float64[3,2]", "compressor/error/w@replica1 : float64[3,2]",
         "compressor/error/b@replica0 : float64[2]", "compressor/error/b@replica1 : float64[2]",
     ]  # fmt: skip
@@ -401,7 +401,7 @@ def test_what_is_kept_is_written_by_a_kernel_of_its_own_behind_the_barrier():
 def test_what_a_gpu_replica_computes_and_keeps_is_on_its_gpu(builder: AllReduce):
     item = layered_item(layered_variables(first="float32", second="float32"))
     graph = build(item, placed(item, builder, machine(gpus=2)), 1)
-    assert {kept.device for kept in graph.kept} == {"/device:GPU:0", "/device:GPU:1"}
+    assert {kept.device for kept in graph.added} == {"/device:GPU:0", "/device:GPU:1"}
     for node in graph.graph_def.node:
         for index in (0, 1):
             if f"replica{index}" in node.name and node.op in ("Cast", "MatMul", "Qr", "Fill", "SelectV2", "Slice"):

@@ -1,4 +1,9 @@
-"""What keeps a captured step from being distributed, all of it at once."""
+"""Refuse a captured step that cannot be distributed; the error lists all reasons.
+
+In: the index of a captured step. Out: nothing, or a `CaptureError`::
+
+    this training step cannot be distributed: trainable variable 'w' is written outside an optimizer; ...
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,11 @@ from autodist_core.step.index import StepIndex
 
 
 def require_distributable(step: StepIndex) -> None:
-    """Raise a CaptureError that lists everything in a captured step that cannot be distributed."""
+    """Raise a `CaptureError` that lists every reason why a captured step cannot be distributed.
+
+    >>> from autodist_core import GraphItem
+    >>> require_distributable(StepIndex(GraphItem(())))
+    """
     problems = [
         f"trainable variable {name!r} is written outside an optimizer; let optimizer.apply do it, or make it "
         "non-trainable (where a layer's call writes it, as SpectralNormalization's does: freeze or replace that layer)"

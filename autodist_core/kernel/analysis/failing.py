@@ -1,8 +1,15 @@
-"""Which nodes of a captured step can fail once the forward pass has run.
+"""Find the nodes of a captured step that can fail after the forward pass has run.
 
-The gradients that TensorFlow's tape derives do arithmetic on tensors whose shapes the forward pass has checked. What
-the tape did not derive (a custom gradient, the forward pass itself) and operations that look at values (assertions,
-lookups, labels, integer division) can fail, and so can convolutions, whose libraries refuse some sizes.
+In: the index of a captured step, and gradients. Out: the last nodes on the way to these gradients that can fail. For a
+dense layer with a softmax loss::
+
+    SparseSoftmaxCrossEntropyWithLogits    can fail: a label may be out of range
+    gradient_tape/MatMul                   cannot: the forward pass has checked the shapes
+    AddN                                   cannot: it adds gradients of the tape
+
+Gradients that TensorFlow's tape derives compute with tensors whose shapes the forward pass has checked. Custom
+gradients and the forward pass can fail. So can operations that check values (assertions, lookups, labels, integer
+division), and convolutions, whose libraries refuse some sizes.
 """
 
 from __future__ import annotations
@@ -28,9 +35,10 @@ _SAFE_IN_TAPE = frozenset({
 
 
 def last_to_fail(step: StepIndex, names: Iterable[str]) -> list[str]:
-    """The nodes after which nothing can fail any more on the way to these gradients of a number.
+    """Return the nodes after which no node can fail any more on the way to these gradients of a scalar loss.
 
-    If something else than numbers enters the backward pass from outside the tape, no shape is sure, and it is all.
+    If a tensor that is no scalar enters the backward pass from outside the tape, no shape is certain. The result is
+    then all of `names`.
     """
     names = list(names)
     doubtful: set[str] = set()
@@ -53,7 +61,7 @@ def last_to_fail(step: StepIndex, names: Iterable[str]) -> list[str]:
 
 
 def _behind_the_tape(step: StepIndex) -> set[str]:
-    """The nodes that depend on what the tape has derived."""
+    """Return the nodes that depend on a node of the tape."""
     found: set[str] = set()
     for name in step.position:
         if any(_TAPE in source or source in found for source in step.sources(name)):
@@ -71,7 +79,7 @@ def _is_safe(step: StepIndex, name: str) -> bool:
         return False
     if node.op == "Identity" or not node.input:
         return True
-    if node.op == "AddN":  # the tape adds up what comes back along several paths, outside of its scope
+    if node.op == "AddN":  # outside its scope, the tape adds the gradients of one tensor
         return all(_is_of_tape(step, source) for source in step.sources(name))
     return node.op in _SAFE_IN_TAPE and _TAPE in name
 

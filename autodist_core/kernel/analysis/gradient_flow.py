@@ -1,4 +1,11 @@
-"""Where the reduced gradients go besides the update, and where copies of a variable differ between replicas."""
+"""Find the nodes of compute that need reduced gradients, and the nodes that read values of one replica only.
+
+In: the index of a captured step. Out: sets of node names. For a step that keeps a running mean of a gradient's norm::
+
+    after_update(step)  ->  {"Mul", "AssignVariableOp"}       the running mean: compute, after the update
+    handed_back(step)   ->  ("norm",)                         a node of the update whose value compute reads
+    reads_own(step)     ->  {"ReadVariableOp_3": "total"}     a read of a metric's sum, which each replica has a part of
+"""
 
 from __future__ import annotations
 
@@ -8,9 +15,9 @@ from autodist_core.step.index import StepIndex, analysis
 
 @analysis
 def after_update(step: StepIndex) -> frozenset[str]:
-    """The nodes of compute that run after the update: they read reduced gradients, and no gradient is made of them.
+    """Return the nodes of compute that run after the update: they read reduced gradients, and no gradient needs them.
 
-    A node that reads a variable which such a node has written is one of them too.
+    A node that reads a variable which such a node has written is one of them, too.
     """
     before = step.cone(step.markers)
     return frozenset(name for name in _made_of_gradients(step) if not step.is_update(name) and name not in before)
@@ -18,7 +25,7 @@ def after_update(step: StepIndex) -> frozenset[str]:
 
 @analysis
 def handed_back(step: StepIndex) -> tuple[str, ...]:
-    """The nodes whose values the update hands back to compute.
+    """Return the nodes whose values the update hands back to compute.
 
     Nodes that run after the update read these values, or they are results of the step.
     """
@@ -45,10 +52,10 @@ def _made_of_gradients(step: StepIndex) -> frozenset[str]:
 
 @analysis
 def reads_own(step: StepIndex) -> dict[str, str]:
-    """Nodes that read a variable while its copies differ between replicas, and the variable.
+    """Return the nodes that read a variable while its copies differ between replicas, and for each the variable.
 
-    They do where compute has written it from the batch, or from random numbers, in this step; sums are on the first
-    replica only.
+    Copies differ after compute has written a value that depends on the batch or on random numbers. The copies of a
+    variable with the aggregation `sum` always differ: the sum is on the first replica.
     """
     inputs = {naming.node_of(tensor.name) for tensor in step.item.inputs} | {step.item.examples, *step.draws}
     equal = step.markers.keys() | set(step.item.cross_replica_sums)
@@ -70,7 +77,7 @@ def reads_own(step: StepIndex) -> dict[str, str]:
 
 @analysis
 def first_written(step: StepIndex) -> dict[str, int]:
-    """The time at which compute first writes a variable."""
+    """Return for each variable the position of the node of compute that first writes it."""
     found: dict[str, int] = {}
     for node in step.in_order(step.touches):
         for touch in step.touches[node]:

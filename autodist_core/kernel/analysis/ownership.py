@@ -1,7 +1,12 @@
-"""Which of the variables that an update writes belong to which trained variable.
+"""Find out which variables of an optimizer belong to which trained variable.
 
-A slot belongs to one trained variable and lives where that one lives. Shared state belongs to none of them: every owner
-has a copy of it.
+In: the index of a captured step. Out: the slots, and the shared state. For Adam::
+
+    slots(step)           {"kernel_momentum": "kernel", "kernel_velocity": "kernel", ...}
+    shared_state(step)    {"iterations"}
+
+A slot belongs to one trained variable, and is on the same devices. Shared state belongs to no single variable: every
+owner has a copy of it.
 """
 
 from __future__ import annotations
@@ -14,17 +19,17 @@ from autodist_core.step.index import StepIndex, analysis
 
 @analysis
 def slots(step: StepIndex) -> dict[str, str]:
-    """Optimizer variables that belong to one trained variable, and that variable.
+    """Return for each slot the trained variable to which it belongs.
 
-    A slot's new value depends on the gradient or the value of one variable only. Where it depends on several (a
-    global norm), shape and name decide; where they do not either, every owner keeps a copy.
+    A slot's new value depends on the gradient or the value of one trained variable. If it depends on several, as with a
+    global norm, its shape and its name decide. If they decide nothing, it is no slot, and every owner has a copy.
     """
     return {name: owners[0] for name, owners in _owners_of_written(step).items() if len(owners) == 1}
 
 
 @analysis
 def shared_state(step: StepIndex) -> frozenset[str]:
-    """State that belongs to no single variable: iterations, learning rate, loss scale, a norm of all gradients."""
+    """Return the variables that the update writes and that belong to no single trained variable."""
     return step.written_by_update - set(step.trained) - set(slots(step))
 
 
@@ -45,7 +50,7 @@ def _owners_of_written(step: StepIndex) -> dict[str, tuple[str, ...]]:
 
 
 def _read_for(step: StepIndex, name: str) -> set[str]:
-    """The variables whose gradient or value goes into what the update writes to a variable."""
+    """Return the variables whose gradient or value the update needs for its writes to a variable."""
     writers = [
         node for node, touched in step.touches.items()
         if step.is_update(node) and any(touch.variable == name and touch.writes for touch in touched)
@@ -59,29 +64,29 @@ def _read_for(step: StepIndex, name: str) -> set[str]:
 
 
 def _closest(step: StepIndex, name: str, owners: list[str]) -> list[str]:
-    """Of several trained variables, the one of a slot's shape that its name contains; all where none stands out."""
+    """Return the trained variable of a slot's shape whose name the slot's name contains; all if there is none."""
     if len(owners) < 2:
         return owners
-    # An operation that writes a slot together with a variable says whose it is.
+    # If one operation writes a slot and one of the trained variables, the slot belongs to that variable.
     beside = {
         touch.variable for touched in step.touches.values() if any(other.variable == name for other in touched)
         for touch in touched
     }.intersection(owners)
     if len(beside) == 1:
         return list(beside)
-    shape, (whole, part) = step.variables[name].shape, _whole_and_part(step, name)
+    shape, (variable, part) = step.variables[name].shape, _variable_and_part(step, name)
     named = [
         owner for owner in owners if step.variables[owner].shape == shape
-        and _whole_and_part(step, owner)[1] == part
-        and _whole_and_part(step, owner)[0].replace("/", "_") in whole
+        and _variable_and_part(step, owner)[1] == part
+        and _variable_and_part(step, owner)[0].replace("/", "_") in variable
     ]
     longest = max((len(owner) for owner in named), default=0)
     return [owner for owner in named if len(owner) == longest] or owners
 
 
-def _whole_and_part(step: StepIndex, name: str) -> tuple[str, str]:
-    whole = step.variables[name].part_of or name
-    return whole, name.removeprefix(whole)
+def _variable_and_part(step: StepIndex, name: str) -> tuple[str, str]:
+    variable = step.variables[name].part_of or name
+    return variable, name.removeprefix(variable)
 
 
 def _in_variable_order(step: StepIndex, names: set[str]) -> list[str]:
@@ -89,7 +94,7 @@ def _in_variable_order(step: StepIndex, names: set[str]) -> list[str]:
 
 
 def _values(step: StepIndex, name: str) -> list[str]:
-    """The nodes that go into a node's value, whichever branch is taken."""
+    """Return the nodes whose values a node's value needs. The predicate of a `Switch` is not among them."""
     node = step.nodes[name]
     inputs = [naming.node_of(source) for source in naming.data_inputs(node)]
     return inputs[:1] if node.op == "Switch" else inputs

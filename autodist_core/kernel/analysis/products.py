@@ -1,9 +1,13 @@
-"""Products of examples' rows and large matrices, made for all replicas at once where they share their memory.
+"""Find matrix products that replicas with shared memory can compute as one product, over the rows of all replicas.
 
-The gradient of a dense layer's kernel is its inputs, transposed, times the gradient of its outputs. The sum of the
-replicas' products is the product of all rows at once. So a large kernel's gradient is written once, instead of once
-for each replica and again for the sum, for the price of putting the rows one behind the other. A product with the
-kernel itself has the same rows one behind the other, and the kernel is gone through once.
+In: the index of a captured step. Out: gradients that are such products, and products with large weights. For a dense
+layer with a large kernel, two replicas with inputs `x0` and `x1` and output gradients `d0` and `d1`::
+
+    AddN(MatMul(x0', d0), MatMul(x1', d1))  ->  MatMul([x0, x1]', [d0, d1])
+    MatMul(x0, w), MatMul(x1, w)            ->  MatMul([x0, x1], w), split into the replicas' rows
+
+The sum of the replicas' products is the product of all rows. A large gradient is then written once, and not once for
+each replica and once more for the sum. A large kernel is read once. The cost is a copy of the rows.
 """
 
 from __future__ import annotations
@@ -16,20 +20,20 @@ from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
 from autodist_core.step.index import StepIndex
 
-_ROWS = 256  # as many rows cost about as much to move as the sum of two gradients of the smallest kernels merged
+_ROWS = 256  # copying this many rows costs about as much as adding two gradients of the smallest kernel that qualifies
 
 
 @dataclass(frozen=True)
 class Product:
-    """A captured matrix product over rows, and the tensors that are multiplied."""
+    """A captured matrix product over rows, and its two factors."""
 
     node: Any
     left: str
     right: str
 
 
-def products(step: StepIndex) -> dict[tuple[str, int], Product]:
-    """The gradients that are such products, by variable and occurrence."""
+def gradient_products(step: StepIndex) -> dict[tuple[str, int], Product]:
+    """Return the gradients that are such products, by variable and occurrence."""
     found = {
         (gradient.variable, gradient.occurrence): product
         for gradient in step.item.gradients if (product := _product(step, gradient)) is not None
@@ -37,8 +41,8 @@ def products(step: StepIndex) -> dict[tuple[str, int], Product]:
     return found
 
 
-def with_weights(step: StepIndex) -> frozenset[str]:
-    """The nodes of compute that multiply rows by a large matrix which all replicas read alike."""
+def weight_products(step: StepIndex) -> frozenset[str]:
+    """Return the nodes of compute that multiply rows by a large trained variable."""
     return frozenset(
         node.name for node in step.graph.node
         if node.op == "MatMul" and not step.is_update(node.name) and not naming.branch_of(node)
@@ -62,7 +66,10 @@ def _is_large(shape: tuple[int, ...]) -> bool:
 
 
 def _has_a_row_per_example(step: StepIndex, source: str) -> bool:
-    """Whether a matrix is not one of more rows than there are examples, as of a sequence's: those cost more to move."""
+    """Whether a matrix has one row for each example.
+
+    A matrix of sequences has a row for each position, and copying its rows costs more.
+    """
     node = step.nodes[naming.node_of(source)]
     if node.op != "Reshape":
         return True
@@ -71,7 +78,7 @@ def _has_a_row_per_example(step: StepIndex, source: str) -> bool:
 
 
 def _product(step: StepIndex, gradient: Gradient) -> Product | None:
-    # A gradient that is weighted afterwards is not the plain sum of the replicas' products.
+    # A gradient that the replicator weights later is not the plain sum of the replicas' products.
     if gradient.indices or not gradient.weighted or not _is_large(step.variables[gradient.variable].shape):
         return None
     node = step.nodes[naming.node_of(gradient.values)]

@@ -1,4 +1,9 @@
-"""Which random numbers every replica draws for itself."""
+"""Find the random numbers that every replica draws for itself.
+
+In: the index of a captured step. Out: the draws of compute, in the order of the step. For a model with dropout::
+
+    (Draw(path=("dropout/random_uniform",), op="StatelessRandomUniformV2", stream=Stream.INPUT),)
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from autodist_core.step.index import StepIndex, analysis
 
 @analysis
 def drawn_by_replicas(step: StepIndex) -> tuple[Draw, ...]:
-    """What compute draws, in the order of the step; not what an update draws, which is alike on all its owners."""
+    """Return the draws of compute, in the order of the step. Draws of the update are equal on all owners."""
     written = [
         name for name, touched in step.touches.items()
         if not step.is_update(name) and any(touch.writes for touch in touched)

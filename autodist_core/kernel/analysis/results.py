@@ -1,8 +1,12 @@
-"""How one result of the whole batch is made of the replicas' own: the one rule for what a step returns.
+"""Find out how the replicas' values of a step's result become one result for the whole batch.
 
-In: a captured step. Out: for a tensor among its results, a `Joining`. A tensor that is the same on every replica is
-itself. An integer or a truth value is joined as the operation that made it would join the parts of a batch. A float is
-a mean over the examples, whatever made it. `UNKNOWN` is an integer or a truth value of which that cannot be said.
+In: the index of a captured step, and a tensor among its results. Out: a `Joining`::
+
+    tf.constant(3)               SAME       it does not depend on the batch
+    reduce_mean(loss)            MEAN       a float is taken for a mean over the examples
+    reduce_sum(lengths)          SUM        an integer is joined as the operation that made it joins examples
+    reduce_max(lengths)          LARGEST
+    reduce_max(lengths) + 1      UNKNOWN    an integer for which no rule is known
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from autodist_core.step.index import StepIndex, output_type
 
 
 class Joining(Enum):
-    """What is made of the replicas' values of one result."""
+    """How the replicas' values of one result are joined."""
 
     SAME = "one replica's, since all have the same"
     SUM = "the sum"
@@ -32,13 +36,13 @@ _PASSING = {"Cast", "ExpandDims", "Identity", "Reshape", "Snapshot", "Squeeze", 
 _LINEAR = {"AddN", "AddV2", "Neg", "Sub"}
 _MADE_BY = {
     "Sum": Joining.SUM, "Size": Joining.SUM, "Max": Joining.LARGEST, "Min": Joining.SMALLEST,
-    # A truth value is 0 or 1.
+    # Truth values are joined as the numbers 0 and 1.
     "Any": Joining.LARGEST, "All": Joining.SMALLEST,
 }  # fmt: skip
 
 
 def joining(step: StepIndex, name: str) -> Joining:
-    """How the replicas' values of a tensor become the whole batch's.
+    """Return how the replicas' values of a tensor become the value for the whole batch.
 
     >>> from autodist_core import GraphItem
     >>> from autodist_core.step.graph_item import Tensor
@@ -67,11 +71,11 @@ def _of_operation(step: StepIndex, name: str) -> Joining:
     if node.op in _PASSING:
         return _of_operation(step, inputs[0])
     if node.op in _LINEAR:
-        # What is the same on every replica would be added as often as there are replicas.
+        # A term that is equal on all replicas would be added once for each replica.
         found = {_of_operation(step, source) if differs(step, source) else Joining.SAME for source in inputs}
         return Joining.SUM if found == {Joining.SUM} else Joining.UNKNOWN
     if node.op == "StridedSlice" and step.nodes[naming.node_of(inputs[0])].op == "Shape":
-        # The first axis counts examples; the others are as long on every replica.
+        # The first axis has the examples. The other axes have one length on all replicas.
         return {0: Joining.SUM, None: Joining.UNKNOWN}.get(_constant(step, inputs[1]), Joining.SAME)
     return _MADE_BY.get(node.op, Joining.UNKNOWN)
 
@@ -85,7 +89,7 @@ def _constant(step: StepIndex, name: str) -> int | None:
 
 
 def differs(step: StepIndex, name: str) -> bool:
-    """Whether a tensor is computed from the batch, or from state as this step has left it so far."""
+    """Whether a tensor is computed from the batch, or from a variable that compute has written before."""
     cone = step.cone([naming.node_of(name)])
     inputs = {naming.node_of(tensor.name) for tensor in step.item.inputs} | {step.item.examples}
     written = first_written(step)

@@ -1,4 +1,10 @@
-"""The static shapes of captured tensors, as TensorFlow infers them from the captured graph."""
+"""Static shapes of captured tensors, which TensorFlow infers from the captured graph.
+
+In: the index of a captured step. Out: a shape for each tensor, by the tensor's name::
+
+    partial_shapes(step)["dense/MatMul"]            TensorShape([None, 10])
+    static_shapes(step)["dense/ReadVariableOp"]     (784, 10)
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ from autodist_core.step.index import StepIndex, analysis
 
 @analysis
 def partial_shapes(step: StepIndex) -> dict[str, tf.TensorShape]:
-    """What TensorFlow can tell of the shape of each captured tensor, by the tensor's name."""
+    """Return for each captured tensor the shape that TensorFlow infers; some axes may be unknown."""
     known = editor.Editor(step.graph.library, step.graph.versions)
     for node in step.nodes.values():
         if node.name in step.handle_of:
@@ -30,7 +36,7 @@ def partial_shapes(step: StepIndex) -> dict[str, tf.TensorShape]:
 
 @analysis
 def static_shapes(step: StepIndex) -> dict[str, tuple[int, ...]]:
-    """The shapes of the captured tensors of which TensorFlow knows every axis, by the tensor's name."""
+    """Return the shapes of the captured tensors of which TensorFlow infers every axis."""
     return {
         name: tuple(shape.as_list()) for name, shape in partial_shapes(step).items() if shape.is_fully_defined()
     }

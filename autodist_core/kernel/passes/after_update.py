@@ -25,7 +25,7 @@ class AfterUpdate(Kernel):
         """Copy it; nothing is written before all that can fail has run."""
         step = draft.step
         effects = draft.after_update.intersection([*step.touches, *step.item.targets])
-        for replica in draft.busy:
+        for replica in draft.active_replicas:
             for name in step.in_order(step.cone(effects) & draft.after_update):
                 copy = copy_node(draft, replica, name)
                 if name in effects:

@@ -32,13 +32,13 @@ from autodist_core.step.index import StepIndex
 
 @dataclass(frozen=True)
 class Barriers(Kernel):
-    """One barrier for compute's writes, and one for the update of each occurrence."""
+    """Adds one barrier for compute's writes, and one for the update of each occurrence."""
 
     needs = ("compute",)
     provides = ("barriers",)
 
     def apply(self, draft: Draft) -> None:
-        """Add the barriers; the update's writes are tied to theirs when they are copied."""
+        """Add the barriers. The kernel `Update` lets its writes wait for them."""
         step = draft.step
         side = [
             name for name in _side_effects(step)
@@ -48,7 +48,7 @@ class Barriers(Kernel):
         for occurrence in step.occurrences:
             applied = [each for each in step.item.gradients if each.occurrence == occurrence]
             gradients = [naming.node_of(name) for gradient in applied for name in draft.sources(gradient)]
-            # Of what is no number, any gradient may have been handed to the tape.
+            # A gradient that is not weighted may come from a loss that is no scalar, with gradients from outside.
             if draft.placement.on_cpus_of_one_process and all(gradient.weighted for gradient in applied):
                 gradients = last_to_fail(step, gradients)
             if occurrence == step.occurrences[0]:
@@ -58,24 +58,24 @@ class Barriers(Kernel):
 
 
 def _add(draft: Draft, name: str, waits_for: Iterable[str]) -> str:
-    """A node that waits for these on every replica: there first, so that one word crosses from machine to machine."""
+    """Add a node that waits for these nodes on every active replica; each replica sends it one signal."""
     there = [
         draft.editor.add(
             "NoOp", f"{name}/{replica.prefix}", [f"^{copied(replica, other)}" for other in waits_for], replica.host
         )
-        for replica in draft.busy
+        for replica in draft.active_replicas
     ]
-    return draft.editor.add("NoOp", name, [f"^{other}" for other in there], draft.busy[0].host)
+    return draft.editor.add("NoOp", name, [f"^{other}" for other in there], draft.active_replicas[0].host)
 
 
 def _side_effects(step: StepIndex) -> list[str]:
-    """What compute does besides gradients: writes and assertions."""
+    """Return the nodes of compute with side effects: writes and assertions."""
     writes = {name for name, touched in step.touches.items() if any(touch.writes for touch in touched)}
     return step.in_order(name for name in {*writes, *step.item.targets} if not step.is_update(name))
 
 
 def _results(draft: Draft, side: list[str]) -> list[str]:
-    """What compute returns, if that is there before the update."""
+    """Return the nodes of compute whose values are results of the step and exist before the update."""
     step, awaited = draft.step, set(side)
     afterwards = {
         touch.variable for name, touched in step.touches.items() if name not in awaited
@@ -95,7 +95,7 @@ def _looks_at(step: StepIndex, name: str, variables: set[str]) -> bool:
 
 
 def _is_there(draft: Draft, name: str) -> bool:
-    return all(copied(replica, name) in draft.editor for replica in draft.busy)
+    return all(copied(replica, name) in draft.editor for replica in draft.active_replicas)
 
 
 def _follows_update(step: StepIndex, name: str) -> bool:
@@ -103,7 +103,7 @@ def _follows_update(step: StepIndex, name: str) -> bool:
     first = min((step.position[node] for node in step.update_of), default=step.end)
     later = [node for node in step.cone([name]) if step.position[node] > first]
     written = step.written_by_update
-    # Of a split variable compute still reads the whole.
+    # The update writes the shards of a split variable, and compute reads the variable put together.
     written |= {step.variables[variable].part_of for variable in written}
     return any(t.variable in written for node in later for t in step.touches.get(node, ()))
 
@@ -116,25 +116,26 @@ def _hold_back(draft: Draft, gradients: list[str], side: list[str], results: lis
     others = [name for name in results if not _looks_at(step, name, written)]
     vital = list(dict.fromkeys([*gradients, *(name for name in side if name not in writes), *values, *others]))
     needed = _needed(draft, vital)
-    held = [name for name in writes if not any(copied(replica, name) in needed for replica in draft.busy)]
-    if held:
+    replicas = draft.active_replicas
+    held_back = [name for name in writes if not any(copied(replica, name) in needed for replica in replicas)]
+    if held_back:
         waits = _add(draft, "barrier/state", vital)
-        for replica in draft.busy:
-            for name in held:
+        for replica in replicas:
+            for name in held_back:
                 draft.editor.control(copied(replica, name), waits)
 
 
 def _needed(draft: Draft, names: list[str]) -> set[str]:
-    """Everything that has to run before these nodes' copies: what feeds them, and earlier writes of what is read."""
+    """Return the nodes that run before the copies of these nodes: their inputs, and earlier writes that they read."""
     step = draft.step
-    original = {copied(replica, name): name for replica in draft.busy for name in step.position}
+    original = {copied(replica, name): name for replica in draft.active_replicas for name in step.position}
     writers: dict[str, list[str]] = {}
     for name, touched in step.touches.items():
         for touch in touched:
             if touch.writes and not step.is_update(name):
                 writers.setdefault(touch.variable, []).append(name)
     seen: set[str] = set()
-    waiting = [copied(replica, name) for replica in draft.busy for name in names]
+    waiting = [copied(replica, name) for replica in draft.active_replicas for name in names]
     while waiting:
         node = waiting.pop()
         if node in seen or node not in draft.editor:
@@ -146,5 +147,5 @@ def _needed(draft: Draft, names: list[str]) -> set[str]:
             writer for touch in step.touches.get(name, ()) for writer in writers.get(touch.variable, ())
             if step.position[writer] < step.position[name]
         }
-        waiting.extend(copied(replica, writer) for replica in draft.busy for writer in earlier)
+        waiting.extend(copied(replica, writer) for replica in draft.active_replicas for writer in earlier)
     return seen

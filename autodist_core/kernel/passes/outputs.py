@@ -30,7 +30,7 @@ from autodist_core.step.index import StepIndex, output_type
 
 @dataclass(frozen=True)
 class Outputs(Kernel):
-    """One value per output of the captured step."""
+    """Makes one value for each output of the captured step."""
 
     needs = ("compute",)
     reads = ("returned",)
@@ -41,49 +41,49 @@ class Outputs(Kernel):
         step = draft.step
         cone = step.cone(naming.node_of(name) for name in step.item.outputs)
         writers = {name for name, touched in step.touches.items() if any(touch.writes for touch in touched)}
-        # What writes runs on every replica, and not once more for its value.
+        # A node that writes runs on every replica. It is not run once more for its value.
         combined = _after_combining(step, cone)
-        late = (combined | (draft.after_update & cone)) - writers
-        for name in step.in_order(late):
-            _copy_late(draft, name, late, draft.end + 2 if name in combined else draft.at(name))
-        draft.outputs += [_value(draft, name, late) for name in step.item.outputs]
+        recomputed = (combined | (draft.after_update & cone)) - writers
+        for name in step.in_order(recomputed):
+            _recompute(draft, name, recomputed, draft.end + 2 if name in combined else draft.at(name))
+        draft.outputs += [_value(draft, name, recomputed) for name in step.item.outputs]
 
 
 def _after_combining(step: StepIndex, cone: set[str]) -> set[str]:
-    """The nodes between a read of combined state and an output."""
+    """Return the nodes between a read of combined state and an output."""
     if step.item.concat_outputs:
         return set()
-    # A read before the variable's last write sees what that replica computes with, not the combined state.
+    # A read before the variable's last write gives the replica's own value, and not the combined state.
     written = {
         touch.variable: step.position[node]
         for node in step.in_order(step.touches) if not step.is_update(node)
         for touch in step.touches[node] if touch.writes and is_combined(step.variables[touch.variable])
     }
-    late: set[str] = set()
+    recomputed: set[str] = set()
     for name in step.in_order(cone):
         touched = step.touches.get(name, ())
         reads = any(not t.writes and step.position[name] > written.get(t.variable, step.end) for t in touched)
-        if reads or any(naming.node_of(source) in late for source in naming.data_inputs(step.nodes[name])):
-            late.add(name)
-    return late
+        if reads or any(naming.node_of(source) in recomputed for source in naming.data_inputs(step.nodes[name])):
+            recomputed.add(name)
+    return recomputed
 
 
-def _late(name: str) -> str:
+def _recomputed(name: str) -> str:
     return f"result/{name}"
 
 
-def _value(draft: Draft, source: str, late: set[str]) -> str:
-    """A captured tensor for the whole batch."""
+def _value(draft: Draft, source: str, recomputed: set[str]) -> str:
+    """Return the value of a captured tensor for the whole batch."""
     name, output = naming.split(source)
-    if name in late:
-        return naming.tensor(_late(name), output)
+    if name in recomputed:
+        return naming.tensor(_recomputed(name), output)
     returned = draft.returned.get(naming.canonical(source))
     return returned or _joined(draft, source)
 
 
-def _copy_late(draft: Draft, name: str, late: set[str], time: int) -> None:
-    """A node that runs once, for all; what it reads, it reads at that time."""
-    step, first = draft.step, draft.busy[0]
+def _recompute(draft: Draft, name: str, recomputed: set[str], time: int) -> None:
+    """Add a copy of a node that runs once for the whole batch, and reads variables at this time."""
+    step, first = draft.step, draft.active_replicas[0]
     inputs = []
     for source in naming.data_inputs(step.nodes[name]):
         node = naming.node_of(source)
@@ -91,33 +91,33 @@ def _copy_late(draft: Draft, name: str, late: set[str], time: int) -> None:
             variable = step.handle_of[node]
             inputs.append(draft.handle(variable, draft.placement.mirror(variable, first)))
         else:
-            inputs.append(_value(draft, source, late))
+            inputs.append(_value(draft, source, recomputed))
     touched = step.touches.get(name)
     device = draft.placement.mirror(touched[0].variable, first).device if touched else first.device
-    draft.editor.copy(step.nodes[name], _late(name), inputs, device, time if touched else None)
+    draft.editor.copy(step.nodes[name], _recomputed(name), inputs, device, time if touched else None)
 
 
 def _joined(draft: Draft, name: str) -> str:
-    """One tensor of the whole batch out of the replicas' copies of a captured tensor."""
+    """Return one tensor for the whole batch, made of the replicas' copies of a captured tensor."""
     step = draft.step
-    copies = [copied(replica, name) for replica in draft.busy]
+    copies, device = [copied(replica, name) for replica in draft.active_replicas], draft.active_replicas[0].device
     how = joining(step, name)
     if len(copies) == 1 or how is Joining.SAME:
         return copies[0]
     dtype, label = output_type(step, name), f"joined/{naming.label(name)}"
     if step.item.concat_outputs:
-        return draft.join(label, copies, dtype, draft.busy[0].device) if label not in draft.editor else label
+        return draft.join(label, copies, dtype, device) if label not in draft.editor else label
     if how is Joining.SUM or (how is Joining.UNKNOWN and dtype.is_integer):
-        return draft.add_up(label, copies, dtype, draft.busy[0].device) if label not in draft.editor else label
+        return draft.add_up(label, copies, dtype, device) if label not in draft.editor else label
     if how is Joining.UNKNOWN:
         return copies[0]
     if f"{label}/done" not in draft.editor:
         specs = dict.fromkeys(copies, tf.TensorSpec(None, dtype))
         shares = {}
         if how is Joining.MEAN:
-            shares = {draft.share(replica, dtype): tf.TensorSpec((), dtype) for replica in draft.busy}
-        made = draft.editor.trace(label, _JOINS[how, dtype == tf.bool], specs | shares, draft.busy[0].device)[0]
-        draft.editor.add("Identity", f"{label}/done", [made], draft.busy[0].device, T=dtype)
+            shares = {draft.share(replica, dtype): tf.TensorSpec((), dtype) for replica in draft.active_replicas}
+        made = draft.editor.trace(label, _JOINS[how, dtype == tf.bool], specs | shares, device)[0]
+        draft.editor.add("Identity", f"{label}/done", [made], device, T=dtype)
     return f"{label}/done"
 
 
@@ -128,4 +128,4 @@ _JOINS: dict[tuple[Joining, bool], Callable[..., tf.Tensor]] = {
     (Joining.LARGEST, True): lambda *parts: reduce(tf.logical_or, parts),
     (Joining.SMALLEST, True): lambda *parts: reduce(tf.logical_and, parts),
 }
-"""What makes one tensor of the replicas', and the same for truth values."""
+"""The function that joins the replicas' tensors, for numbers and for truth values."""

@@ -33,24 +33,24 @@ class Replicator(Kernel):
 
     def apply(self, draft: Draft) -> None:
         """Copy compute, then scale each replica's gradients by its part of the batch."""
-        _require_whole_state(draft)
-        _require_tapes_of_its_own(draft)
+        _require_complete_state(draft)
+        _require_no_shared_forward_pass(draft)
         names = needed(draft)
         draft.compute.update(names)
-        for replica in draft.busy:
+        for replica in draft.active_replicas:
             for name in names:
                 copy_node(draft, replica, name)
         for name in draft.step.in_order(set(names).intersection(draft.step.item.cross_replica_sums)):
             _sum_over_replicas(draft, name)
-        for replica in draft.busy:
+        for replica in draft.active_replicas:
             for gradient in draft.step.item.gradients:
                 key = gradient.variable, gradient.occurrence
-                if key not in draft.products:
+                if key not in draft.gradient_products:
                     draft.local[*key, replica.index] = _weighted(draft, replica, gradient)
         _add_tables(draft)
 
 
-def _require_whole_state(draft: Draft) -> None:
+def _require_complete_state(draft: Draft) -> None:
     """Sums, as of metrics, are complete on the first replica only: no gradient may be made of one."""
     step = draft.step
     for name in step.cone(step.markers) if len(draft.placement.replicas) > 1 else ():
@@ -62,7 +62,7 @@ def _require_whole_state(draft: Draft) -> None:
                 )
 
 
-def _require_tapes_of_its_own(draft: Draft) -> None:
+def _require_no_shared_forward_pass(draft: Draft) -> None:
     """A `tf.py_function` remembers its forward pass under one name: another replica's takes the place of the first."""
     graph, several = draft.step.graph, len(draft.placement.replicas) > 1
     for node in (*graph.node, *(each for function in graph.library.function for each in function.node_def)):
@@ -106,7 +106,7 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef
         return draft.editor[draft.editor.add("Identity", copied(replica, name), [source], replica.host, T=tf.float64)]
     if draft.sizes and (shape := draft.step.rows.get(name)):
         return _of_known_size(draft, replica, node, shape)
-    if name in draft.at_once:
+    if name in draft.weight_products:
         dtype, rows = tf.as_dtype(node.attr["T"].type), _rows_of(draft, replica, name)
         return draft.editor[draft.editor.add("Identity", copied(replica, name), [rows], replica.device, T=dtype)]
     inputs = [
@@ -137,13 +137,13 @@ def _of_known_size(
 
 def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
     """A replica's rows of a product that is made for all at once."""
-    node, first, label = draft.step.nodes[name], draft.busy[0], f"at_once/{name}"
+    node, first, label = draft.step.nodes[name], draft.active_replicas[0], f"at_once/{name}"
     if label not in draft.editor:
         dtype = tf.as_dtype(node.attr["T"].type)
         left, right = (naming.canonical(source) for source in naming.data_inputs(node))
         stacked = draft.stacked(left, dtype, first.device)
         draft.editor.copy(node, label, [stacked, copied(first, right)], first.device)
-        parts = [copied(other, left) for other in draft.busy]
+        parts = [copied(other, left) for other in draft.active_replicas]
         lengths = draft.editor.trace(
             f"{label}/lengths", lambda *rows: tf.stack([tf.shape(each)[0] for each in rows]),
             dict.fromkeys(parts, tf.TensorSpec((None, None), dtype)), first.device,
@@ -161,7 +161,7 @@ def _require_mirror(draft: Draft, replica: Replica, name: str, variable: str) ->
     placement = draft.placement
     if variable in placement.owner_of and variable not in placement.mirrored:
         owner = placement.owner(placement.owner_of[variable])
-        if owner.replica is None and placement.mirror(variable, replica) != placement.held(variable, owner):
+        if owner.replica is None and placement.mirror(variable, replica) != placement.owned_copy(variable, owner):
             raise NotYetError(
                 f"the step reads the optimizer's variable {variable!r} outside apply (at {name!r}), and it lives on "
                 f"{owner.device}. Use AllReduce for the variable it belongs to."
@@ -207,9 +207,9 @@ def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
 def _sum_over_replicas(draft: Draft, name: str) -> None:
     node = draft.step.nodes[name]
     dtype = tf.as_dtype(node.attr["T"].type)
-    parts = [draft.editor[copied(replica, name)].input[0] for replica in draft.busy]
-    total = draft.add_up(f"sum/{name}", parts, dtype, draft.busy[0].device)
-    for replica in draft.busy:
+    parts = [draft.editor[copied(replica, name)].input[0] for replica in draft.active_replicas]
+    total = draft.add_up(f"sum/{name}", parts, dtype, draft.active_replicas[0].device)
+    for replica in draft.active_replicas:
         _, *rest = draft.editor[copied(replica, name)].input
         draft.editor.change(copied(replica, name), inputs=[total, *rest])
 
@@ -218,7 +218,7 @@ def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:
     """A replica's gradient, times n_r / N unless the loss was scaled by it already."""
     values = copied(replica, gradient.values.removesuffix(":0"))
     indices = copied(replica, gradient.indices.removesuffix(":0")) if gradient.indices else ""
-    if gradient.weighted or (len(draft.busy) == 1 and draft.placement.loose is None):
+    if gradient.weighted or (len(draft.active_replicas) == 1 and draft.placement.loose is None):
         return Rows(values, indices)
     dtype = gradient_type(draft.step, gradient)
     name = f"weighted/{replica.prefix}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
@@ -237,7 +237,7 @@ def _table(draft: Draft, host: str, handle: str) -> str:
 
 
 def _add_tables(draft: Draft) -> None:
-    for host in dict.fromkeys(replica.host for replica in draft.busy):
+    for host in dict.fromkeys(replica.host for replica in draft.active_replicas):
         for table in draft.step.item.tables:
             _add_table(draft, table, host)
 

@@ -1,6 +1,6 @@
 """Residuals: write what compressors keep for the next step, together with the update.
 
-In: `draft.remembered`, the new values. Out: one write for each, behind the barrier of the update that it goes with::
+In: `draft.new_values`, the new values. Out: one write for each, behind the barrier of the update that it goes with::
 
     kept/0/write/compressor/error/kernel.replica1 = AssignVariableOp(handle, left, ^barrier/0)
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from autodist_core.kernel.added_variables import Kept
+from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.step import naming
@@ -24,13 +24,13 @@ from autodist_core.step import naming
 class Residuals(Kernel):
     """The writes of kept variables."""
 
-    needs = ("remembered", "barriers")
-    provides = ("kept",)
+    needs = ("new_values", "barriers")
+    provides = ("added",)
 
     def apply(self, draft: Draft) -> None:
         """Add them, behind the barrier of the update that they go with."""
-        for remembered in draft.remembered:
-            kept, occurrence = remembered.kept, remembered.occurrence
+        for remembered in draft.new_values:
+            kept, occurrence = remembered.variable, remembered.occurrence
             name = f"kept/{occurrence}/write/{naming.safe(kept.name)}"
             inputs = [handle(draft, kept), remembered.value, f"^{draft.barriers[occurrence]}"]
             dtype = tf.as_dtype(kept.dtype)
@@ -39,18 +39,18 @@ class Residuals(Kernel):
             )
 
 
-def recall(draft: Draft, kept: Kept, occurrence: int) -> str:
+def recall(draft: Draft, kept: AddedVariable, occurrence: int) -> str:
     """Add a read of a kept variable, before the update of an occurrence writes it."""
     name, dtype = f"kept/{occurrence}/read/{naming.safe(kept.name)}", tf.as_dtype(kept.dtype)
     inputs = [handle(draft, kept)]
     return draft.editor.add("ReadVariableOp", name, inputs, kept.device, 2 * occurrence, dtype=dtype)
 
 
-def handle(draft: Draft, kept: Kept) -> str:
+def handle(draft: Draft, kept: AddedVariable) -> str:
     """The node that stands for a kept variable."""
     name = f"kept/{naming.safe(kept.name)}"
     if name not in draft.editor:
-        draft.kept.append(kept)
+        draft.added.append(kept)
         draft.editor.add(
             "VarHandleOp", name, device=kept.device, dtype=tf.as_dtype(kept.dtype), shape=tf.TensorShape(kept.shape),
             shared_name=kept.name,

@@ -39,7 +39,7 @@ class StateCombiner(Kernel):
         """Combine every variable that compute writes."""
         if len(draft.placement.replicas) == 1:
             return
-        idle = len(draft.busy) < len(draft.placement.replicas)
+        idle = len(draft.active_replicas) < len(draft.placement.replicas)
         for name in sorted(draft.step.written_by_compute):
             variable = draft.step.variables[name]
             if (idle or is_combined(variable)) and len(draft.placement.copies(name)) > 1:
@@ -76,7 +76,7 @@ def _combine(draft: Draft, variable: Variable) -> None:
         combined = draft.editor.trace(f"{label}/{variable.aggregation}", extreme, specs, device)[0]
     elif by_mean and len(values) > 1:
         weight = dtype.real_dtype
-        shares = {draft.share(replica, weight): tf.TensorSpec((), weight) for replica in draft.busy}
+        shares = {draft.share(replica, weight): tf.TensorSpec((), weight) for replica in draft.active_replicas}
         combined = draft.editor.trace(f"{label}/mean", weighted_mean, specs | shares, device)[0]
     else:
         combined = draft.editor.add("Identity", f"{label}/value", [combined], device, T=dtype)

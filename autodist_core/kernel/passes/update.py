@@ -33,11 +33,11 @@ class Update(Kernel):
         slices = _Slices(draft)
         for owner in draft.placement.owners:
             for name in _roots(draft, owner):
-                slices.take(owner, name)
+                slices.assign(owner, name)
                 draft.targets.append(_copied(slices.home(owner, name), name))
         first = draft.placement.owners[0]
         for name in draft.handed_back:
-            slices.take(first, name)
+            slices.assign(first, name)
         for owner, name in slices:
             _copy(draft, owner, name, slices)
         for name in draft.handed_back:
@@ -58,10 +58,10 @@ def _writes(step: StepIndex) -> list[str]:
 def _roots(draft: Draft, owner: Owner) -> list[str]:
     """The writes of what an owner holds; the first owner does what else the update does (assertions, printing)."""
     step = draft.step
-    held = _held(draft, owner)
+    own = _variables_of(draft, owner)
     writes = [
         name for name in _writes(step)
-        if any(touch.writes and touch.variable in held for touch in step.touches[name])
+        if any(touch.writes and touch.variable in own for touch in step.touches[name])
     ]
     rest: list[str] = []
     if owner == draft.placement.owners[0]:
@@ -70,7 +70,7 @@ def _roots(draft: Draft, owner: Owner) -> list[str]:
     return list(dict.fromkeys([*writes, *rest]))
 
 
-def _held(draft: Draft, owner: Owner) -> frozenset[str]:
+def _variables_of(draft: Draft, owner: Owner) -> frozenset[str]:
     return owner.variables | draft.placement.optimizer_state
 
 
@@ -79,23 +79,23 @@ class _Slices:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._taken: dict[str, dict[str, Owner]] = {}
+        self._owners: dict[str, dict[str, Owner]] = {}
         self._groups = self._all_groups()
 
     def __iter__(self) -> Iterator[tuple[Owner, str]]:
-        for name in self._draft.step.in_order(self._taken):
-            for owner in self._taken[name].values():
+        for name in self._draft.step.in_order(self._owners):
+            for owner in self._owners[name].values():
                 yield owner, name
 
     def has(self, name: str) -> bool:
         """Whether any owner runs a node."""
-        return name in self._taken
+        return name in self._owners
 
     def runs(self, owner: Owner, name: str) -> bool:
         """Whether an owner runs a node."""
-        return owner.name in self._taken.get(name, ())
+        return owner.name in self._owners.get(name, ())
 
-    def take(self, owner: Owner, name: str) -> None:
+    def assign(self, owner: Owner, name: str) -> None:
         """Let an owner have a node's result: it, or who holds what the node looks at, runs the node."""
         step = self._draft.step
         waiting = [(owner, name)]
@@ -105,14 +105,14 @@ class _Slices:
                 continue
             home = self.home(asking, name)
             if not self.runs(home, name):
-                self._taken.setdefault(name, {})[home.name] = home
+                self._owners.setdefault(name, {})[home.name] = home
                 waiting.extend((home, source) for source in step.sources(name))
 
     def home(self, owner: Owner, name: str) -> Owner:
         """Who runs a node for an owner."""
         placement = self._draft.placement
         for touch in self._draft.step.touches.get(name, ()):
-            if touch.variable in _held(self._draft, owner):
+            if touch.variable in _variables_of(self._draft, owner):
                 return owner
             if touch.variable in placement.owner_of:
                 return placement.owner(placement.owner_of[touch.variable])
@@ -150,7 +150,7 @@ def _copy(draft: Draft, owner: Owner, name: str, slices: _Slices) -> None:
         if (renamed := _source(draft, owner, name, source, slices)) is not None
     ]
     touched = step.touches.get(name)
-    device = placement.held(touched[0].variable, owner).device if touched else owner.device
+    device = placement.owned_copy(touched[0].variable, owner).device if touched else owner.device
     copy = draft.editor.copy(
         step.nodes[name], _copied(owner, name), inputs, device, draft.at(name) if touched else None
     )
@@ -187,7 +187,7 @@ def _check(draft: Draft, owner: Owner, name: str) -> None:
             "Use PS() for these variables, or set a seed (keras.utils.set_random_seed) if it is an op's."
         )
     for touch in step.touches.get(name, ()):
-        if touch.variable in draft.placement.owner_of and touch.variable not in _held(draft, owner):
+        if touch.variable in draft.placement.owner_of and touch.variable not in _variables_of(draft, owner):
             raise CaptureError(
                 f"one operation of the update, {name!r} ({node.op}), takes variables of different owners: "
                 f"{', '.join(sorted({t.variable for t in step.touches[name]}))}. "
@@ -221,7 +221,7 @@ def _source(draft: Draft, owner: Owner, reader: str, source: str, slices: _Slice
         if output < 0:
             return None
         variable = step.handle_of[name]
-        return draft.handle(variable, draft.placement.held(variable, owner))
+        return draft.handle(variable, draft.placement.owned_copy(variable, owner))
     if name in step.markers:
         return None if output < 0 else _gradient(draft, owner, name)
     home = slices.home(owner, name)

@@ -1,6 +1,13 @@
-"""Where everything lives: which device holds which copy of which variable.
+"""Placement: which device holds which copy of which variable.
+
+In: a captured step and a compiled strategy. Out: a `Placement`::
+
+    placement over 2 replicas
+      replica0 = 10.0.0.1:CPU:0 on /device:CPU:0
+      replica1 = 10.0.0.1:CPU:1 on /device:CPU:1
+      owner memory on /device:CPU:0: 4 variables
 
 `arrangement` decides how a step carries a strategy out, which is what the plan prints. `placement` puts it on devices,
-and is the value that every kernel reads. `shared_memory` says which replicas compute on one copy. `devices` maps a
+and gives the value that every kernel reads. `shared_memory` says which replicas compute on one copy. `devices` maps a
 device of the resource spec to a device of TensorFlow.
 """

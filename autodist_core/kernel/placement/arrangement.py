@@ -1,8 +1,14 @@
-"""How one step carries a strategy out: the decisions that the plan prints and that `place` follows.
+"""Arrangement: how one step carries a strategy out. The plan prints these decisions, and `place` follows them.
 
-In: a captured step, a compiled strategy and the setting `share_memory`. Out: an `Arrangement`, which says which
-replicas compute on one copy, which variables are split or stay whole, and whether replicas may drift apart. A step that
-is not captured yet has no gradients; then nothing is known of what it needs whole.
+In: a captured step, a compiled strategy and the setting `share_memory`. Out: an `Arrangement`. For a strategy that
+splits two variables over servers, and an update that needs one of them whole::
+
+    memories       (0, 1)                         each replica computes on copies of its own
+    partitioner    plans of `table`               this variable is split
+    whole          {"kernel": "Sum (norm/Sum)"}   this one is not: a norm needs all of it
+    is_loose       False                          replicas wait for each other
+
+A step that is not captured yet has no gradients, and its variables are not split.
 """
 
 from __future__ import annotations
@@ -24,15 +30,15 @@ class Arrangement:
     """A strategy as a step carries it out."""
 
     strategy: CompiledStrategy
-    """The strategy, with the variables whole that cannot be split, and with what keeps the replicas in step."""
+    """The strategy; variables that cannot be split are whole in it, and it has the reason why replicas stay in step."""
     memories: tuple[int, ...]
-    """For each replica the one on whose copies it computes: itself where it has its own."""
+    """For each replica, the index of the replica on whose copies it computes."""
     partitioner: VariablePartitioner
-    """What splits the variables that are split."""
+    """The partitioner of the variables that are split."""
 
     @property
     def whole(self) -> Mapping[str, str]:
-        """Variables that the strategy splits and the step needs whole, and the operation that does."""
+        """The variables that the strategy splits and the step needs whole, and for each the operation that needs it."""
         return self.partitioner.whole
 
     @property
@@ -46,7 +52,7 @@ class Arrangement:
         return not self.shares_memory and len(set(self.memories)) < len(self.memories)
 
     @property
-    def drifts(self) -> bool:
+    def is_loose(self) -> bool:
         """Whether replicas do not wait for each other."""
         return not self.strategy.in_step_reason and self.strategy.allowed_lead is not None
 
@@ -64,18 +70,18 @@ def arrange(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | No
     """
     found = memories(strategy, share_memory)
     if not item.gradients or (len(found) > 1 and set(found) == {0}):
-        # In one memory there is one copy and one update of a variable, and nothing to split.
+        # With one memory, a variable has one copy and one update: no variable is split.
         return Arrangement(strategy, found, VariablePartitioner())
     if len(set(found)) < len(found) and _compute_writes_what_updates_write(item):
-        # What each replica writes in its own way is not one copy.
+        # Each replica writes values of its own to these variables: they cannot be one copy.
         found = tuple(range(len(found)))
     partitioner = VariablePartitioner.of(item, _on_servers(strategy))
-    whole = strategy.for_step(partitioner.whole, "")
-    return Arrangement(whole.for_step((), _held_in_step(item, whole)), found, partitioner)
+    fitted = strategy.for_step(partitioner.whole, "")
+    return Arrangement(fitted.for_step((), _in_step_reason(item, fitted)), found, partitioner)
 
 
 def optimizer_state(step: StepIndex) -> frozenset[str]:
-    """State of the optimizer that belongs to no single variable, which every owner has a copy of."""
+    """Return the shared state of the optimizer, of which every owner has a copy."""
     family = step.trained.keys() | slots(step).keys()
     return frozenset(
         variable.name for variable in step.item.variables
@@ -90,15 +96,15 @@ def _compute_writes_what_updates_write(item: GraphItem) -> bool:
 
 
 def _on_servers(strategy: CompiledStrategy) -> list[VariablePlan]:
-    """Plans with a shard on a server. Shards that are all reduced travel apart, and are updated as one."""
+    """Return the plans with a shard on a server. Shards that are all-reduced travel apart, and are updated as one."""
     return [
         plan for plan in strategy.variables
         if any(isinstance(shard.synchronizer, PSPlan) for shard in plan.shards) and len(plan.shards) > 1
     ]
 
 
-def _held_in_step(item: GraphItem, strategy: CompiledStrategy) -> str:
-    """Why replicas that the strategy lets drift apart cannot in this step; empty where nothing keeps them."""
+def _in_step_reason(item: GraphItem, strategy: CompiledStrategy) -> str:
+    """Return why replicas of a loose strategy must stay in step in this step; empty if they need not."""
     if strategy.allowed_lead is None:
         return ""
     if len({gradient.occurrence for gradient in item.gradients}) > 1:

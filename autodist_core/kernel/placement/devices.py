@@ -1,4 +1,9 @@
-"""Which TensorFlow device a device of the spec is: one of this process, or one of a task of a cluster."""
+"""Map a device of the resource spec to a device of TensorFlow, in this process or in a task of a cluster.
+
+In: a name of the resource spec. Out: a name of TensorFlow::
+
+    10.0.0.2:GPU:1  ->  /job:run/replica:0/task:1/device:GPU:1
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from autodist_core.resource_spec import DeviceSpec
 
 @dataclass(frozen=True)
 class Tasks:
-    """The tasks of a cluster, one for each node and the chief's first; without any, all devices are this process's.
+    """The tasks of a cluster, one for each node, the chief's first. Without tasks, all devices are of this process.
 
     >>> Tasks().device("10.0.0.1:GPU:1")
     '/device:GPU:1'
@@ -21,7 +26,7 @@ class Tasks:
     addresses: tuple[str, ...] = ()
 
     def device(self, name: str) -> str:
-        """The TensorFlow device of a device of the spec."""
+        """Return the TensorFlow device of a device of the resource spec."""
         found = DeviceSpec.parse(name)
         if not self.job:
             return f"/device:{found.kind}:{found.index}"
@@ -29,12 +34,12 @@ class Tasks:
 
     @property
     def chief(self) -> str:
-        """The CPU where what is fed arrives."""
+        """The CPU to which the session feeds values."""
         return f"/job:{self.job}/replica:0/task:0/device:CPU:0" if self.job else "/device:CPU:0"
 
 
 def host_of(device: str) -> str:
-    """The CPU next to a device.
+    """Return the CPU of the process that has a device.
 
     >>> host_of("/job:run/replica:0/task:1/device:GPU:3")
     '/job:run/replica:0/task:1/device:CPU:0'

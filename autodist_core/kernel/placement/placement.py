@@ -1,16 +1,22 @@
-"""Where everything lives: which device holds which copy of which variable, and who runs whose update.
+"""Placement: which device holds which copy of each variable, and which owner runs its update.
 
-An **owner** is a device that holds variables and runs their update; a **mirror** is the copy that a replica computes
-on. Three kinds of variables:
+In: a captured step and a compiled strategy. Out: a `Placement`. With one parameter server and two replicas::
 
-- *trained* ones and their optimizer slots live with their owners: with every replica for all-reduce, on a reduction
-  destination for a parameter server (the replicas then hold mirrors);
-- *shared state* of the optimizer (iterations, learning rate, loss scale) has a copy with every owner, and all evolve
-  alike;
-- everything else (batch-norm statistics, metrics, seeds) has a copy with every replica.
+    kernel, momentum    a copy on the server, its owner; of the kernel also a mirror on each replica
+    iterations          a copy on the server: shared state of the optimizer
+    moving mean         a copy on each replica
 
-Replicas on CPU devices of one process share memory, so they may share one owner and one mirror: `share_memory`. Over
-several machines the first of a machine's replicas has them, for those next to it.
+An **owner** is a device that holds variables and runs their update. A **mirror** is the copy on which a replica
+computes. There are three kinds of variables:
+
+- Trained variables and their optimizer slots are with their owners. With all-reduce, every replica is an owner. With a
+  parameter server, the reduction destination is the owner, and the replicas have mirrors.
+- Shared state of the optimizer (iterations, learning rate, loss scale) has a copy with every owner. All of these copies
+  change in the same way.
+- Each other variable (batch-norm statistics, metrics, seeds) has a copy with every replica.
+
+Replicas on CPU devices of one process can share memory, and so one owner and one mirror (`share_memory`). Over several
+machines, the first replica of each machine has the copies for the other replicas of that machine.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from autodist_core.kernel.placement.arrangement import Arrangement, arrange, opt
 from autodist_core.kernel.placement.devices import Tasks, host_of
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.step.index import StepIndex
-from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
+from autodist_core.strategy.compiled import AllowedLead, CompiledStrategy, VariablePlan
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
 
 MEMORY = "memory"
@@ -40,12 +46,12 @@ class Replica:
 
     @property
     def prefix(self) -> str:
-        """What the names of its nodes begin with."""
+        """The beginning of the names of its nodes."""
         return f"replica{self.index}"
 
     @property
     def host(self) -> str:
-        """The CPU next to its device."""
+        """The CPU of the process that has its device."""
         return host_of(self.device)
 
 
@@ -69,34 +75,30 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Loose:
-    """Replicas that do not wait for each other, and how many steps one may be ahead of the slowest."""
-
-    bound: int | None
-    """None where there is no bound: updates are asynchronous."""
-
-
-@dataclass(frozen=True)
 class Placement:
-    """Copies and owners of every variable, for one strategy."""
+    """The copies and the owner of every variable, for one strategy."""
 
     replicas: tuple[Replica, ...]
     owners: tuple[Owner, ...]
     plans: Mapping[str, VariablePlan] = field(default_factory=dict)
     owner_of: Mapping[str, str] = field(default_factory=dict)
+    """The owner of each trained variable and slot; `replica0` stands for all replicas if all of them are owners."""
     optimizer_state: frozenset[str] = frozenset()
+    """The shared state of the optimizer, of which every owner has a copy."""
     remote_rows: frozenset[str] = frozenset()
+    """The tables of which replicas have no copy: they look rows up on the server."""
     partitioner: VariablePartitioner = field(default_factory=VariablePartitioner)
     parts: Mapping[str, tuple[Variable, ...]] = field(default_factory=dict)
-    """The shards of what is split."""
+    """The shards of each split variable."""
     assembled: frozenset[str] = frozenset()
-    """Of what is split, that of which every replica has a copy, put together after each update."""
-    loose: Loose | None = None
+    """The split variables of which every replica has a copy, put together from the shards after each update."""
+    loose: AllowedLead | None = None
+    """How many steps a replica may be ahead of the slowest one; None where replicas wait for each other."""
     mirrored: frozenset[str] = frozenset()
-    """What replicas look at and follow after each update: the trained variables, and slots that the step reads."""
+    """The variables whose new values go to the mirrors: trained variables, and slots that compute reads."""
     tasks: Tasks = field(default_factory=Tasks)
     memories: tuple[int, ...] = ()
-    """For each replica the one on whose copies it computes; empty where each has its own."""
+    """For each replica, the index of the replica on whose copies it computes; empty if each has its own copies."""
 
     @property
     def shares_memory(self) -> bool:
@@ -105,47 +107,47 @@ class Placement:
 
     @property
     def on_cpus_of_one_process(self) -> bool:
-        """Whether no GPU and no other process takes part."""
+        """Whether all devices are CPU devices of this process."""
         devices = [each.device for each in self.replicas] + [each.device for each in self.owners]
         return not self.tasks.job and all("/device:CPU:" in device for device in devices)
 
     def owner(self, name: str) -> Owner:
-        """The owner of that name."""
+        """Return the owner of this name."""
         return next(owner for owner in self.owners if owner.name == name)
 
     def updater(self, variable: str, replica: Replica) -> Owner:
-        """The owner whose copy of a trained variable a replica follows: itself where all replicas update it."""
+        """Return the owner from which a replica gets a trained variable's new value: itself if replicas are owners."""
         owner = self.owner(self.owner_of[variable])
         return owner if owner.replica is None else self.owner(self.lead(replica).prefix)
 
     def lead(self, replica: Replica) -> Replica:
-        """The replica that has the copies on which this one computes, and updates them if replicas do."""
+        """Return the replica that has the copies on which this replica computes."""
         return self.replicas[self.memories[replica.index]] if self.memories else replica
 
     def mirror(self, variable: str, replica: Replica) -> Copy:
-        """The copy on which a replica computes."""
+        """Return the copy of a variable on which a replica computes."""
         trained = variable in self.owner_of or variable in self.optimizer_state or variable in self.assembled
         if self.shares_memory and trained:
-            return self.held(variable, self.owners[0])
+            return self.owned_copy(variable, self.owners[0])
         if variable in self.remote_rows:
-            return self.held(variable, self.owner(self.owner_of[variable]))
+            return self.owned_copy(variable, self.owner(self.owner_of[variable]))
         if trained:
             replica = self.lead(replica)
         return Copy(f"{variable}@{replica.prefix}", replica.device, replica.index)
 
-    def held(self, variable: str, owner: Owner) -> Copy:
-        """The copy that an owner updates, or, of what no update writes, the copy it reads."""
+    def owned_copy(self, variable: str, owner: Owner) -> Copy:
+        """Return the copy of a variable that an owner updates, or that it reads if no update writes the variable."""
         if variable not in self.owner_of and variable not in self.optimizer_state and owner.replica is None:
             return self.mirror(variable, self.replicas[0])
         return Copy(f"{variable}@{owner.name}", owner.device, owner.replica)
 
     def copies(self, variable: str) -> tuple[Copy, ...]:
-        """Every copy, the one that holds the truth between steps first."""
+        """Return every copy of a variable. Between steps, the first one has the value that counts."""
         found: list[Copy] = []
         if variable in self.parts and variable not in self.assembled:
             return ()
         if variable in self.owner_of or variable in self.optimizer_state:
-            found += [self.held(variable, owner) for owner in self.owners if self._holds(owner, variable)]
+            found += [self.owned_copy(variable, owner) for owner in self.owners if self._holds(owner, variable)]
         found += [self.mirror(variable, replica) for replica in self.replicas]
         return tuple(dict.fromkeys(found))
 
@@ -164,7 +166,15 @@ def _replicas(names: tuple[str, ...], tasks: Tasks) -> tuple[Replica, ...]:
 
 
 def inference(names: tuple[str, ...], tasks: Tasks | None = None) -> Placement:
-    """A placement for functions that train nothing: every replica has its own copy of everything."""
+    """Return a placement for functions that train nothing: every replica has a copy of every variable.
+
+    >>> print(inference(("10.0.0.1:CPU:0", "10.0.0.1:CPU:1")))
+    placement over 2 replicas
+      replica0 = 10.0.0.1:CPU:0 on /device:CPU:0
+      replica1 = 10.0.0.1:CPU:1 on /device:CPU:1
+      owner replica0 on /device:CPU:0: 0 variables
+      owner replica1 on /device:CPU:1: 0 variables
+    """
     tasks = tasks or Tasks()
     replicas = _replicas(names, tasks)
     owners = tuple(Owner(replica.prefix, replica.device, replica=replica.index) for replica in replicas)
@@ -174,7 +184,15 @@ def inference(names: tuple[str, ...], tasks: Tasks | None = None) -> Placement:
 def place(
     item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None = None, tasks: Tasks | None = None
 ) -> Placement:
-    """Decide where the variables of a captured training step live; `share_memory=None` leaves it to the strategy."""
+    """Place the variables of a captured training step on devices; `share_memory=None` leaves that to the strategy.
+
+    >>> from autodist_core import ResourceSpec, StrategyCompiler
+    >>> from autodist_core.strategy import PS
+    >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=2)
+    >>> placement = place(item, StrategyCompiler(item, spec).compile(PS().build(item, spec)))
+    >>> placement.shares_memory, [owner.name for owner in placement.owners]
+    (True, ['memory'])
+    """
     tasks = tasks or Tasks()
     arranged = arrange(item, strategy, share_memory)
     replicas, partitioner = _replicas(strategy.replicas, tasks), arranged.partitioner
@@ -183,12 +201,12 @@ def place(
     plans = {plan.variable.name: plan for plan in arranged.strategy.variables}
     plans |= _plans_of_parts(split, partitioner)
     family = {name: name for name in step.trained} | slots(step)
-    every_owners = optimizer_state(step) - parts.keys()
+    shared_state = optimizer_state(step) - parts.keys()
     mirrored = frozenset(step.trained) | (step.read_by_compute & frozenset(family))
     if arranged.shares_memory:
         memory = Owner(MEMORY, replicas[0].device, frozenset(family))
         return Placement(
-            replicas, (memory,), plans, dict.fromkeys(family, MEMORY), every_owners, mirrored=mirrored, tasks=tasks
+            replicas, (memory,), plans, dict.fromkeys(family, MEMORY), shared_state, mirrored=mirrored, tasks=tasks
         )
     reduced = frozenset(name for name, head in family.items() if isinstance(plans[head].synchronizer, AllReducePlan))
     leads = arranged.memories
@@ -204,7 +222,7 @@ def place(
         owners.append(Owner(label, tasks.device(destination), frozenset(names)))
         owner_of.update(dict.fromkeys(names, label))
     return Placement(
-        replicas, tuple(owners), plans, owner_of, every_owners, _remote_rows(step, plans), partitioner,
+        replicas, tuple(owners), plans, owner_of, shared_state, _remote_rows(step, plans), partitioner,
         parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle), _loose(arranged),
         mirrored, tasks, leads,
     )
@@ -221,7 +239,7 @@ def _plans_of_parts(split: GraphItem, partitioner: VariablePartitioner) -> dict[
 
 
 def _remote_rows(step: StepIndex, plans: Mapping[str, VariablePlan]) -> frozenset[str]:
-    """Tables of which replicas have no copy; `local_replication` asks for one."""
+    """Return the tables of which replicas have no copy. With `local_replication` they have one."""
     found = []
     for name in step.trained:
         synchronizer = plans[name].synchronizer
@@ -238,7 +256,6 @@ def _parts(split: GraphItem) -> dict[str, tuple[Variable, ...]]:
     return found
 
 
-def _loose(arranged: Arrangement) -> Loose | None:
-    """How far replicas may drift apart, where nothing in the step or the strategy keeps them together."""
-    lead = arranged.strategy.allowed_lead
-    return Loose(lead.steps) if lead and arranged.drifts else None
+def _loose(arranged: Arrangement) -> AllowedLead | None:
+    """Return the allowed lead of loose replicas; None if the step or the strategy keeps replicas in step."""
+    return arranged.strategy.allowed_lead if arranged.is_loose else None

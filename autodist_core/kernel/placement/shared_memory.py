@@ -1,7 +1,13 @@
-"""Which replicas compute on one copy of the weights.
+"""Decide which replicas compute on one copy of the weights.
 
-Those of one process may where all are CPU devices and each would hold the same: nothing travels between them then, so
-nothing is compressed, and none can be behind another. A strategy that asks for either gets a copy for each replica.
+In: a compiled strategy and the setting `share_memory`. Out: for each replica, the index of the replica on whose copies
+it computes. For two machines with two CPU devices each::
+
+    (0, 0, 2, 2)    the replicas of each machine share memory
+    (0, 1, 2, 3)    each replica has copies of its own
+
+CPU devices of one process can share memory. No gradient travels between such replicas, so none is compressed, and no
+replica can be ahead of another. A strategy with a compressor or with staleness therefore gets copies for each replica.
 """
 
 from __future__ import annotations
@@ -15,15 +21,16 @@ from autodist_core.strategy.synchronizers import AllReducePlan
 
 
 def memories(strategy: CompiledStrategy, asked: bool | None) -> tuple[int, ...]:
-    """For each replica the first one that has the same memory, which is itself where each has its own.
+    """Return for each replica the index of the first replica with the same memory.
 
-    `share_memory=asked` decides; None leaves it to the strategy, which True may contradict.
+    `asked` is the setting `share_memory`. None leaves the decision to the strategy. True raises a `StrategyError` if
+    the strategy needs copies for each replica.
     """
     devices = [DeviceSpec.parse(name) for name in strategy.replicas]
     places = [device.address if device.kind == "CPU" else device for device in devices]
-    together = tuple(places.index(place) for place in places)
+    shared = tuple(places.index(place) for place in places)
     alone = tuple(range(len(places)))
-    if asked is False or together == alone:
+    if asked is False or shared == alone:
         return alone
     apart = [(plan.variable.name, reason) for plan in strategy.variables for reason in _reasons(plan)]
     if asked and apart:
@@ -32,11 +39,11 @@ def memories(strategy: CompiledStrategy, asked: bool | None) -> tuple[int, ...]:
             f"share_memory=True: variable {name!r} has {reason}, for which every replica needs its own copy of the "
             "weights. Leave share_memory out, or take the option out of the strategy."
         )
-    return alone if apart else together
+    return alone if apart else shared
 
 
 def shares_memory(strategy: CompiledStrategy, asked: bool | None) -> bool:
-    """Whether all replicas compute on one copy of the weights."""
+    """Whether all replicas compute on one copy of the weights; `asked` is the setting `share_memory`."""
     found = memories(strategy, asked)
     return len(found) > 1 and set(found) == {0}
 

@@ -1,4 +1,4 @@
-"""Reductions over an axis that is split: each shard's result, combined into what the whole variable would give.
+"""Combine the shards' results of a reduction over the split axis into the result for the whole variable.
 
 In: a captured reduction (a sum, a mean, a maximum ...) and the names of its copies on the shards. Out: nodes that
 combine them, under the captured reduction's name. For two shards::
@@ -25,13 +25,13 @@ from autodist_core.step.index import StepIndex
 from autodist_core.step.naming import UPDATE
 
 _CHAINED = {"Max": "Maximum", "Min": "Minimum", "All": "LogicalAnd", "Any": "LogicalOr"}
-"""The operation that combines two results of a reduction which no sum combines."""
+"""For reductions whose results are not added: the operation that combines two results."""
 
 
 def combine(
     graph: Editor, step: StepIndex, node: node_def_pb2.NodeDef, parts: Sequence[str], shape: tuple[int, ...]
 ) -> None:
-    """Combine a reduction's copies on the shards of a variable of that shape."""
+    """Add nodes that combine `parts`, a reduction's copies on the shards of a variable of this shape."""
     add = partial(_add, graph, node)
     if node.op in _CHAINED:
         total = parts[0]
@@ -52,7 +52,7 @@ def combine(
 
 
 def constant_of(graph: Editor, name: str, value: Any, dtype: tf.DType, reader: node_def_pb2.NodeDef) -> str:
-    """Add a constant to the update, and to the branch, of the node that reads it."""
+    """Add a constant; it belongs to the same update and branch as the node that reads it."""
     graph.add("Const", name, dtype=dtype, value=tf.make_tensor_proto(value, dtype), **{UPDATE: reader.attr[UPDATE]})
     path = naming.branch_of(reader)
     if path:

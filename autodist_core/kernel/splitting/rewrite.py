@@ -1,13 +1,13 @@
 """Rewrite a captured step so that every shard of a split variable is a variable of its own.
 
-In: a captured step and the plans of the split variables. Out: a captured step like any other.
-
-The update's part of a split variable is there once for each shard, on the shard's slice of the gradient. Compute still
-reads the whole variable, which is put together again after each update. A table that only lookups read has no whole:
-its rows are looked up in the shards. For two shards of `w`, with `g` its gradient::
+In: a captured step and the plans of the split variables. Out: a captured step. For two shards of `w`, gradient `g`::
 
     AssignSubVariableOp(w, g)  ->  AssignSubVariableOp(w/part_0, Slice(g, 0, 2))
                                    AssignSubVariableOp(w/part_1, Slice(g, 2, 2))
+
+A split variable's part of the update is copied for each shard, and reads the shard's slice of the gradient. Compute
+still reads the whole variable, which is put together after each update. The exception is a table that is read by
+lookups only: its rows are looked up in the shards.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from autodist_core.strategy.compiled import Shard, VariablePlan
 
 
 class SplitRewrite:
-    """One captured step, rewritten node by node, in the order in which it was captured.
+    """Rewrites one captured step, node by node, in the order of capture.
 
-    `plans` are those of the variables that are split; `looked_up` names the tables of which replicas have no copy.
+    `plans` are the plans of the split variables. `looked_up` names the tables of which replicas have no copy.
     """
 
     def __init__(self, plans: Mapping[str, VariablePlan], looked_up: frozenset[str], item: GraphItem) -> None:
         self.item = item
         self.step = StepIndex(item)
-        # A variable that compute writes too would look like two variables once it is split.
+        # Check first: after the split, a variable that compute also writes would look like two variables.
         require_distributable(self.step)
         self.editor = Editor(self.step.graph.library, self.step.graph.versions)
         self.looked_up = looked_up
@@ -57,7 +57,7 @@ class SplitRewrite:
         self.left_out: set[str] = set()
 
     def run(self) -> GraphItem:
-        """Rewrite the graph, and the item around it."""
+        """Return the rewritten step."""
         last_marker = {
             max((naming.node_of(name) for name in (gradient.values, gradient.indices) if name),
                 key=self.step.position.__getitem__): gradient
@@ -92,14 +92,14 @@ class SplitRewrite:
         )
 
     def _is_left_out(self, name: str) -> bool:
-        """Whether nobody reads a node, and what it reads may be there in pieces only."""
+        """Whether a node is left out: no node that is kept reads it, and its inputs may exist as shards only."""
         if name in self.step.alive:
             return False
         return self.step.is_update(name) or any(
             source in self.left_out or source in self.split_at for source in self.step.sources(name)
         )
 
-    # What the item says ------------------------------------------------------------------------------------------
+    # Parts of the item -------------------------------------------------------------------------------------------
 
     def _shards(self, split: Splitting) -> tuple[Shard, ...]:
         return self.plans[split.variable].shards
@@ -143,14 +143,14 @@ class SplitRewrite:
         if name not in self.head_of:
             self.editor.copy_captured(node, node.name, node.input)
             return
-        # The whole is there where compute reads it: replicas then have copies, put together from the shards.
+        # The whole variable stays if compute reads it: replicas then have copies, put together from the shards.
         if name in self.step.read_by_compute and name not in self.looked_up:
             self.editor.copy_captured(node, node.name, node.input)
         for part in self._parts(self.step.variables[name]):
             self.editor.copy_captured(node, part.handle, node.input)
 
     def _without_parts(self, node: node_def_pb2.NodeDef) -> list[str]:
-        """Inputs but for control edges from nodes that are there once for each shard, or not at all."""
+        """Return the inputs without control edges from nodes that are copied for each shard or left out."""
         return [
             source for source in node.input if not naming.is_control(source) or self._is_there(naming.node_of(source))
         ]
@@ -180,7 +180,7 @@ class SplitRewrite:
         return self.editor.copy_captured(node, _part(node.name, shard.index), inputs, **attributes)
 
     def _cut(self, source: str, reader: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> str:
-        """A shard's piece of a tensor that all shards share."""
+        """Return the name of a shard's slice of a tensor that all shards share."""
         shape = self.step.variables[split.variable].shape
         axis = self.plans[split.variable].axis or 0
         if reader.op not in MEETING_ELEMENTS:
@@ -218,7 +218,7 @@ class SplitRewrite:
     # Gradients and lookups ---------------------------------------------------------------------------------------
 
     def _slice_gradient(self, gradient: Gradient) -> None:
-        """A marked piece of a gradient for each shard: a slice of a dense one, the shard's rows of a sparse one."""
+        """Add a marker for each shard: on a slice of a dense gradient, on the shard's rows of a sparse one."""
         variable, plan = self.step.variables[gradient.variable], self.plans[gradient.variable]
         axis, marker = plan.axis or 0, self.step.nodes[naming.node_of(gradient.values)]
         for shard, part in zip(plan.shards, self._parts(variable), strict=True):
@@ -242,7 +242,7 @@ class SplitRewrite:
         return not self.step.is_update(name) and any(touch.variable in self.looked_up for touch in touched)
 
     def _look_up(self, node: node_def_pb2.NodeDef) -> None:
-        """Rows out of the shards that hold them, in the order asked for; or, where a step reads it all, everything."""
+        """Replace a lookup in a table by lookups in its shards, and a read of the table by reads of all shards."""
         name = self.step.touches[node.name][0].variable
         variable, plan = self.step.variables[name], self.plans[name]
         axis, dtype = plan.axis or 0, tf.as_dtype(variable.dtype)
@@ -274,7 +274,7 @@ class SplitRewrite:
 
 
 def _part(name: str, index: int) -> str:
-    """The name of a shard's copy of a tensor or node."""
+    """Return the name of a shard's copy of a tensor or node."""
     node, output = naming.split(name)
     return naming.tensor(f"{node}/part_{index}", output)
 

@@ -1,7 +1,10 @@
-"""Whether, and how, a variable's part of the update can run shard by shard.
+"""Find out whether a variable's part of the update can run shard by shard.
 
-A variable can be split where its update is element-wise in it. Reductions over the axis that is split (a norm, an
-overflow check) are combined from the shards' parts. Anything else needs the whole, and is named.
+In: a captured step, a variable and an axis. Out: a `Splitting`. For a variable `w` with gradient `g`::
+
+    AssignSubVariableOp(w, Mul(g, rate))    element-wise: each shard runs its own copy
+    Sum(Square(g))                          a reduction over the split axis: the shards' results are combined
+    Svd(g)                                  an obstacle: it needs the whole variable, and the result names it
 """
 
 from __future__ import annotations
@@ -32,24 +35,26 @@ _SCATTERS = {"ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate"
              "ResourceScatterMax", "ResourceScatterMul"}
 _LOOKS = {"ReadVariableOp", "ResourceGather"}
 MEETING_ELEMENTS = _ELEMENTWISE | _WRITES
-"""Operations whose inputs meet the variable's elements one by one, as broadcasting has it."""
+"""Operations that combine their inputs with the variable element by element, after broadcasting."""
 
 
 @dataclass(frozen=True)
 class Splitting:
-    """The nodes of an update that run once per shard, and those whose shards' results are combined into one."""
+    """How one variable's part of the update is split."""
 
     variable: str
     members: frozenset[str]
     """The variable and the slots that are split with it."""
     parts: frozenset[str]
+    """The nodes that run once for each shard."""
     partial: frozenset[str]
+    """The reductions that run once for each shard, and whose results are combined."""
     obstacle: str = ""
-    """What needs the variable whole."""
+    """The operation that needs the variable whole; empty if there is none."""
 
 
 def splitting(step: StepIndex, variable: str, axis: int) -> Splitting:
-    """How one variable's update is split along an axis."""
+    """Find how one variable's part of the update is split along an axis."""
     shape = step.variables[variable].shape
     members = {variable} | {
         slot for slot, head in slots(step).items() if head == variable and step.variables[slot].shape == shape
@@ -67,7 +72,7 @@ class _Search:
     parts: set[str] = field(default_factory=set)
     partial: set[str] = field(default_factory=set)
     rows: set[str] = field(default_factory=set)
-    """Parts that hold some rows of a shard rather than all of it."""
+    """The parts whose value is some rows of a shard, and not the whole shard."""
 
     def run(self) -> Splitting:
         obstacle = ""
@@ -91,7 +96,7 @@ class _Search:
         return Splitting(self.variable, self.members, frozenset(self.parts), frozenset(self.partial), obstacle)
 
     def _look_at(self, name: str) -> str:
-        """Sort one node in; returns what it needs the whole variable for, if it does."""
+        """Sort one node into `parts` or `partial`; return it as an obstacle if it needs the variable whole."""
         step, node = self.step, self.step.nodes[name]
         touched = {touch.variable for touch in step.touches.get(name, ())} & self.members
         values = [source for source in naming.data_inputs(node) if naming.node_of(source) not in step.handle_of]
@@ -99,7 +104,7 @@ class _Search:
         if not touched and not split:
             return ""
         if not touched and node.op in _REDUCTIONS and self.axis in reduced_axes(step, node, len(self.shape)):
-            # How many rows a mean is over is not known before the step.
+            # The number of rows of a mean is not known before the step.
             if node.op == "Mean" and any(naming.node_of(source) in self.rows for source in split):
                 return f"{node.op} ({name})"
             self.partial.add(name)
@@ -117,7 +122,7 @@ class _Search:
         if not touched and node.op not in _ELEMENTWISE:
             return why
         if node.op.startswith("ResourceApply"):
-            # Everything but the gradient is a number.
+            # All inputs but the gradient must be scalars.
             scalars = all(static_shapes(self.step).get(source) == () for source in others)
             return self._keep(node.name, False) if scalars and not in_rows else why
         if node.op in _SCATTERS | {"ResourceGather"}:
@@ -136,12 +141,12 @@ class _Search:
         return ""
 
     def cut(self, source: str) -> int | None:
-        """Along which axis a tensor that all shards share is cut for them: -1 for not at all, None where unknown."""
+        """Return the axis along which a tensor is cut for the shards; -1 for no cut, None if that is not known."""
         return cut_axis(self.step, source, self.shape, self.axis)
 
 
 def reduced_axes(step: StepIndex, node: node_def_pb2.NodeDef, rank: int) -> frozenset[int]:
-    """The axes over which a reduction of a tensor of so many axes goes; none where that is not known beforehand."""
+    """Return the axes that a reduction of a tensor of this rank reduces; empty if that is not known in advance."""
     if node.op == "L2Loss":
         return frozenset(range(rank))
     axes = step.nodes[naming.node_of(node.input[1])]
@@ -153,7 +158,11 @@ def reduced_axes(step: StepIndex, node: node_def_pb2.NodeDef, rank: int) -> froz
 
 
 def cut_axis(step: StepIndex, source: str, shape: tuple[int, ...], axis: int) -> int | None:
-    """Along which of its axes a tensor is cut that meets shards of `shape` along `axis`, aligned from the right."""
+    """Return the axis along which a tensor is cut that is combined with shards of a variable.
+
+    The variable has this `shape` and is split along this `axis`. Axes are aligned from the right, as in broadcasting.
+    The result is -1 if all shards use the whole tensor, and None if its shape is not known.
+    """
     found = static_shapes(step).get(source)
     if found is None:
         return None

@@ -1,4 +1,12 @@
-"""Looking rows up in a table that is split: each shard is asked for the rows it holds, and for no others."""
+"""Look rows up in a split table: each shard is asked only for the rows that it has.
+
+In: a lookup of ids, and the shards of the table. Out: nodes with the looked-up rows, in the order of the ids. For two
+shards of two rows each::
+
+    ids [3, 0, 2]  ->  part_0: [0]        rows of ids 0
+                       part_1: [1, 0]     rows of ids 3 and 2
+                       DynamicStitch      rows of ids 3, 0, 2
+"""
 
 from __future__ import annotations
 
@@ -25,7 +33,7 @@ def look_up(
     graph: Editor, ids: Ids, plan: VariablePlan, shape: tuple[int, ...], name: str, dtype: tf.DType,
     gather: Callable[[int, str], str],
 ) -> None:
-    """Add a lookup under a name; `gather` adds that of a shard, given its index and the tensor of its rows' numbers."""
+    """Add a lookup under this name; `gather` adds a lookup in one shard, from its index and a tensor of row numbers."""
     count, axis = len(plan.shards), plan.axis or 0
     rows_spec = tf.TensorSpec(None, dtype)
     if axis:
@@ -42,9 +50,10 @@ def look_up(
 
 
 def _asked_of(shards: tuple[Shard, ...]) -> Callable[..., Any]:
-    """For each shard the rows asked of it, counted from its first; then, for each, where in the answer they belong.
+    """Return a function from ids to each shard's row numbers, and to their positions in the answer.
 
-    What no shard holds is asked of the first or the last one, which refuses it as the whole table would.
+    Row numbers of a shard start at its first row. An id that no shard has goes to the first or the last shard, whose
+    lookup raises the error that a lookup in the whole table would raise.
     """
 
     def asked(ids: Any) -> list[Any]:
@@ -62,7 +71,7 @@ def _in_order(count: int, shape: tuple[int, ...]) -> Callable[..., Any]:
     def joined(*tensors: Any) -> Any:
         places, ids, rows = tensors[:count], tensors[count], tensors[count + 1 :]
         flat = tf.dynamic_stitch(list(places), list(rows))
-        # Where nothing is asked for, nothing says how wide a row is.
+        # With no ids at all, the stitched rows have no width: the shape of the variable gives it.
         return tf.reshape(flat, tf.concat([tf.shape(ids), tf.constant(shape[1:], tf.int32)], axis=0))
 
     return joined

@@ -36,7 +36,7 @@ class AllReduceSynchronizer(Kernel):
     """Collectives over all replicas, in the order in which the backward pass has the gradients."""
 
     needs = ("local",)
-    provides = ("reduced", "collectives", "kept", "remembered")
+    provides = ("reduced", "collectives", "added", "new_values")
 
     travels: Travels = wire
     """What is sent of a gradient of a shape and type."""
@@ -109,8 +109,8 @@ def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]
             ordered = sorted(parcels, key=lambda parcel: parcel.shard.index if parcel.shard else 0)
             values = [sums[parcel][owner.replica] for parcel in ordered]
             name = f"sent/{gradient.occurrence}/{naming.safe(gradient.variable)}/{owner.name}/whole"
-            whole = draft.join(name, values, parcels[0].dtype, owner.device, parcels[0].axis)
-            draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(whole)
+            total = draft.join(name, values, parcels[0].dtype, owner.device, parcels[0].axis)
+            draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(total)
 
 
 def _load(draft: Draft, parcel: Parcel, tensors: Tensors, turn: int) -> Load:

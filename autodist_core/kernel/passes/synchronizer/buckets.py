@@ -99,9 +99,9 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
                     arrived[piece.load, team].append(total)
             draft.collectives += 1
         for load in members:
-            wholes = {team: _whole(draft, team, load, arrived[load, team]) for team in teams}
+            totals_of = {team: _total(draft, team, load, arrived[load, team]) for team in teams}
             sums[load] = tuple(
-                wholes[next(team for team in teams if replica in team)] or load.tensors[replica.index]
+                totals_of[next(team for team in teams if replica in team)] or load.tensors[replica.index]
                 for replica in draft.placement.replicas
             )
     return sums
@@ -156,7 +156,7 @@ def _part(draft: Draft, team: Team, name: str, piece: Piece) -> str:
     return draft.editor.add("Slice", name, [flat, *bounds], replica.device, T=load.lane.dtype, Index=tf.int32)
 
 
-def _whole(draft: Draft, team: Team, load: Load, parts: Sequence[str]) -> str:
+def _total(draft: Draft, team: Team, load: Load, parts: Sequence[str]) -> str:
     """A team's sum in the tensor's shape; nothing for a tensor without elements, which is its own sum."""
     if not parts:
         return ""

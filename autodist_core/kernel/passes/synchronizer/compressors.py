@@ -18,7 +18,7 @@ from functools import cached_property
 
 import tensorflow as tf
 
-from autodist_core.kernel.added_variables import Kept, Remembered
+from autodist_core.kernel.added_variables import AddedVariable, NewValue
 from autodist_core.kernel.draft import Draft, gradient_type
 from autodist_core.kernel.passes.residuals import recall
 from autodist_core.step import naming
@@ -123,11 +123,11 @@ class Parcel:
     def remember(self, what: str, shape: tuple[int, ...], values: Tensors, seed: str = "") -> None:
         """Let each replica keep a tensor for the next step."""
         for kept, value in zip(self._kept(what, shape, seed), values, strict=True):
-            self.draft.remembered.append(Remembered(kept, value, self.gradient.occurrence))
+            self.draft.new_values.append(NewValue(kept, value, self.gradient.occurrence))
 
-    def _kept(self, what: str, shape: tuple[int, ...], seed: str) -> list[Kept]:
+    def _kept(self, what: str, shape: tuple[int, ...], seed: str) -> list[AddedVariable]:
         return [
-            Kept(
+            AddedVariable(
                 f"compressor/{what}/{self.variable.name}@{replica.prefix}", replica.device, self.dtype.name, shape,
                 seed,
             )

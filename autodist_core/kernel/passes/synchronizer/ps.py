@@ -68,13 +68,13 @@ def _servers(draft: Draft) -> list[Owner]:
 def _pull(
     draft: Draft, owner: Owner, variable: str, replicas: Sequence[Replica], label: str, order: int
 ) -> None:
-    held = draft.placement.held(variable, owner)
+    owned = draft.placement.owned_copy(variable, owner)
     mirrors = {draft.placement.mirror(variable, replica): replica for replica in replicas}
-    mirrors.pop(held, None)
+    mirrors.pop(owned, None)
     if not mirrors:
         return
     name, dtype = f"{label}/{naming.safe(variable)}", draft.spec(variable).dtype
-    value = draft.read(name, variable, held, order)
+    value = draft.read(name, variable, owned, order)
     for mirror, replica in mirrors.items():
         there = at_host(draft, value, dtype, replica)
         draft.write(f"{name}/{naming.safe(mirror.name)}", variable, mirror, there, order)
@@ -88,10 +88,10 @@ def _assemble(
     for replica in dict.fromkeys(draft.placement.lead(replica) for replica in replicas):
         values = []
         for part in parts:
-            held = draft.placement.held(part, draft.placement.updater(part, replica))
-            name = f"{label}/{naming.safe(held.name)}"
-            value = name if name in draft.editor else draft.read(name, part, held, order)
+            owned = draft.placement.owned_copy(part, draft.placement.updater(part, replica))
+            name = f"{label}/{naming.safe(owned.name)}"
+            value = name if name in draft.editor else draft.read(name, part, owned, order)
             values.append(at_host(draft, value, dtype, replica))
         name = f"{label}/{naming.safe(variable)}/{replica.prefix}"
-        whole = draft.join(f"{name}/whole", values, dtype, replica.device, axis)
-        draft.write(name, variable, draft.placement.mirror(variable, replica), whole, order)
+        joined = draft.join(f"{name}/whole", values, dtype, replica.device, axis)
+        draft.write(name, variable, draft.placement.mirror(variable, replica), joined, order)

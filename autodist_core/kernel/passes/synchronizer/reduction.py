@@ -31,7 +31,7 @@ def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
 def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     """Bring a gradient of all busy replicas to an owner: added up if dense, all rows if sparse."""
     name = f"reduced/{owner.name}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
-    product = draft.products.get((gradient.variable, gradient.occurrence))
+    product = draft.gradient_products.get((gradient.variable, gradient.occurrence))
     if product:
         return Rows(_multiply(draft, name, product, owner))
     found = []
@@ -44,9 +44,9 @@ def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
 def _teams(draft: Draft) -> list[list[Replica]]:
     """The busy replicas of each machine, which reduce among themselves first; on one machine, each by itself."""
     by_host: dict[str, list[Replica]] = {}
-    for replica in draft.busy:
+    for replica in draft.active_replicas:
         by_host.setdefault(replica.host, []).append(replica)
-    return list(by_host.values()) if len(by_host) > 1 else [[replica] for replica in draft.busy]
+    return list(by_host.values()) if len(by_host) > 1 else [[replica] for replica in draft.active_replicas]
 
 
 def at_host(draft: Draft, value: str, dtype: tf.DType, replica: Replica) -> str:
