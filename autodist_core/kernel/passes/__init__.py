@@ -1,8 +1,14 @@
 """The kernels, one file each. `autodist_core.kernel.pipeline` lists them in the order in which they run.
 
-`replicator` copies compute once for each replica. `synchronizer/` reduces the gradients. `barriers` holds every write
-back until nothing can fail any more. `residuals` writes what compressors keep. `update` runs the update once for each
-owner. `after_update` runs what compute does with the reduced gradients. `state_combiner` makes one state out of the
-replicas' metrics and statistics. `outputs` makes one result for the whole batch. `order` adds the order between reads
-and writes of each variable.
+In: a draft. Out: the same draft with more nodes. For two replicas that share memory, in short::
+
+    replicator     replica0/gradient, replica1/gradient
+    synchronizer   reduced/memory/0/kernel = AddN(replica0/gradient, replica1/gradient)
+    update         update/memory/step      = AssignSubVariableOp(kernel, reduced/memory/0/kernel)
+
+`replicator` copies compute once for each replica. `synchronizer/` reduces the gradients. `barriers` lets every write
+wait until no operation can fail any more. `residuals` writes the new values of added variables. `update` runs the
+update once for each owner. `after_update` runs the nodes of compute that need reduced gradients. `state_combiner`
+makes one state of the replicas' metrics and statistics. `outputs` makes one result for the whole batch. `order` adds
+the order between reads and writes of each variable.
 """

@@ -1,7 +1,7 @@
-"""AfterUpdate: what compute does with the whole batch's gradients besides training, such as a mean of their norm.
+"""AfterUpdate: run the nodes of compute that need reduced gradients, such as a running mean of their norm.
 
-In: `draft.returned`, the values that the update hands back. Out: copies of these nodes on every replica that has
-examples, on the replica's own variables. For a step that tracks a norm::
+In: the values that the update hands back, `draft.returned`. Out: copies of these nodes on every active replica, which
+read and write the replica's own variables. For a step that tracks a norm::
 
     replica0/track = AssignVariableOp(replica0/norm_mean, update/memory/norm, ^barrier/0)
 """
@@ -17,12 +17,12 @@ from autodist_core.kernel.passes.replicator import copy_node
 
 @dataclass(frozen=True)
 class AfterUpdate(Kernel):
-    """For every busy replica, a copy of each node that waits for reduced gradients and has an effect."""
+    """Copies each node that waits for reduced gradients and has an effect, once for every active replica."""
 
     needs = ("returned", "barriers")
 
     def apply(self, draft: Draft) -> None:
-        """Copy it; nothing is written before all that can fail has run."""
+        """Add the copies; their writes wait until all operations that can fail have run."""
         step = draft.step
         effects = draft.after_update.intersection([*step.touches, *step.item.targets])
         for replica in draft.active_replicas:

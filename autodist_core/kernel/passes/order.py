@@ -30,12 +30,12 @@ from autodist_core.step.index import accesses
 
 @dataclass(frozen=True)
 class Order(Kernel):
-    """Control edges for every variable, and the nodes that stand for the whole step."""
+    """Adds control edges for every variable, and the nodes to run for one step."""
 
     provides = ("steps",)
 
     def apply(self, draft: Draft) -> None:
-        """Add the edges."""
+        """Add the control edges and the nodes of the step."""
         touches: dict[str, list[tuple[int, bool, str]]] = {}
         handles = {node.name: node.name for node in draft.editor if node.op == "VarHandleOp"}
         for node in draft.editor:
@@ -45,7 +45,7 @@ class Order(Kernel):
                 touches.setdefault(touch.variable, []).append((node.attr[naming.ORDER].i, touch.writes, node.name))
         for variable, found in touches.items():
             _order(draft, variable, found)
-        # On each machine one node that stands for what the step does there, so that not every write is reported.
+        # Each machine has one node that waits for all of its targets: the session runs that node only.
         done: dict[str, list[str]] = {} if draft.targets else {"": []}
         for name in dict.fromkeys(alive(draft.editor, name) for name in draft.targets):
             done.setdefault(host_of(draft.editor[name].device), []).append(f"^{name}")
@@ -55,7 +55,7 @@ class Order(Kernel):
 
 
 def alive(graph: editor.Editor, name: str, reader: str = "") -> str:
-    """A node, or the token for which a node outside its branch waits in its place."""
+    """Return a node, or the token for which a reader outside the node's branch waits instead."""
     path = naming.branch_of(graph[name])
     around = naming.branch_of(graph[reader]) if reader else ()
     if path == around[: len(path)]:
@@ -89,7 +89,10 @@ def _order(draft: Draft, variable: str, found: list[tuple[int, bool, str]]) -> N
 
 
 def _wait(graph: editor.Editor, name: str, other: str, before: dict[str, list[str]]) -> None:
-    """Let a node wait for another one; where that may not run, also for what it would have waited for."""
+    """Let a node wait for another one.
+
+    If the other one is in a branch that may not run, let the node also wait for the nodes before the other one.
+    """
     found = alive(graph, other, name)
     graph.control(name, found)
     if found != other:

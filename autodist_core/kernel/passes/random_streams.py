@@ -1,10 +1,15 @@
 """Give each replica's copies of the operations that draw random numbers a stream of the replica's own.
 
-Replica 0 draws what one device draws: its copies stay as captured. Every other replica's copies differ in their seeds
-alone: a number that depends on the replica and on nothing else is added to the seed of a stateful operation, or
-combined by exclusive or with the seed or the key that a stateless one reads. So whatever draws the same numbers twice
-on one device, as a backward pass that computes its forward pass again, does so on each replica. The state of a seed
-generator is the same on all replicas, and the numbers that are drawn from it are not.
+In: a replica's copy of a captured node. Out: the same node with another seed, if it draws random numbers. For a draw
+with the seed `s` on replica 1::
+
+    StatelessRandomUniformV2(s)  ->  StatelessRandomUniformV2(BitwiseXor(s, mask(1)))
+
+Replica 0 draws the numbers of one device: its copies stay as captured. The copies of every other replica differ in
+their seeds only. A number that depends on the replica alone is added to the seed of a stateful operation. The seed or
+the key of a stateless operation is combined with such a number by exclusive or. Two draws of the same numbers on one
+device are two draws of the same numbers on each replica, too: a backward pass that computes its forward pass again
+needs that. The state of a seed generator is equal on all replicas, and the numbers that are drawn from it differ.
 
 A function is copied for a replica only if it draws, or runs a function that does.
 """
@@ -31,7 +36,7 @@ def take_own_stream(draft: Draft, name: str, replica: Replica) -> None:
 
 
 def mask(replica: int, dtype: tf.DType) -> np.ndarray:
-    """What a replica's seeds and keys of a type are combined with: another number for every replica, 0 for the first.
+    """Return the number with which a replica's seeds and keys of a type are combined; it is 0 for the first replica.
 
     >>> mask(0, tf.int32).item(), mask(1, tf.int32).item(), mask(2, tf.uint64).item()
     (0, 2135587861, 4354685564936845354)

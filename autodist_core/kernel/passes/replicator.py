@@ -1,8 +1,13 @@
-"""Copy the compute part of a captured step once per replica.
+"""Replicator: copy the compute part of a captured step once for each replica.
 
-Every replica computes on its mirrors, exactly as captured. The edits are the three that the design names: the lookup
-of a sparse variable that lives on a reduction destination is sent there, values marked as sums over replicas are
-summed, and every replica draws random numbers from a stream of its own (`random_streams.py`).
+In: the captured step. Out: the copies, and each replica's own gradients, `draft.local`. For two replicas::
+
+    replica0/MatMul = MatMul(replica0/x, variable/kernel)
+    replica1/MatMul = MatMul(replica1/x, variable/kernel)
+
+Every replica computes on its mirrors, as captured, with three changes. A lookup in a table of which the replica has no
+copy runs on the server. Values that are marked as sums over the replicas are summed. Every replica draws random numbers
+from a stream of its own (`random_streams.py`).
 """
 
 from __future__ import annotations
@@ -22,17 +27,17 @@ from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient, Table
 
 _LOOKUPS = {"GatherV2", "ResourceGather"}
-_OF_GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_[0-9]+)?)/")  # of a step's own, and of those in functions
+_OF_GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_[0-9]+)?)/")  # scopes of gradients, also in functions
 
 
 @dataclass(frozen=True)
 class Replicator(Kernel):
-    """One copy of compute for every replica that has examples."""
+    """Adds one copy of compute for every active replica."""
 
     provides = ("compute", "local", "initializers")
 
     def apply(self, draft: Draft) -> None:
-        """Copy compute, then scale each replica's gradients by its part of the batch."""
+        """Copy compute, then multiply each replica's gradients by its share of the batch."""
         _require_complete_state(draft)
         _require_no_shared_forward_pass(draft)
         names = needed(draft)
@@ -51,7 +56,7 @@ class Replicator(Kernel):
 
 
 def _require_complete_state(draft: Draft) -> None:
-    """Sums, as of metrics, are complete on the first replica only: no gradient may be made of one."""
+    """Refuse gradients that need a variable with the aggregation `sum`: only the first replica has the sum."""
     step = draft.step
     for name in step.cone(step.markers) if len(draft.placement.replicas) > 1 else ():
         for touch in step.touches.get(name, ()):
@@ -63,7 +68,7 @@ def _require_complete_state(draft: Draft) -> None:
 
 
 def _require_no_shared_forward_pass(draft: Draft) -> None:
-    """A `tf.py_function` remembers its forward pass under one name: another replica's takes the place of the first."""
+    """Refuse the gradient of a `tf.py_function`: TensorFlow keeps one forward pass of it, the last replica's."""
     graph, several = draft.step.graph, len(draft.placement.replicas) > 1
     for node in (*graph.node, *(each for function in graph.library.function for each in function.node_def)):
         if several and node.op == "EagerPyFunc" and _OF_GRADIENTS.search(node.name):
@@ -75,7 +80,7 @@ def _require_no_shared_forward_pass(draft: Draft) -> None:
 
 
 def needed(draft: Draft) -> list[str]:
-    """The captured nodes that a replica copies, in creation order."""
+    """Return the captured nodes that each active replica copies, in the order of their creation."""
     step = draft.step
     roots = {name for name in step.item.targets if not step.is_update(name)}
     roots |= {
@@ -98,7 +103,7 @@ def needed(draft: Draft) -> list[str]:
 
 
 def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef:
-    """Add a replica's copy of a node of compute."""
+    """Add a replica's copy of a captured node of compute."""
     step = draft.step
     node = step.nodes[name]
     if name in (step.item.examples, step.item.total):
@@ -128,7 +133,7 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef
 def _of_known_size(
     draft: Draft, replica: Replica, node: node_def_pb2.NodeDef, shape: tuple[int | None, ...]
 ) -> node_def_pb2.NodeDef:
-    """What a replica is fed, as a tensor of a known shape: a placeholder can be fed any, and TensorFlow trusts none."""
+    """Add a placeholder and a tensor of known shape: TensorFlow does not rely on the shape of a placeholder."""
     name, dtype = copied(replica, node.name), tf.as_dtype(node.attr["dtype"].type)
     fed = draft.editor.copy(node, f"{name}/fed", [], replica.device)
     known = tf.TensorShape([draft.sizes[draft.active.index(replica.index)], *shape[1:]])
@@ -136,7 +141,7 @@ def _of_known_size(
 
 
 def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
-    """A replica's rows of a product that is made for all at once."""
+    """Return a replica's rows of a product over the rows of all active replicas."""
     node, first, label = draft.step.nodes[name], draft.active_replicas[0], f"at_once/{name}"
     if label not in draft.editor:
         dtype = tf.as_dtype(node.attr["T"].type)
@@ -157,7 +162,7 @@ def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
 
 
 def _require_mirror(draft: Draft, replica: Replica, name: str, variable: str) -> None:
-    """Compute may look at trained variables and at what is with every replica, not at a slot that lives elsewhere."""
+    """Refuse a read by compute of a slot that is on a server only."""
     placement = draft.placement
     if variable in placement.owner_of and variable not in placement.mirrored:
         owner = placement.owner(placement.owner_of[variable])
@@ -169,7 +174,7 @@ def _require_mirror(draft: Draft, replica: Replica, name: str, variable: str) ->
 
 
 def _source(draft: Draft, replica: Replica, source: str) -> str | None:
-    """Where a replica's copy of a node reads; None for a control edge that falls away."""
+    """Return the input of a replica's copy of a node; None for a control edge that is left out."""
     step = draft.step
     name, output = naming.split(source)
     if name in step.handle_of:
@@ -184,13 +189,13 @@ def _source(draft: Draft, replica: Replica, source: str) -> str | None:
     target = copied(replica, name)
     if output >= 0:
         return naming.tensor(target, output)
-    # Order among variables is made anew from reads and writes (order.py); a captured control edge stays
-    # where both ends are in this replica's copy of compute.
+    # The kernel Order adds control edges for reads and writes of variables. A captured control edge stays
+    # if both ends are in this replica's copy of compute.
     return f"^{target}" if target in draft.editor and not step.is_update(name) else None
 
 
 def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
-    """Ops on a variable run where it lives; so does a lookup in rows that live elsewhere."""
+    """Return a node's device: an operation on a variable, or a lookup in it, runs on the device of the variable."""
     step = draft.step
     touched = step.touches.get(node.name)
     if touched:
@@ -215,7 +220,7 @@ def _sum_over_replicas(draft: Draft, name: str) -> None:
 
 
 def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:
-    """A replica's gradient, times n_r / N unless the loss was scaled by it already."""
+    """Return a replica's gradient, times the replica's share unless the loss was weighted by the share already."""
     values = copied(replica, gradient.values.removesuffix(":0"))
     indices = copied(replica, gradient.indices.removesuffix(":0")) if gradient.indices else ""
     if gradient.weighted or (len(draft.active_replicas) == 1 and draft.placement.loose is None):
@@ -231,7 +236,7 @@ def _table_handles(draft: Draft) -> dict[str, str]:
 
 
 def _table(draft: Draft, host: str, handle: str) -> str:
-    """The table on one machine: each has its own, all alike."""
+    """Return the name of a lookup table on one machine. Each machine has its own, with equal content."""
     hosts = list(dict.fromkeys(replica.host for replica in draft.placement.replicas))
     return f"table/{hosts.index(host)}/{handle}"
 

@@ -1,6 +1,6 @@
-"""Residuals: write what compressors keep for the next step, together with the update.
+"""Residuals: write the new values of added variables, such as compressors' residuals, together with the update.
 
-In: `draft.new_values`, the new values. Out: one write for each, behind the barrier of the update that it goes with::
+In: the new values, `draft.new_values`. Out: one write for each, behind the barrier of its update::
 
     kept/0/write/compressor/error/kernel.replica1 = AssignVariableOp(handle, left, ^barrier/0)
 
@@ -22,37 +22,37 @@ from autodist_core.step import naming
 
 @dataclass(frozen=True)
 class Residuals(Kernel):
-    """The writes of kept variables."""
+    """Writes the new values of added variables."""
 
     needs = ("new_values", "barriers")
     provides = ("added",)
 
     def apply(self, draft: Draft) -> None:
-        """Add them, behind the barrier of the update that they go with."""
-        for remembered in draft.new_values:
-            kept, occurrence = remembered.variable, remembered.occurrence
-            name = f"kept/{occurrence}/write/{naming.safe(kept.name)}"
-            inputs = [handle(draft, kept), remembered.value, f"^{draft.barriers[occurrence]}"]
-            dtype = tf.as_dtype(kept.dtype)
+        """Add one write for each new value, behind the barrier of its update."""
+        for new in draft.new_values:
+            variable, occurrence = new.variable, new.occurrence
+            name = f"kept/{occurrence}/write/{naming.safe(variable.name)}"
+            inputs = [handle(draft, variable), new.value, f"^{draft.barriers[occurrence]}"]
+            dtype = tf.as_dtype(variable.dtype)
             draft.targets.append(
-                draft.editor.add("AssignVariableOp", name, inputs, kept.device, 2 * occurrence + 1, dtype=dtype)
+                draft.editor.add("AssignVariableOp", name, inputs, variable.device, 2 * occurrence + 1, dtype=dtype)
             )
 
 
-def recall(draft: Draft, kept: AddedVariable, occurrence: int) -> str:
-    """Add a read of a kept variable, before the update of an occurrence writes it."""
-    name, dtype = f"kept/{occurrence}/read/{naming.safe(kept.name)}", tf.as_dtype(kept.dtype)
-    inputs = [handle(draft, kept)]
-    return draft.editor.add("ReadVariableOp", name, inputs, kept.device, 2 * occurrence, dtype=dtype)
+def recall(draft: Draft, variable: AddedVariable, occurrence: int) -> str:
+    """Add a read of an added variable, before the update of an occurrence writes it; return the read's name."""
+    name, dtype = f"kept/{occurrence}/read/{naming.safe(variable.name)}", tf.as_dtype(variable.dtype)
+    inputs = [handle(draft, variable)]
+    return draft.editor.add("ReadVariableOp", name, inputs, variable.device, 2 * occurrence, dtype=dtype)
 
 
-def handle(draft: Draft, kept: AddedVariable) -> str:
-    """The node that stands for a kept variable."""
-    name = f"kept/{naming.safe(kept.name)}"
+def handle(draft: Draft, variable: AddedVariable) -> str:
+    """Return the handle of an added variable, and add it if it is not there."""
+    name = f"kept/{naming.safe(variable.name)}"
     if name not in draft.editor:
-        draft.added.append(kept)
+        draft.added.append(variable)
         draft.editor.add(
-            "VarHandleOp", name, device=kept.device, dtype=tf.as_dtype(kept.dtype), shape=tf.TensorShape(kept.shape),
-            shared_name=kept.name,
+            "VarHandleOp", name, device=variable.device, dtype=tf.as_dtype(variable.dtype),
+            shape=tf.TensorShape(variable.shape), shared_name=variable.name,
         )
     return name

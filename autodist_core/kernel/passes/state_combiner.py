@@ -1,4 +1,4 @@
-"""StateCombiner: what compute writes on each replica (metrics, batch statistics, counters) becomes one state.
+"""StateCombiner: combine the variables that compute writes on each replica (metrics, statistics, counters).
 
 In: the variables that compute writes, one copy for each replica. Out: reads and writes after everything else of the
 step. For the sum of a metric on two replicas::
@@ -6,11 +6,11 @@ step. For the sum of a metric on two replicas::
     replica 0's copy = replica 0's copy + replica 1's copy
     replica 1's copy = 0
 
-A variable that declares an aggregation gets it. A sum starts from zero on every replica but the first. A variable
-that its update keeps at a maximum or a minimum becomes that of the replicas, which start from the same value. A float
-that declares none becomes the mean over the replicas that had examples, weighted by their numbers of examples.
-Everything else follows replica 0. The state of a seed generator is the same on all replicas that had examples, and is
-sent only to those that had none.
+A variable that declares an aggregation is combined by it. A sum starts from zero on every replica but the first. A
+variable that keeps a maximum or a minimum becomes the maximum or minimum of the replicas' values. A float without an
+aggregation becomes the mean over the active replicas, weighted by their numbers of examples. Any other variable gets
+the value of the first active replica. The state of a seed generator is equal on all active replicas. It is sent to the
+idle replicas only.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ from autodist_core.step.graph_item import Variable
 
 
 def is_combined(variable: Variable) -> bool:
-    """Whether the replicas' copies of a variable that compute writes become one after a step."""
+    """Whether the replicas' copies of a variable that compute writes are combined after a step.
+
+    >>> is_combined(Variable("total", (), "float32")), is_combined(Variable("seed", (2,), "uint32", kind="seed"))
+    (True, False)
+    """
     return variable.kind != "seed"
 
 
 @dataclass(frozen=True)
 class StateCombiner(Kernel):
-    """One state out of the replicas' copies, after everything captured has run."""
+    """Makes one state of the replicas' copies, after all captured nodes have run."""
 
     def apply(self, draft: Draft) -> None:
         """Combine every variable that compute writes."""
@@ -51,7 +55,7 @@ def _combine(draft: Draft, variable: Variable) -> None:
     label = f"combine/{naming.safe(name)}"
     replicas = draft.placement.replicas
     mirrors = [draft.placement.mirror(name, replica) for replica in replicas]
-    # A sum stands on replica 0 between the steps: that copy counts even if replica 0 is idle.
+    # Between steps, replica 0 has the sum: its copy counts even if replica 0 is idle.
     sources = sorted({0, *draft.active}) if variable.aggregation == "sum" else draft.active
     values = [
         draft.read(f"{label}/{replicas[index].prefix}", name, mirrors[index], draft.end) for index in sources
@@ -103,7 +107,7 @@ def _sum(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
 
 
 def weighted_mean(*tensors: tf.Tensor) -> tf.Tensor:
-    """The mean of the first half of the tensors, weighted by the second half; exact where all values are equal."""
+    """Return the mean of the first half of the tensors, weighted by the second half; exact if all values are equal."""
     values, shares = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
     mean = values[0]
     for value, share in zip(values[1:], shares[1:], strict=True):

@@ -1,8 +1,16 @@
-"""Run the captured update once per owner, on reduced gradients, for the variables that the owner holds.
+"""Update: run the captured update once for each owner, on reduced gradients, for the owner's variables.
 
-A slice is what an owner's writes need, found along data edges; order among variables is rebuilt later from reads and
-writes. Each owner has its own copy of the state that all updates share. What an owner's slice needs of variables that
-others hold, such as its part of a global norm, is computed there and sent.
+In: the reduced gradients and the barriers. Out: each owner's slice of the update, and the values that the update hands
+back to compute, `draft.returned`. For two servers with one variable each, and a global norm::
+
+    update/server_a/norm_of_kernel = Sum(Square(reduced/server_a/0/kernel))
+    update/server_b/norm_of_bias   = Sum(Square(reduced/server_b/0/bias))
+    update/server_a/step           = AssignSubVariableOp(kernel, ..., ^barrier/0)
+    update/server_b/step           = AssignSubVariableOp(bias, ..., ^barrier/0)
+
+A slice has the nodes that an owner's writes need, found along data edges. The kernel `Order` adds the order between
+reads and writes later. Each owner has a copy of the shared state. A value that depends on the variables of one other
+owner only is computed there, and sent.
 """
 
 from __future__ import annotations
@@ -23,13 +31,13 @@ from autodist_core.step.index import StepIndex
 
 @dataclass(frozen=True)
 class Update(Kernel):
-    """One update graph per owner."""
+    """Copies the update once for each owner."""
 
     needs = ("reduced", "barriers")
     provides = ("reduced", "returned")
 
     def apply(self, draft: Draft) -> None:
-        """Copy each owner's slice; every write of the captured update ends up with some owner."""
+        """Copy each owner's slice; raise a `CaptureError` if a write of the update belongs to no owner."""
         slices = _Slices(draft)
         for owner in draft.placement.owners:
             for name in _roots(draft, owner):
@@ -56,7 +64,7 @@ def _writes(step: StepIndex) -> list[str]:
 
 
 def _roots(draft: Draft, owner: Owner) -> list[str]:
-    """The writes of what an owner holds; the first owner does what else the update does (assertions, printing)."""
+    """Return the writes of an owner's variables. The first owner also has assertions, printing and the like."""
     step = draft.step
     own = _variables_of(draft, owner)
     writes = [
@@ -75,7 +83,7 @@ def _variables_of(draft: Draft, owner: Owner) -> frozenset[str]:
 
 
 class _Slices:
-    """Which owners run which nodes of the update."""
+    """The slices of all owners: which owners run which nodes of the update."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -96,7 +104,7 @@ class _Slices:
         return owner.name in self._owners.get(name, ())
 
     def assign(self, owner: Owner, name: str) -> None:
-        """Let an owner have a node's result: it, or who holds what the node looks at, runs the node."""
+        """Let an owner have a node's value: this owner, or the owner of the node's variables, runs the node."""
         step = self._draft.step
         waiting = [(owner, name)]
         while waiting:
@@ -109,7 +117,7 @@ class _Slices:
                 waiting.extend((home, source) for source in step.sources(name))
 
     def home(self, owner: Owner, name: str) -> Owner:
-        """Who runs a node for an owner."""
+        """Return the owner that runs a node whose value an owner needs."""
         placement = self._draft.placement
         for touch in self._draft.step.touches.get(name, ()):
             if touch.variable in _variables_of(self._draft, owner):
@@ -122,7 +130,7 @@ class _Slices:
         return owner
 
     def _all_groups(self) -> dict[str, frozenset[str]]:
-        """For each node, the owners of the variables and gradients that it depends on; replicas count as one."""
+        """Return for each node the owners of the variables and gradients that it depends on; replicas count as one."""
         step, owner_of = self._draft.step, self._draft.placement.owner_of
         found: dict[str, frozenset[str]] = {}
         for name in step.position:
@@ -138,7 +146,7 @@ class _Slices:
 
 
 def _group(owner: Owner) -> str:
-    """The name under which `owner_of` knows an owner: all replicas hold the same variables."""
+    """Return an owner's name in `Placement.owner_of`, which has `replica0` for all replicas."""
     return owner.name if owner.replica is None else "replica0"
 
 
@@ -176,7 +184,7 @@ def _check(draft: Draft, owner: Owner, name: str) -> None:
             "has its own value of it, from its part of the batch. Read it before the step writes it, or after apply."
         )
     draws = any(draw.stream is Stream.UNSEEDED for draw in step.draws.get(name, ()))
-    # A replica without examples does not run what compute does with the state of a seed generator.
+    # An idle replica does not run the nodes of compute that change the state of a seed generator.
     draws |= any(
         step.variables[touch.variable].kind == "seed" and touch.variable in step.written_by_compute
         for touch in step.touches.get(name, ())
@@ -229,7 +237,7 @@ def _source(draft: Draft, owner: Owner, reader: str, source: str, slices: _Slice
         return naming.tensor(_copied(home, name), output)
     if name in step.pivots:
         return f"^{_copied(home, name)}"
-    # A captured control edge from a branch would end what stands outside it; order is rebuilt from reads and writes.
+    # A captured control edge from a branch that is not taken would end nodes outside the branch: leave it out.
     path, around = (naming.branch_of(step.nodes[node]) for node in (name, reader))
     needed = path == around[: len(path)] and home == owner and slices.runs(owner, name)
     return f"^{_copied(owner, name)}" if needed else None

@@ -1,5 +1,9 @@
 """Synchronizers: how the gradients of one variable from all replicas become one, where the variable's update runs.
 
+In: each replica's own gradients, `draft.local`. Out: the reduced gradients of each owner, `draft.reduced`::
+
+    reduced/memory/0/kernel = AddN(replica0/gradient, replica1/gradient)
+
 `all_reduce` gives the sum to every replica. `ps` gives it to one owner, and brings the owner's new value to the
 mirrors. `reduction` brings gradients to one owner. `buckets` merges and cuts tensors into collectives of about one
 size. `compressors` decides what is sent in place of a gradient.

@@ -1,7 +1,7 @@
 """AllReduceSynchronizer: every replica gets the sum of all replicas' gradients, and runs the whole update itself.
 
 In: each replica's own gradients, `draft.local`. Out: the reduced gradients on every replica, `draft.reduced`. For two
-replicas, the collective of each sums what both hand to it::
+replicas, each has a collective, whose result is the sum over both::
 
     all_reduce/0/.../bucket0/replica0/sum = CollectiveReduceV2(replica0's gradients)
     all_reduce/0/.../bucket0/replica1/sum = CollectiveReduceV2(replica1's gradients)
@@ -33,13 +33,13 @@ _HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}
 
 @dataclass(frozen=True)
 class AllReduceSynchronizer(Kernel):
-    """Collectives over all replicas, in the order in which the backward pass has the gradients."""
+    """Adds collectives over all replicas, in the order in which the backward pass computes the gradients."""
 
     needs = ("local",)
     provides = ("reduced", "collectives", "added", "new_values")
 
     travels: Travels = wire
-    """What is sent of a gradient of a shape and type."""
+    """The function that decides the wire of a gradient, from its plan, shape and type."""
 
     def apply(self, draft: Draft) -> None:
         """Reduce every gradient whose variable is updated on all replicas."""
@@ -63,7 +63,7 @@ class AllReduceSynchronizer(Kernel):
 
 
 def _gather(draft: Draft, owners: list[Owner], gradient: Gradient) -> None:
-    """Bring all replicas' rows to every replica, over a network once to each machine."""
+    """Bring all replicas' rows to every replica; they cross the network once for each machine."""
     hosts = {owner.name: host_of(owner.device) for owner in owners}
     several = len(set(hosts.values())) > 1
     there: dict[str, Rows] = {}
@@ -74,7 +74,7 @@ def _gather(draft: Draft, owners: list[Owner], gradient: Gradient) -> None:
 
 
 def _parcels(draft: Draft, gradient: Gradient, travels: Travels) -> list[Parcel]:
-    """A gradient as it travels: whole, or, of a variable in shards that are all reduced, one shard after the other."""
+    """Return the parcels of a gradient: one, or one for each shard of a split variable."""
     plan = draft.placement.plans[gradient.variable]
     if not plan.shards:
         return [Parcel(draft, gradient, _reduced(plan.synchronizer), travels)]
@@ -86,7 +86,7 @@ def _parcels(draft: Draft, gradient: Gradient, travels: Travels) -> list[Parcel]
 def _round(
     draft: Draft, running: dict[Parcel, Rounds], sent: dict[Parcel, Tensors], turn: int, done: dict[Parcel, Tensors]
 ) -> dict[Parcel, Tensors]:
-    """Sum what was sent; returns what is to be summed next, of the gradients that are not reduced yet."""
+    """Sum the tensors of one round; return the tensors of the next round, for the parcels that have one."""
     loads = {parcel: _load(draft, parcel, tensors, turn) for parcel, tensors in sent.items()}
     sums = reduce(draft, list(loads.values()))
     further: dict[Parcel, Tensors] = {}
@@ -99,7 +99,7 @@ def _round(
 
 
 def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]) -> None:
-    """Each replica's reduced gradients, whole again where they travelled in shards."""
+    """Fill `draft.reduced` for every replica. Gradients that travelled in shards are put together."""
     shards: dict[Gradient, list[Parcel]] = {}
     for parcel in sums:
         shards.setdefault(parcel.gradient, []).append(parcel)
@@ -128,6 +128,6 @@ def _reduced(synchronizer: Synchronizer) -> AllReducePlan:
 
 
 def _hint(draft: Draft, spec: str) -> str:
-    """NCCL moves tensors between GPUs only; on other devices the runtime's ring does the same sum."""
+    """Return the hint of a collective. NCCL needs GPUs; on other devices the runtime's ring computes the same sum."""
     on_gpu = all(":GPU:" in replica.name for replica in draft.placement.replicas)
     return _HINTS[spec] if on_gpu or spec != "NCCL" else "ring"

@@ -6,7 +6,7 @@ every replica. Two small tensors and a large one, with a limit of 4 MiB::
     bias (1 KiB), kernel (3 MiB), table (10 MiB)  ->  [bias, kernel], [table 0-4], [table 4-8], [table 8-10]
 
 Small tensors are merged and large ones cut. So the first sums travel while the backward pass still computes the rest,
-and several collectives are under way at the same time. Every replica cuts alike, whatever it has to send.
+and several collectives are under way at the same time. All replicas cut in the same way, also an idle one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autodist_core.step import naming
 
 @dataclass(frozen=True)
 class Lane:
-    """What tensors must have in common to share a collective."""
+    """The properties that tensors must have in common to travel in one collective."""
 
     occurrence: int
     group: int
@@ -42,7 +42,7 @@ class Load:
     lane: Lane
     label: str
     ready: int
-    """When it is computed, counted in captured nodes: backward order."""
+    """The position of the captured node that computes it: tensors travel in this order."""
     shape: tuple[int, ...]
     tensors: tuple[str, ...]
 
@@ -66,7 +66,15 @@ Team = tuple[Replica, ...]
 
 
 def fill(loads: Sequence[Load]) -> list[Bucket]:
-    """Buckets for tensors of one lane, as they become ready; tensors without elements go into none."""
+    """Return buckets for tensors of one lane, in the order in which they become ready.
+
+    A tensor without elements is in no bucket.
+
+    >>> lane = Lane(0, 0, "auto", tf.float32, limit=16)
+    >>> loads = [Load(lane, "bias", 0, (2,), ("a", "b")), Load(lane, "kernel", 1, (5,), ("c", "d"))]
+    >>> [[(piece.load.label, piece.start, piece.size) for piece in bucket] for bucket in fill(loads)]
+    [[('bias', 0, 2)], [('kernel', 0, 4)], [('kernel', 4, 1)]]
+    """
     buckets: list[list[Piece]] = []
     room = 0
     for load in sorted(loads, key=lambda load: load.ready):
@@ -82,7 +90,7 @@ def fill(loads: Sequence[Load]) -> list[Bucket]:
 
 
 def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
-    """Add the collectives that sum these tensors; returns the sum of each on every replica."""
+    """Add the collectives that sum these tensors; return the sum of each on every replica."""
     lanes: dict[Lane, list[Load]] = {}
     for load in loads:
         lanes.setdefault(load.lane, []).append(load)
@@ -108,9 +116,10 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
 
 
 def _teams(replicas: Sequence[Replica], hint: str) -> list[Team]:
-    """Who takes part in a collective together, with one sum of theirs: over several machines, each machine's replicas.
+    """Return the teams of a collective. Each team adds its tensors up first, and sends one sum.
 
-    What crosses the network is one machine's sum then, however many replicas it has. NCCL sees to that by itself.
+    Over several machines, the replicas of each machine are a team: one sum for each machine crosses the network. NCCL
+    does the same by itself.
     """
     by_host: dict[str, list[Replica]] = {}
     for replica in replicas:
@@ -121,7 +130,7 @@ def _teams(replicas: Sequence[Replica], hint: str) -> list[Team]:
 
 
 def _bucket(draft: Draft, team: Team, label: str, lane: Lane, bucket: Bucket, teams: int) -> list[str]:
-    """One collective of one team; returns the sum of each of its pieces, flat."""
+    """Add one collective of one team; return the sum of each of its pieces, flat."""
     lead = team[0]
     name = f"{label}/{lead.prefix}"
     parts = [_part(draft, team, f"{name}/part{index}", piece) for index, piece in enumerate(bucket)]
@@ -148,7 +157,7 @@ def _part(draft: Draft, team: Team, name: str, piece: Piece) -> str:
         _reshape(draft, replica, flat, added, (load.size,), load.lane.dtype)
     if piece.size == load.size:
         return flat
-    # Where it starts at an aligned address, as pieces of large tensors do, a slice is a view and no copy.
+    # A slice that starts at an aligned address, as that of a large tensor does, is a view and no copy.
     bounds = [
         draft.editor.constant(f"{name}/{key}", [value], tf.int32, replica.device)
         for key, value in (("begin", piece.start), ("size", piece.size))
@@ -157,7 +166,7 @@ def _part(draft: Draft, team: Team, name: str, piece: Piece) -> str:
 
 
 def _total(draft: Draft, team: Team, load: Load, parts: Sequence[str]) -> str:
-    """A team's sum in the tensor's shape; nothing for a tensor without elements, which is its own sum."""
+    """Return a team's sum in the tensor's shape; empty for a tensor without elements, which is its own sum."""
     if not parts:
         return ""
     replica = team[0]
@@ -174,8 +183,8 @@ def _reshape(
 
 
 def _collective(draft: Draft, replica: Replica, name: str, flat: str, lane: Lane, teams: int) -> str:
-    # Of one session all collectives of so many members have the same ones: single replicas, or the leads of machines.
-    # A number of its own within this graph is enough: TensorFlow tells the collectives of two steps apart by the step.
+    # In one session, collectives of equally many members have the same members: all replicas, or one of each machine.
+    # The instance key is unique within the graph. TensorFlow tells the collectives of two steps apart by the step.
     scalars = {"group_size": teams, "group_key": teams, "instance_key": draft.collectives}
     inputs = [
         draft.editor.constant(f"{name}/{key}", value, tf.int32, replica.host) for key, value in scalars.items()

@@ -1,4 +1,4 @@
-"""Compressors: what each replica sends in place of a gradient, and what is made of the sums.
+"""Compressors: what each replica sends in place of a gradient, and how the sums become reduced gradients.
 
 In: one gradient of all replicas (a Parcel). Out: the reduced gradient on each replica. A compressor is a generator. It
 yields one tensor of each replica for every round of collectives, is sent the sums, and returns the reduced gradients::
@@ -31,13 +31,13 @@ from autodist_core.strategy.wire import Wire
 Tensors = tuple[str, ...]
 """Names of tensors, one on each replica."""
 Travels = Callable[[AllReducePlan, tuple[int, ...], str], Wire]
-"""What decides what is sent of a gradient of a shape and type."""
+"""A function that decides the wire of a gradient, from its plan, shape and type."""
 Rounds = Generator[Tensors, Tensors, Tensors]
 
 
 @dataclass(frozen=True, eq=False)
 class Parcel:
-    """One dense gradient of all replicas, or what belongs to one shard of its variable, to be summed."""
+    """One dense gradient of all replicas, or its slice for one shard of the variable, to be summed."""
 
     draft: Draft
     gradient: Gradient
@@ -49,19 +49,19 @@ class Parcel:
     @cached_property
     def variable(self) -> Variable:
         """The variable, or the shard of it."""
-        whole = self.draft.step.variables[self.gradient.variable]
+        variable = self.draft.step.variables[self.gradient.variable]
         if self.shard is None:
-            return whole
-        return whole.part(self.shard.index, self.axis, self.shard.offset, self.shard.size, "")
+            return variable
+        return variable.part(self.shard.index, self.axis, self.shard.offset, self.shard.size, "")
 
     @cached_property
     def wire(self) -> Wire:
-        """How it travels."""
+        """The types and shapes that travel."""
         return self.travels(self.plan, self.shape, self.dtype.name)
 
     @property
     def label(self) -> str:
-        """What the names of its nodes begin with."""
+        """The beginning of the names of its nodes."""
         return f"sent/{self.gradient.occurrence}/{naming.safe(self.variable.name)}"
 
     @cached_property
@@ -71,18 +71,18 @@ class Parcel:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of what is summed."""
+        """The shape of the sum."""
         return self.variable.shape
 
     @property
     def ready(self) -> int:
-        """When the captured graph has computed the gradient: the place of what the marker marks."""
+        """The position in the captured graph of the node that computes the gradient."""
         step = self.draft.step
         marker = step.nodes[naming.node_of(self.gradient.values)]
         return step.position[naming.node_of(marker.input[0])]
 
     def local(self) -> Tensors:
-        """Each replica's own gradient; zeros where it has no examples."""
+        """Return each replica's own gradient; zeros for an idle replica."""
         draft = self.draft
         return tuple(
             self._own(replica.index) if replica.index in draft.active else self._nothing(replica.index)
@@ -107,7 +107,7 @@ class Parcel:
     def on_each(
         self, name: str, function: Callable[..., tf.Tensor], inputs: Mapping[Tensors, tf.TensorSpec]
     ) -> Tensors:
-        """What a small function makes of tensors, on every replica."""
+        """Add a small function on every replica; return its results."""
         return tuple(
             self.draft.editor.trace(
                 f"{self.label}/{replica.prefix}/{name}", function,
@@ -117,15 +117,16 @@ class Parcel:
         )
 
     def recall(self, what: str, shape: tuple[int, ...], seed: str = "") -> Tensors:
-        """What each replica kept from the step before."""
-        return tuple(recall(self.draft, kept, self.gradient.occurrence) for kept in self._kept(what, shape, seed))
+        """Return the tensor that each replica kept from the step before."""
+        added = self._added(what, shape, seed)
+        return tuple(recall(self.draft, variable, self.gradient.occurrence) for variable in added)
 
     def remember(self, what: str, shape: tuple[int, ...], values: Tensors, seed: str = "") -> None:
         """Let each replica keep a tensor for the next step."""
-        for kept, value in zip(self._kept(what, shape, seed), values, strict=True):
-            self.draft.new_values.append(NewValue(kept, value, self.gradient.occurrence))
+        for variable, value in zip(self._added(what, shape, seed), values, strict=True):
+            self.draft.new_values.append(NewValue(variable, value, self.gradient.occurrence))
 
-    def _kept(self, what: str, shape: tuple[int, ...], seed: str) -> list[AddedVariable]:
+    def _added(self, what: str, shape: tuple[int, ...], seed: str) -> list[AddedVariable]:
         return [
             AddedVariable(
                 f"compressor/{what}/{self.variable.name}@{replica.prefix}", replica.device, self.dtype.name, shape,
@@ -147,7 +148,7 @@ def _plain(parcel: Parcel) -> Rounds:
 
 
 def _half(parcel: Parcel) -> Rounds:
-    """Half precision; with feedback, what the cast takes is added to the next gradient."""
+    """Send half precision. With error feedback, the rounding error of the cast is added to the next gradient."""
     full = tf.TensorSpec(parcel.shape, parcel.dtype)
     half = tf.TensorSpec(parcel.shape, tf.as_dtype(parcel.wire.dtype))
     error = parcel.recall("error", parcel.shape) if parcel.wire.feedback else None
@@ -167,11 +168,11 @@ def _left_of_cast(total: tf.Tensor, error: tf.Tensor, wanted: tf.Tensor, sent: t
 
 
 def _factors(parcel: Parcel) -> Rounds:
-    """Power iteration: the sum's projection on a few directions, found from those of the step before.
+    """Send a projection of the gradient on a few directions, by power iteration from the directions of the last step.
 
-    With M the sum over replicas as a matrix and Q the directions kept: P = M Q made orthonormal, then P (P' M). Each
-    factor is linear in the replicas' parts, so their sums are enough. What the projection leaves of a replica's own
-    part is added to its next gradient.
+    M is the sum over the replicas as a matrix, and Q has the directions that were kept. P is M Q with orthonormal
+    columns. The reduced gradient is P (P' M). Each factor is linear in the replicas' gradients, so the sums of the
+    factors are enough. The difference between a replica's gradient and its projection is added to the next gradient.
     """
     (rows, rank), (columns, _) = parcel.wire.shapes
     full, matrix = tf.TensorSpec(parcel.shape, parcel.dtype), tf.TensorSpec((rows, columns), parcel.dtype)
@@ -208,19 +209,20 @@ def _left_of_projection(
 
 
 def _orthonormal(matrix: tf.Tensor) -> tf.Tensor:
-    """Orthonormal columns that span the matrix's; where these are dependent or zero, some others besides.
+    """Return orthonormal columns that span the columns of a matrix, with others if these are dependent or zero.
 
-    By reflections, which divide by no column's length. Equal matrices give equal bits, so replicas stay alike.
+    The decomposition uses reflections, which divide by no column's length. Equal matrices give equal bits, so all
+    replicas have equal columns.
     """
     return tf.linalg.qr(matrix, full_matrices=False).q
 
 
 def _unless_overflown(total: tf.Tensor, before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
-    """The new value, or the old one where the sum is not finite: loss scaling skips such a step, on every replica."""
+    """Return the new value, or the old value if the sum is not finite: loss scaling skips such a step everywhere."""
     return tf.where(tf.reduce_all(tf.math.is_finite(total)), after, before)
 
 
 COMPRESSORS: Mapping[str, Callable[[Parcel], Rounds]] = {
     wire.PLAIN: _plain, wire.HALF: _half, wire.FACTORS: _factors
 }
-"""What is done for each form in which a gradient travels."""
+"""The compressor of each form in which a gradient travels."""

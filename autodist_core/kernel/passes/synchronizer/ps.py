@@ -1,4 +1,4 @@
-"""PSSynchronizer: the gradients of variables that one owner updates for everybody, and the way of the new values back.
+"""PSSynchronizer: reduce the gradients of variables with one owner, and bring the new values to the mirrors.
 
 In: each replica's own gradients, `draft.local`. Out: the reduced gradients of each owner, `draft.reduced`, and one read
 of each new value with one write for each mirror. For one variable on a server and two replicas::
@@ -26,22 +26,22 @@ from autodist_core.step import naming
 
 @dataclass(frozen=True)
 class PSSynchronizer(Kernel):
-    """Synchronous parameter servers: one reduction and one update per variable and occurrence."""
+    """Adds one reduction for each variable with one owner and each occurrence."""
 
     needs = ("local",)
     provides = ("reduced",)
 
     mirrors: bool = True
-    """Whether the replicas' mirrors follow after each update."""
+    """Whether the mirrors get the new values after each update."""
 
     def apply(self, draft: Draft) -> None:
-        """Reduce on each serving owner, and let the replicas' mirrors follow."""
+        """Reduce the gradients on each server, and bring the new values to the replicas' mirrors."""
         for owner in _servers(draft):
             for gradient in draft.step.item.gradients:
                 if gradient.variable in owner.variables:
                     reduced_for(draft, gradient, owner)
         for occurrence in draft.step.occurrences if self.mirrors else ():
-            # Right after the update, and before what follows it.
+            # This time is right after the update, and before the nodes that follow the update.
             order = 2 * draft.step.last_of_update(occurrence) + 1
             changed = draft.step.written_in(occurrence)
             follow(draft, draft.placement.replicas, f"pull/{occurrence}", order, changed)
@@ -50,7 +50,7 @@ class PSSynchronizer(Kernel):
 def follow(
     draft: Draft, replicas: Sequence[Replica], label: str, order: int, changed: Set[str] | None = None
 ) -> None:
-    """Let replicas' mirrors take over what servers hold: one read of each value, one write of each mirror."""
+    """Bring the servers' values to the replicas' mirrors: one read of each value, one write of each mirror."""
     for owner in _servers(draft):
         for variable in sorted(owner.variables & draft.placement.mirrored):
             if changed is None or variable in changed:
@@ -83,7 +83,7 @@ def _pull(
 def _assemble(
     draft: Draft, variable: str, parts: tuple[str, ...], replicas: Sequence[Replica], label: str, order: int
 ) -> None:
-    """The shards' values, read once each, are one variable again in every replica's memory."""
+    """Read each shard's value once, and write the variable put together in every replica's memory."""
     dtype, axis = draft.spec(variable).dtype, draft.step.variables[parts[0]].axis
     for replica in dict.fromkeys(draft.placement.lead(replica) for replica in replicas):
         values = []

@@ -21,7 +21,7 @@ from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
 
 
 def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
-    """The reduced gradient on an owner's device; added up there if no synchronizer brought it."""
+    """Return the reduced gradient on an owner's device; reduce it there if no synchronizer has done so."""
     key = (gradient.variable, gradient.occurrence, owner.name)
     if key not in draft.reduced:
         draft.reduced[key] = _gather(draft, gradient, owner)
@@ -29,7 +29,7 @@ def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
 
 
 def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
-    """Bring a gradient of all busy replicas to an owner: added up if dense, all rows if sparse."""
+    """Bring a gradient of all active replicas to an owner: added up if dense, all rows if sparse."""
     name = f"reduced/{owner.name}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
     product = draft.gradient_products.get((gradient.variable, gradient.occurrence))
     if product:
@@ -42,7 +42,7 @@ def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
 
 
 def _teams(draft: Draft) -> list[list[Replica]]:
-    """The busy replicas of each machine, which reduce among themselves first; on one machine, each by itself."""
+    """Return the active replicas of each machine, which reduce first; on one machine, each replica alone."""
     by_host: dict[str, list[Replica]] = {}
     for replica in draft.active_replicas:
         by_host.setdefault(replica.host, []).append(replica)
@@ -50,7 +50,7 @@ def _teams(draft: Draft) -> list[list[Replica]]:
 
 
 def at_host(draft: Draft, value: str, dtype: tf.DType, replica: Replica) -> str:
-    """A value where a replica's machine has it: it crosses the network once, for all replicas there."""
+    """Return a value on a replica's machine. It crosses the network once for all replicas of that machine."""
     if host_of(draft.editor[naming.node_of(value)].device) == replica.host:
         return value
     host = replica.host.removesuffix("/device:CPU:0").strip("/").replace(":", "_")
@@ -90,6 +90,6 @@ def _multiply(draft: Draft, name: str, product: Product, owner: Owner) -> str:
 
 
 def _merged(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Rows of which none occurs twice, in the order in which they first occur."""
+    """Return each row once, in the order of first occurrence; rows with one index are added."""
     rows, places = tf.unique(indices)
     return tf.math.unsorted_segment_sum(values, places, tf.size(rows)), rows
