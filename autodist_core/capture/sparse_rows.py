@@ -29,7 +29,14 @@ _Place = tuple[Any, tuple[Any, ...]]
 
 
 def rows_of(variable: str, indices: Any, inputs: Sequence[Any]) -> str:
-    """Return the kind of the row indices of a variable's gradient; `inputs` are the placeholders of the batch."""
+    """Return the kind of the row indices of a variable's gradient; `inputs` are the placeholders of the batch.
+
+    >>> with tf.Graph().as_default():
+    ...     ids = tf.compat.v1.placeholder(tf.int32, [None], name="ids")
+    ...     kinds = [rows_of("table", indices, [ids]) for indices in (ids, tf.range(3), tf.unique(ids).y)]
+    >>> kinds == [EACH, ALIKE, UNIQUE]
+    True
+    """
     kinds = _kinds((indices, ()), frozenset(placeholder.name for placeholder in inputs))
     # Two lookups of unique rows may have a row in common.
     if len(kinds) == 1 or set(kinds) in ({EACH}, {ALIKE}):

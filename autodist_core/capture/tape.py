@@ -91,7 +91,14 @@ def key(operation: Any) -> tuple[int, str]:
 
 
 def graphs_of(operation: Any) -> list[Any]:
-    """Return the graphs that an operation runs, as they were traced."""
+    """Return the graphs that an operation runs, as they were traced.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     called = tf.function(tf.square)(tf.constant(2.0))
+    ...     [[inner.type for inner in graph.get_operations()] for graph in graphs_of(called.op)]
+    [['Placeholder', 'Square', 'Identity']]
+    """
     found = [operation.get_attr(attribute) for attribute in _RUNNING.get(operation.type, ())]
     names = [function.name for each in found for function in (each if isinstance(each, list) else [each])]
     return [graph_named(operation.graph, name) for name in names]

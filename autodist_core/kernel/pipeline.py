@@ -1,15 +1,18 @@
 """The pipeline: all kernels in order, from a captured step and a placement to the graph of all replicas.
 
 In: a captured step, a placement, and which replicas have examples. Out: a `DistributedGraph`, with a line for what each
-kernel did. For two replicas on CPU devices that share memory::
+kernel did. For a dense layer, a parameter server and two replicas::
 
-    Replicator: MatMul: 0 -> 4, ReadVariableOp: 0 -> 4, ...
+    Replicator: AddV2: 0 -> 4, ..., MatMul: 0 -> 4, ..., ReadVariableOp: 0 -> 4, ...
     AllReduceSynchronizer: no change
-    PSSynchronizer: AddN: 0 -> 2
+    PSSynchronizer: AddN: 0 -> 2, AssignVariableOp: 0 -> 4, ReadVariableOp: 4 -> 6, VarHandleOp: 4 -> 6
     Barriers: NoOp: 0 -> 3
     Residuals: no change
-    Update: AssignSubVariableOp: 0 -> 2, ...
-    ...
+    Update: AssignSubVariableOp: 0 -> 2, Const: 20 -> 22, Mul: 8 -> 10
+    AfterUpdate: no change
+    StateCombiner: no change
+    Outputs: AddV2: 4 -> 5, Identity: 4 -> 5, Mul: 10 -> 11, Sub: 2 -> 3
+    Order: NoOp: 3 -> 4
 """
 
 from __future__ import annotations

@@ -14,7 +14,16 @@ from autodist_core.step.index import StepIndex, analysis
 
 @analysis
 def drawn_by_replicas(step: StepIndex) -> tuple[Draw, ...]:
-    """Return the draws of compute, in the order of the step. Draws of the update are equal on all owners."""
+    """Return the draws of compute, in the order of the step. Draws of the update are equal on all owners.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core import GraphItem
+    >>> with tf.Graph().as_default() as graph:
+    ...     noise = tf.raw_ops.RandomStandardNormal(shape=[2], dtype=tf.float32, name="noise")
+    >>> item = GraphItem((), outputs=("noise",), graph_bytes=graph.as_graph_def().SerializeToString())
+    >>> [draw.path for draw in drawn_by_replicas(StepIndex(item))]
+    [('noise',)]
+    """
     written = [
         name for name, touched in step.touches.items()
         if not step.is_update(name) and any(touch.writes for touch in touched)

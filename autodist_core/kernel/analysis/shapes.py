@@ -36,7 +36,17 @@ def partial_shapes(step: StepIndex) -> dict[str, tf.TensorShape]:
 
 @analysis
 def static_shapes(step: StepIndex) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the captured tensors of which TensorFlow infers every axis."""
+    """Return the shapes of the captured tensors of which TensorFlow infers every axis.
+
+    >>> from autodist_core import GraphItem
+    >>> @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, "x")])
+    ... def total(x):
+    ...     return tf.reduce_sum(x, axis=0, name="total")
+    >>> graph = total.get_concrete_function().graph.as_graph_def()
+    >>> step = StepIndex(GraphItem((), graph_bytes=graph.SerializeToString()))
+    >>> partial_shapes(step)["x"], static_shapes(step)["total"]
+    (TensorShape([None, 3]), (3,))
+    """
     return {
         name: tuple(shape.as_list()) for name, shape in partial_shapes(step).items() if shape.is_fully_defined()
     }

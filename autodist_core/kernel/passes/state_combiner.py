@@ -107,7 +107,12 @@ def _sum(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
 
 
 def weighted_mean(*tensors: tf.Tensor) -> tf.Tensor:
-    """Return the mean of the first half of the tensors, weighted by the second half; exact if all values are equal."""
+    """Return the mean of the first half of the tensors, weighted by the second half; exact if all values are equal.
+
+    >>> one, four = tf.constant(1.0), tf.constant(4.0)
+    >>> weighted_mean(one, four, tf.constant(0.75), tf.constant(0.25)).numpy().item()
+    1.75
+    """
     values, shares = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
     mean = values[0]
     for value, share in zip(values[1:], shares[1:], strict=True):

@@ -3,7 +3,7 @@
 In: a captured step and a compiled strategy. Out: a `Placement`. With one parameter server and two replicas::
 
     kernel, momentum    a copy on the server, its owner; of the kernel also a mirror on each replica
-    iterations          a copy on the server: shared state of the optimizer
+    iterations          a copy with every owner: shared state of the optimizer
     moving mean         a copy on each replica
 
 An **owner** is a device that holds variables and runs their update. A **mirror** is the copy on which a replica
@@ -38,7 +38,12 @@ MEMORY = "memory"
 
 @dataclass(frozen=True)
 class Replica:
-    """One of the devices that computes on a slice of each batch."""
+    """One of the devices that computes on a slice of each batch.
+
+    >>> replica = Replica(1, "10.0.0.1:GPU:1", "/device:GPU:1")
+    >>> replica.prefix, replica.host
+    ('replica1', '/device:CPU:0')
+    """
 
     index: int
     name: str

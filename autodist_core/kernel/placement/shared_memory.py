@@ -25,6 +25,14 @@ def memories(strategy: CompiledStrategy, asked: bool | None) -> tuple[int, ...]:
 
     `asked` is the setting `share_memory`. None leaves the decision to the strategy. True raises a `StrategyError` if
     the strategy needs copies for each replica.
+
+    >>> from autodist_core import GraphItem, ResourceSpec, StrategyCompiler
+    >>> from autodist_core.step.graph_item import Variable
+    >>> from autodist_core.strategy import PS
+    >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=2)
+    >>> strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
+    >>> memories(strategy, None), memories(strategy, False)
+    ((0, 0), (0, 1))
     """
     devices = [DeviceSpec.parse(name) for name in strategy.replicas]
     places = [device.address if device.kind == "CPU" else device for device in devices]
