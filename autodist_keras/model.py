@@ -1,7 +1,8 @@
 """DistributedModel: a Keras model whose `fit` runs over all devices of a cluster.
 
-Keras's own loops run; what they call for each batch is a distributed step. Between two calls the wrapped model is a
-plain Keras model that holds the trained state.
+This module is what a user holds, and where the flow begins. A Keras model and settings come in. Histories, predictions,
+plans and saved files go out. Keras's own loops run; for each batch they call a distributed step of the `Driver`.
+Between two calls the wrapped model is a plain Keras model that holds the trained state.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import wraps
 from os import PathLike
 from typing import Any
 
@@ -29,11 +30,15 @@ from autodist_keras.training.batches import first_batches
 from autodist_keras.training.compressor_state import CompressorState
 from autodist_keras.training.driver import Driver
 
-_OWN = ("model", "_driver", "_passed")
+_OWN = ("model", "_driver", "_replacements")
+"""The attributes that the wrapper stores on itself. It passes every other one to the model or to the settings."""
 
 
 def _shown_as_keras(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `help` and editors show Keras's parameters, and those that the method adds, where a call goes to Keras."""
+    """Give a method the signature of Keras's method of that name, which `help` and editors show.
+
+    The keyword-only parameters that the method itself declares follow Keras's.
+    """
     signature = inspect.signature(getattr(keras.Model, method.__name__))
     keyword_only = inspect.Parameter.KEYWORD_ONLY
     added = [one for one in inspect.signature(method).parameters.values() if one.kind is keyword_only]
@@ -41,8 +46,20 @@ def _shown_as_keras(method: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
+def _keras_loop(declared: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a method that runs Keras's loop of the same name over all replicas; `declared` gives name and docstring."""
+    name = declared.__name__
+
+    @wraps(declared)
+    def run(self: DistributedModel, *args: Any, **kwargs: Any) -> Any:
+        with self._driver.running(name):
+            return self._call_model(name, *args, **kwargs)
+
+    return _shown_as_keras(run)
+
+
 class DistributedModel:
-    """Train a Keras model over several devices by the methods it already has.
+    """Train a Keras model over several devices with the methods that the model already has.
 
     Args:
         model: Any Keras 3 model (TensorFlow backend): built or not, compiled or not.
@@ -53,15 +70,16 @@ class DistributedModel:
             once. `False` gives every replica its own, as on separate devices; None does so only where the strategy
             needs it, for a compressor, staleness or asynchronous updates.
         fused_updates: Whether an optimizer whose formula TensorFlow has a training kernel for (SGD, Adam, AdamW and
-            others) updates in it: faster, and the same numbers to rounding. None means yes where there are several
-            replicas; a single one then equals plain Keras bit by bit.
+            others) updates in that kernel. The kernel is faster, and gives the same numbers up to rounding. None means
+            True for several replicas and False for one: a single replica then equals plain Keras bit by bit.
         on_failure: What happens when another machine is lost in the middle of a call: "raise" ends the call with an
             error and keeps what was trained, "restart" starts all machines again, "shrink" goes on without the lost
             ones; both go on from the last consistent state, and no example is counted twice.
-        lost_after: Seconds of silence after which another machine counts as lost. One whose agent ends is at once.
-        tunnelled: Whether all that travels between machines goes through ssh and this program, encrypted and slower.
+        lost_after: Seconds of silence after which another machine counts as lost. A machine whose agent ends counts as
+            lost at once.
+        tunnelled: Whether all data between machines goes through ssh and this program, encrypted and slower.
 
-    All but the model can be set later too: `dm.strategy = "PS"`. The next `fit` goes on from the model's state.
+    Every setting can also be set later: `dm.strategy = "PS"`. The next `fit` goes on from the model's state.
 
     >>> import keras, numpy as np
     >>> from autodist_core import ResourceSpec
@@ -74,7 +92,7 @@ class DistributedModel:
     >>> dm.close()
     """
 
-    # For type checkers and editors; `__getattr__` gives them.
+    # Declared for type checkers and editors. `__getattr__` returns the values.
     resource_spec: ResourceSpec
     strategy: StrategyBuilder
     share_memory: bool | None
@@ -91,81 +109,114 @@ class DistributedModel:
         self.model = checks.keras_model(model)
         settings = Settings(resource_spec, strategy, share_memory, fused_updates, on_failure, lost_after, tunnelled)
         self._driver = Driver(self.model, settings)
-        self._passed: set[str] = set()
+        self._replacements: set[str] = set()
+        """The methods whose replacement on the model is being called, where the user put one there."""
 
     # Keras's surface ---------------------------------------------------------------------------------------------
 
     @_shown_as_keras
     def compile(self, *args: Any, strategy: Any = None, **kwargs: Any) -> None:
-        """Keras's `compile`, and optionally another strategy; the weights stay. What is refused changes nothing."""
+        """Call Keras's `compile`, and set another strategy if one is given. The weights stay.
+
+        If the arguments or the strategy are refused, model and settings stay as they were.
+
+        >>> dm = DistributedModel(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
+        >>> dm.compile("sgd", "mse", strategy="PS")
+        >>> type(dm.strategy).__name__
+        'PS'
+        """
         settings = self._driver.settings
         if strategy is not None:
             settings = replace(settings, strategy=strategy)
         self._driver.require_idle()
         with undone_if_refused(self.model):
-            self._keras("compile", *args, **kwargs)
+            self._call_model("compile", *args, **kwargs)
             self._driver.change(settings)
 
-    @_shown_as_keras
+    @_keras_loop
     def fit(self, *args: Any, **kwargs: Any) -> Any:
-        """Keras's `fit`, over all replicas."""
-        with self._driver.running("fit"):
-            return self._keras("fit", *args, **kwargs)
+        """Run Keras's `fit`. Every batch is split over the replicas.
 
-    @_shown_as_keras
+        >>> import numpy as np
+        >>> x, y = np.ones((8, 3)), np.zeros((8, 1))
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
+        >>> model.compile("sgd", "mse", metrics=["mae"])
+        >>> with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
+        ...     history = dm.fit(x, y, batch_size=4, epochs=2, verbose=0)
+        >>> {name: len(values) for name, values in history.history.items()}
+        {'loss': 2, 'mae': 2}
+        """
+
+    @_keras_loop
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Keras's `evaluate`, over all replicas."""
-        with self._driver.running("evaluate"):
-            return self._keras("evaluate", *args, **kwargs)
+        """Run Keras's `evaluate`. Losses and metrics are those of the whole data.
 
-    @_shown_as_keras
+        >>> import numpy as np
+        >>> x, y = np.ones((5, 3)), np.zeros((5, 1))
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        >>> model.compile("sgd", "mse")
+        >>> with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
+        ...     dm.evaluate(x, y, batch_size=5, verbose=0)
+        9.0
+        """
+
+    @_keras_loop
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Keras's `predict`, over all replicas; results in the order of the data."""
-        with self._driver.running("predict"):
-            return self._keras("predict", *args, **kwargs)
+        """Run Keras's `predict`. The results are in the order of the data.
 
-    @_shown_as_keras
+        >>> import numpy as np
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        >>> with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
+        ...     dm.predict(np.array([[1.0], [2.0], [3.0]]), batch_size=3, verbose=0).tolist()
+        [[1.0], [2.0], [3.0]]
+        """
+
+    @_keras_loop
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Keras's `train_on_batch`; the batch is split over the replicas."""
-        with self._driver.running("train_on_batch"):
-            return self._keras("train_on_batch", *args, **kwargs)
+        """Run Keras's `train_on_batch`. The batch is split over the replicas. `fit` has an example."""
 
-    @_shown_as_keras
+    @_keras_loop
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Keras's `test_on_batch`; the batch is split over the replicas."""
-        with self._driver.running("test_on_batch"):
-            return self._keras("test_on_batch", *args, **kwargs)
+        """Run Keras's `test_on_batch`. The batch is split over the replicas. `evaluate` has an example."""
 
-    @_shown_as_keras
+    @_keras_loop
     def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Keras's `predict_on_batch`; the batch is split over the replicas."""
-        with self._driver.running("predict_on_batch"):
-            return self._keras("predict_on_batch", *args, **kwargs)
+        """Run Keras's `predict_on_batch`. The batch is split over the replicas. `predict` has an example."""
 
     @_shown_as_keras
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Keras's `save`: the file is that of the plain model, and holds the compressors' state besides."""
-        self._keras("save", *args, **kwargs)
+        """Run Keras's `save`. The file is one of a plain Keras model; the compressors' state is added to it.
+
+        >>> import os, tempfile
+        >>> dm = DistributedModel(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)], name="small"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     dm.save(os.path.join(folder, "model.keras"))
+        ...     keras.models.load_model(os.path.join(folder, "model.keras")).name
+        'small'
+        """
+        self._call_model("save", *args, **kwargs)
         state = self.compressor_state()
         if state is not None:
             state.write(args[0] if args else kwargs["filepath"])
 
     def load_compressor_state(self, path: str | PathLike[str]) -> None:
-        """Go on with what the compressors of a strategy had kept when `save` wrote this file."""
+        """Set the compressors' state to the one that `save` wrote to this file. `compressor_state` has an example."""
         self.set_compressor_state(CompressorState.read(path))
 
-    def _keras(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the model's method; of what a person put in its place, such as `model.fit = dm.fit`, it may come back.
+    def _call_model(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the model's method; if the user replaced it with ours, the second entry calls Keras's original.
 
-        Then it is Keras's that is called.
+        `model.fit = dm.fit` is such a replacement: it calls `dm.fit`, which enters here again.
         """
-        back = name in self._passed or name not in vars(self.model)
-        found = partial(getattr(type(self.model), name), self.model) if back else getattr(self.model, name)
-        before, self._passed = self._passed, self._passed - {name} if back else self._passed | {name}
+        to_keras = name in self._replacements or name not in vars(self.model)
+        before = self._replacements
+        self._replacements = before - {name} if to_keras else before | {name}
         try:
-            return found(*args, **kwargs)
+            if to_keras:
+                return getattr(type(self.model), name)(self.model, *args, **kwargs)
+            return getattr(self.model, name)(*args, **kwargs)
         finally:
-            self._passed = before
+            self._replacements = before
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped model."""
@@ -206,9 +257,9 @@ class DistributedModel:
         return f"<DistributedModel of {self.model!r}, {type(self.strategy).__name__}, {replicas} replicas>"
 
     def __reduce__(self) -> Any:
-        """What a copy is made of: the model, the settings and what compressors kept, but no session."""
+        """A copy gets the model, the settings and the compressors' state. It gets no session."""
         settings = {name: getattr(self, name) for name in SETTINGS}
-        return _made_anew, (type(self), self.model, settings, self.compressor_state())
+        return _copy, (type(self), self.model, settings, self.compressor_state())
 
     def __enter__(self) -> DistributedModel:
         return self
@@ -217,19 +268,34 @@ class DistributedModel:
         self.close()
 
     def close(self) -> None:
-        """Free the devices. The model keeps its state, and a later `fit` starts anew from it."""
+        """Free the devices and the other machines. The model keeps its state; a later `fit` goes on from that state.
+
+        >>> dm = DistributedModel(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
+        >>> dm.close()
+        """
         self._driver.close()
 
     # Planning ----------------------------------------------------------------------------------------------------
 
     def plan(self, x: Any = ..., y: Any = None, sample_weight: Any = None, class_weight: Any = None) -> Plan:
-        """The table of what is done with each variable, before anything runs.
+        """Return the table of what is done with each variable, before anything runs.
 
-        Without data, the model must be built and the tables of Embedding layers are taken to be sparse; with a batch
-        (`plan(x, y)`) or after a `fit`, the captured step says which gradients are. Data may have any form that `fit`
-        takes. Arrays are one batch; of what comes in batches the first counts, and a generator does not give it again.
+        Without data, the model must be built, and the plan assumes that the tables of Embedding layers have sparse
+        gradients. With a batch (`plan(x, y)`) or after a `fit`, the captured step says which gradients are sparse. Data
+        may have any form that `fit` takes. Arrays are one batch. Of a dataset or generator the first batch counts; a
+        generator does not give that batch again.
 
         The plan is a string, and a notebook shows it as a table.
+
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
+        >>> dm = DistributedModel(model, ResourceSpec.local(cpus=2), "PS", share_memory=False)
+        >>> print(*dm.plan().splitlines()[:6], sep="\\n")
+        strategy ... @ 2 replicas
+          replica localhost:CPU:0
+          replica localhost:CPU:1
+          dense/kernel : f32[3,1]  ps(localhost:CPU:0)  12 B  24 B/step
+          dense/bias   : f32[1]    ps(localhost:CPU:0)   4 B   8 B/step
+          total: 2 variables, 16 B; 32 B travel between devices per step
         """
         driver, settings = self._driver, self._driver.settings
         checks.batched(self.model, settings.replicas)
@@ -250,30 +316,56 @@ class DistributedModel:
     ) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
 
-        Data may have any form that `fit` takes. Arrays are one batch, which every step trains on; of what comes in
-        batches, each step takes one. The model's state is as before afterwards. Returns a table; raises a ValueError if
-        variables differ by more than rounding and nothing in the plan explains it. What does (a lossy strategy, batch
-        statistics or random numbers of each replica's own) stands below the table.
+        Data may have any form that `fit` takes. Arrays are one batch, and every step trains on that batch. Of a dataset
+        or generator, each step takes one batch. Afterwards the model has the state that it had before.
+
+        The result is a table. Below the table stand the plan's reasons for other numbers: a lossy strategy, batch
+        statistics or random numbers of each replica's own. If variables differ by more than rounding and the plan has
+        no reason, a ValueError names these variables.
+
+        >>> import numpy as np
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
+        ...     print(dm.verify(np.ones((4, 3)), np.zeros((4, 1)), steps=2).splitlines()[0])
+        2 steps on one device and over all replicas; max|a-b| / max|a|:
         """
         return verify(self, x, y, steps, sample_weight, class_weight)
 
     @property
     def inexact(self) -> tuple[str, ...]:
-        """The plan's notes on why the training that is under way gives other numbers than one device."""
+        """The plan's notes on why the current training gives other numbers than one device.
+
+        >>> DistributedModel(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])).inexact
+        ()
+        """
         captured, trained = self._driver.captured, self._driver.trained
         if captured is None or trained is None:
             return ()
         share_memory = self._driver.settings.share_memory
         return planning.explained(self.model, captured.item, trained, share_memory, captured.notes)
 
-    # What compressors keep ---------------------------------------------------------------------------------------
+    # The compressors' state --------------------------------------------------------------------------------------
 
     def compressor_state(self) -> CompressorState | None:
-        """What the compressors kept after the last step, nothing maybe; None where its strategy had none."""
+        """Return the compressors' state after the last step; None if the strategy has no compressors.
+
+        >>> import numpy as np
+        >>> from autodist_core.strategy import AllReduce
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False, name="dense")])
+        >>> model.compile("sgd", "mse")
+        >>> lossy = AllReduce(compressor="HorovodCompressorEF")
+        >>> with DistributedModel(model, ResourceSpec.local(cpus=2), lossy) as dm:
+        ...     history = dm.fit(np.ones((4, 3)), np.zeros((4, 1)), verbose=0)
+        ...     state = dm.compressor_state()
+        ...     dm.set_compressor_state(state)
+        >>> sorted(state.values)
+        ['compressor/error/dense/kernel@replica0', 'compressor/error/dense/kernel@replica1']
+        """
         return self._driver.compressor_state()
 
     def set_compressor_state(self, state: CompressorState | None) -> None:
-        """Let the compressors go on from what `compressor_state` returned, or start anew."""
+        """Set the compressors' state to one that `compressor_state` returned. None lets the compressors start anew."""
         if state is not None and not isinstance(state, CompressorState):
             raise TypeError(
                 "set_compressor_state(state): expected what compressor_state() returned, or None. "
@@ -283,7 +375,7 @@ class DistributedModel:
         self._driver.set_compressor_state(state)
 
 
-def _made_anew(
+def _copy(
     kind: type[DistributedModel], model: Any, settings: dict[str, Any], compressors: CompressorState | None
 ) -> DistributedModel:
     copied = kind(model, **settings)
