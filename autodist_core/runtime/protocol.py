@@ -86,11 +86,11 @@ class Session(ABC):
         """The current value of variables."""
 
     @abstractmethod
-    def load_kept(self, values: Mapping[str, np.ndarray]) -> None:
+    def load_added(self, values: Mapping[str, np.ndarray]) -> None:
         """Set what kernels keep between steps; what is not among the values starts anew."""
 
     @abstractmethod
-    def read_kept(self) -> dict[str, np.ndarray]:
+    def read_added(self) -> dict[str, np.ndarray]:
         """What kernels keep between steps, such as the residuals of compressors, by name."""
 
     @abstractmethod

@@ -87,12 +87,12 @@ class DistributedSession(Session):
         self.settle()
         return self._transfers.read([self._variables[name] for name in names])
 
-    def read_kept(self) -> dict[str, np.ndarray]:
+    def read_added(self) -> dict[str, np.ndarray]:
         """What kernels keep between steps, such as the residuals of compressors, by name."""
         self._require_open()
         return self._kept.read()
 
-    def load_kept(self, values: Mapping[str, np.ndarray]) -> None:
+    def load_added(self, values: Mapping[str, np.ndarray]) -> None:
         """Set what kernels keep; what is not among the values starts anew."""
         self._require_open()
         self._kept.load(values)

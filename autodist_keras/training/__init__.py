@@ -1,1 +1,1 @@
-"""What runs while a model trains: the driver, the step functions that Keras's loops call, and the model's state."""
+"""What runs while a model trains: the driver, the sessions, the step functions of Keras's loops, and the state."""

@@ -1,6 +1,7 @@
-"""Batches of what a person hands over, as `fit` hands them to `train_step`.
+"""Turn a user's data into batches, as `fit` hands them to `train_step`.
 
-There is one way from data to batches: Keras's own `fit`. It is run with a train function that keeps what it is given
+In: the arguments `x`, `y` and weights of `plan` and `verify`, in any form that `fit` takes. Out: the first batches.
+There is one way from data to batches: Keras's own `fit`. It runs here with a train function that collects the batches
 and trains nothing. So `plan` and `verify` take every form of data that `fit` takes, and see the same structures.
 """
 
@@ -24,21 +25,21 @@ _SOURCES = (tf.data.Dataset, keras.utils.PyDataset, types.GeneratorType)
 _UNKNOWN = "Unrecognized data type"
 """How Keras's error begins for data that `fit` does not take."""
 _EPOCHS = 2**31
-"""More than any initial epoch that a callback may have left on the model."""
+"""A number above every initial epoch that a callback may have left on the model."""
 
 
 class _EnoughError(Exception):
-    """Ends a `fit` that was begun for its first batches."""
+    """Ends a `fit` that was started only for its first batches."""
 
 
 def first_batches(
     whose: str, model: Any, owner: Any, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None,
     count: int = 1,
 ) -> list[Any]:
-    """The first batches of data, at most `count`. Arrays are one batch, of which each is a copy.
+    """The first batches of data, at most `count`. Arrays are one batch, which is repeated `count` times.
 
-    A generator is asked for two batches at least, and does not give them again. A batch without the targets that a loss
-    needs is refused.
+    A generator is asked for at least two batches, and does not give them again. If a loss needs targets, a batch
+    without targets is refused.
 
     >>> import numpy as np
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
@@ -68,7 +69,7 @@ def first_batches(
 
 
 def _collected(model: Any, owner: Any, x: Any, given: dict[str, Any], count: int) -> list[Any]:
-    """Run Keras's own `fit` until it has handed over so many batches; the model stays as it was."""
+    """Run Keras's own `fit` until it has handed over `count` batches. The model stays as it was."""
     found: list[Any] = []
 
     def collect(iterator: Any) -> Any:
@@ -80,7 +81,7 @@ def _collected(model: Any, owner: Any, x: Any, given: dict[str, Any], count: int
                 found.append(fetch())
             except (StopIteration, tf.errors.OutOfRangeError):
                 break
-        # Keras ends what works for the data at the end of the data, and then asks for the metrics.
+        # At the end of the data, Keras ends the data's workers, and then asks for the metrics.
         raise StopIteration
 
     def make(force: bool = False) -> None:
@@ -106,7 +107,9 @@ def _collected(model: Any, owner: Any, x: Any, given: dict[str, Any], count: int
 
 
 def _rows_of_arrays(whose: str, x: Any, y: Any, sample_weight: Any) -> int | None:
-    """How many examples arrays have, and None for what comes in batches; examples and no targets beside are required.
+    """The number of examples of arrays; None for data that comes in batches.
+
+    Arrays without examples are refused, and so are targets beside data that has its own.
 
     >>> import numpy as np
     >>> _rows_of_arrays("plan", [np.zeros((4, 2)), np.zeros((4, 3))], None, None)

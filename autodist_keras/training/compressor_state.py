@@ -1,6 +1,15 @@
-"""The state of compressors outside a session: between two of them, and in a saved model's file.
+"""The compressors' state outside a session: between two sessions, and in the file of a saved model.
 
-A `.keras` file is a zip archive of which Keras reads the members that it knows; this state is one more.
+In: the values that `Session.read_added` returns. Out: values for `Session.load_added`, or a member of a `.keras` file.
+Such a file is a zip archive. Keras reads the members that it knows; this module adds one more.
+
+>>> import tempfile
+>>> state = CompressorState("3f9c21", {"compressor/error/kernel@replica0": np.zeros(2)})
+>>> with tempfile.TemporaryDirectory() as folder:
+...     zipfile.ZipFile(f"{folder}/model.keras", "w").close()
+...     state.write(f"{folder}/model.keras")
+...     CompressorState.read(f"{folder}/model.keras")
+CompressorState(strategy='3f9c21', values={'compressor/error/kernel@replica0': array([0., 0.])})
 """
 
 from __future__ import annotations
@@ -25,14 +34,18 @@ _log = logging.getLogger("autodist")
 
 @dataclass(frozen=True, eq=False)
 class CompressorState:
-    """What the compressors of a strategy kept: residuals and directions, by name and replica."""
+    """The state of a strategy's compressors: residuals and directions, by name and replica."""
 
     strategy: str
-    """The strategy's id: another one has no use for these values."""
+    """The strategy's id. Another strategy cannot use these values."""
     values: Mapping[str, np.ndarray]
 
     def for_strategy(self, strategy: str) -> Mapping[str, np.ndarray]:
-        """The values for a session of that strategy; none, and a line in the log, if they are another's."""
+        """The values for a session of this strategy; none, and a line in the log, if they are another strategy's.
+
+        >>> CompressorState("3f9c21", {"error": np.zeros(2)}).for_strategy("3f9c21")
+        {'error': array([0., 0.])}
+        """
         if strategy == self.strategy or not self.values:
             return self.values
         _log.warning(
@@ -42,7 +55,10 @@ class CompressorState:
         return {}
 
     def write(self, path: str | PathLike[str]) -> None:
-        """Add the state to a saved model; says so in the log if the file is none that can hold it."""
+        """Add the state to the file of a saved model. If the file is no zip archive, write a line to the log instead.
+
+        The module's docstring has an example.
+        """
         if not zipfile.is_zipfile(path):
             _log.warning("%s holds no compressor state; save to a .keras file to keep it.", path)
             return
@@ -53,7 +69,7 @@ class CompressorState:
 
     @staticmethod
     def read(path: str | PathLike[str]) -> CompressorState:
-        """The state in a saved model."""
+        """The state in the file of a saved model. The module's docstring has an example."""
         try:
             archive = zipfile.ZipFile(path)
         except zipfile.BadZipFile:

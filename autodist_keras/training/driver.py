@@ -1,7 +1,9 @@
-"""Runs Keras's own loops on a distributed session, and opens and ends what they need for it.
+"""Run Keras's own loops on a distributed session.
 
-While a call runs, Keras finds our step functions on the model. The first batch captures a step, which opens a session;
-afterwards the model holds the trained state and Keras's own functions again. Session and steps stay for the next call.
+In: a model, its settings, and calls of `fit` and its siblings from `model.py`. Out: Keras's loops, whose step functions
+(`step_functions.py`) run on a session (`sessions.py`) and its `State`. While a call runs, Keras finds these step
+functions on the model. The first batch captures a step, and the captured step opens a session. After the call the model
+has the trained state and Keras's own functions again. Session and steps stay for the next call.
 """
 
 from __future__ import annotations
@@ -13,12 +15,10 @@ from typing import Any
 
 import keras
 
-from autodist_core.cluster.chief import Fleet
-from autodist_core.cluster.on_node.standby import become_agent_unless_chief
-from autodist_core.errors import NodeLostError, SessionError
+from autodist_core.errors import SessionError
 from autodist_core.interrupts import defer_interrupt, ignore_repeated_interrupts
-from autodist_core.kernel import Placement, Tasks, inference, place
-from autodist_core.runtime import Condition, DistributedSession, LastingSession, Session
+from autodist_core.kernel import Placement
+from autodist_core.runtime import Condition
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_keras import checks
@@ -28,16 +28,16 @@ from autodist_keras.seams import LOOP_ASKS
 from autodist_keras.settings import Settings
 from autodist_keras.training.compressor_state import CompressorState
 from autodist_keras.training.exclusive import claimed, in_own_thread, is_claimed
+from autodist_keras.training.sessions import Sessions
 from autodist_keras.training.state import State
 from autodist_keras.training.step_functions import StepFunction, on_batches, on_iterator, read_batch
-from autodist_keras.training.strategies import Strategies
 
 MODES = ("train", "test", "predict")
 
 
 @dataclass(frozen=True)
 class Running:
-    """What belongs to one session. The driver replaces all of it at once: a refusal leaves the old one as it was."""
+    """The parts of one session. The driver replaces all of them in one assignment, so a refusal changes nothing."""
 
     functions: Mapping[str, StepFunction] = field(default_factory=dict)
     """The step functions by mode."""
@@ -48,32 +48,31 @@ class Running:
 
 
 class Driver:
-    """What runs a model under its settings: captured steps, the session they run in, and a cluster where there is one.
-
-    `change` gives it other settings; where a node is left out, the resource spec changes by itself.
-    """
+    """Runs a model under its settings: with captured steps, the session in which they run, and a cluster if needed."""
 
     def __init__(self, model: Any, settings: Settings) -> None:
         self.model = model
-        self.settings = settings
-        self.fleet = _fleet(settings)
-        self.strategies = Strategies()
+        self._sessions = Sessions(settings)
         self._running = Running()
         self._compiled_as: checks.Identity | None = None
         self._compressors: CompressorState | None = None
         self._asked = False
-        """Whether Keras asked for a step function in the call that is under way."""
+        """Whether Keras asked for a step function in the current call."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings. `change` sets others; the resource spec changes when a node is left out after its loss."""
+        return self._sessions.settings
 
     def change(self, settings: Settings) -> None:
-        """Go on with other settings, in a new session, and on new machines where they are about machines."""
+        """Go on with other settings in a new session; on new machines if settings about machines changed."""
         self.require_idle()
-        moves = settings.of_the_cluster != self.settings.of_the_cluster
-        fleet, before = _fleet(settings) if moves else self.fleet, self.fleet
+        before, after = self._sessions, self._sessions.changed(settings)
         with ignore_repeated_interrupts():
             self._drop()
-        self.settings, self.strategies, self.fleet = settings, Strategies(), fleet
-        if moves:
-            before.close()
+        self._sessions = after
+        if after.fleet is not before.fleet:
+            before.fleet.close()
 
     def _drop(self) -> None:
         """Forget every captured step, and the session."""
@@ -86,13 +85,13 @@ class Driver:
             state.session.close()
 
     def close(self) -> None:
-        """Free the devices and machines; the next call begins anew."""
+        """Free the devices and machines. The next call opens a new session."""
         self.require_idle()
         with ignore_repeated_interrupts():
             try:
                 self._drop()
             finally:
-                self.fleet.close()
+                self._sessions.fleet.close()
 
     # What runs ---------------------------------------------------------------------------------------------------
 
@@ -103,7 +102,7 @@ class Driver:
 
     @property
     def trained(self) -> CompiledStrategy | None:
-        """The strategy of the training that is under way."""
+        """The strategy of the current training."""
         return self._running.trained
 
     @property
@@ -128,37 +127,38 @@ class Driver:
         return function.capture(batch, function.specs_for(batch))
 
     def compile_strategy(self, item: GraphItem) -> CompiledStrategy:
-        """What the strategy says of a step on these devices."""
-        return self.strategies.compiled(self.settings.strategy, item, self.settings.resource_spec)
+        """The strategy for a step on these devices."""
+        return self._sessions.compile_strategy(item)
 
-    # What compressors keep ---------------------------------------------------------------------------------------
+    # The compressors' state --------------------------------------------------------------------------------------
 
     def compressor_state(self) -> CompressorState | None:
-        """What the compressors kept after the last step, nothing maybe; None where the strategy has none."""
+        """The compressors' state after the last step; None if the strategy has no compressors."""
         if self.state is not None and self.trained is not None:
-            values = self.state.session.read_kept()
+            values = self.state.session.read_added()
             return CompressorState(self.trained.id, values) if self.trained.compresses else None
         return self._compressors
 
     def set_compressor_state(self, state: CompressorState | None) -> None:
-        """Let the compressors go on from this state, or start anew."""
+        """Let the compressors go on from this state. None lets them start anew."""
         if self.state is not None and self.trained is not None:
-            self.state.session.load_kept(state.for_strategy(self.trained.id) if state is not None else {})
+            self.state.session.load_added(state.for_strategy(self.trained.id) if state is not None else {})
         else:
             self._compressors = state
 
     # A call ------------------------------------------------------------------------------------------------------
 
     def require_idle(self, what: str = "compile, close or change its settings") -> None:
-        """Raise while a call is under way, with what is to wait for its end."""
+        """Raise a SessionError while a call runs; `what` names the action that must wait for the end of the call."""
         if is_claimed(self.model, self):
             raise SessionError(f"this DistributedModel is training: {what} afterwards.")
 
     @contextmanager
     def running(self, loop: str) -> Iterator[None]:
-        """Keras calls our step functions while this is open; before and after, it is a plain model.
+        """Let Keras call the project's step functions inside this block. Before and after it, the model is plain Keras.
 
-        `loop` names the method of Keras's that runs meanwhile. A SeamError says so if it ran without our functions.
+        `loop` names the method of Keras that runs in the block. If that method ran without the project's functions, a
+        SeamError says so.
         """
         with claimed(self.model, self) as outermost:
             if outermost:
@@ -173,7 +173,7 @@ class Driver:
 
     @contextmanager
     def _own_functions(self) -> Iterator[None]:
-        # What is entered here ends in the opposite order, and all of it does.
+        # The callbacks run in the opposite order; all of them run, even if one raises.
         with ExitStack() as ending:
             self._drop_what_is_outdated()
             ending.callback(self._close_if_lost)
@@ -189,13 +189,13 @@ class Driver:
     def _drop_what_is_outdated(self) -> None:
         identity = checks.identity_of_compile(self.model)
         ended = self.state is not None and self.state.session.condition is not Condition.READY
-        if identity != self._compiled_as or ended or self.fleet.lost:
+        if identity != self._compiled_as or ended or self._sessions.fleet.lost:
             self._drop()
             self._compiled_as = identity
 
     @contextmanager
     def _functions_put_back(self) -> Iterator[None]:
-        """Keras's own functions are the model's again afterwards, or none are, where it was compiled meanwhile."""
+        """Give the model Keras's own functions back afterwards; none, if it was compiled in the meantime."""
         before = {mode: getattr(self.model, f"{mode}_function") for mode in MODES}
         try:
             yield
@@ -205,20 +205,20 @@ class Driver:
                 object.__setattr__(self.model, f"{mode}_function", function if same else None)
 
     def _pull(self) -> None:
-        """Bring the state back to the model, all of it, also where Ctrl-C is pressed only now."""
+        """Bring the whole state back to the model, even if Ctrl-C is pressed during this."""
         if self.state is not None:
             try:
-                self._bring_home(self.state)
+                self._settle_and_pull(self.state)
             except KeyboardInterrupt:
-                self._bring_home(self.state)
+                self._settle_and_pull(self.state)
                 raise
 
     @staticmethod
-    def _bring_home(state: State) -> None:
+    def _settle_and_pull(state: State) -> None:
         try:
             state.settle()
         finally:
-            # Also where replicas that ran ahead have failed meanwhile.
+            # Loose replicas may have failed. The state is pulled all the same.
             state.pull_all(again=state.session.condition is Condition.LOST)
 
     def _release(self) -> None:
@@ -226,15 +226,15 @@ class Driver:
             self.state.release()
 
     def _close_if_lost(self) -> None:
-        # Nobody waits for the other nodes any more.
+        # After the loss of a node, the other nodes have nothing to do any more.
         if self._is_lost:
             self._drop()
-            self.fleet.close()
+            self._sessions.fleet.close()
 
     @property
     def _is_lost(self) -> bool:
-        """Whether a node is gone, and with it what the session was."""
-        return self.fleet.lost or (self.state is not None and self.state.session.condition is Condition.LOST)
+        """Whether a node is lost, and the session with it."""
+        return self._sessions.fleet.lost or (self.state is not None and self.state.session.condition is Condition.LOST)
 
     def _maker(self, mode: str) -> Callable[..., None]:
         def make(force: bool = False) -> None:
@@ -258,30 +258,28 @@ class Driver:
     # A session ---------------------------------------------------------------------------------------------------
 
     def _open(self, item: GraphItem) -> State:
-        """The state in which a captured step runs: the training's where there is one."""
-        spec = self.settings.resource_spec
-        if len(spec.nodes) > 1 or self.fleet.cluster is not None:
-            self.fleet.start()
-        else:
-            checks.local_spec(spec)
+        """The state in which a captured step runs: the state of the current training, if there is one."""
+        self._sessions.start_machines()
         checks.batched(self.model, self.settings.replicas)
         if item.gradients and self.trained is None:
             self._begin_training(item)
         elif self.state is None:
-            self._running = replace(self._running, state=State(self._session(self._placement_without_training)))
+            session = self._sessions.open(self._sessions.placement_without_training)
+            self._running = replace(self._running, state=State(session))
         assert self.state is not None
         return self.state
 
     def _begin_training(self, item: GraphItem) -> None:
-        """Make a session for a training, and put it in the place of one that trains nothing.
+        """Make a session for a training, and replace a session that trains nothing.
 
-        Everything that can be refused comes first. Then nothing was changed, and the next call is refused too.
+        Every step that can be refused comes first. A refusal therefore changes nothing, and the next call is refused
+        too.
         """
         trained = self.compile_strategy(item)
-        session, before = self._session(lambda: self._placement(item)), self.state
+        session, before = self._sessions.open(lambda: self._placement(item)), self.state
         try:
             if self._compressors is not None:
-                session.load_kept(self._compressors.for_strategy(trained.id))
+                session.load_added(self._compressors.for_strategy(trained.id))
             if before is not None:
                 before.pull_all()
         except BaseException:
@@ -295,37 +293,9 @@ class Driver:
         if before is not None:
             before.session.close()
 
-    def _session(self, placement: Callable[[], Placement]) -> Session:
-        """A session here, or one over all nodes, which is made again where they are."""
-        fleet = self.fleet
-        if fleet.cluster is None:
-            return DistributedSession(placement())
-        restart = None if self.settings.on_failure == "raise" else self._restart
-        return LastingSession(
-            lambda: DistributedSession(placement(), fleet.cluster), fleet.restart_servers, restart, fleet.note_progress
-        )
-
-    def _restart(self, error: NodeLostError) -> None:
-        self.fleet.restart(error)
-        self.settings = replace(self.settings, resource_spec=self.fleet.spec)
-
     def _placement(self, item: GraphItem) -> Placement:
         strategy = self.compile_strategy(item)
         if self.trained is not None:
-            # The machines are others than when the training began.
+            # After a restart, the machines may be others than at the beginning of the training.
             self._running = replace(self._running, trained=strategy)
-        return place(item, strategy, self.settings.share_memory, self._tasks)
-
-    def _placement_without_training(self) -> Placement:
-        return inference(checks.replicas(self.settings.resource_spec), self._tasks)
-
-    @property
-    def _tasks(self) -> Tasks:
-        cluster = self.fleet.cluster
-        return Tasks(cluster.job, cluster.addresses) if cluster is not None else Tasks()
-
-
-def _fleet(settings: Settings) -> Fleet:
-    """The machines that these settings name; a process that is not the chief becomes an agent here."""
-    become_agent_unless_chief(settings.resource_spec)
-    return Fleet(*settings.of_the_cluster)
+        return self._sessions.placement(item, strategy)

@@ -1,4 +1,20 @@
-"""Who trains a model at the moment: one call at a time, of one DistributedModel, in one thread."""
+"""Let one call at a time use a model: of one DistributedModel, in one thread.
+
+In: a model, and the owner of the call (the driver). Out: a claim, stored on the model while the call runs. A second
+owner or a second thread gets a SessionError. The driver, `plan` and `verify` claim a model before they change it.
+
+>>> class Model: name = "small"
+>>> model = Model()
+>>> with claimed(model, "one") as outermost:
+...     with claimed(model, "one") as inner:
+...         print(outermost, inner, is_claimed(model, "one"))
+...     with claimed(model, "other"):
+...         pass
+Traceback (most recent call last):
+autodist_core.errors.SessionError: model 'small' is being trained by another DistributedModel at the moment. ...
+>>> is_claimed(model, "one")
+False
+"""
 
 from __future__ import annotations
 
@@ -15,7 +31,7 @@ _CLAIM = "_autodist_claim"
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """One call that has a model to itself."""
+    """The owner and the thread of the call that uses a model."""
 
     owner: Any
     thread: int
@@ -23,33 +39,36 @@ class Claim:
 
 @contextmanager
 def claimed(model: Any, owner: Any) -> Iterator[bool]:
-    """Have a model to oneself; says whether this is the owner's outermost call. Whoever else comes is refused."""
-    mine = Claim(owner, threading.get_ident())
+    """Claim a model for a block; the value says whether this is the owner's outermost call.
+
+    Another owner and another thread are refused.
+    """
+    new = Claim(owner, threading.get_ident())
     try:
-        # In one operation, so that of two threads that come at once one is refused.
-        holder = vars(model).setdefault(_CLAIM, mine)
-        if holder.owner is not owner:
+        # One operation, so that one of two simultaneous threads is refused.
+        claim = vars(model).setdefault(_CLAIM, new)
+        if claim.owner is not owner:
             raise SessionError(
                 f"model {model.name!r} is being trained by another DistributedModel at the moment. "
                 "Let that call end, or use the DistributedModel that is running."
             )
-        _require_thread(holder)
-        yield holder is mine
+        _require_thread(claim)
+        yield claim is new
     finally:
-        if vars(model).get(_CLAIM) is mine:
+        if vars(model).get(_CLAIM) is new:
             vars(model).pop(_CLAIM)
 
 
 def is_claimed(model: Any, owner: Any) -> bool:
-    """Whether a call of this owner is under way."""
-    holder = vars(model).get(_CLAIM)
-    return holder is not None and holder.owner is owner
+    """Whether a call of this owner is running."""
+    claim = vars(model).get(_CLAIM)
+    return claim is not None and claim.owner is owner
 
 
 def in_own_thread(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, for the thread of the call that has the model; for others that find it there an error.
+    """A function that runs in the thread of the model's claim, and raises a SessionError in every other thread.
 
-    They find it by the model's own methods, while a DistributedModel trains it.
+    Another thread reaches the function through the model's own methods, while a DistributedModel trains the model.
     """
 
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -59,6 +78,6 @@ def in_own_thread(model: Any, function: Callable[..., Any]) -> Callable[..., Any
     return called
 
 
-def _require_thread(holder: Claim | None) -> None:
-    if holder is not None and holder.thread != threading.get_ident():
+def _require_thread(claim: Claim | None) -> None:
+    if claim is not None and claim.thread != threading.get_ident():
         raise SessionError("this DistributedModel is training in another thread; one call at a time.")

@@ -1,4 +1,4 @@
-"""The life of one variable while its model trains: which of session and model has the newer value, and who holds it.
+"""The life of one variable while its model trains: a state, and the events that lead from one state to another.
 
     >>> print(table())
                   LOOK         OTHERS_LOOK  DIFFER       STEP       PULL
@@ -11,11 +11,14 @@
     STALE_HELD    STALE_HELD   STALE_HELD   CHANGED_HELD STALE_LEFT HELD
     STALE_LEFT    STALE_HELD   STALE_HELD   CHANGED      STALE      SHOWN
 
-A row is a state, a column is an event, and the entry is the state that follows. Two things make up a state. The first
-is where the newer value is: nowhere (`CURRENT`, `SHOWN`, `HELD`), in the session (`STALE`...) or in the model
-(`CHANGED`...). The second is whether somebody was shown the model's value, so that another value there is a change.
-The thread that trains writes between two steps only; what it was shown counts until the next step. Another thread may
-look before a step and write while the step runs; what it was shown counts for one step more (`HELD`, then `LEFT`).
+A row is a state, a column is an event, and the entry is the state that follows. In: the looks, steps and pulls that
+`state.py` reports. Out: the state, by which `state.py` decides what to load and what to pull.
+
+A state says two things. The first is where the newer value is: nowhere (`CURRENT`, `SHOWN`, `HELD`), in the session
+(`STALE`...) or in the model (`CHANGED`...). The second is whether somebody was shown the model's value: if so, another
+value in the model is a change. The training thread writes only between two steps, so a value that it was shown counts
+until the next step. Another thread may look before a step and write while the step runs, so a value that this thread
+was shown counts for one step more. The variable is held (`HELD`) before that step, and left (`LEFT`) during it.
 """
 
 from __future__ import annotations
@@ -27,7 +30,11 @@ import numpy as np
 
 
 class Life(Enum):
-    """Where a variable's newer value is, and who was shown the model's."""
+    """Where a variable's newer value is, and which thread was shown the model's value.
+
+    >>> print(Life.STALE.value)
+    the session is ahead of the model, and nobody was shown the model's value
+    """
 
     CHANGED = "the session is to get the model's value: it was changed, or never loaded"
     CHANGED_HELD = "the same, and another thread was shown the value"
@@ -40,7 +47,11 @@ class Life(Enum):
 
 
 class Event(Enum):
-    """What may happen to a variable."""
+    """What may happen to a variable.
+
+    >>> print(Event.PULL.value)
+    the model gets the session's value
+    """
 
     LOOK = "the thread that trains is shown the model's value"
     OTHERS_LOOK = "another thread is shown the model's value"
@@ -62,7 +73,7 @@ _ROWS = {
 TRANSITIONS: dict[tuple[Life, Event], Life] = {
     (life, event): to for life, row in _ROWS.items() for event, to in zip(Event, row, strict=True) if to is not None
 }
-"""The state that follows on a state and an event; an event that is not there cannot happen in that state."""
+"""The state that follows on a state and an event. An event without an entry cannot happen in that state."""
 
 IS_BEHIND = frozenset({Life.STALE, Life.STALE_HELD, Life.STALE_LEFT})
 """The states in which the session is ahead of the model."""
@@ -76,10 +87,10 @@ class Moment:
 
     life: Life
     shown: np.ndarray | None = None
-    """None where nobody was shown a value, or where the model's value counts whatever it is."""
+    """None if nobody was shown a value, or if the model's value is loaded in any case."""
 
     def after(self, event: Event, shown: np.ndarray | None = None) -> Moment:
-        """What follows on an event; the value that was shown is the one before unless another is given.
+        """The moment after an event. The value that was shown stays, unless another value is given.
 
         >>> Moment(Life.STALE).after(Event.PULL).life.name
         'CURRENT'
@@ -87,7 +98,7 @@ class Moment:
         return Moment(TRANSITIONS[self.life, event], self.shown if shown is None else shown)
 
     def differs(self, value: np.ndarray) -> bool:
-        """Whether a value of the model's is another one than was shown: other bits, a NaN is equal to itself.
+        """Whether a value of the model differs from the value that was shown. Bits are compared, so NaN equals NaN.
 
         >>> Moment(Life.SHOWN, np.ones(2)).differs(np.ones(2)), Moment(Life.SHOWN, np.ones(2)).differs(np.zeros(2))
         (False, True)
@@ -99,7 +110,7 @@ class Moment:
 
 
 def table() -> str:
-    """The table of transitions as text."""
+    """The table of transitions as text. The module's docstring shows it."""
     rows = [["", *(event.name for event in Event)]]
     for life in Life:
         found = [TRANSITIONS.get((life, event)) for event in Event]

@@ -1,24 +1,24 @@
-"""One state in two places: the session trains it, the user's model shows it.
+"""Keep the variables of the user's model and of the session equal.
 
-While a model trains, its variables know that the truth is in the session. Whoever looks at one gets its current value
-first; whatever is changed is loaded before the next step. Who looks at nothing costs nothing. The looking is seen by
-giving the variable *instances* a subclass for the time of a training; it is taken off again when that ends.
+In: a session, and the entries of the variables that its steps touch. Out: calls of `Session.load` and `Session.read`.
+It stands between the step functions and the session: a step function calls `before_step`, runs the step, and calls
+`end_step` and `after_step`.
 
-What is known of each variable is a state of `life.Life`; `life.TRANSITIONS` says which events lead from one to another.
+While a model trains, the session has the newer values. A variable gets its current value before somebody sees it.
+A changed variable is loaded into the session before the next step. A variable that nobody sees is not moved.
+`watching.py` reports the looks. `life.Life` names the states of a variable, and `life.TRANSITIONS` the events that lead
+from one state to another.
 
-Anybody may look, in any thread. The session is one thread's at a time: others wait for the end of the step that runs,
-and where it takes long, or waits for them in turn, they are shown what the model has, which is brought up to date when
-the step ends. What they write then counts from the next step on.
+Any thread may look. One thread at a time uses the session. Another thread waits for the end of the current step. If the
+step takes long, or waits for that thread, the thread sees the value that the model has, and the model gets the current
+value when the step ends. A value that the thread writes counts from the next step on.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -29,93 +29,39 @@ from autodist_core.interrupts import defer_interrupt
 from autodist_core.runtime import Session
 from autodist_keras.capture.variables import Entry
 from autodist_keras.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment
+from autodist_keras.training.watching import Link, is_own_trace, unwatch, watch
 
-_SMALL = 4096
-_LINKS = "_autodist_links"
+_SMALL_BYTES = 4096
+"""Variables of at most this size are read together."""
 _PATIENCE, _PAUSE = 1.0, 0.002
-"""For how many seconds another thread waits for the end of a step, and how often it asks."""
+"""The seconds for which another thread waits for the end of a step, and the seconds between two of its attempts."""
 _CHANGED, _STALE = Moment(Life.CHANGED), Moment(Life.STALE)
 
-_tracing = ContextVar("autodist_tracing", default=False)
-
-
-@contextmanager
-def own_trace() -> Iterator[None]:
-    """While our own steps are traced, looking at a variable makes nobody else hold it."""
-    token = _tracing.set(True)
-    try:
-        yield
-    finally:
-        _tracing.reset(token)
-
-
-@dataclass(frozen=True, eq=False)
-class _Link:
-    """Ties a watched variable to the state that watches it."""
-
-    state: State
-    entry: Entry
-
-
-class _Links(list[_Link]):
-    """The links of one variable; the last counts, and those before wait for its end. Copies are tied to nothing."""
-
-    def __deepcopy__(self, memo: Any) -> _Links:
-        return _Links()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_Links, ())
-
-
-_watched_classes: dict[type, type] = {}
-
-
-def _watched(base: type) -> type:
-    """A subclass of a variable's class that tells the state when somebody looks at the value."""
-    if base not in _watched_classes:
-
-        def get_value(self: Any) -> Any:
-            for link in vars(self).get(_LINKS, ())[-1:]:
-                link.state.looked_at(link.entry)
-            try:
-                return vars(self)["_value"]
-            except KeyError:
-                raise AttributeError("_value") from None
-
-        def set_value(self: Any, value: Any) -> None:
-            vars(self)["_value"] = value
-
-        _watched_classes[base] = type(base.__name__, (base,), {
-            "_value": property(get_value, set_value), "__module__": base.__module__, "__qualname__": base.__qualname__,
-        })
-    return _watched_classes[base]
-
-
 class State:
-    """Keeps the model's variables and the session's alike, moving only what somebody looked at or changed."""
+    """Keeps the model's variables and the session's equal, and moves only variables that somebody saw or changed."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self._entries: dict[str, Entry] = {}
         self._moments: dict[str, Moment] = {}
-        """The state of each variable that is not merely `Life.STALE`: of few, while steps run and nobody looks."""
-        self._watched: list[tuple[Any, _Link]] = []
-        self._leaked: set[str] = set()
-        """Variables that somebody's graph holds, or that cannot be watched: they are as good as looked at always."""
+        """The state of each variable whose state is not `Life.STALE`: few, while steps run and nobody looks."""
+        self._watched: list[tuple[Any, Link]] = []
+        self._unwatched: set[str] = set()
+        """Variables whose looks are not reported: plain TensorFlow variables, and those in somebody else's graph."""
         self._thread = threading.get_ident()
         self._pulling = threading.local()
         self._stepping = False
-        self._unsaid: Exception | None = None
-        """The error of the training that another thread met when it looked: it is the training thread's."""
-        self._in_vain = False
-        """Whether another thread has waited too long for the step that runs."""
-        self._free = threading.RLock()
-        """Held by the thread that uses the session, between steps."""
-        self._values = threading.RLock()
-        """Held for as long as a value is compared or written, together with what is noted of it."""
+        self._unraised: Exception | None = None
+        """An error of the training that another thread met in a look. The training thread raises it."""
+        self._waited_too_long = False
+        """Whether another thread has waited too long for the current step."""
+        self._session_lock = threading.RLock()
+        """For using the session between steps."""
+        self._value_lock = threading.RLock()
+        """For comparing or writing a variable's value together with its `Moment`."""
 
     def watch(self, entries: Iterable[Entry]) -> None:
-        """Begin to watch variables; those already watched stay so."""
+        """Begin to watch variables. Variables that are watched already stay watched."""
         with defer_interrupt():
             for entry in entries:
                 if entry.spec.name not in self._entries:
@@ -123,7 +69,7 @@ class State:
                     self._attach(entry)
 
     def resume(self) -> None:
-        """Watch all variables again, of which anything may have changed since `release`."""
+        """Watch all variables again. Any of them may have changed since `release`."""
         self._thread = threading.get_ident()
         with defer_interrupt():
             for entry in self._entries.values():
@@ -133,162 +79,151 @@ class State:
         name, owner = entry.spec.name, entry.owner
         self._moments[name] = _CHANGED
         if not isinstance(owner, keras.Variable):
-            # A bare TensorFlow variable says nothing of who looks at it.
-            self._leaked.add(name)
+            # A plain TensorFlow variable reports no looks.
+            self._unwatched.add(name)
             return
-        links = vars(owner).setdefault(_LINKS, _Links())
-        if links:
-            # The training of another model that shares this variable waits meanwhile: it shows its value, and will
-            # see what becomes of it.
-            links[-1].state.looked_at(links[-1].entry)
-        else:
-            owner.__class__ = _watched(type(owner))
-        link = _Link(self, entry)
+        link = Link(self, entry)
+        watch(owner, link)
         self._watched.append((owner, link))
-        links.append(link)
 
     def before_step(self) -> None:
-        """Load into the session what was changed since the last step, or never was there."""
-        with self._free:
-            self._raise_unsaid()
+        """Load into the session the variables that were changed since the last step, or were never loaded."""
+        with self._session_lock:
+            self._raise_unraised()
             if self._moments:
                 self._load_changes()
-            self._stepping, self._in_vain = True, False
+            self._stepping, self._waited_too_long = True, False
 
     def _load_changes(self) -> None:
         changed: dict[str, np.ndarray] = {}
         known = set(self.session.known)
-        with self._values:
+        with self._value_lock:
             begun = [name for name in self._moments if name in known]
             for name in begun:
-                moment = self._compared(name)
+                moment = self._compare(name)
                 if moment.life in IS_CHANGED:
                     changed[name] = value = self._entries[name].tf_variable.numpy()
-                    # What is written while this value is loaded is another change.
+                    # Another value, written while this one is loaded, is another change.
                     self._moments[name] = Moment(moment.life, value)
         if changed:
             self.session.load(changed)
-        # From here on the session may be ahead, whatever becomes of the step.
-        with defer_interrupt(), self._values:
+        # From here on the session may be ahead, even if the step fails.
+        with defer_interrupt(), self._value_lock:
             for name in begun:
                 moment = self._moments.pop(name).after(Event.STEP)
                 if moment.life is not Life.STALE:
                     self._moments[name] = moment
 
     def end_step(self) -> None:
-        """Note that the session is free again, whatever became of the step."""
+        """Note that the session is free again, after a step that succeeded or failed."""
         self._stepping = False
 
     def after_step(self) -> None:
-        """What others look at unseen, or were shown as it was before, follows at once."""
-        if not self._leaked and not self._moments:
+        """Update the variables whose looks are not reported, and those that somebody saw while the step ran."""
+        if not self._unwatched and not self._moments:
             return
-        with self._values:
+        with self._value_lock:
             shown = {name for name, moment in self._moments.items() if moment.life is Life.STALE_HELD}
-        entries = [self._entries[name] for name in sorted(shown | self._leaked)]
+        entries = [self._entries[name] for name in sorted(shown | self._unwatched)]
         if not entries:
             return
-        with self._free:
+        with self._session_lock:
             self._pull(entries)
         for entry in entries:
-            if entry.spec.name in self._leaked:
+            if entry.spec.name in self._unwatched:
                 self._note(entry, others=True)
 
     def looked_at(self, entry: Entry) -> None:
         """Give a variable its current value before somebody sees it."""
         if getattr(self._pulling, "now", False):
             return
-        if not tf.executing_eagerly() and not _tracing.get():
-            # Somebody else's graph holds the variable from now on, and will not come by here again.
-            self._leaked.add(entry.spec.name)
+        if not tf.executing_eagerly() and not is_own_trace():
+            # Somebody else's graph has the variable from now on, and its looks are not reported.
+            self._unwatched.add(entry.spec.name)
         others = threading.get_ident() != self._thread
-        self._bring(entry, others)
+        self._pull_when_free(entry, others)
         self._note(entry, others)
 
-    def _bring(self, entry: Entry, others: bool) -> None:
-        """Bring the value from the session if that is free."""
+    def _pull_when_free(self, entry: Entry, others: bool) -> None:
+        """Pull the value from the session; another thread waits until the session is free, for a limited time."""
         if not others:
-            with self._free:
-                self._brought(entry)
+            with self._session_lock:
+                self._pull_unless_stepping(entry)
             return
-        # TensorFlow's own threads, in which Python runs as a part of a step or of the data, cannot wait for a step.
+        # Threads of TensorFlow run Python as a part of a step or of the data. These threads cannot wait for a step.
         waits = not isinstance(threading.current_thread(), threading._DummyThread)
         until = time.monotonic() + _PATIENCE
-        while waits and self._free.acquire(timeout=_PATIENCE):
+        while waits and self._session_lock.acquire(timeout=_PATIENCE):
             try:
-                if self._brought(entry):
+                if self._pull_unless_stepping(entry):
                     return
             except Exception as failure:
-                # Who looks has no part in it, and is shown what the model has.
-                self._unsaid = self._unsaid or failure
+                # The thread that looks did not cause the failure. It sees the value that the model has.
+                self._unraised = self._unraised or failure
                 return
             finally:
-                self._free.release()
-            if self._in_vain or time.monotonic() > until:
-                self._in_vain = True
+                self._session_lock.release()
+            if self._waited_too_long or time.monotonic() > until:
+                self._waited_too_long = True
                 return
             time.sleep(_PAUSE)
 
-    def _brought(self, entry: Entry) -> bool:
+    def _pull_unless_stepping(self, entry: Entry) -> bool:
+        """Pull a value that is behind; False if a step runs."""
         if not self._stepping and self._moments.get(entry.spec.name, _STALE).life in IS_BEHIND:
-            self._pull(self._alike(entry))
+            self._pull(self._read_together(entry))
         return not self._stepping
 
-    def _alike(self, entry: Entry) -> list[Entry]:
-        """What is looked at together as a rule."""
-        small = entry.spec.byte_size <= _SMALL
+    def _read_together(self, entry: Entry) -> list[Entry]:
+        """The variables that are usually seen with this one: of its kind, and both small or both large."""
+        small = entry.spec.byte_size <= _SMALL_BYTES
         return [
             other for other in list(self._entries.values())
-            if other.spec.kind == entry.spec.kind and (other.spec.byte_size <= _SMALL) == small
+            if other.spec.kind == entry.spec.kind and (other.spec.byte_size <= _SMALL_BYTES) == small
         ]
 
     def _note(self, entry: Entry, others: bool) -> None:
-        """Remember what is shown."""
+        """Remember the value that is shown, to find a change later."""
         name = entry.spec.name
-        with self._values, tf.init_scope():
+        with self._value_lock, tf.init_scope():
             moment = self._moments.get(name, _STALE).after(Event.OTHERS_LOOK if others else Event.LOOK)
             if moment.shown is None and moment.life not in IS_CHANGED:
                 moment = Moment(moment.life, entry.tf_variable.numpy())
             self._moments[name] = moment
 
     def settle(self) -> None:
-        """Wait until no replica is at work; an error of the training that only another thread met is raised here."""
-        with self._free:
+        """Wait until no replica is at work. Raise an error of the training that only another thread met."""
+        with self._session_lock:
             self._stepping = False
             self.session.settle()
-            self._raise_unsaid()
+            self._raise_unraised()
 
-    def _raise_unsaid(self) -> None:
-        failure, self._unsaid = self._unsaid, None
+    def _raise_unraised(self) -> None:
+        failure, self._unraised = self._unraised, None
         if failure is not None:
             raise failure
 
     def pull_all(self, again: bool = False) -> None:
-        """Bring everything the session is ahead in back to the model; `again` also what was brought before."""
-        with self._free:
+        """Bring every value that is newer in the session back to the model; with `again`, every value."""
+        with self._session_lock:
             if again:
-                with self._values:
+                with self._value_lock:
                     self._moments.clear()
             self._pull(list(self._entries.values()))
 
     def release(self) -> None:
-        """Stop watching; the variables are plain Keras variables again."""
-        with defer_interrupt(), self._free, self._values:
+        """Stop watching. The variables are plain Keras variables again."""
+        with defer_interrupt(), self._session_lock, self._value_lock:
             while self._watched:
-                owner, link = self._watched.pop()
-                links = vars(owner)[_LINKS]
-                links.remove(link)
-                if not links:
-                    owner.__class__ = type(owner).__base__
-                    del vars(owner)[_LINKS]
-            # Nobody sees what is changed from here on. What somebody's graph holds, it holds in the next call too.
+                unwatch(*self._watched.pop())
+            # From here on changes are not reported. `_unwatched` stays: another graph still has its variables.
             self._moments = dict.fromkeys(self._entries, _CHANGED)
-            self._unsaid = None
+            self._unraised = None
             self._stepping = False
 
-    def _compared(self, name: str) -> Moment:
-        """The state of a variable, once it is known whether the model has another value than was shown."""
-        with self._values:
+    def _compare(self, name: str) -> Moment:
+        """Compare the model's value with the one that was shown, and return the variable's state."""
+        with self._value_lock:
             moment = self._moments.get(name, _STALE)
             if moment.shown is not None and moment.life not in IS_CHANGED:
                 with tf.init_scope():
@@ -303,16 +238,16 @@ class State:
         try:
             behind = [
                 entry for entry in entries
-                if entry.spec.name in known and self._compared(entry.spec.name).life in IS_BEHIND
+                if entry.spec.name in known and self._compare(entry.spec.name).life in IS_BEHIND
             ]
             values = self.session.read(entry.spec.name for entry in behind) if behind else {}
-            with defer_interrupt(), tf.init_scope(), self._values:
+            with defer_interrupt(), tf.init_scope(), self._value_lock:
                 for entry in behind:
                     name = entry.spec.name
-                    moment = self._compared(name)
+                    moment = self._compare(name)
                     if moment.life not in IS_BEHIND:
                         continue
-                    # Copies: what was read may be the session's own memory, and TensorFlow would share it.
+                    # Copies: the array may be the session's own memory, and TensorFlow would share it.
                     entry.tf_variable.assign(np.array(values[name]))
                     shown = np.array(values[name]) if moment.shown is not None else None
                     self._moments[name] = moment.after(Event.PULL, shown)

@@ -1,4 +1,12 @@
-"""The train, test and predict functions that Keras's own loops call, each of them one distributed step per batch."""
+"""The train, test and predict functions that Keras's own loops call. Each runs one distributed step for each batch.
+
+In: the batches that a loop hands over. Out: the results of the step for the whole batch. A `StepFunction` captures the
+model's step for the first batch of a kind (`capture/tracing.py`), adds the captured step to the session, and runs it.
+`on_iterator` and `on_batches` make a function with the parameters that Keras's loop passes.
+
+>>> read_batch((np.zeros((4, 2)), None)).specs
+(TensorSpec(shape=(4, 2), dtype=tf.float64, name=None),)
+"""
 
 from __future__ import annotations
 
@@ -17,7 +25,8 @@ from autodist_core.runtime import SessionStep
 from autodist_core.step.graph_item import GraphItem
 from autodist_keras.capture.tracing import CapturedStep, trace_step
 from autodist_keras.seams import LOOP_ITERATES
-from autodist_keras.training.state import State, own_trace
+from autodist_keras.training.state import State
+from autodist_keras.training.watching import own_trace
 
 _log = logging.getLogger("autodist")
 
@@ -33,14 +42,19 @@ class Batch:
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """What two batches have in common that one captured step can take."""
-        # The keys and kinds of containers too: two structures may flatten to leaves of the same types in another order.
+        """Structure, types and ranks. One captured step can take batches of equal signatures."""
+        # With the keys and kinds of containers: two structures may flatten to equal types in another order.
         present = repr(keras.tree.map_structure(lambda leaf: leaf is not None, self.structure))
         return present, tuple(spec.dtype for spec in self.specs), tuple(spec.shape.rank for spec in self.specs)
 
 
 def read_batch(data: Any) -> Batch:
-    """Take a batch apart; what stands for a missing part (None, an empty Optional) has no array."""
+    """Take a batch apart. A missing part (None, or an empty Optional) has no array.
+
+    >>> batch = read_batch({"x": np.zeros((3, 2)), "y": np.ones(3)})
+    >>> batch.total, [array.shape for array in batch.arrays]
+    (3, [(3, 2), (3,)])
+    """
     structure = keras.tree.map_structure(
         lambda leaf: None if leaf is None or isinstance(leaf, tf.experimental.Optional) else leaf, data
     )
@@ -68,14 +82,14 @@ def read_batch(data: Any) -> Batch:
 
 
 def _array(tensor: Any) -> Any:
-    """The tensor's memory without a copy where numpy can share it."""
+    """A tensor as an array, without a copy if numpy can share the memory."""
     if tensor.dtype in (tf.string, tf.bfloat16):
         return tensor.numpy()
     return np.asarray(memoryview(tensor)) if tensor.shape.rank else tensor.numpy()
 
 
 class StepFunction:
-    """A Keras step function over all replicas: captured for each kind of batch it meets, then run."""
+    """A Keras step function over all replicas. It is captured for each kind of batch, and then run."""
 
     def __init__(
         self, model: Any, step: Callable[[Any], Any], concat: bool, open_session: Callable[[GraphItem], State],
@@ -87,7 +101,7 @@ class StepFunction:
         self._open_session = open_session
         self._fused_updates = fused_updates
         self._alone = alone
-        """Whether there is one replica, so that its batches are the whole ones."""
+        """Whether there is one replica. Its slice is then the batch."""
         self._known: dict[
             tuple[Any, ...], list[tuple[tuple[tf.TensorSpec, ...], SessionStep, Callable[..., Any]]]
         ] = {}
@@ -99,14 +113,14 @@ class StepFunction:
         with own_trace():
             return trace_step(self._model, self._step, batch.structure, specs, self._concat, self._fused_updates)
 
-    def __call__(self, data: Any, alike: bool = False) -> Any:
-        """Run the step on one batch; returns what the step returns, for the whole batch.
+    def __call__(self, data: Any, same_size: bool = False) -> Any:
+        """Run the step on one batch; return the results of the step for the whole batch.
 
-        `alike` says that other batches have as many examples. As with Keras, the first such size gets a graph of its
-        own, in which TensorFlow computes in advance what depends on it, and rounds accordingly.
+        `same_size` says that other batches have as many examples. As with Keras, the first such size gets a graph of
+        its own. In that graph TensorFlow computes the values that depend on the size in advance, and rounds so.
         """
         batch = read_batch(data)
-        step, rebuild = self._step_for(batch, alike)
+        step, rebuild = self._step_for(batch, same_size)
         state = self.state
         self._mention_idle(batch.total, len(state.session.placement.replicas))
         state.before_step()
@@ -118,7 +132,7 @@ class StepFunction:
         return rebuild(outputs)
 
     def _mention_idle(self, total: int, replicas: int) -> None:
-        # A small last batch of an epoch is nothing to speak of, batches that are all small are.
+        # The first batch decides: a small last batch of an epoch needs no warning.
         if not self._mentioned and total < replicas:
             _log.warning(
                 "A batch of %d examples leaves %d of %d replicas idle; larger batches keep them all busy.",
@@ -127,40 +141,40 @@ class StepFunction:
         self._mentioned = True
 
     def specs_for(self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None = None) -> tuple[tf.TensorSpec, ...]:
-        """Specs with a dynamic batch axis, and dynamic axes where this batch differs from known ones."""
+        """The batch's specs with a dynamic batch axis. Axes in which the batch differs from `known` are dynamic too."""
         return tuple(_dynamic(spec, seen) for spec, seen in zip(batch.specs, known or batch.specs, strict=True))
 
     def without_data(self, iterator: Any) -> None:
-        """Trace the step as Keras does before it finds that there is no batch: so that metrics are there to ask."""
-        # Public: what tf.data makes says what its batches are, and a generator does not.
+        """Trace the step without a batch, as Keras does, so that the metrics exist when Keras asks for them."""
+        # Public: an iterator of tf.data has the specs of its batches, and a generator has none.
         specs = keras.tree.flatten(getattr(iterator, "element_spec", None))
         if self._known or not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in specs):
             return
         batch = read_batch(keras.tree.map_structure(_one_of_zeros, iterator.element_spec))
         self.capture(batch, self.specs_for(batch))
 
-    def _step_for(self, batch: Batch, alike: bool) -> tuple[SessionStep, Callable[..., Any]]:
+    def _step_for(self, batch: Batch, same_size: bool) -> tuple[SessionStep, Callable[..., Any]]:
         alternatives = self._known.get(batch.signature, [])
         for specs, step, rebuild in alternatives:
             if all(spec.shape.is_compatible_with(seen.shape) for spec, seen in zip(specs, batch.specs, strict=True)):
                 return step, rebuild
-        # The last of them is the most general.
-        return self._learn(batch, alternatives[-1][0] if alternatives else None, alike)
+        # The last alternative is the most general one.
+        return self._add_step(batch, alternatives[-1][0] if alternatives else None, same_size)
 
-    def _learn(
-        self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None, alike: bool
+    def _add_step(
+        self, batch: Batch, known: tuple[tf.TensorSpec, ...] | None, same_size: bool
     ) -> tuple[SessionStep, Callable[..., Any]]:
-        """Capture for this batch; axes in which it differs from earlier ones become dynamic.
+        """Capture the step for this batch. Axes in which the batch differs from earlier batches become dynamic.
 
-        Of batches that are all alike, one replica's step is captured with the sizes that Keras would trace it with.
+        If all batches have the same size, the step of a single replica is captured with the sizes that Keras would use.
         """
-        alike = alike and not (self._alone and known)
-        specs = batch.specs if alike and self._alone else self.specs_for(batch, known)
+        same_size = same_size and not (self._alone and known)
+        specs = batch.specs if same_size and self._alone else self.specs_for(batch, known)
         captured = self.capture(batch, specs)
-        # What is refused here was never captured.
+        # `captured` is stored only after this call: it may refuse the step.
         self.state = self._open_session(captured.item)
         self.captured = self.captured or captured
-        step = self.state.session.add(captured.item, batch.total if alike else None)
+        step = self.state.session.add(captured.item, batch.total if same_size else None)
         self.state.watch(captured.entries)
         self._known.setdefault(batch.signature, []).append((specs, step, captured.rebuild))
         return step, captured.rebuild
@@ -182,18 +196,24 @@ def _dynamic(spec: tf.TensorSpec, seen: tf.TensorSpec) -> tf.TensorSpec:
 
 @dataclass(frozen=True)
 class Feed:
-    """An iterator that Keras hands over, what takes its next batch, and whether all have as many examples."""
+    """An iterator that Keras hands over, and how its next batch is fetched."""
 
     iterator: Any
     fetch: Callable[[], Any]
-    alike: bool = True
+    same_size: bool = True
+    """Whether all batches have equally many examples."""
 
 
 def feed_of(iterator: Any) -> Feed:
-    """The feed of an iterator; one of tf.data is asked in a graph, as Keras asks it.
+    """The feed of an iterator. An iterator of tf.data is asked in a graph, as Keras asks it.
 
-    Asked eagerly, TensorFlow turns the shapes of the data's specs into its own with calls to Python. There Ctrl-C is
-    noticed, and what is left of a shape half read ends the process.
+    An eager call would convert the shapes of the data's specs with calls to Python. Ctrl-C interrupts such a call, and
+    TensorFlow then ends the process, because a shape is half read.
+
+    >>> feed_of(iter([1, 2])).fetch()
+    1
+    >>> feed_of(iter(tf.data.Dataset.range(5).batch(2))).same_size
+    False
     """
     if not isinstance(iterator, tf.data.Iterator):
         return Feed(iterator, partial(next, iterator))
@@ -205,7 +225,7 @@ def feed_of(iterator: Any) -> Feed:
 
 @lru_cache(maxsize=16)
 def _get_next(spec: Any) -> Callable[..., Any]:
-    """A graph that takes a batch from iterators of one type, given an iterator's tensors: the cheapest way to ask."""
+    """A graph that fetches a batch from iterators of one type, given an iterator's tensors: the cheapest way."""
     function = tf.function(
         lambda *tensors: tf.nest.pack_sequence_as(spec, tensors, expand_composites=True).get_next(), autograph=False
     )
@@ -217,7 +237,7 @@ def _tensors(iterator: Any) -> list[Any]:
 
 
 def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
-    """The shape in which Keras calls train and test functions: an iterator, `steps_per_execution` batches a call."""
+    """A function as Keras calls train and test functions: with an iterator, for `steps_per_execution` batches."""
     feed = Feed(None, lambda: None)
 
     def run(iterator: Any) -> Any:
@@ -235,14 +255,14 @@ def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
                     return outputs
                 function.without_data(feed.iterator)
                 raise StopIteration from None
-            outputs, ran = function(data, feed.alike), True
+            outputs, ran = function(data, feed.same_size), True
         return outputs
 
     return run
 
 
 def on_batches(function: StepFunction) -> Callable[[Any], Any]:
-    """The shape in which Keras calls predict functions: with a list of batches."""
+    """A function as Keras calls predict functions: with a list of batches."""
 
     def run(batches: Sequence[Any]) -> Any:
         results = [keras.tree.map_structure(tf.convert_to_tensor, function(data)) for data in batches]

@@ -1,4 +1,7 @@
-"""The strategy of a model: built once, and handed on to the plan and to the training."""
+"""The strategy of a model: built once, and used by the plan and by the training.
+
+In: a builder, a captured step and a resource spec. Out: a compiled strategy.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from autodist_core.strategy.compiler import StrategyCompiler
 
 
 class Strategies:
-    """What a builder has built, for each set of devices and trainable variables.
+    """The strategies that a builder has built, one for each set of devices and trainable variables.
 
-    A builder need not be deterministic. What `plan` has shown is what `fit` carries out.
+    A builder need not be deterministic. So `fit` carries out the strategy that `plan` has shown.
 
     >>> from autodist_core.strategy import PS
     >>> class Counted(PS):
@@ -34,7 +37,7 @@ class Strategies:
         self._built: list[tuple[ResourceSpec, tuple[Variable, ...], Strategy]] = []
 
     def compiled(self, builder: StrategyBuilder, item: GraphItem, spec: ResourceSpec) -> CompiledStrategy:
-        """What the strategy says of a step on these devices. One that is refused is not kept."""
+        """The compiled strategy for a step on these devices. A strategy that is refused is not stored."""
         compiler, variables = StrategyCompiler(item, spec), _trained(item)
         for devices, known, strategy in self._built:
             if devices is spec and known == variables:
@@ -46,5 +49,5 @@ class Strategies:
 
 
 def _trained(item: GraphItem) -> tuple[Variable, ...]:
-    """What a strategy is built for: the variables that the step trains, whatever stands for them in its graph."""
+    """The variables for which a strategy is built: those that the step trains, without their handles in its graph."""
     return tuple(replace(variable, handle="") for variable in item.trainable_var_op_to_var.values())

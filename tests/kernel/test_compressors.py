@@ -93,7 +93,7 @@ class Replicas:
 
 def kept(session: DistributedSession, what: str, name: str = "w") -> np.ndarray:
     """What each replica keeps, one behind the other."""
-    values = session.read_kept()
+    values = session.read_added()
     names = [f"compressor/{what}/{name}@replica{index}" for index in range(len(session.placement.replicas))]
     return np.stack([values[name] for name in names])
 
@@ -123,7 +123,7 @@ def test_half_precision_is_the_cast_the_sum_and_the_residual(builder: AllReduce)
             np.testing.assert_allclose(kept(replicas.session, "error"), error, rtol=0.0, atol=1e-12)
             assert np.abs(error).min(axis=(1, 2)).max() > 0.0
         else:
-            assert replicas.session.read_kept() == {}
+            assert replicas.session.read_added() == {}
 
 
 @pytest.mark.parametrize("builder", HALF, ids=str)
@@ -159,11 +159,11 @@ def test_a_sum_that_is_not_finite_changes_no_residual(builder: AllReduce):
     good = random.normal(size=(4, 4, 3))
     with Replicas(linear_item((4, 3)), builder) as replicas:
         replicas.run(good)
-        before = replicas.session.read_kept()
+        before = replicas.session.read_added()
         bad = good.copy()
         bad[-1] = np.inf
         assert not np.isfinite(replicas.run(bad)).all()
-        after = replicas.session.read_kept()
+        after = replicas.session.read_added()
     assert before.keys() == after.keys() and len(before) >= 2
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value)
@@ -242,7 +242,7 @@ def test_factors_of_full_rank_are_exact_and_owe_nothing(cpus: int, active: int):
     step = session.import_graph(build(item, placement, active, kernels), "full")
     for batch in batches:
         step(*np.split(batch, active), *[1.0] * active, float(active))
-    found, left = session.read(session.known), session.read_kept()
+    found, left = session.read(session.known), session.read_added()
     session.close()
     assert_same({name: exact[name] for name in (*SHAPES, "scale")}, {name: found[name] for name in (*SHAPES, "scale")})
     for name in SHAPES:
@@ -286,7 +286,7 @@ def test_dependent_columns_are_no_division_by_zero(batch: np.ndarray):
     item = linear_item(batch.shape[1:])
     with Replicas(item, power(2)) as replicas:
         found = replicas.run(*[batch] * 5)
-        values = replicas.session.read_kept()
+        values = replicas.session.read_added()
     assert np.isfinite(found).all() and all(np.isfinite(value).all() for value in values.values())
     if np.linalg.matrix_rank(batch.sum(axis=0)) <= 2:
         np.testing.assert_allclose(found, -RATE * 5 * batch.mean(axis=0), rtol=0.0, atol=1e-12)
@@ -307,7 +307,7 @@ def test_all_replicas_hold_the_same_bits(builder: AllReduce, cpus: int):
     for found in copies([np.zeros((cpus, 3))], cpus):
         assert len(found) == cpus and np.isfinite(found).all()
         assert all(copy.tobytes() == found[0].tobytes() for copy in found)
-    directions = [value for name, value in session.read_kept().items() if "directions/second" in name]
+    directions = [value for name, value in session.read_added().items() if "directions/second" in name]
     assert len(directions) == (cpus if builder.compressor == "PowerSGDCompressor" else 0)
     assert all((value == directions[0]).all() for value in directions)
     session.close()
@@ -331,7 +331,7 @@ def test_an_update_that_comes_twice_goes_on_with_the_residual_of_the_first(build
     with Replicas(linear_item((4, 3)), builder) as once, Replicas(linear_item((4, 3), times=2), builder) as twice:
         expected = once.run(batches[0], batches[0], batches[1], batches[1])
         np.testing.assert_allclose(twice.run(*batches), expected, rtol=0.0, atol=1e-12)
-        residuals = once.session.read_kept(), twice.session.read_kept()
+        residuals = once.session.read_added(), twice.session.read_added()
     assert residuals[0].keys() == residuals[1].keys()
     for name, value in residuals[0].items():
         np.testing.assert_allclose(residuals[1][name], value, rtol=0.0, atol=1e-12)
@@ -378,11 +378,11 @@ def test_the_session_makes_each_residual_once_and_loads_it():
         between = first.run(*batches[:2])
         second.session.load({"w": between})
         # Loaded before there is any such variable, and read as if there were.
-        second.session.load_kept(first.session.read_kept())
-        assert second.session.read_kept().keys() == first.session.read_kept().keys()
+        second.session.load_added(first.session.read_added())
+        assert second.session.read_added().keys() == first.session.read_added().keys()
         np.testing.assert_array_equal(second.run(*batches[2:]), expected)
-        second.session.load_kept({})
-        assert all((value == 0.0).all() for value in second.session.read_kept().values())
+        second.session.load_added({})
+        assert all((value == 0.0).all() for value in second.session.read_added().values())
 
 
 def test_what_is_kept_is_written_by_a_kernel_of_its_own_behind_the_barrier():

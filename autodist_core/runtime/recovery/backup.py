@@ -100,12 +100,12 @@ class Backup:
         return bool(self.events) and (self._held > _MOST_BYTES or time.monotonic() - self._taken > pause)
 
     def take(
-        self, read: Callable[[Iterable[str]], dict[str, np.ndarray]], read_kept: Callable[[], dict[str, np.ndarray]]
+        self, read: Callable[[Iterable[str]], dict[str, np.ndarray]], read_added: Callable[[], dict[str, np.ndarray]]
     ) -> None:
         """Bring the state up to date: the variables that were written since, and what kernels keep."""
         start = time.monotonic()
         values = {name: np.array(value) for name, value in read(sorted(self.written)).items()}
-        kept = {name: np.array(value) for name, value in read_kept().items()} if self.trained else self.kept
+        kept = {name: np.array(value) for name, value in read_added().items()} if self.trained else self.kept
         # Ctrl-C leaves either the state of before or the new one.
         with defer_interrupt():
             self.values, self.kept = self.values | values, kept

@@ -114,16 +114,16 @@ class LastingSession(Session):
         values = self._unloaded | self._backup.values
         return {name: values[name] for name in names}
 
-    def read_kept(self) -> dict[str, np.ndarray]:
+    def read_added(self) -> dict[str, np.ndarray]:
         """What kernels keep between steps."""
         if self._session is None or not self._backup.trained:
             return self._backup.kept
-        return self._lasting(lambda session: session.read_kept())
+        return self._lasting(lambda session: session.read_added())
 
-    def load_kept(self, values: Mapping[str, np.ndarray]) -> None:
+    def load_added(self, values: Mapping[str, np.ndarray]) -> None:
         """Set what kernels keep."""
         self._backup.kept = dict(values)
-        self._lasting(lambda session: session.load_kept(values))
+        self._lasting(lambda session: session.load_added(values))
 
     def close(self) -> None:
         """Free the state."""
@@ -190,7 +190,7 @@ class LastingSession(Session):
         try:
             steps = [session.add(item, usual) for item, usual in self._added]
             session.load({name: value for name, value in self._backup.values.items() if name in session.known})
-            session.load_kept(self._backup.kept)
+            session.load_added(self._backup.kept)
             for event in self._backup.events:
                 if isinstance(event, Loaded):
                     session.load(event.values)
@@ -206,7 +206,7 @@ class LastingSession(Session):
 
     def _take(self, session: Session) -> None:
         self._load_rest(session)
-        self._backup.take(session.read, session.read_kept)
+        self._backup.take(session.read, session.read_added)
 
     def _read(self, session: Session, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         self._load_rest(session)

@@ -1,0 +1,91 @@
+"""Make the sessions of a model: its strategy, its machines, and a session on them.
+
+In: the settings, and a captured step. Out: a compiled strategy, a placement, and a `Session`. The driver stands before
+this module, and `autodist_core.runtime` after it. On one machine a session is a `DistributedSession`. Over several
+machines it is a `LastingSession`, which asks for the machines again when a node is lost.
+
+>>> from autodist_core.resource_spec import ResourceSpec
+>>> two = Sessions(Settings(ResourceSpec.local(cpus=2), "PS", None, None, "raise", 60.0, False))
+>>> other = two.changed(replace(two.settings, strategy="AllReduce"))
+>>> other.fleet is two.fleet
+True
+>>> session = two.open(two.placement_without_training)
+>>> [replica.name for replica in session.placement.replicas]
+['localhost:CPU:0', 'localhost:CPU:1']
+>>> session.close()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from autodist_core.cluster.chief import Fleet
+from autodist_core.cluster.on_node.standby import become_agent_unless_chief
+from autodist_core.errors import NodeLostError
+from autodist_core.kernel import Placement, Tasks, inference, place
+from autodist_core.runtime import DistributedSession, LastingSession, Session
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_keras import checks
+from autodist_keras.settings import Settings
+from autodist_keras.training.strategies import Strategies
+
+
+class Sessions:
+    """Makes sessions under some settings. When a node is left out after a loss, the resource spec changes here."""
+
+    def __init__(self, settings: Settings, fleet: Fleet | None = None) -> None:
+        self.settings = settings
+        self.fleet = fleet if fleet is not None else _fleet(settings)
+        self._strategies = Strategies()
+
+    def changed(self, settings: Settings) -> Sessions:
+        """The same with other settings: on the same machines, unless the settings about machines are others."""
+        moves = settings.of_the_cluster != self.settings.of_the_cluster
+        return Sessions(settings, None if moves else self.fleet)
+
+    def compile_strategy(self, item: GraphItem) -> CompiledStrategy:
+        """The strategy for a step on these devices."""
+        return self._strategies.compiled(self.settings.strategy, item, self.settings.resource_spec)
+
+    def start_machines(self) -> None:
+        """Start the cluster if there are several nodes; else raise unless this machine has the devices."""
+        spec = self.settings.resource_spec
+        if len(spec.nodes) > 1 or self.fleet.cluster is not None:
+            self.fleet.start()
+        else:
+            checks.local_spec(spec)
+
+    def open(self, placement: Callable[[], Placement]) -> Session:
+        """A session on this machine, or one over all nodes, which asks for its placement again after a restart."""
+        fleet = self.fleet
+        if fleet.cluster is None:
+            return DistributedSession(placement())
+        restart = None if self.settings.on_failure == "raise" else self._restart
+        return LastingSession(
+            lambda: DistributedSession(placement(), fleet.cluster), fleet.restart_servers, restart, fleet.note_progress
+        )
+
+    def placement(self, item: GraphItem, strategy: CompiledStrategy) -> Placement:
+        """The placement of a training."""
+        return place(item, strategy, self.settings.share_memory, self._tasks)
+
+    def placement_without_training(self) -> Placement:
+        """The placement of a session that only evaluates and predicts."""
+        return inference(checks.replicas(self.settings.resource_spec), self._tasks)
+
+    def _restart(self, error: NodeLostError) -> None:
+        self.fleet.restart(error)
+        self.settings = replace(self.settings, resource_spec=self.fleet.spec)
+
+    @property
+    def _tasks(self) -> Tasks:
+        cluster = self.fleet.cluster
+        return Tasks(cluster.job, cluster.addresses) if cluster is not None else Tasks()
+
+
+def _fleet(settings: Settings) -> Fleet:
+    """The machines that these settings name; a process that is not the chief becomes an agent here."""
+    become_agent_unless_chief(settings.resource_spec)
+    return Fleet(*settings.of_the_cluster)

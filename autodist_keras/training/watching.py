@@ -1,0 +1,130 @@
+"""Watch Keras variables: tell a state before somebody sees the value of one of its variables.
+
+In: the variables of a model, from `state.py`. Out: a call of `State.looked_at` for each look. The variable *instance*
+gets a subclass of its class, in which `_value` is a property. When the last watcher has gone, the instance gets its own
+class back.
+
+>>> class Recording:
+...     seen = set()
+...     def looked_at(self, entry):
+...         self.seen.add(entry)
+>>> variable, link = keras.Variable([1.0, 2.0]), Link(Recording(), "kernel")
+>>> watch(variable, link)
+>>> float(keras.ops.sum(variable)), Recording.seen
+(3.0, {'kernel'})
+>>> unwatch(variable, link)
+>>> type(variable) is keras.Variable
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import keras
+
+from autodist_keras.capture.variables import Entry
+
+_LINKS = "_autodist_links"
+
+_tracing = ContextVar("autodist_tracing", default=False)
+
+
+@contextmanager
+def own_trace() -> Iterator[None]:
+    """Mark a trace as one of the project's own: looks during this trace leave no variable in a graph of somebody else.
+
+    >>> with own_trace():
+    ...     is_own_trace()
+    True
+    """
+    token = _tracing.set(True)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
+
+
+def is_own_trace() -> bool:
+    """Whether a step of the project is being traced in this thread.
+
+    >>> is_own_trace()
+    False
+    """
+    return _tracing.get()
+
+
+class Watcher(Protocol):
+    """What is told of looks: a `State`."""
+
+    def looked_at(self, entry: Entry) -> None:
+        """Give the variable its current value; somebody is about to see it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """Ties a watched variable to the watcher that is told of looks."""
+
+    watcher: Watcher
+    entry: Entry
+
+
+class _Links(list[Link]):
+    """The links of one variable. The last link counts; the others wait for its end. A copied variable has no links."""
+
+    def __deepcopy__(self, memo: Any) -> _Links:
+        return _Links()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_Links, ())
+
+
+def watch(variable: keras.Variable, link: Link) -> None:
+    """Tell this link's watcher of every look at a variable, until `unwatch`. The module's docstring has an example.
+
+    Two models may share a variable. The watcher of the other model is told of a look first: the variable then has that
+    model's value, and that model will notice the changes of this one.
+    """
+    links = vars(variable).setdefault(_LINKS, _Links())
+    if links:
+        links[-1].watcher.looked_at(links[-1].entry)
+    else:
+        variable.__class__ = _watched(type(variable))
+    links.append(link)
+
+
+def unwatch(variable: keras.Variable, link: Link) -> None:
+    """Take a link away. Without links, a variable is an instance of its own class again."""
+    links = vars(variable)[_LINKS]
+    links.remove(link)
+    if not links:
+        variable.__class__ = type(variable).__base__
+        del vars(variable)[_LINKS]
+
+
+_watched_classes: dict[type, type] = {}
+
+
+def _watched(base: type) -> type:
+    """A subclass of a variable's class, whose `_value` tells the last link's watcher of each look."""
+    if base not in _watched_classes:
+
+        def get_value(self: Any) -> Any:
+            for link in vars(self).get(_LINKS, ())[-1:]:
+                link.watcher.looked_at(link.entry)
+            try:
+                return vars(self)["_value"]
+            except KeyError:
+                raise AttributeError("_value") from None
+
+        def set_value(self: Any, value: Any) -> None:
+            vars(self)["_value"] = value
+
+        _watched_classes[base] = type(base.__name__, (base,), {
+            "_value": property(get_value, set_value), "__module__": base.__module__, "__qualname__": base.__qualname__,
+        })
+    return _watched_classes[base]
