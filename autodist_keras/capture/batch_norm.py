@@ -1,7 +1,12 @@
-"""Batch normalization with `synchronized=True`: the statistics of the whole batch, whichever replica has which rows.
+"""Batch normalization with `synchronized=True`: normalize by the statistics of the whole batch.
 
-Sums, sums of squares and counts are added over the replicas while the step runs; so are the gradients that flow back
-through them. The result equals one device's, of what a mask leaves too, by the formula that Keras has for it.
+In: a model, and the `Trace` of a step. Out: hooks on `_moments` of the synchronized layers, and markers in the traced
+graph, which the kernels replace by sums over the replicas::
+
+    sum_over_replicas = Identity(StopGradient(Sum(x)))
+
+Counts, sums and sums of squares are added over the replicas while the step runs. The gradients that flow back through
+these sums are added too. The result equals one device's, also with a mask, for which Keras has a formula of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from autodist_keras.capture.hooks import hook
 
 @contextmanager
 def synchronized(model: Any, trace: Any) -> Iterator[None]:
-    """Let the synchronized layers of a model compute statistics over all replicas while a step is traced."""
+    """Let a model's synchronized layers compute statistics over all replicas, while a step is traced."""
     with ExitStack() as hooks:
         for layer in model._flatten_layers():
             if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
@@ -32,7 +37,7 @@ def synchronized(model: Any, trace: Any) -> Iterator[None]:
 
 
 def _asking(layer: Any, asked: list[bool]) -> Any:
-    """The layer's own `call`, which raises a SeamError if it normalizes in training by other statistics than ours."""
+    """The layer's own `call`; a SeamError if it normalizes in training by other statistics than the hook's."""
     call = layer.call
 
     def called(inputs: Any, training: Any = None, mask: Any = None) -> Any:
@@ -54,7 +59,7 @@ def _statistics(layer: Any, trace: Any, asked: list[bool]) -> Any:
     def statistics(inputs: Any, mask: Any) -> Any:
         asked.append(True)
         if mask is not None:
-            return of_the_kept(inputs, mask)
+            return masked(inputs, mask)
         dtype = inputs.dtype
         x = tf.cast(inputs, tf.float32) if dtype.size < 4 else inputs
         rows, total, squares = (added_up(part) for part in (tf.ones_like(x), x, tf.square(x)))
@@ -62,12 +67,12 @@ def _statistics(layer: Any, trace: Any, asked: list[bool]) -> Any:
         variance = tf.maximum(tf.math.divide_no_nan(squares, rows) - tf.square(mean), 0.0)
         return tf.cast(tf.squeeze(mean, axes), dtype), tf.cast(tf.squeeze(variance, axes), dtype)
 
-    def of_the_kept(inputs: Any, mask: Any) -> Any:
-        kept = tf.cast(tf.broadcast_to(tf.expand_dims(mask, -1), tf.shape(inputs)), tf.bool)
-        nothing = tf.zeros_like(inputs)
-        rows = added_up(tf.cast(kept, inputs.dtype)) + keras.backend.epsilon()
-        mean = added_up(tf.where(kept, inputs, nothing)) / rows
-        variance = added_up(tf.square(tf.where(kept, inputs - mean, nothing))) / rows
+    def masked(inputs: Any, mask: Any) -> Any:
+        counted = tf.cast(tf.broadcast_to(tf.expand_dims(mask, -1), tf.shape(inputs)), tf.bool)
+        zeros = tf.zeros_like(inputs)
+        rows = added_up(tf.cast(counted, inputs.dtype)) + keras.backend.epsilon()
+        mean = added_up(tf.where(counted, inputs, zeros)) / rows
+        variance = added_up(tf.square(tf.where(counted, inputs - mean, zeros))) / rows
         return tf.squeeze(mean), tf.squeeze(variance)
 
     return statistics
@@ -78,7 +83,7 @@ def _sum_over_replicas(value: Any, trace: Any) -> Any:
         def gradient(upstream: Any) -> Any:
             if upstream.op.name in computed_from(trace.weighting):
                 return trace.sum_over_replicas(upstream)
-            # The loss does not carry this replica's part of the batch yet; its gradient will.
+            # The loss is not multiplied by this replica's share yet. Its gradient will be.
             share = trace.share(upstream.dtype)
             return trace.sum_over_replicas(upstream * share) / share
 

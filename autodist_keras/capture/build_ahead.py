@@ -1,7 +1,16 @@
-"""What Keras's own step makes in its first call, made before that step is traced.
+"""Make the variables that Keras's own step would make in its first call, before that step is traced.
 
-TensorFlow traces a function again in which variables were created, and a large model's trace takes seconds. Where it is
-not certain that nothing but the time changes, nothing is made here.
+In: a model, its step, and the specs of a batch. Out: a built optimizer, loss and metrics. The trace comes after it.
+
+TensorFlow traces a function twice if variables are created in the first trace, and the trace of a large model takes
+seconds. If it is not certain that only the time changes, nothing is made here.
+
+>>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+>>> model.compile("adam", "mse")
+>>> data = (tf.zeros((4, 3)), tf.zeros((4, 1)))
+>>> build_ahead(model, model.train_step, data, [tf.TensorSpec.from_tensor(part) for part in data])
+>>> model.optimizer.built
+True
 """
 
 from __future__ import annotations
@@ -17,18 +26,18 @@ _ONLY_MAKE_VARIABLES = (
     keras.optimizers.Adagrad, keras.optimizers.Lion, keras.optimizers.Adafactor, keras.optimizers.Adadelta,
     keras.optimizers.Adamax, keras.optimizers.Nadam, keras.optimizers.Ftrl, keras.optimizers.Lamb,
 )
-"""Optimizers whose `build` does nothing else, so that it may as well run before the trace."""
+"""Optimizers whose `build` only makes variables. It may run before the trace."""
 
 _OF_SHAPES = {"accuracy", "acc", "crossentropy", "ce"}
-"""Metrics that Keras chooses by the shapes of targets and predictions, which are certain in the trace only."""
+"""Metrics that Keras chooses by the shapes of targets and predictions. Only the trace knows these for certain."""
 
 _OWN_STEPS = (keras.Model.train_step, keras.Model.test_step)
 
 
 def build_ahead(model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[tf.TensorSpec]) -> None:
-    """Make the variables of the optimizer, the loss and the metrics as `step(data)` would in its first call."""
+    """Make the variables of optimizer, loss and metrics as the first `step(data)` would. The module has an example."""
     made_by = getattr(step, "__func__", None)
-    # A model may be built before its layers are, which the first call builds: an optimizer must know their variables.
+    # A model may be built before its layers. Its first call builds them, and an optimizer must know their variables.
     if made_by not in _OWN_STEPS or not all(layer.built for layer in model._flatten_layers()):
         return
     if made_by is keras.Model.train_step:
@@ -46,7 +55,7 @@ def _build_optimizer(model: Any) -> None:
 
 
 def _build_loss_and_metrics(model: Any, data: Any, specs: Sequence[tf.TensorSpec]) -> None:
-    """For one output with one target, of which Keras looks at nothing but that there is one."""
+    """Build the loss and the metrics of a model with one output and one target: Keras looks at their number only."""
     metrics = model._compile_metrics
     given = [] if metrics is None else keras.tree.flatten([metrics._user_metrics, metrics._user_weighted_metrics])
     if any(isinstance(metric, str) and metric in _OF_SHAPES for metric in given):
@@ -54,7 +63,7 @@ def _build_loss_and_metrics(model: Any, data: Any, specs: Sequence[tf.TensorSpec
     remaining = iter(specs)
     symbolic = keras.tree.map_structure(lambda leaf: None if leaf is None else _symbolic(next(remaining)), data)
     _, target, _ = keras.utils.unpack_x_y_sample_weight(symbolic)
-    # A Sequential model has none inside where Keras could not tell the shapes.
+    # A Sequential model has no functional model inside if Keras does not know the shapes.
     functional = model._functional if isinstance(model, keras.Sequential) else model
     output = None if functional is None else functional.output
     if not isinstance(target, keras.KerasTensor) or not isinstance(output, keras.KerasTensor):

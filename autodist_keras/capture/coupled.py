@@ -1,9 +1,13 @@
-"""What a step does with the examples of a batch together, which a replica can do with its own only: said in the plan.
+"""Notes for the plan on computations that mix the examples of a batch. A replica can mix only its own examples.
 
-While the step is traced, hooks note which operations each metric makes, and which values are right although they are
-made of the whole batch: what Keras reduces a loss to (corrected in `losses.py`), and the statistics of batch
-normalization, which have a note of their own. Afterwards the batch axis is followed through the traced step, and what
-was found is put into words.
+In: a model and its traced step. Out: `Notes`, the sentences that the plan and `verify` show::
+
+    not exact: in layer 'center', Mean (center/Mean) ... and a replica has only its own
+
+While the step is traced, hooks record the operations of each metric. They also record the values that mix examples and
+are right all the same: the losses as Keras reduces them (corrected in `losses.py`), and the statistics of batch
+normalization, which have a note of their own. Afterwards `autodist_core.capture.batch_axis` follows the batch axis
+through the traced step, and this module puts its findings into words.
 """
 
 from __future__ import annotations
@@ -28,25 +32,25 @@ _COUNTED = re.compile(r"_\d+$")
 
 @dataclass
 class Seen:
-    """What hooks saw of a step, for the analysis that follows."""
+    """The records of the hooks on a step, for the analysis that follows."""
 
     known: list[tuple[Any, State]] = field(default_factory=list)
-    """Tensors of which it is known otherwise what they are."""
+    """Tensors whose state the analysis need not find out."""
     losses: set[str] = field(default_factory=set)
     """The names of the compiled losses."""
     silent: list[tuple[Any, int, int]] = field(default_factory=list)
     """Operations that have a note of their own: a graph, and the first and the last one's position in it."""
     metrics: list[tuple[Any, int, int, str]] = field(default_factory=list)
-    """The same of the operations that a metric's update made, and the metric's name."""
+    """The operations of a metric's update, named in the same way, and the metric's name."""
 
     def reduced(self, name: str, loss: Any) -> None:
-        """A loss as Keras reduces it is right, whatever it is made of."""
+        """Record a loss as Keras reduces it: its value is right."""
         self.losses.add(name)
         self.known.append((loss, rows(0) if loss.shape.rank else mean_over_examples(loss.op)))
 
     @contextmanager
-    def said(self) -> Iterator[None]:
-        """What is traced meanwhile has a note of its own."""
+    def noted_elsewhere(self) -> Iterator[None]:
+        """Record the operations that are traced in a block: they have a note of their own."""
         graph = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
         yield
@@ -54,7 +58,7 @@ class Seen:
 
     @contextmanager
     def updating(self, metric: str) -> Iterator[None]:
-        """What is traced meanwhile is a metric's update."""
+        """Record the operations that are traced in a block: they are a metric's update."""
         graph = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
         yield
@@ -63,33 +67,38 @@ class Seen:
 
 @dataclass(frozen=True)
 class Notes:
-    """What the plan says of a step that is not as on one device."""
+    """The plan's notes on a step that gives other numbers than one device.
+
+    >>> Notes().trained
+    ()
+    """
 
     trained: tuple[str, ...] = ()
-    """Why other weights are trained."""
+    """The reasons for other weights."""
     reported: tuple[str, ...] = ()
-    """Why metrics or results are other numbers, or may be."""
+    """The reasons for other metrics or results, certain or possible."""
 
 
 @contextmanager
 def watched(model: Any, trace: Any) -> Iterator[None]:
-    """Note while a step is traced what metrics and batch normalization make."""
+    """Record the operations of metrics and batch normalization while a step is traced."""
     with ExitStack() as hooks:
-        for metric in _single(model.metrics):
-            hooks.enter_context(hook(metric, "update_state", _noted(metric, trace.seen)))
+        for metric in _innermost(model.metrics):
+            hooks.enter_context(hook(metric, "update_state", _recorded(metric, trace.seen)))
         for layer in model._flatten_layers():
             if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized:
-                hooks.enter_context(hook(layer, "_moments", _known(layer._moments, trace.seen)))
+                hooks.enter_context(hook(layer, "_moments", _moments_known(layer._moments, trace.seen)))
         yield
 
 
-def _single(metrics: Sequence[Any]) -> Iterator[Any]:
+def _innermost(metrics: Sequence[Any]) -> Iterator[Any]:
+    """The metrics that contain no others."""
     for metric in metrics:
         inner = getattr(metric, "metrics", ())
-        yield from _single(inner) if inner else (metric,)
+        yield from _innermost(inner) if inner else (metric,)
 
 
-def _noted(metric: Any, seen: Seen) -> Any:
+def _recorded(metric: Any, seen: Seen) -> Any:
     update_state = metric.update_state
 
     def hooked(*arguments: Any, **named: Any) -> Any:
@@ -99,9 +108,9 @@ def _noted(metric: Any, seen: Seen) -> Any:
     return hooked
 
 
-def _known(moments: Any, seen: Seen) -> Any:
+def _moments_known(moments: Any, seen: Seen) -> Any:
     def hooked(*arguments: Any, **named: Any) -> Any:
-        with seen.said():
+        with seen.noted_elsewhere():
             found = moments(*arguments, **named)
         seen.known += [(value, NO_CLAIM) for value in found]
         return found
@@ -110,7 +119,7 @@ def _known(moments: Any, seen: Seen) -> Any:
 
 
 def notes(model: Any, traced: Traced, seen: Seen, results: Sequence[str]) -> Notes:
-    """What the plan says of a traced training step; `results` names what the step returns."""
+    """The plan's notes on a traced training step; `results` names the values that the step returns."""
     found = follow(traced, {id(tensor): state for tensor, state in seen.known})
     names = _Names(model, seen)
     trained, reported = _of_couplings(found, names)
@@ -133,7 +142,7 @@ def notes(model: Any, traced: Traced, seen: Seen, results: Sequence[str]) -> Not
 
 
 def _of_couplings(found: Found, names: _Names) -> tuple[dict[str, str], dict[str, str]]:
-    """One note for each layer and loss, and one for each metric, by the name of what it is about."""
+    """One note for each layer and loss, and one for each metric, by the name of the layer, loss or metric."""
     groups: dict[str, list[Coupling]] = {}
     metrics = set()
     for each in found.couplings:
@@ -154,7 +163,7 @@ def _of_couplings(found: Found, names: _Names) -> tuple[dict[str, str], dict[str
 
 
 def _of_variables(found: Found, names: _Names) -> Iterator[tuple[str, bool, str]]:
-    """A note for each variable: the metric that writes it, whether it is a metric's, and the note."""
+    """For each variable: the metric that writes it, whether the variable belongs to a metric, and the note."""
     for each in found.uncombined_writes:
         variable, origin = each.variable, each.state.origin
         if origin is not None and origin.type == "ReadVariableOp":
@@ -166,7 +175,7 @@ def _of_variables(found: Found, names: _Names) -> Iterator[tuple[str, bool, str]
         metric = names.metric(each.operation)
         whose = f"metric {metric!r}" if metric else ""
         subject = f"{whose}: its variable" if metric else "variable"
-        # What is added up is logged: a layer's sum that gradients are made of is refused.
+        # A variable that is added up is only logged: a layer's sum on which gradients depend is refused.
         of_metric = bool(metric) or variable.kind == "metric" or variable.aggregation == "sum"
         yield whose, of_metric, f"{_EXACT}{subject} {variable.name!r} is {how}, and what is written to it is {made}"
 
@@ -178,7 +187,7 @@ _HOW = {
 
 
 class _Names:
-    """To which layer, loss or metric an operation belongs."""
+    """Finds the layer, loss or metric to which an operation belongs."""
 
     def __init__(self, model: Any, seen: Seen) -> None:
         self._layers = {layer.name for layer in model._flatten_layers(include_self=False)}
@@ -194,10 +203,10 @@ class _Names:
         return next((name for *place, name in self._seen.metrics if _is_within(operation, *place)), None)
 
     def owner(self, operation: Any, within: Any) -> str:
-        """The layer or the loss in whose name scope an operation stands, or the call that runs it."""
+        """The layer or the loss whose name scope contains an operation, or contains the call that runs it."""
         for name in (operation.name, within.name):
             for scope in reversed(name.split("/")[:-1]):
-                # TensorFlow counts scopes of one name.
+                # TensorFlow numbers scopes of one name.
                 for candidate in (scope, _COUNTED.sub("", scope)):
                     if candidate in self._losses:
                         return f"loss {candidate!r}"
@@ -207,7 +216,7 @@ class _Names:
 
 
 def _is_within(operation: Any, graph: Any, first: int, last: int) -> bool:
-    # Operations stand in the order in which they were made.
+    # A graph lists its operations in the order in which they were made.
     return operation.graph is graph and operation in graph.get_operations()[first:last]
 
 

@@ -1,8 +1,14 @@
-"""Updates in one kernel: where a Keras optimizer's formula is that of a TensorFlow training kernel, to rounding.
+"""Fused updates: run an optimizer's update in one of TensorFlow's training kernels, if both have the same formula.
 
-Keras writes an update as a chain of operations, each of which reads and writes the whole variable; the kernel does the
-same in one pass. What stands around an update (clipping, weight decay, averages, accumulation, constraints) stays
-Keras's own. A gradient that arrives as rows is Keras's own too: these kernels take dense ones.
+In: an optimizer. Out: a hook on its `update_step` for the time of a trace. `tracing.py` opens the hook. The captured
+update of a variable by plain SGD is then one operation::
+
+    ResourceApplyGradientDescent(var=dense/kernel, alpha=learning_rate, delta=gradient)
+
+Keras writes an update as a chain of operations, and each of them reads and writes the whole variable. The kernel does
+the same in one pass, with equal results up to rounding. The operations around an update (clipping, weight decay,
+averages, accumulation, constraints) stay Keras's own. A sparse gradient stays with Keras's own update, because these
+kernels take dense gradients.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ _Update = Callable[[Any, Any, Any, Any], None]
 
 
 def kernels_of(optimizers: Iterable[Any]) -> tuple[str, ...]:
-    """The training kernels in which the updates of optimizers run, of wrapped ones too.
+    """The training kernels in which the updates of optimizers run, with those of wrapped optimizers.
 
     >>> kernels_of([keras.optimizers.AdamW(), keras.optimizers.Adagrad()])
     ('ResourceApplyAdam',)
@@ -35,7 +41,13 @@ def kernels_of(optimizers: Iterable[Any]) -> tuple[str, ...]:
 
 @contextmanager
 def fused(optimizer: Any) -> Iterator[None]:
-    """While this is open, an optimizer updates dense variables in one kernel, where there is one for it."""
+    """Let an optimizer update dense variables in one kernel inside a block, if a kernel has its formula.
+
+    >>> optimizer = keras.optimizers.SGD()
+    >>> with fused(optimizer):
+    ...     "update_step" in vars(optimizer)
+    True
+    """
     with ExitStack() as hooks:
         for each in _with_inner(optimizer):
             found = _find(each)
@@ -46,7 +58,7 @@ def fused(optimizer: Any) -> Iterator[None]:
 
 
 def _with_inner(optimizer: Any) -> Iterator[Any]:
-    """An optimizer, and those that it wraps: a loss scale's, one for each group of variables."""
+    """An optimizer and those that it wraps: one below a loss scale, or one for each group of variables."""
     yield optimizer
     for value in list(vars(optimizer).values()):
         for leaf in value if isinstance(value, list | tuple) else [value]:
@@ -69,7 +81,10 @@ def _hooked(optimizer: Any, apply: _Update) -> Iterator[None]:
 
 
 def _find(optimizer: Any) -> tuple[str, _Update] | None:
-    """Nothing for a subclass that has an update, or a way of writing variables, of its own."""
+    """The kernel for an optimizer, by name, and the function that calls it.
+
+    None for a subclass with an update of its own, or with an `assign` of its own.
+    """
     kind = type(optimizer)
     stock = next((base for base in _KERNELS if kind.update_step is base.update_step), None)
     writers = ("assign", "assign_add", "assign_sub")
@@ -81,13 +96,13 @@ def _find(optimizer: Any) -> tuple[str, _Update] | None:
 
 
 _TRIAL = ([1e-3, -2e-3, 0.5], [3e-3, 1e-3, 0.0])
-"""Gradients of two updates; small ones show where an epsilon stands."""
+"""Gradients of two updates. Small entries show at which place of a formula an epsilon is added."""
 
 
 def _require_same_formula(optimizer: Any) -> None:
-    """Raise a SeamError if an optimizer's own update gives other numbers than the kernel in its place."""
+    """Raise a SeamError if an optimizer's own update and its kernel give different numbers."""
     stock = next(base for base in _KERNELS if type(optimizer).update_step is base.update_step)
-    # Not by get_config, which reads the learning rate of a model that trains. Accumulation stands around an update.
+    # Without get_config: that reads the learning rate of a model that trains. Accumulation is no part of an update.
     others = {"self", "learning_rate", "name", "kwargs", "gradient_accumulation_steps"}
     names = set(inspect.signature(stock.__init__).parameters) - others
     difference = _difference(stock, tuple((name, getattr(optimizer, name)) for name in sorted(names)))
@@ -106,7 +121,7 @@ def _difference(stock: Any, settings: tuple[tuple[str, Any], ...]) -> float:
         found = _find(optimizer)
         for values in _TRIAL:
             gradient, rate = tf.constant(values, tf.float64), tf.constant(0.1, tf.float64)
-            # As Keras calls it, with the TensorFlow variable.
+            # Keras calls `update_step` with the TensorFlow variable too.
             if in_kernel and found is not None:
                 found[1](optimizer, variable.value, gradient, rate)
             else:
@@ -124,12 +139,12 @@ def _slot(optimizer: Any, slots: list[Any], variable: Any) -> Any:
 
 
 def _number(value: Any, dtype: Any) -> Any:
-    """A setting in the variable's own precision; `tf.cast` takes a Python number through float32."""
+    """A setting as a tensor of the variable's type. `tf.cast` would round a Python number to float32 first."""
     return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
 
 
 def _powers(optimizer: Any, dtype: Any, *betas: float) -> list[Any]:
-    """Each beta to the number of this update, the first being 1, in the precision that Keras gives it."""
+    """Each beta to the power of this update's number, in Keras's precision. The first update has number 1."""
     step = keras.ops.cast(optimizer.iterations + 1, dtype.name)
     return [tf.pow(keras.ops.cast(beta, dtype.name), step) for beta in betas]
 

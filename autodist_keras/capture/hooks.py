@@ -1,4 +1,16 @@
-"""Hooks on instances: how Keras is followed without patching anybody's classes."""
+"""Hooks: replace attributes of instances for a while, so that no class of Keras is patched.
+
+In: an instance, the name of an attribute, and a replacement. Out: a block in which the instance has the replacement.
+The capture and the training use hooks on models, optimizers, losses, metrics and layers.
+
+>>> class Layer:
+...     def call(self):
+...         return "captured"
+>>> layer = Layer()
+>>> with hook(layer, "call", lambda: "hooked"):
+...     layer.call()
+'hooked'
+"""
 
 from __future__ import annotations
 
@@ -12,9 +24,9 @@ from autodist_core.errors import SeamError
 
 @contextmanager
 def hook(instance: Any, name: str, replacement: Any) -> Iterator[None]:
-    """Give one instance another attribute for a while, past whatever tracking its class does.
+    """Replace an attribute of one instance for a while. The class does not notice: its `__setattr__` is not called.
 
-    A name that the instance does not have is an error: nobody would ever use what is put there.
+    A name that the instance does not have is an error, because nothing would ever use the replacement.
 
     >>> class Loss:
     ...     def call(self):
@@ -41,7 +53,7 @@ def hook(instance: Any, name: str, replacement: Any) -> Iterator[None]:
 
 @contextmanager
 def put_back(instance: Any, *names: str) -> Iterator[None]:
-    """Give an instance back some of its attributes afterwards, and take away those that it did not have.
+    """Restore some attributes of an instance afterwards. Those that the instance did not have are deleted.
 
     >>> class Model: pass
     >>> model = Model()
@@ -62,7 +74,7 @@ def put_back(instance: Any, *names: str) -> Iterator[None]:
 
 @contextmanager
 def undone_if_refused(instance: Any) -> Iterator[None]:
-    """Give an instance back the attributes that it had, where what runs meanwhile raises.
+    """Restore all attributes of an instance if the block raises.
 
     >>> class Model: optimizer = None
     >>> model = Model()

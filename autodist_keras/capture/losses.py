@@ -1,14 +1,20 @@
-"""Losses that are no means over examples, corrected while the step is traced.
+"""Correct losses that are not means over examples, while the step is traced.
 
-Replica r's loss counts n_r/N. That is right for every mean over examples. Where Keras reduces a loss in another way,
-the replica's value is multiplied by what makes the replicas' weighted sum the whole batch's value:
+In: a model, and the `Trace` of a step. Out: hooks on the compiled losses, on the updates of metrics and on `add_loss`
+terms, and remarks for the plan. `tracing.py` opens the hooks for the time of the trace.
+
+Replica r's loss counts n_r/N. That is right for every mean over examples. If Keras reduces a loss in another way, the
+replica's value is multiplied by a factor, so that the weighted sum over the replicas is the whole batch's value:
 
 - a sum over examples by N / n_r;
 - a mean over a mask or over sample weights by N / n_r times the replica's part of the mask's or the weights' sum.
 
-What is not reduced (`reduction=None`) stays as it is: the tape adds it up, so that the gradient is a sum over examples,
-which the replicas' sum is the whole batch's of. The factor is exactly 1 with one replica. The loss that is logged is
-the same number.
+A loss that is not reduced (`reduction=None`) has no factor. The tape adds its values up: the gradient is a sum over
+examples, and the sum over the replicas is the whole batch's gradient. With one replica the factor is exactly 1. The
+logged loss is the same number. For a loss of `reduction="sum"` the graph of a step has::
+
+    loss = Sum(losses)          # as Keras reduces it
+    corrected = loss * (total / examples)
 """
 
 from __future__ import annotations
@@ -42,9 +48,9 @@ _ADDED = (
 
 
 def weighted(loss: Any, trace: Any) -> Any:
-    """A loss whose gradient counts by this replica's part of the batch, or wholly where each example has a value.
+    """A loss whose gradient is multiplied by this replica's share; by 1 if the loss has a value for each example.
 
-    The value stays: a step may log what it differentiates.
+    The value of the loss stays: a step may log the loss that it differentiates.
     """
     share = None if loss.shape.rank else _by_rank(loss, trace.share(loss.dtype), 1.0)
 
@@ -60,21 +66,25 @@ def weighted(loss: Any, trace: Any) -> Any:
 
 
 def require_asked(model: Any, step: Any, trace: Any) -> None:
-    """Raise a SeamError if Keras's own step did not ask the compiled losses through which it is corrected."""
+    """Raise a SeamError if Keras's own step did not ask the compiled losses, in which the correction is made."""
     own_step = getattr(step, "__func__", None) in (keras.Model.train_step, keras.Model.test_step)
     if own_step and not said_of_own(model) and trace.expects_losses and not trace.asked_losses:
         raise seams.LOSSES_ARE_ASKED.error("a step computed its loss without them")
 
 
 def said_of_own(model: Any) -> tuple[str, ...]:
-    """What the plan says where a model has a training step or a loss of its own."""
+    """The plan's remark on a model that has a training step or a loss of its own.
+
+    >>> said_of_own(keras.Sequential([keras.layers.Dense(1)]))
+    ()
+    """
     names = ("train_step", "compute_loss")
     own = [name for name in names if getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name)]
     return (_OWN.format(own[0]),) if own else ()
 
 
 def said_of(model: Any, trace: Any) -> tuple[str, ...]:
-    """What the plan says of the losses of a traced training step."""
+    """The plan's remarks on the losses of a traced training step."""
     return (*dict.fromkeys(trace.remarks), *(() if trace.reduced else said_of_own(model)))
 
 
@@ -87,7 +97,7 @@ def corrected(model: Any, trace: Any) -> Iterator[None]:
             trace.expects_losses = bool(compile_loss._flat_losses)
             flat = [entry._replace(loss=_Corrected(entry.loss, trace)) for entry in compile_loss._flat_losses]
             hooks.enter_context(hook(compile_loss, "_flat_losses", flat))
-        for metric in _single(model.metrics):
+        for metric in _with_inner(model.metrics):
             hooked = _UPDATES.get(type(metric).update_state)
             if hooked is not None:
                 hooks.enter_context(hook(metric, "update_state", hooked(metric, trace)))
@@ -99,7 +109,7 @@ def corrected(model: Any, trace: Any) -> Iterator[None]:
 
 
 class _Corrected:
-    """A compiled loss, times its factor."""
+    """A compiled loss, multiplied by its factor."""
 
     def __init__(self, loss: Any, trace: Any) -> None:
         self._loss = loss
@@ -108,13 +118,13 @@ class _Corrected:
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         with ExitStack() as corrected:
             if isinstance(self._loss, _COUPLING):
-                corrected.enter_context(self._trace.seen.said())
+                corrected.enter_context(self._trace.seen.noted_elsewhere())
             value = self._reduced(y_true, y_pred, sample_weight, corrected)
         self._trace.seen.reduced(self._loss.name, value)
         return value
 
     def _reduced(self, y_true: Any, y_pred: Any, sample_weight: Any, corrected: ExitStack) -> Any:
-        """The loss, times its factor; what is made of the losses of examples is said to be `corrected`."""
+        """The loss, multiplied by its factor. Operations on the examples' losses go into the `corrected` block."""
         seen: dict[str, Any] = {}
         call, trace, mask_of = self._loss.call, self._trace, seams.GET_MASK.get()
         trace.asked_losses = True
@@ -122,7 +132,7 @@ class _Corrected:
         def recording_call(y_true: Any, y_pred: Any) -> Any:
             losses = call(y_true, y_pred)
             seen.update(losses=losses, mask=mask_of(losses))
-            corrected.enter_context(trace.seen.said())
+            corrected.enter_context(trace.seen.noted_elsewhere())
             return losses
 
         mask = mask_of(y_pred)
@@ -131,7 +141,7 @@ class _Corrected:
         if "losses" not in seen:
             if type(self._loss).__call__ is keras.losses.Loss.__call__:
                 raise seams.LOSS_CALLS.error(f"{type(self._loss).__name__} computed a value without it")
-            # A loss with a __call__ of its own, which may have no `call`, is taken as it is.
+            # A loss with a __call__ of its own may have no `call`. Its value is not corrected.
             return value
         trace.reduced |= value.shape.rank == 0
         one_number = seen["losses"].shape.rank == 0
@@ -146,22 +156,22 @@ class _Corrected:
         return value if factor is None else value * factor
 
     def _of_weighted_scalar(self, value: Any, loss: Any, sample_weight: Any) -> Any:
-        """Predictions of rank 1 have one loss a batch, which Keras multiplies by every weight before it reduces."""
+        """Correct the loss of predictions of rank 1: one number, which Keras multiplies by every weight and reduces."""
         reduction, trace = self._loss.reduction, self._trace
         weights = tf.cast(sample_weight, tf.float64)
         mass, size = tf.reduce_sum(weights), tf.cast(tf.size(weights), tf.float64)
         total = trace.sum_over_replicas(mass)
-        # What the loss is multiplied by, on this replica and for the whole batch.
+        # The factors with which Keras multiplies the loss: on this replica (`own`) and on one device (`single`).
         if reduction == "mean_with_sample_weight":
-            own, whole = tf.math.divide_no_nan(mass, mass), tf.math.divide_no_nan(total, total)
+            own, single = tf.math.divide_no_nan(mass, mass), tf.math.divide_no_nan(total, total)
         elif reduction == "sum":
-            own, whole = mass, total
+            own, single = mass, total
         elif reduction in _UNREDUCED:
-            own, whole = mass, total * trace.share(tf.float64)
+            own, single = mass, total * trace.share(tf.float64)
         else:
-            own, whole = mass / size, total / trace.sum_over_replicas(size)
-        scaled = value * tf.cast(tf.math.divide_no_nan(whole, own), value.dtype)
-        weightless = whole / size if reduction in _UNREDUCED else whole
+            own, single = mass / size, total / trace.sum_over_replicas(size)
+        scaled = value * tf.cast(tf.math.divide_no_nan(single, own), value.dtype)
+        weightless = single / size if reduction in _UNREDUCED else single
         return tf.where(tf.equal(own, 0.0), loss * tf.cast(weightless, loss.dtype), scaled)
 
     def _factor(self, masks: list[Any], sample_weight: Any, dtype: Any) -> Any:
@@ -169,16 +179,17 @@ class _Corrected:
         if reduction in _UNREDUCED:
             return None
         if reduction == "sum":
-            return trace.whole(dtype)
+            return trace.inverse_share(dtype)
         weights = sample_weight if reduction == "mean_with_sample_weight" else None
         if weights is None and not masks:
             return None
         mass = _mass(masks, weights)
-        return tf.cast(trace.whole(tf.float64) * tf.math.divide_no_nan(mass, trace.sum_over_replicas(mass)), dtype)
+        part = tf.math.divide_no_nan(mass, trace.sum_over_replicas(mass))
+        return tf.cast(trace.inverse_share(tf.float64) * part, dtype)
 
 
 def _mass(masks: list[Any], weights: Any) -> Any:
-    """The sum of a mask, of sample weights, or of the weights that a mask leaves."""
+    """The sum of the masks, of the sample weights, or of the weights times the masks."""
     product = None
     for part in [*masks, weights]:
         if part is None:
@@ -196,20 +207,20 @@ def _mass(masks: list[Any], weights: Any) -> Any:
 
 
 def _per_example(loss: Any, trace: Any) -> Any:
-    """Keras sums an `add_loss` term that has a value for each example; a scalar counts as a mean."""
+    """Correct an `add_loss` term. Keras sums a term that has a value for each example; a scalar counts as a mean."""
     if loss.shape.rank is None:
-        loss = loss * _by_rank(loss, 1.0, trace.whole(loss.dtype))
+        loss = loss * _by_rank(loss, 1.0, trace.inverse_share(loss.dtype))
     elif loss.shape.rank > 0 and loss.shape[0] is None:
-        return loss * trace.whole(loss.dtype)
+        return loss * trace.inverse_share(loss.dtype)
     if tf.is_symbolic_tensor(loss) and _looks_at_examples(loss):
         trace.remarks.append(_ADDED)
     return loss
 
 
 def _by_rank(loss: Any, of_scalar: Any, of_examples: Any) -> Any:
-    """The factor of a loss that is one number, or of one that has a value for each example.
+    """One factor for a loss that is a scalar, and another for a loss that has a value for each example.
 
-    Where its rank is not known while tracing, the step itself decides.
+    If the rank is not known during the trace, the step itself decides.
     """
     if loss.shape.rank is not None:
         return of_examples if loss.shape.rank else of_scalar
@@ -218,23 +229,23 @@ def _by_rank(loss: Any, of_scalar: Any, of_examples: Any) -> Any:
 
 
 def _looks_at_examples(value: Any) -> bool:
-    """Whether a value is made of the step's data; a regularizer is made of variables alone."""
+    """Whether a value depends on the step's data. A regularizer depends on variables alone."""
     behind = reached_from([value.op], sources).values()
     return any(operation.type == "Placeholder" and operation.outputs[0].dtype != tf.resource for operation in behind)
 
 
-def _single(metrics: Iterable[Any]) -> Iterator[Any]:
-    """Every metric; the compiled ones stand inside one that holds them."""
+def _with_inner(metrics: Iterable[Any]) -> Iterator[Any]:
+    """Every metric, and the metrics that it contains: Keras puts the compiled ones into a metric of its own."""
     for metric in metrics:
         yield metric
-        # Public, and only what holds other metrics has it: Keras's own holder (a seam), and those of other packages.
-        yield from _single(getattr(metric, "metrics", ()))
+        # Public. Only a metric that contains others has `metrics`: Keras's own (a seam), and those of other packages.
+        yield from _with_inner(getattr(metric, "metrics", ()))
 
 
 def _of_scalars(metric: Any, trace: Any) -> Any:
-    """A mean of numbers of which each stands for a whole batch.
+    """The update of a mean of scalars. Each scalar is the value of a batch, and counts by the replica's share.
 
-    So it is with `tracker.update_state(loss)` in a custom step, and with Keras's own trackers of single outputs.
+    Examples are `tracker.update_state(loss)` in a custom step, and Keras's own trackers of single outputs.
     """
     update_state = metric.update_state
 
@@ -245,18 +256,18 @@ def _of_scalars(metric: Any, trace: Any) -> Any:
 
 
 def _of_sums(metric: Any, trace: Any) -> Any:
-    """A sum of numbers of which each stands for a whole batch: a replica adds its part of one."""
+    """The update of a sum of scalars. Each scalar is the value of a batch; a replica adds its share of the scalar."""
     update_state = metric.update_state
 
     def hooked(values: Any, sample_weight: Any = None) -> Any:
-        whole = _is_float_scalar(values) and not tf.is_tensor(sample_weight)
-        return update_state(values * trace.share(metric.dtype) if whole else values, sample_weight=sample_weight)
+        of_batch = _is_float_scalar(values) and not tf.is_tensor(sample_weight)
+        return update_state(values * trace.share(metric.dtype) if of_batch else values, sample_weight=sample_weight)
 
     return hooked
 
 
 def _of_function(metric: Any, trace: Any) -> Any:
-    """A mean of what a function makes of a batch: one number where predictions have no last axis, say, and `mae`."""
+    """The update of a mean of a function's values. `mae` of rank 1, for example, makes one number of a batch."""
     update_state = metric.update_state
 
     def hooked(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
@@ -281,13 +292,13 @@ _UPDATES = {
     keras.metrics.Sum.update_state: _of_sums,
     keras.metrics.MeanMetricWrapper.update_state: _of_function,
 }
-"""How a metric's update is hooked, by the update that its class has; metrics with an update of their own are left."""
+"""How a metric's update is hooked, by the update of its class. A metric with another update has no hook."""
 
 
 def _weight(values: Any, sample_weight: Any, trace: Any) -> Any:
-    """The weight of values in a mean: where they are one number for a whole batch, a replica adds its part of one.
+    """The weight of values in a mean. One number for a batch has the replica's share as its weight.
 
-    A weight that is a tensor (the number of examples) is the replica's own already.
+    A weight that is a tensor (the number of examples) already belongs to this replica.
     """
     if not _is_float_scalar(values) or tf.is_tensor(sample_weight):
         return sample_weight

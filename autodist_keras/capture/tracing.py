@@ -1,8 +1,20 @@
 """Trace one step of a Keras model into a flat graph, with a marker on every gradient.
 
-Nothing of Keras is patched: instances are given hooks for the time of the trace, and get them back off in `finally`.
-The hooks see which operations belong to `optimizer.apply`, scale the loss by a replica's part of the batch before the
-tape differentiates it, and correct losses that are no means over examples (see `losses.py`).
+In: a model, its `train_step` (or another step), and the specs of a batch. Out: a `CapturedStep`, with the `GraphItem`
+that strategies and kernels take. This is the first stage of the flow.
+
+No class of Keras is patched. Instances have hooks during the trace, and lose them in `finally`. The hooks record which
+operations belong to `optimizer.apply`, scale the loss by a replica's share of the batch before the tape differentiates
+it, and correct losses that are not means over examples (see `losses.py`).
+
+>>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")], name="small")
+>>> model.compile("sgd", "mse")
+>>> data = (tf.zeros((4, 3)), tf.zeros((4, 1)))
+>>> captured = trace_step(model, model.train_step, data, [tf.TensorSpec.from_tensor(part) for part in data], False)
+>>> print(*[entry.spec for entry in captured.entries], sep="; ")
+dense/kernel : f32[3,1]; dense/bias : f32[1]; optimizer/sgd_1/iteration : i64[]; optimizer/sgd_1/learning_rate : f32[]; metric/loss/total : f32[]; metric/loss/count : f32[]
+>>> [gradient.variable for gradient in captured.item.gradients]
+['dense/kernel', 'dense/bias']
 """
 
 from __future__ import annotations
@@ -37,38 +49,43 @@ _UNKNOWN_RESULT = (
 
 @dataclass
 class Trace:
-    """What the hooks see while one graph is traced."""
+    """The records of the hooks while one graph is traced, and the operations that the hooks add.
+
+    `losses.py`, `batch_norm.py` and `coupled.py` read and write it.
+    """
 
     graph: Any
     examples: Any
     total: Any
     complete: bool
-    """Whether everything was built before, so that every hook was in place."""
+    """Whether model, optimizer, losses and metrics were built before the trace, so that every hook was in place."""
     result: Any = None
     gradients: list[tuple[Any, Marked]] = field(default_factory=list)
     updates: dict[int, tuple[int, int]] = field(default_factory=dict)
     sums: list[Any] = field(default_factory=list)
     weighting: list[Any] = field(default_factory=list)
-    """Where gradients come to count this replica's part of the batch."""
+    """The tensors in which a gradient is multiplied by this replica's share of the batch."""
     reduced: bool = False
-    """Whether a compiled loss was asked for a number: what Keras reduces is corrected."""
+    """Whether the step asked a compiled loss for one number. Keras reduced that loss, and it was corrected."""
     remarks: list[str] = field(default_factory=list)
-    """What the plan says of the losses that were met."""
+    """The plan's remarks on the losses of the step."""
     seen: coupled.Seen = field(default_factory=coupled.Seen)
-    """What tells right values of the whole batch from others."""
+    """The records by which `coupled.py` tells right values of the whole batch from others."""
     expects_losses: bool = False
+    """Whether there are compiled losses to correct."""
     asked_losses: bool = False
-    """Whether there are compiled losses to correct, and whether the step asked any."""
+    """Whether the step asked one of the compiled losses."""
     inside: int = 0
+    """How many calls of `optimizer.apply` are nested at present."""
     refusal: CaptureError | None = None
 
     def share(self, dtype: Any) -> Any:
-        """This replica's part of the batch."""
+        """This replica's share of the batch, as a tensor: its examples by all examples."""
         self._require_no_function()
         return tf.cast(self.examples / self.total, dtype)
 
-    def whole(self, dtype: Any) -> Any:
-        """How many times this replica's part the batch is."""
+    def inverse_share(self, dtype: Any) -> Any:
+        """All examples by this replica's examples, as a tensor."""
         self._require_no_function()
         return tf.cast(self.total / self.examples, dtype)
 
@@ -81,7 +98,7 @@ class Trace:
             )
 
     def _require_no_function(self) -> None:
-        """Raise within a tf.function that the step calls: it would keep what was made for this trace alone."""
+        """Raise inside a tf.function that the step calls. It would keep tensors that belong to this trace alone."""
         graph = tf.compat.v1.get_default_graph()
         while isinstance(graph, CONTROL_FLOW_GRAPH.get()):
             graph = graph.outer_graph
@@ -93,12 +110,12 @@ class Trace:
             )
 
     def _refuse(self, why: str) -> NoReturn:
-        # TensorFlow wraps what is raised in a nested function; `_trace` raises this one instead.
+        # TensorFlow wraps an error that a nested function raises. `_trace` raises this one instead.
         self.refusal = CaptureError(why)
         raise self.refusal
 
     def sum_over_replicas(self, value: Any) -> Any:
-        """A value that the kernels replace by its sum over the replicas."""
+        """A marker of a value. The kernels replace the marker by the sum of the value over the replicas."""
         self.require_top("a sum over replicas is needed")
         marker = tf.identity(tf.stop_gradient(value), name="sum_over_replicas")
         self.sums.append(marker)
@@ -107,30 +124,32 @@ class Trace:
 
 @dataclass(frozen=True)
 class CapturedStep:
-    """A captured step, and how to rebuild what the step returns from its tensors."""
+    """A captured step, with the parts of it that know Keras."""
 
     item: GraphItem
     rebuild: Callable[[Sequence[Any]], Any]
+    """Packs output tensors into the structure that the step returns."""
     entries: tuple[Entry, ...]
+    """The variables that the step touches."""
     remarks: tuple[str, ...] = ()
-    """What a person should know of how it was captured."""
+    """The plan's remarks on how the step was captured."""
     notes: coupled.Notes = field(default_factory=coupled.Notes)
-    """What it does with examples together, which replicas do otherwise than one device."""
+    """The plan's notes on computations that mix the examples of a batch."""
 
 
 def trace_step(
     model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[tf.TensorSpec], concat: bool,
     fused_updates: bool = False,
 ) -> CapturedStep:
-    """Trace `step(data)` for data of the given specs and capture it as a GraphItem.
+    """Trace `step(data)` for data of the given specs and capture it as a GraphItem. The module has an example.
 
-    `specs` has one entry for each leaf of `data` that is not None; `concat` says that its results have a row per
-    example, `fused_updates` that optimizers may update in TensorFlow's training kernels.
+    `specs` has one entry for each leaf of `data` that is not None. `concat` says that the results have one row for each
+    example. `fused_updates` says that optimizers may update in TensorFlow's training kernels.
     """
     build_ahead(model, step, data, specs)
     function, trace = _trace(model, step, data, specs, fused_updates)
     if not trace.complete:
-        # What was built while tracing was built by Keras's own rules, and without hooks.
+        # The trace built the missing parts, by Keras's own rules and without hooks. Trace again, with all hooks.
         function, trace = _trace(model, step, data, specs, fused_updates)
     _require_used(model, step, trace)
     graph = function.graph
@@ -146,7 +165,7 @@ def trace_step(
         gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
         updates=trace.updates, sums=trace.sums, weighting=trace.weighting, concat_outputs=concat,
     )
-    # Without its tensors, which would keep the graph.
+    # The structure without its tensors: these would keep the graph alive.
     structure = keras.tree.map_structure(lambda _: 0, trace.result)
     plain = [None if tf.is_tensor(value) else value for value in flat]
 
@@ -169,25 +188,25 @@ def trace_step(
 
 
 def _said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:
-    """What the plan says of results that cannot be made one for the whole batch."""
+    """The plan's remarks on results for which it is not known how the replicas' values combine."""
     if item.concat_outputs:
         return
     index = StepIndex(item)
     for name, tensor in zip(names, item.outputs, strict=True):
         cone = index.cone([node_of(tensor)])
-        # What is made of gradients or of metrics' state is made of the whole batch's.
-        whole = cone & index.markers.keys() or any(
+        # The gradients and the metrics' state are those of the whole batch.
+        of_whole_batch = cone & index.markers.keys() or any(
             touch.variable in index.written_by_compute for node in cone for touch in index.touches.get(node, ())
         )
-        if not whole and joining(index, tensor) is Joining.UNKNOWN:
+        if not of_whole_batch and joining(index, tensor) is Joining.UNKNOWN:
             how = "added up over the replicas" if output_type(index, tensor).is_integer else "the first replica's"
             yield _UNKNOWN_RESULT.format(name, how)
 
 
 def _require_used(model: Any, step: Callable[[Any], Any], trace: Trace) -> None:
-    """Raise a SeamError if Keras's own training step did without what our hooks replace."""
+    """Raise a SeamError if Keras's own training step did not call the methods that the hooks replace."""
     losses.require_asked(model, step, trace)
-    # A step that a person wrote may be a plain function, and may do without an optimizer.
+    # A step that a user wrote may be a plain function, and may have no optimizer.
     if getattr(step, "__func__", None) is not keras.Model.train_step or not model.trainable_weights:
         return
     if not trace.updates:
@@ -197,10 +216,10 @@ def _require_used(model: Any, step: Callable[[Any], Any], trace: Trace) -> None:
 
 
 def _require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) -> None:
-    """Refuse a step that trains a variable otherwise than through an optimizer of the model.
+    """Refuse a step that trains a variable without an optimizer of the model.
 
-    Each replica would update it by its own part of the batch. A copy that follows other weights (a teacher, a moving
-    average) depends on no input and is the same on every replica.
+    Each replica would update the variable with its own slice of the batch. A copy that follows other weights (a
+    teacher, a moving average) depends on no input. It is the same on every replica, and is not refused.
     """
     index = StepIndex(item)
     trainable = {variables.name_of(variable) for variable in model.trainable_variables}
@@ -218,9 +237,9 @@ def _require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) 
 def _trace(
     model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], fused_updates: bool
 ) -> tuple[Any, Trace]:
-    """One concrete function of the step, and what its hooks saw.
+    """One concrete function of the step, and the records of its hooks.
 
-    TensorFlow traces twice where variables are created: hooks are set inside, anew for each pass, and the last counts.
+    TensorFlow traces a function twice if variables are created. Each pass has hooks of its own; the last pass counts.
     """
     present = [leaf is not None for leaf in keras.tree.flatten(data)]
     passes: list[Trace] = []
@@ -265,7 +284,7 @@ def _hooks(model: Any, trace: Trace, fused_updates: bool) -> Iterator[None]:
 
 
 def _as_tensor(value: Any) -> Any:
-    """Variables among a step's results are read where the step ends."""
+    """A result of a step as a tensor, if it is a variable. The variable is read at the end of the step."""
     if isinstance(value, (keras.Variable, tf.Variable)):
         return tf.convert_to_tensor(value)
     return value
@@ -277,7 +296,13 @@ def _is_built(model: Any) -> bool:
 
 
 def optimizers_of(model: Any) -> list[Any]:
-    """Every optimizer that a model, or a layer of it, holds as an attribute or in a list or dict."""
+    """Every optimizer that is an attribute of a model or of its layers, also inside a list or a dict.
+
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> [type(optimizer).__name__ for optimizer in optimizers_of(model)]
+    ['SGD']
+    """
     found: dict[int, Any] = {}
     for layer in [model, *model._flatten_layers(include_self=False)]:
         for value in vars(layer).values():
@@ -299,6 +324,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 @contextmanager
 def _hooked_optimizer(optimizer: Any, trace: Trace) -> Iterator[None]:
+    """Mark the gradients that an optimizer's `apply` gets, and weight the losses that its `scale_loss` gets."""
     apply, scale_loss = optimizer.apply, optimizer.scale_loss
 
     def hooked_apply(grads: Any, trainable_variables: Any = None) -> Any:

@@ -1,4 +1,13 @@
-"""The variables of a Keras model by name: what each is called, what it is for, and where Keras keeps its value."""
+"""The variables of a Keras model, by name.
+
+In: a model, its optimizers, and the variables that a trace captured. Out: an `Entry` for each variable, with its name,
+its properties (a `Variable` of the captured step) and the Keras object that has its value. The capture, the plan and
+the training's `State` use the entries.
+
+>>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")], name="small")
+>>> [entry.spec.name for entry in ModelVariables(model, [keras.optimizers.SGD()]).entries]
+['dense/kernel', 'dense/bias', 'optimizer/sgd_3/iteration', 'optimizer/sgd_3/learning_rate']
+"""
 
 from __future__ import annotations
 
@@ -7,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import Variable
@@ -16,19 +24,19 @@ from autodist_keras.seams import ADDED_UP
 
 @dataclass(frozen=True)
 class Entry:
-    """One variable: its name and properties, and the object that holds its value between trainings."""
+    """One variable: its name and properties, and the Keras object that has its value between trainings."""
 
     spec: Variable
     owner: Any
 
     @property
     def tf_variable(self) -> Any:
-        """The TensorFlow variable below a Keras one."""
-        return _below(self.owner)
+        """The TensorFlow variable of a Keras variable."""
+        return _tf_variable(self.owner)
 
 
 class ModelVariables:
-    """All variables of a model, its optimizers and its metrics, and whatever else a trace captured.
+    """All variables of a model, its optimizers and its metrics, and the other variables that a trace captured.
 
     A name is the Keras path without the root model's name; the optimizer's begin with `optimizer/`, those of metrics
     with `metric/`. Of equal names, the second and later ones get `_1`, `_2` ... in the order of `model.variables`.
@@ -37,7 +45,7 @@ class ModelVariables:
     def __init__(self, model: Any, optimizers: Sequence[Any] = (), captured: Iterable[Any] = ()) -> None:
         self._names: dict[int, str] = {}
         entries: list[Entry] = []
-        taken: set[str] = set()
+        used: set[str] = set()
         for metric in model.metrics:
             _require_added_up(metric)
         metrics = {id(v): v for metric in model.metrics for v in metric.variables}
@@ -49,21 +57,21 @@ class ModelVariables:
         ]
         for prefix, variables in groups:
             for variable in variables:
-                if id(_below(variable)) not in self._names:
-                    name = _free(prefix + _path(model, variable), taken)
-                    self._names[id(_below(variable))] = name
+                if id(_tf_variable(variable)) not in self._names:
+                    name = _unused(prefix + _path(model, variable), used)
+                    self._names[id(_tf_variable(variable))] = name
                     entries.append(Entry(_spec(name, variable, _KINDS[prefix]), variable))
         for variable in captured:
             if id(variable) not in self._names:
-                name = _free("captured/" + variable.name.partition(":")[0], taken)
+                name = _unused("captured/" + variable.name.partition(":")[0], used)
                 self._names[id(variable)] = name
                 entries.append(Entry(_spec(name, variable, "model"), variable))
         self.entries = tuple(entries)
 
     def name_of(self, variable: Any) -> str:
-        """The name of a Keras or TensorFlow variable."""
+        """The name of a Keras or TensorFlow variable. A CaptureError says if it is none of the model's variables."""
         try:
-            return self._names[id(_below(variable))]
+            return self._names[id(_tf_variable(variable))]
         except KeyError:
             raise CaptureError(
                 f"an optimizer is given variable {_title(variable)!r}, which is not a variable "
@@ -74,7 +82,7 @@ class ModelVariables:
 _KINDS = {"": "model", "optimizer/": "optimizer", "metric/": "metric"}
 
 
-def _below(variable: Any) -> Any:
+def _tf_variable(variable: Any) -> Any:
     return vars(variable)["_value"] if isinstance(variable, keras.Variable) else variable
 
 
@@ -88,17 +96,17 @@ def _title(variable: Any) -> str:
     return title
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _unused(name: str, used: set[str]) -> str:
     candidate, count = name, 0
-    while candidate in taken:
+    while candidate in used:
         count += 1
         candidate = f"{name}_{count}"
-    taken.add(candidate)
+    used.add(candidate)
     return candidate
 
 
 def _require_added_up(metric: Any) -> None:
-    """Raise a SeamError if Keras's own sum or mean does not ask for its variables to be added up over replicas."""
+    """Raise a SeamError if the variables of Keras's own Sum or Mean do not declare that replicas add them up."""
     own = [metric.total] if type(metric) is keras.metrics.Sum else []
     own += [metric.total, metric.count] if type(metric) is keras.metrics.Mean else []
     for variable in own:
@@ -107,8 +115,8 @@ def _require_added_up(metric: Any) -> None:
 
 
 def _spec(name: str, variable: Any, kind: str) -> Variable:
-    below = _below(variable)
-    if below is None or not below.shape.is_fully_defined():
+    tf_variable = _tf_variable(variable)
+    if tf_variable is None or not tf_variable.shape.is_fully_defined():
         raise CaptureError(f"variable {name!r} has no fixed shape yet; build the model, or pass data.")
     # The states of keras.random.SeedGenerator and of tf.random.Generator.
     if name.rpartition("/")[2].startswith(("seed_generator_state", "StateVar")):
@@ -117,19 +125,19 @@ def _spec(name: str, variable: Any, kind: str) -> Variable:
     if not isinstance(aggregation, str):
         aggregation = aggregation.name.lower()
     return Variable(
-        name, tuple(below.shape.as_list()), below.dtype.base_dtype.name, trainable=False,
+        name, tuple(tf_variable.shape.as_list()), tf_variable.dtype.base_dtype.name, trainable=False,
         aggregation=aggregation or "none", kind=kind,
     )
 
 
 def is_sparse_layer_variable(model: Any, variable: Any) -> bool:
-    """Whether a variable is the table of an Embedding layer, whose gradient arrives as rows."""
+    """Whether a variable is the table of an Embedding layer. Such a table has a sparse gradient.
+
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Embedding(5, 3), keras.layers.Dense(1)])
+    >>> [is_sparse_layer_variable(model, variable) for variable in model.variables]
+    [True, False, False]
+    """
     return any(
         isinstance(layer, keras.layers.Embedding) and layer.built and variable is layer.embeddings
         for layer in model._flatten_layers()
     )
-
-
-def tf_dtype(spec: Variable) -> tf.DType:
-    """The TensorFlow type of a variable."""
-    return tf.as_dtype(spec.dtype)
