@@ -1,4 +1,12 @@
-"""Everything a DistributedModel refuses before it starts."""
+"""The checks that a DistributedModel makes before anything starts.
+
+In: a model or a resource spec. Out: the same value, an error that names the fault and its remedy, or a line in the log.
+The wrapper, the driver and the reports call these checks.
+
+>>> compiled(keras.Sequential([keras.layers.Dense(1)], name="small"))
+Traceback (most recent call last):
+ValueError: model 'small' is not compiled, so it has no training step yet. Call compile() first.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +24,12 @@ _log = logging.getLogger("autodist")
 
 
 def keras_model(model: Any) -> Any:
-    """The model, if it is one that can be distributed, by a Keras and a TensorFlow on which this package builds."""
+    """The model. An error says if it is no Keras model, or if this package does not support the backend or version.
+
+    >>> keras_model(None)
+    Traceback (most recent call last):
+    TypeError: DistributedModel(model): expected a keras.Model. Received: builtins.NoneType.
+    """
     if keras.backend.backend() != "tensorflow":
         raise AutodistError(
             f"Keras runs on the {keras.backend.backend()!r} backend; distribution needs TensorFlow. "
@@ -40,7 +53,11 @@ def _instead_of(model: Any) -> str:
 
 
 def local_spec(spec: ResourceSpec) -> ResourceSpec:
-    """The spec, if this machine has all its devices."""
+    """The spec. A ResourceSpecError names the GPUs that this machine does not have.
+
+    >>> local_spec(ResourceSpec.local(cpus=2)).num_cpus
+    2
+    """
     present = len(tf.config.list_physical_devices("GPU"))
     missing = [name for name, _ in spec.gpu_devices if int(name.rsplit(":", 1)[1]) >= present]
     if missing:
@@ -52,18 +69,25 @@ def local_spec(spec: ResourceSpec) -> ResourceSpec:
 
 
 def replicas(spec: ResourceSpec) -> tuple[str, ...]:
-    """The devices that compute: the GPUs, or without any the CPUs."""
+    """The devices that compute: the GPUs; without GPUs, the CPU devices.
+
+    >>> replicas(ResourceSpec.local(cpus=2))
+    ('localhost:CPU:0', 'localhost:CPU:1')
+    """
     return tuple(name for name, _ in spec.replica_devices)
 
 
 def compiled(model: Any) -> None:
-    """Raise unless `compile` was called."""
+    """Raise unless `compile` was called. The module's docstring has an example."""
     if not model.compiled:
         raise ValueError(f"model {model.name!r} is not compiled, so it has no training step yet. Call compile() first.")
 
 
 def built(model: Any) -> None:
-    """Raise unless the variables exist."""
+    """Raise unless the model's variables exist.
+
+    >>> built(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
+    """
     if not model.built:
         raise ValueError(
             f"model {model.name!r} is not built: it has no variables yet to plan for. "
@@ -72,15 +96,25 @@ def built(model: Any) -> None:
 
 
 def optimizer(model: Any) -> None:
-    """Raise unless Keras's own training step has an optimizer to apply."""
+    """Raise if Keras's own training step would have no optimizer.
+
+    >>> model = keras.Sequential([keras.layers.Dense(1)], name="small")
+    >>> model.compile(optimizer=None, loss="mse")
+    >>> optimizer(model)
+    Traceback (most recent call last):
+    ValueError: model 'small' was compiled without an optimizer. Call compile(optimizer=...) first.
+    """
     own_step = type(model).train_step is not keras.Model.train_step
     if model.compiled and model.optimizer is None and not own_step:
         raise ValueError(f"model {model.name!r} was compiled without an optimizer. Call compile(optimizer=...) first.")
 
 
 def batched(model: Any, replicas: int) -> None:
-    """Raise if a model takes batches of one size only, which cannot be split over several replicas."""
-    # Public: models of layers have inputs, others none.
+    """Raise if a model takes batches of one size only: such batches cannot be split over several replicas.
+
+    >>> batched(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]), 2)
+    """
+    # Public: a Functional or Sequential model has inputs, and a subclassed model has none.
     for tensor in (getattr(model, "inputs", None) or ()) if replicas > 1 else ():
         if tensor.shape and tensor.shape[0] is not None:
             raise ValueError(
@@ -90,7 +124,14 @@ def batched(model: Any, replicas: int) -> None:
 
 
 class Identity:
-    """What a captured step depends on: compared by identity, and kept alive so that identity means something."""
+    """The objects on which a captured step depends, compared by identity.
+
+    The objects stay alive here: another object cannot get the identity of one of them.
+
+    >>> one, two = [], []
+    >>> Identity(one) == Identity(one), Identity(one) == Identity(two)
+    (True, False)
+    """
 
     def __init__(self, *parts: Any) -> None:
         self._parts = parts
@@ -104,13 +145,13 @@ class Identity:
 
 
 def identity_of_compile(model: Any) -> Identity:
-    """The optimizer, losses and metrics that a captured step was made from: as in Keras, `compile` makes it anew."""
+    """The optimizer, losses and metrics of a captured step. After another `compile` they are others, as in Keras."""
     optimizer = model.optimizer if model.compiled else None
     return Identity(optimizer, model._compile_loss, model._compile_metrics, model._loss_tracker)
 
 
 def say_what_is_not_done(model: Any, spec: ResourceSpec) -> None:
-    """Log what was asked for in `compile` and is not done, and that nothing is distributed where it is not."""
+    """Log the requests of `compile` that have no effect, and a single replica, over which nothing is distributed."""
     lines = without_effect(model)
     if len(replicas(spec)) == 1:
         lines.append(
@@ -122,7 +163,13 @@ def say_what_is_not_done(model: Any, spec: ResourceSpec) -> None:
 
 
 def without_effect(model: Any) -> list[str]:
-    """What was asked for in `compile` and is not done."""
+    """The requests of `compile` that have no effect.
+
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse", jit_compile=True)
+    >>> without_effect(model)
+    ['jit_compile=True: the distributed step runs without XLA']
+    """
     lines = []
     if model.compiled and model.jit_compile:
         lines.append("jit_compile=True: the distributed step runs without XLA")

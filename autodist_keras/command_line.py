@@ -1,4 +1,7 @@
-"""`autodist plan`: what would be done with each variable of a saved model."""
+"""`autodist plan`: print the plan of a saved model.
+
+In: the command's arguments: a cluster file, and a file that Keras saved. Out: the plan, on standard output.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,13 @@ from autodist_core.strategy import BUILDERS, resolve
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Declare the command's arguments.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> add_arguments(parser)
+    >>> parser.parse_args(["cluster.yml", "--model", "model.keras", "--strategy", "PS"]).strategy
+    'PS'
+    """
     parser.add_argument("file", metavar="cluster.yml", help="the file that describes the nodes")
     parser.add_argument("--model", required=True, metavar="model.keras", help="a model that Keras saved")
     parser.add_argument(
@@ -27,17 +36,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the plan."""
+    """Print the plan, and return the exit status."""
     from autodist_keras.model import DistributedModel
 
-    # A model takes seconds to load: what can be wrong without it comes first.
+    # A model takes seconds to load. The other arguments are checked first.
     spec, builder = ResourceSpec(options.file), resolve(options.strategy)
     print(DistributedModel(saved_model(options.model), spec, builder, options.share_memory).plan())
     return 0
 
 
 def saved_model(path: str | os.PathLike[str]) -> Any:
-    """The model in a file; a CaptureError says why there is none."""
+    """The model in a file. A CaptureError says why it cannot be loaded.
+
+    >>> saved_model("missing.keras")
+    Traceback (most recent call last):
+    autodist_core.errors.CaptureError: missing.keras: there is no such file. Expected a model that ...
+    """
     import keras
 
     expected = "Expected a model that `model.save(...)` wrote."
@@ -48,7 +62,7 @@ def saved_model(path: str | os.PathLike[str]) -> Any:
     try:
         return keras.models.load_model(path)
     except Exception as error:
-        # Keras raises many kinds: for a file of another kind, for a class that it cannot find.
+        # Keras raises errors of many types: for a file of another format, for a class that it cannot find.
         first = next(iter(str(error).strip().splitlines()), "")
         raise CaptureError(
             f"{path}: Keras cannot load a model from it ({type(error).__name__}: {first}). A model with classes of "

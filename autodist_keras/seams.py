@@ -1,7 +1,8 @@
-"""The seams into Keras: what the project uses of it that is not public API, and hooks on methods during a trace.
+"""The seams into Keras: the names and behaviours of Keras that are not public API and that the project uses.
 
-`autodist_core.seams` says what a seam is, and has the seams into TensorFlow. `check()` examines both tables when the
-first model is wrapped. The code that relies on a behaviour that only a real step shows tries it there (`AT_USE`).
+In: the installed Keras. Out: nothing, or a SeamError that lists the missing names. `autodist_core.seams` says what a
+seam is, and has the seams into TensorFlow. `check()` examines both tables when the first model is wrapped. Only a real
+step shows some behaviours; the code that relies on one of these checks it there (`AT_USE`).
 
 >>> next(seam.label for seam in TABLE if seam.rests == SYNCHRONIZED)
 'BatchNormalization._moments'
@@ -22,7 +23,7 @@ from autodist_core.seams.table import TABLE as CORE
 
 @cache
 def check() -> None:
-    """Raise a SeamError that lists what is missing of Keras and TensorFlow; once it has passed, it costs nothing.
+    """Raise a SeamError that lists what is missing in Keras and TensorFlow. After a pass, further calls cost nothing.
 
     >>> check()
     """
@@ -82,7 +83,7 @@ LOOPS = "running distributed steps in Keras's own loops"
 
 GET_MASK = Seam("keras.src.backend.common.masking", "get_keras_mask", LOSSES, _WRONG_LOSS)
 
-# Tried where they are relied on.
+# Checked by the code that relies on them.
 LOOP_ASKS = Seam(
     "keras", "fit, evaluate and predict ask make_train_function and its siblings for what they call", LOOPS, _PLAIN,
     AT_USE,
@@ -116,7 +117,7 @@ FORMULAS = Seam(
 
 
 def _loops() -> tuple[Seam, ...]:
-    """What Keras's loops ask and call for each mode."""
+    """The names that Keras's loops use in each mode."""
     modes = {
         "train": ("fit", "train_on_batch"), "test": ("evaluate", "test_on_batch"),
         "predict": ("predict", "predict_on_batch"),
@@ -132,7 +133,7 @@ def _loops() -> tuple[Seam, ...]:
 
 
 def _slots() -> tuple[Seam, ...]:
-    """The attributes in which optimizers keep the variables that a training kernel updates."""
+    """The attributes of optimizers that contain the variables that a training kernel updates."""
     names = {
         "SGD": ("momentums",), "Adam": ("_momentums", "_velocities", "_velocity_hats"), "Adamax": ("_m", "_u"),
         "Adadelta": ("_accumulated_grads", "_accumulated_delta_vars"),

@@ -1,4 +1,8 @@
-"""What a DistributedModel is set to: a frozen value, checked as it is made."""
+"""The settings of a DistributedModel: a frozen value, checked as it is made.
+
+In: what a user passes to `DistributedModel`, or sets on it later. Out: `Settings`, with a `ResourceSpec` and a strategy
+builder. The driver and the reports read them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,12 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a DistributedModel, which describes them; what exists has passed its checks."""
+    """The settings of a DistributedModel, whose docstring describes them. Every instance has passed its checks.
+
+    >>> settings = Settings(ResourceSpec.local(cpus=2), "PS", None, None, "raise", 60.0, False)
+    >>> type(settings.strategy).__name__, settings.replicas, settings.fuses
+    ('PS', 2, True)
+    """
 
     resource_spec: ResourceSpec
     strategy: StrategyBuilder
@@ -61,12 +70,12 @@ class Settings:
 
     @property
     def of_the_cluster(self) -> tuple[ResourceSpec, str, float, bool]:
-        """Those with which machines are started."""
+        """The settings with which machines are started."""
         return self.resource_spec, self.on_failure, self.lost_after, self.tunnelled
 
     @property
     def replicas(self) -> int:
-        """How many devices compute."""
+        """The number of replicas."""
         return len(self.resource_spec.replica_devices)
 
     @property
@@ -79,7 +88,7 @@ SETTINGS = tuple(field.name for field in fields(Settings))
 
 
 def refuse_misspelt(name: str, model: Any) -> None:
-    """Raise where an attribute that the model does not have was probably meant to be a setting.
+    """Raise if the model does not have an attribute, and the name is probably a misspelt setting.
 
     >>> refuse_misspelt("stratgy", object())
     Traceback (most recent call last):

@@ -1,1 +1,1 @@
-"""What a person reads before and after training: the plan, and the comparison with one device."""
+"""What a user reads before and after training: the plan, and the comparison with one device."""

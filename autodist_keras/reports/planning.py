@@ -1,4 +1,17 @@
-"""The plan of a model: the table of what is done with each variable, and notes on what is not as on one device."""
+"""The plan of a model: a table of its variables, and notes on differences from one device.
+
+In: a model, its captured step (or the assumed one), and the compiled strategy. Out: a `Plan`, which prints as text and
+shows as a table in a notebook. `DistributedModel.plan` calls this module, and `verify` uses its notes.
+
+>>> from autodist_core.resource_spec import ResourceSpec
+>>> from autodist_core.strategy import PS
+>>> from autodist_core.strategy.compiler import StrategyCompiler
+>>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
+>>> item, spec = assumed_item(model), ResourceSpec.local(cpus=2)
+>>> strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
+>>> print(plan(model, item, strategy, False, False, (), Notes()).splitlines()[3])
+  dense/kernel : f32[3,1]  ps(localhost:CPU:0)  12 B  24 B/step
+"""
 
 from __future__ import annotations
 
@@ -26,7 +39,14 @@ _INEXACT = "not exact"
 
 
 def assumed_item(model: Any) -> GraphItem:
-    """A built model's training step, as far as it is known without a batch: tables of Embedding layers are sparse."""
+    """A built model's training step, as far as it is known without a batch.
+
+    The tables of Embedding layers are assumed to have sparse gradients.
+
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Embedding(5, 3, name="table")])
+    >>> [(variable.name, variable.is_sparse) for variable in assumed_item(model).variables]
+    [('table/embeddings', True)]
+    """
     checks.built(model)
     trainable = {id(v): v for v in model.trainable_variables}
     return GraphItem(tuple(
@@ -42,9 +62,9 @@ def plan(
     model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_updates: bool,
     remarks: Iterable[str], coupled: Notes,
 ) -> Plan:
-    """The table for a step, captured or assumed, and the notes.
+    """The table for a captured or assumed step, and the notes. The module's docstring has an example.
 
-    `remarks` and `coupled`, what the step does with the examples together, are for several replicas only.
+    `remarks`, and the notes on computations that mix examples (`coupled`), are shown for several replicas only.
     """
     arranged = arrange(item, strategy, share_memory)
     strategy, shares, lines = arranged.strategy, arranged.shares_memory, []
@@ -80,14 +100,14 @@ def plan(
 def explained(
     model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, coupled: Notes
 ) -> tuple[str, ...]:
-    """Those of the plan's notes that explain other numbers than one device's."""
+    """Those notes of the plan that explain other numbers than one device's. `DistributedModel.inexact` shows them."""
     found = [note for note in notes(arrange(item, strategy, share_memory).strategy) if note.startswith(_INEXACT)]
     found += coupled.trained if len(strategy.replicas) > 1 else ()
     return (*found, *_of_each_replica(model, item, strategy))
 
 
 def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) -> Iterator[str]:
-    """What each replica has of its own: statistics of its part of the batch, random numbers."""
+    """Notes on each replica's own batch statistics and random numbers."""
     if len(strategy.replicas) == 1:
         return
     layers = list(model._flatten_layers())
@@ -118,10 +138,10 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) ->
 
 
 def _where(layers: list[Any], draw: Draw) -> str:
-    """The layer in which something is drawn, by the scopes of the operation's name; else the operation's name."""
+    """The layer that draws random numbers, found by the scopes in the operation's name; else the operation's name."""
     names = {layer.name for layer in layers}
     for scope in reversed("/".join(draw.path).split("/")):
-        # A layer opens its scope once to be built and again to be called, and TensorFlow numbers the second one.
+        # A layer opens its scope when it is built and again when it is called. TensorFlow numbers the second scope.
         for name in (re.sub(r"_[0-9]+$", "", scope), scope):
             if name in names:
                 return name
@@ -129,7 +149,7 @@ def _where(layers: list[Any], draw: Draw) -> str:
 
 
 def _draws(layer: Any) -> bool:
-    """Whether a layer will draw random numbers in training, as far as its settings say."""
+    """Whether a layer will draw random numbers in training, according to its settings."""
     strengths = ("rate", "stddev", "dropout", "recurrent_dropout", "factor")
     return bool(layer._seed_generators) and any(bool(getattr(layer, name, None)) for name in strengths)
 

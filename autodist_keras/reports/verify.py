@@ -1,4 +1,8 @@
-"""Compare a few steps over all replicas with the same steps on one device."""
+"""Compare a few steps over all replicas with the same steps on one device.
+
+In: a `DistributedModel` and data. Out: a table of differences, or a ValueError. Both trainings start from the model's
+state, and the model gets this state back. `DistributedModel.verify` calls this module, and has an example.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from autodist_keras.training.exclusive import claimed
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-1}
 _COMPARED = ("model", "optimizer", "seed")
-"""The kinds of variables that the table compares; what metrics count is put back all the same."""
+"""The kinds of variables that the table compares. The variables of metrics are not compared, but they are restored."""
 _UNEXPLAINED = (
     "Nothing in the plan explains it. If no layer or loss of the model mixes the examples of a batch (a mean over the "
     "batch axis, say) or takes rows by their position, it is a defect worth reporting."
@@ -28,7 +32,7 @@ _UNEXPLAINED = (
 def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = None, class_weight: Any = None) -> str:
     """Train `steps` steps both ways from the model's state, restore it, and return a table of differences.
 
-    Raises a ValueError naming the variables that differ by more than rounding, where no note of the plan says why.
+    If variables differ by more than rounding and no note of the plan says why, a ValueError names them.
     """
     model, driver = distributed.model, distributed._driver
     driver.require_idle("verify")
@@ -36,18 +40,18 @@ def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = No
         raise ValueError(f"verify(steps={steps!r}): expected a whole number of steps, at least 1.")
     batches = first_batches("verify", model, driver, x, y, sample_weight, class_weight, steps)
     with claimed(model, driver):
-        # Creates what is still missing of model and optimizers, so that both ways start from one complete state.
+        # The capture makes the missing variables of model and optimizers. So both ways start from one complete state.
         captured = driver.captured_for(batches[0])
         entries = ModelVariables(model, optimizers_of(model)).entries
         start, compressors = _values(entries), distributed.compressor_state()
 
     def on_one_device(begin: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The variables after the same steps on one device, from other values; the model is left as it was."""
+        """The variables after the same steps on one device, from the values `begin`. The model's values are restored."""
         with claimed(model, driver):
             try:
                 _restore(entries, begin)
                 with hook(model, "train_function", None):
-                    # Keras's own function, whatever a person put in its place.
+                    # Keras's own function, even if the user replaced it on the model.
                     _train(model, partial(type(model).make_train_function, model), batches)
                 return _values(entries)
             finally:
@@ -74,7 +78,7 @@ def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = No
 
 
 def _train(model: Any, make_train_function: Callable[..., Any], batches: list[Any]) -> None:
-    """Train on batches as they are, by the function that Keras's loop would call."""
+    """Train on these batches with the function that Keras's loop would call."""
     make_train_function(force=True)
     feed = iter(batches)
     for _ in range(0, len(batches), model.steps_per_execution):
@@ -83,12 +87,12 @@ def _train(model: Any, make_train_function: Callable[..., Any], batches: list[An
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the plan says of the training."""
+    """The plan's reasons for other numbers than one device's."""
 
     inexact: tuple[str, ...]
-    """Why it gives other numbers, whatever the model does."""
+    """Reasons that are certain."""
     remarks: tuple[str, ...]
-    """What the model may do that gives other numbers."""
+    """Reasons that depend on what the model's losses and steps compute."""
 
 
 def _values(entries: tuple[Entry, ...]) -> dict[str, np.ndarray]:
