@@ -1,7 +1,14 @@
-"""Calls into TensorFlow whose wait ends when they return, when a node is lost, or when somebody presses Ctrl-C.
+"""Call into TensorFlow over a cluster. The wait ends with the call's result, the loss of a node, or Ctrl-C.
 
-TensorFlow mostly hangs when a node goes, and a call of its cannot be interrupted. So each call is made by
-another thread, one of those that are idle, and who wants it waits for whatever happens first.
+In: a function, its arguments, and the future of the cluster's first loss. Out: the function's result, or an error that
+names the lost node. TensorFlow usually hangs after the loss of a node, and its calls cannot be interrupted. So another
+thread makes each call, and the caller waits for the first of the three events. `DistributedSession.call` is the only
+user.
+
+>>> calls = Calls(Future())
+>>> calls("a step", pow, 2, 5)
+32
+>>> calls.close()
 """
 
 from __future__ import annotations
@@ -21,7 +28,7 @@ from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import defer_interrupt
 
 _EXPLAINED_WITHIN = 3.0
-"""How long after an error of the network the word of who is lost may take."""
+"""The seconds after a network error in which the loss of a node may be reported."""
 _NETWORK = (
     tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
     tf.errors.UnknownError, tf.errors.DeadlineExceededError, tf.errors.NotFoundError,
@@ -30,7 +37,7 @@ _NETWORK = (
 
 @dataclass(eq=False)
 class _Job:
-    """A call to be made, and what came of it."""
+    """A call, and its result or error."""
 
     call: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -45,37 +52,37 @@ class _Job:
 
 
 @dataclass(frozen=True, eq=False)
-class _Line:
-    """A thread that makes calls; None on `jobs` ends it, and on `done` it says that a node is lost."""
+class _Worker:
+    """The queues of a thread that makes calls. None on `jobs` ends the thread; None on `done` reports a lost node."""
 
     jobs: SimpleQueue[_Job | None] = field(default_factory=SimpleQueue)
     done: SimpleQueue[_Job | None] = field(default_factory=SimpleQueue)
 
 
 class BrokenOffError(SessionError):
-    """A call ended for a reason of the network's, or one that got lost on the way; the state may be half written."""
+    """A network error ended a call, and no node is lost. The state may be half written."""
 
 
 class Calls:
-    """Makes calls for the threads that use one session of a cluster."""
+    """Makes calls for the threads that use one session of a cluster. The module's docstring has an example."""
 
     def __init__(self, lost: Future[NodeLostError]) -> None:
         self._lost = lost
-        self._all: list[_Line] = []
-        self._idle: list[_Line] = []
+        self._all: list[_Worker] = []
+        self._idle: list[_Worker] = []
 
     def __call__(self, doing: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What `call(*arguments)` returns; a NodeLostError says who was lost while doing what."""
+        """Return `call(*arguments)`. A NodeLostError names the lost node, and `doing` says during what."""
         self._require_all(doing)
-        job, line = _Job(call, arguments), self._take()
+        job, worker = _Job(call, arguments), self._idle_worker()
         try:
-            line.jobs.put(job)
-            # What comes first may be of an earlier call, whose wait Ctrl-C has ended.
-            while (done := line.done.get()) is not job:
+            worker.jobs.put(job)
+            # The first item may belong to an earlier call, if Ctrl-C ended the wait for that call.
+            while (done := worker.done.get()) is not job:
                 if done is None:
                     self._require_all(doing)
         finally:
-            self._idle.append(line)
+            self._idle.append(worker)
         error = job.error
         if isinstance(error, _NETWORK):
             try:
@@ -89,29 +96,29 @@ class Calls:
         return job.result
 
     def close(self) -> None:
-        """Let the threads end that are not stuck in a call."""
-        for line in self._all:
-            line.jobs.put(None)
+        """End the threads. A thread that is stuck in a call ends after that call."""
+        for worker in self._all:
+            worker.jobs.put(None)
 
     def _require_all(self, doing: str) -> None:
         with defer_interrupt():
             if self._lost.done():
                 raise self._lost.result().during(doing)
 
-    def _take(self) -> _Line:
-        """A line that nobody waits on."""
+    def _idle_worker(self) -> _Worker:
+        """An idle worker, or a new one."""
         with defer_interrupt():
             with contextlib.suppress(IndexError):
                 return self._idle.pop()
-            line = _Line()
-            self._lost.add_done_callback(lambda _: line.done.put(None))
-            threading.Thread(target=_work, args=(line,), daemon=True, name="autodist-calls").start()
-            self._all.append(line)
-            return line
+            worker = _Worker()
+            self._lost.add_done_callback(lambda _: worker.done.put(None))
+            threading.Thread(target=_work, args=(worker,), daemon=True, name="autodist-calls").start()
+            self._all.append(worker)
+            return worker
 
 
-def _work(line: _Line) -> None:
-    while job := line.jobs.get():
+def _work(worker: _Worker) -> None:
+    while job := worker.jobs.get():
         job.do()
-        line.done.put(job)
+        worker.done.put(job)
         del job

@@ -1,9 +1,15 @@
-"""A training step whose replicas run on their own, ahead of each other by a number of steps or without bound.
+"""A training step of loose replicas: they do not wait for each other, up to a bound or without one.
 
-Every replica has a thread, which takes over the servers' values, computes on its slice of a batch and leaves the
-gradients; whoever completes a step's gradients runs the update. With a bound, an update is made of all replicas'
-gradients of one batch, in the order of the batches, and nobody starts a step before the update that is `bound` steps
-back; without, each replica's gradients are an update of their own as soon as they are there.
+In: a captured training step and batches. Out: the first replica's results, and the state after all updates. Every
+replica has a thread. For each batch the thread runs three graphs of `autodist_core.kernel.loose_graphs`::
+
+    follow     copy the servers' values to the replica's mirrors
+    compute    compute on the replica's slice of the batch, and put the gradients into the replica's queue
+    update     take gradients out of the queues, and update the servers' variables
+
+The thread that adds the last missing gradient runs the update. With a bound, an update uses all replicas' gradients of
+one batch, in the order of the batches. No replica starts a batch before the update of the batch `bound` steps earlier.
+Without a bound, each replica's gradients are an update of their own, as soon as they are computed.
 """
 
 from __future__ import annotations
@@ -21,10 +27,10 @@ from autodist_core.kernel import loose_graphs as loose
 from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.progress import Progress
 from autodist_core.runtime.protocol import SessionStep
-from autodist_core.runtime.slices import Batches, slices
+from autodist_core.runtime.slices import BatchSlicer, slices
 from autodist_core.step.graph_item import GraphItem
 
-_AHEAD = 4  # batches under way without a bound: enough to keep every replica busy
+_AHEAD = 4  # unfinished batches for each replica without a bound: enough to keep every replica busy
 
 
 class LooseStep(SessionStep):
@@ -33,7 +39,7 @@ class LooseStep(SessionStep):
     def __init__(self, session: Any, item: GraphItem, prefix: str) -> None:
         self._session = session
         self._prefix = prefix
-        self._batches = Batches(item)
+        self._slicer = BatchSlicer(item)
         self._bound: int | None = session.placement.loose.steps
         self._progress = Progress()
         self._threads = [ThreadPoolExecutor(1, f"autodist-{replica.name}") for replica in session.placement.replicas]
@@ -47,16 +53,16 @@ class LooseStep(SessionStep):
 
     @property
     def graph(self) -> DistributedGraph | None:
-        """The first of its graphs: the combination's."""
+        """The first of the step's graphs: the one that combines the replicas' side state."""
         return self._graph
 
     @property
     def lead(self) -> int:
-        """The most batches by which a replica has been ahead of the slowest one."""
+        """The largest number of batches by which a replica was ahead of the slowest one."""
         return self._progress.lead
 
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
-        """Hand out one batch; returns what the first replica made of the last batch that it finished."""
+        """Hand out one batch; return the first replica's results of the last batch that it finished."""
         self._session.settle(but=self)
         count = len(self._threads)
         active = max(1, min(total, count))
@@ -78,14 +84,14 @@ class LooseStep(SessionStep):
         with self._progress.moved:
             self._progress.expected[batch] = len(bounds)
         for replica, (start, stop) in enumerate(bounds):
-            feeds = self._batches.part(arrays, self._calls["compute", replica][1], start, stop)
-            # Without a bound, what a replica has is a batch of its own.
+            feeds = self._slicer.rows(arrays, self._calls["compute", replica][1], start, stop)
+            # Without a bound, a replica's slice counts as a batch of its own.
             counts = float(stop - start), float(total if self._bound is not None else stop - start)
             future = self._threads[replica].submit(self._run, replica, batch, feeds, counts)
             self._running.append((replica, future))
 
     def settle(self) -> None:
-        """Wait until all batches are done; then all replicas have the last values, and what they wrote is one state."""
+        """Wait until all batches are done. Then give all replicas the last values, and combine their side state."""
         if not self._unsettled:
             return
         try:
@@ -103,7 +109,7 @@ class LooseStep(SessionStep):
         self._unsettled, self._last = False, []
 
     def close(self) -> None:
-        """End the threads, after what they are at; if Ctrl-C ends the wait for that, they end by themselves."""
+        """End the threads after their current work. If Ctrl-C ends the wait, the threads end by themselves."""
         idle = False
         try:
             self._stop(SessionError("the training was closed."))
@@ -121,13 +127,16 @@ class LooseStep(SessionStep):
         self._prepare(active)
 
     def _clear_up(self) -> None:
-        """Wait for all that runs; what failed is raised, and what an interrupt left behind is put in order."""
+        """Wait for all unfinished slices. A failure is raised; after an interrupt, the queues are emptied."""
         self._wait_for(0)
         if self._progress.failure is not None:
             self._stop(self._progress.failure)
 
     def _prepare(self, active: int) -> None:
-        """Build in the calling thread whatever a batch with so many busy replicas will run: graphs grow in one."""
+        """Build the missing graphs for a batch with so many busy replicas, in the calling thread.
+
+        Only one thread may extend the session's graph.
+        """
         wanted: list[tuple[Any, ...]] = [("combine",), *(("follow", replica) for replica in range(len(self._threads)))]
         for replica in range(active):
             wanted += [("compute", replica), ("discard", replica)]
@@ -167,7 +176,7 @@ class LooseStep(SessionStep):
             with progress.moved:
                 progress.queued[replica] += 1
                 if not progress.is_over(batch):
-                    ends = 0  # an update that fails is the end of all that are not done
+                    ends = 0  # a failed update ends all unfinished batches
                     self._arrive(replica, batch)
                 progress.moved.notify_all()
             return outputs
@@ -177,7 +186,7 @@ class LooseStep(SessionStep):
             raise
 
     def _follow(self, replica: int, batch: int, counts: tuple[float, float]) -> bool:
-        """Take over the servers' values as no update is writing them; False if the batch is not to be trained."""
+        """Copy the servers' values while no update writes them; return False if the batch is not trained."""
         progress = self._progress
         with progress.moved:
             progress.moved.wait_for(lambda: progress.is_over(batch) or self._may_start(batch))
@@ -198,7 +207,7 @@ class LooseStep(SessionStep):
         return not progress.updating and (self._bound is None or batch - progress.version <= self._bound)
 
     def _arrive(self, replica: int, batch: int) -> None:
-        """Run the updates for which everything is there; `moved` is held, and let go of while one runs."""
+        """Run the updates whose gradients have all arrived. The caller has `moved`; a running update releases it."""
         progress = self._progress
         progress.arrived[batch] = progress.arrived.get(batch, 0) + 1
         if self._bound is None:
@@ -214,12 +223,12 @@ class LooseStep(SessionStep):
             progress.version += 1
 
     def _update(self, *replicas: int) -> None:
-        """Run one update; `moved` is held when this begins and ends, and not while the update runs."""
+        """Run one update. The caller has `moved` before and after this; it is released while the update runs."""
         progress = self._progress
         progress.updating = True
         try:
             progress.moved.wait_for(lambda: not progress.following)
-            # It takes the gradients out of the queues before anything of it can fail.
+            # The update takes the gradients out of the queues before any other operation of it can fail.
             progress.queued.subtract(replicas)
             with _released(progress.moved):
                 self._call("update", *replicas)(*[1.0] * len(replicas), float(len(replicas)))
@@ -231,7 +240,7 @@ class LooseStep(SessionStep):
             progress.moved.notify_all()
 
     def _wait_for(self, most: int) -> None:
-        """Wait until no more than so many slices are under way; a replica's failure is raised here."""
+        """Wait until at most so many slices are unfinished. A replica's failure is raised here."""
         while len(self._running) > most:
             replica, future = self._running[0]
             outputs = _result(future)
@@ -240,7 +249,7 @@ class LooseStep(SessionStep):
                 self._last = outputs or self._last
 
     def _stop(self, failure: BaseException) -> None:
-        """Let all end what they are at, forget gradients that were not applied, and be ready for another batch."""
+        """Wait for the replicas' current work, discard gradients that were not applied, and reset the progress."""
         progress = self._progress
         with defer_interrupt(), progress.moved:
             if progress.failure is None:
@@ -258,7 +267,7 @@ class LooseStep(SessionStep):
 
 @contextlib.contextmanager
 def _released(lock: Condition) -> Iterator[None]:
-    """Let others have a lock for the time of a block."""
+    """Release a lock for the time of a block."""
     lock.release()
     try:
         yield

@@ -1,12 +1,13 @@
-"""What a session is, and what a step of one is, whether it runs on this machine or over a cluster that may be lost.
+"""The abstract session and the abstract step, for one machine and for a cluster that may be lost.
 
-A session holds the variables of all replicas. Steps are added to it, variables are loaded into it and read from it:
+In: captured steps, batches and values of variables. Out: results and values of variables. A session has the variables
+of all replicas:
 
     session.add(item) -> step        step(arrays, total) -> outputs
     session.load({name: value})      session.read([name]) -> {name: value}
 
-`DistributedSession` is one on the devices that are there; `LastingSession` goes on with another one when a node is
-lost. Who uses a session knows neither.
+`DistributedSession` runs on the present devices. `LastingSession` goes on with another session when a node is lost. The
+driver of the front uses sessions only through these types.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from autodist_core.step.graph_item import GraphItem
 
 
 class Condition(Enum):
-    """What may still be done with a session.
+    """What a session can still do.
 
     >>> print(*(condition.name for condition in Condition))
     READY SPOILT LOST
@@ -38,16 +39,16 @@ class SessionStep(ABC):
     """One captured function, distributed over the replicas of a session."""
 
     item: GraphItem
-    """What was captured."""
+    """The captured function."""
 
     @abstractmethod
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
-        """Run one step on a batch of `total` examples; returns the step's outputs for the whole batch."""
+        """Run one step on a batch of `total` examples; return the step's outputs for the whole batch."""
 
     @property
     @abstractmethod
     def graph(self) -> DistributedGraph | None:
-        """The graph that it first ran as; None before it did."""
+        """The graph of the step's first run; None before the first run."""
 
 
 class Session(ABC):
@@ -59,7 +60,7 @@ class Session(ABC):
     @property
     @abstractmethod
     def condition(self) -> Condition:
-        """What may still be done with it."""
+        """What the session can still do."""
 
     @property
     @abstractmethod
@@ -68,31 +69,31 @@ class Session(ABC):
 
     @abstractmethod
     def add(self, item: GraphItem, usual: int | None = None) -> SessionStep:
-        """A step of this session; its graph is built when it first runs.
+        """Add a step to this session. The graph of the step is built when the step first runs.
 
         Batches of `usual` examples get a graph of their own, made for that size.
         """
 
     @abstractmethod
     def settle(self) -> None:
-        """Wait until no replica is at work; what failed meanwhile is raised."""
+        """Wait until no replica is at work. The failure of a replica is raised here."""
 
     @abstractmethod
     def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Write variables, every copy of each."""
+        """Write every copy of these variables."""
 
     @abstractmethod
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """The current value of variables."""
+        """Read the current values of variables."""
 
     @abstractmethod
     def load_added(self, values: Mapping[str, np.ndarray]) -> None:
-        """Set what kernels keep between steps; what is not among the values starts anew."""
+        """Set the variables that kernels added. A variable without a value here gets its initial value."""
 
     @abstractmethod
     def read_added(self) -> dict[str, np.ndarray]:
-        """What kernels keep between steps, such as the residuals of compressors, by name."""
+        """Read the variables that kernels added, such as the residuals of compressors, by name."""
 
     @abstractmethod
     def close(self) -> None:
-        """Free the state; the session cannot be used afterwards."""
+        """Free the state. The session cannot be used afterwards."""

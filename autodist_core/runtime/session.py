@@ -1,4 +1,14 @@
-"""A session that holds the state of all replicas and runs distributed steps on it, here or over a cluster."""
+"""The session that holds the state of all replicas and runs distributed steps, on this machine or over a cluster.
+
+In: a placement, captured steps and batches. Out: results and values of variables. A step builds its distributed graph
+with the kernels when it first runs, and imports the graph into the session::
+
+    session = DistributedSession(placement)
+    step = session.add(item)                 # the graph of the step is not built yet
+    session.load({"w": w})
+    outputs = step([x, y], total=32)         # builds the graph for this number of busy replicas, and runs it
+    session.read(["w"])
+"""
 
 from __future__ import annotations
 
@@ -15,11 +25,11 @@ from autodist_core.cluster.chief import Cluster
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement, build
-from autodist_core.runtime.added_variables import KeptVariables
+from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.loose_steps import LooseStep
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
-from autodist_core.runtime.slices import Batches, slices
+from autodist_core.runtime.slices import BatchSlicer, slices
 from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
 
@@ -27,7 +37,7 @@ _NODE = re.compile(r"\{\{node \w+/replica([0-9]+)/")
 
 
 class DistributedSession(Session):
-    """A session on the devices of this machine, or on those of a cluster for as long as it lasts."""
+    """A session on the devices of this machine, or on those of a cluster until the cluster is lost."""
 
     def __init__(self, placement: Placement, cluster: Cluster | None = None) -> None:
         self.placement = placement
@@ -35,7 +45,7 @@ class DistributedSession(Session):
         self._calls_of_cluster = Calls(cluster.lost) if cluster else None
         target = cluster.target if cluster else ""
         self._session = tf.compat.v1.Session(target, self._graph, _config(placement))
-        self._kept = KeptVariables(self._graph, self._run)
+        self._added = AddedVariables(self._graph, self._run)
         self._variables: dict[str, Variable] = {}
         self._transfers = Transfers(self._graph, self._session, placement, self.call)
         self._functions = 0
@@ -44,7 +54,7 @@ class DistributedSession(Session):
 
     @property
     def condition(self) -> Condition:
-        """Spoilt once a step with collectives has failed: TensorFlow's do not survive that."""
+        """`SPOILT` after a step with collectives failed: TensorFlow's collectives do not work after a failure."""
         return self._condition
 
     @property
@@ -53,7 +63,7 @@ class DistributedSession(Session):
         return tuple(self._variables)
 
     def add(self, item: GraphItem, usual: int | None = None) -> SessionStep:
-        """A step of this session; one of replicas that run ahead where the placement says so."""
+        """Add a step to this session: a loose step if the placement says so and the step trains."""
         for variable in item.variables:
             if variable.handle:
                 self._variables.setdefault(variable.name, variable)
@@ -65,13 +75,13 @@ class DistributedSession(Session):
         return self._loose[-1]
 
     def settle(self, but: LooseStep | None = None) -> None:
-        """Wait until no replica is at work, except on one step, and make what they wrote on the side one state."""
+        """Wait until no replica is at work, and combine the replicas' side state. The step `but` is left out."""
         for step in self._loose:
             if step is not but:
                 step.settle()
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Write variables, every copy of each."""
+        """Write every copy of these variables."""
         self._require_open()
         if not values:
             return
@@ -79,7 +89,7 @@ class DistributedSession(Session):
         self._transfers.load([self._variables[name] for name in values], values)
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """The current value of variables."""
+        """Read the current values of variables."""
         self._require_open()
         names = tuple(names)
         if not names:
@@ -88,17 +98,17 @@ class DistributedSession(Session):
         return self._transfers.read([self._variables[name] for name in names])
 
     def read_added(self) -> dict[str, np.ndarray]:
-        """What kernels keep between steps, such as the residuals of compressors, by name."""
+        """Read the variables that kernels added, such as the residuals of compressors, by name."""
         self._require_open()
-        return self._kept.read()
+        return self._added.read()
 
     def load_added(self, values: Mapping[str, np.ndarray]) -> None:
-        """Set what kernels keep; what is not among the values starts anew."""
+        """Set the variables that kernels added. A variable without a value here gets its initial value."""
         self._require_open()
-        self._kept.load(values)
+        self._added.load(values)
 
     def close(self) -> None:
-        """Free the state. The session is closed from the beginning of this call on, whatever interrupts it."""
+        """Free the state. The session is closed from the beginning of this call on, even if the call is interrupted."""
         session, self._session = self._session, None
         if session is None:
             return
@@ -106,18 +116,18 @@ class DistributedSession(Session):
             for step in self._loose:
                 step.close()
         except BaseException:
-            # What still runs ends in its own time, and TensorFlow's session after it.
+            # Replicas still run. This thread waits for their end, and then ends TensorFlow's session.
             threading.Thread(target=self._end, args=(session,), daemon=True, name="autodist-end").start()
             raise
         else:
             self._end(session)
         finally:
             self._graph = None
-            self._kept.drop()
+            self._added.drop()
             self._transfers.drop()
 
     def _end(self, session: Any) -> None:
-        """End TensorFlow's session; over a cluster that is gone there is nothing to end."""
+        """End TensorFlow's session. If the cluster is gone, only drop the session."""
         if self._calls_of_cluster is None:
             session.close()
             return
@@ -129,15 +139,15 @@ class DistributedSession(Session):
             self._calls_of_cluster.close()
 
     def call(self, doing: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call into TensorFlow; over a cluster so that the wait for it ends when a node is lost."""
+        """Call into TensorFlow. Over a cluster, the wait for the result ends when a node is lost."""
         if self._calls_of_cluster is None:
-            # TensorFlow hears of no Ctrl-C anyway, and its Python takes locks that one would leave taken.
+            # Ctrl-C does not reach TensorFlow's C++ code. In its Python code, it would leave locks acquired.
             with defer_interrupt():
                 return call(*arguments)
         return self._calls_of_cluster(doing, call, *arguments)
 
     def _run(self, *arguments: Any) -> Any:
-        return self.call("the setting of kept variables", self._session.run, *arguments)
+        return self.call("the setting of added variables", self._session.run, *arguments)
 
     def _require_open(self) -> None:
         if self._session is None:
@@ -146,17 +156,17 @@ class DistributedSession(Session):
     def import_graph(
         self, graph: DistributedGraph, prefix: str, doing: Callable[[], str] = lambda: "a step"
     ) -> Callable[..., Any]:
-        """Make a distributed graph part of the session; returns a callable over all its feeds."""
+        """Make a distributed graph part of the session; return a callable over all its feeds."""
         self._require_open()
-        # What is imported by half is in the way of the next attempt.
+        # An interrupted import would leave nodes whose names the next import needs.
         with defer_interrupt():
-            self._kept.add(graph.added)
+            self._added.add(graph.added)
             with self._graph.as_default():
                 tf.graph_util.import_graph_def(graph.graph_def, name=prefix)
         initializers = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]
         if initializers:
             self._run(initializers)
-        # Made from options, a callable goes straight to the runtime; `make_callable` walks its feeds in Python.
+        # A callable made from options calls the runtime directly. One of `make_callable` walks its feeds in Python.
         feeds = [name for replica in graph.feeds for name in replica] + list(graph.counts)
         tensors = [self._tensor(prefix, name) for name in feeds]
         options = config_pb2.CallableOptions(
@@ -178,12 +188,13 @@ class DistributedSession(Session):
         try:
             return self.call(doing, *call)
         except tf.errors.OpError as error:
-            # The tasks that TensorFlow names passed the error on, as often as not; the node is the one that failed.
+            # The tasks in TensorFlow's message may only have passed the error on. The node in the message has failed.
             for replica in dict.fromkeys(_NODE.findall(str(error))):
                 error.add_note(f"This happened on {self.placement.replicas[int(replica)].name}, during {doing}.")
-            # Whoever still waits for the failed step's tensors fails in turn, at times before he is told to stop: then
-            # TensorFlow ends all collectives of his server, or of a session here, for good. And over machines the next
-            # step gets the failed one's number, so that a clean-up that comes late takes it for that one, and it hangs.
+            # A replica that waits for tensors of the failed step fails too, sometimes before TensorFlow tells it to
+            # stop. Then TensorFlow ends all collectives of that replica's server, or of a local session, for good.
+            # Over machines the next step gets the number of the failed one. A late clean-up of the failed step would
+            # then hit the next step, and the next step would hang.
             if collective:
                 self._condition = Condition.SPOILT
             raise
@@ -200,18 +211,18 @@ class Step(SessionStep):
         self._prefix = prefix
         self._usual = usual
         self._callables: dict[tuple[int, bool], tuple[Callable[..., Any], tuple[int, ...]]] = {}
-        self._batches = Batches(item)
+        self._slicer = BatchSlicer(item)
         self._steps = 0
         self._graph: DistributedGraph | None = None
         self.item = item
 
     @property
     def graph(self) -> DistributedGraph | None:
-        """The graph that it first ran as."""
+        """The graph of the step's first run; None before it."""
         return self._graph
 
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
-        """Run one step on a batch of `total` examples; returns the step's outputs for the whole batch."""
+        """Run one step on a batch of `total` examples; return the step's outputs for the whole batch."""
         self._session.settle()
         self._steps += 1
         count = len(self._session.placement.replicas)
@@ -221,7 +232,7 @@ class Step(SessionStep):
         if key not in self._callables:
             self._callables[key] = self._build(*key, [stop - start for start, stop in bounds])
         call, inputs = self._callables[key]
-        feeds = [array for start, stop in bounds for array in self._batches.part(arrays, inputs, start, stop)]
+        feeds = [array for start, stop in bounds for array in self._slicer.rows(arrays, inputs, start, stop)]
         counts = () if total == self._usual else (*(float(stop - start) for start, stop in bounds), float(total))
         return call(*feeds, *counts)
 
@@ -238,7 +249,7 @@ class Step(SessionStep):
 
 
 def _abandon(session: Any) -> None:
-    """Let go of a session whose servers are gone: all it would do at its end is to call them, and wait for ever."""
+    """Drop a session whose servers are gone. Its close would call the servers, and wait for ever."""
     session._closed, session._session = True, None
 
 
@@ -249,7 +260,7 @@ def _config(placement: Placement) -> Any:
 
 
 def _cluster_config(placement: Placement) -> Any:
-    # The servers outlive a session: what it holds is its own, and freed when it is closed.
+    # The servers outlive a session. Isolated, a session has variables of its own, which its close frees.
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True, isolate_session_state=True)
     config.experimental.collective_group_leader = f"/job:{placement.tasks.job}/replica:0/task:0"
     return config
@@ -264,7 +275,7 @@ def _local_config(placement: Placement) -> Any:
 
 
 def _follow_optimizer_options(rewrite: Any) -> None:
-    """What `tf.config.optimizer` says of TensorFlow's graph optimizer holds for the session too."""
+    """Apply the settings of `tf.config.optimizer` to the session's graph optimizer."""
     enums = [field for field in rewrite.DESCRIPTOR.fields if field.enum_type]
     switches = {field.name for field in enums if field.enum_type.name == "Toggle"}
     for name, value in tf.config.optimizer.get_experimental_options().items():

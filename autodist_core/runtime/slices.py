@@ -1,4 +1,8 @@
-"""How a batch is cut into the replicas' slices."""
+"""Cut a batch into the replicas' slices.
+
+In: the arrays of a batch, and its number of examples. Out: for each replica, the rows of its slice. The steps of a
+session feed these rows to the replicas.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,21 @@ from typing import Any
 from autodist_core.step.graph_item import GraphItem
 
 
-class Batches:
-    """Cuts the arrays of a captured step's batches; what has no batch axis goes to every replica."""
+class BatchSlicer:
+    """Cuts the arrays of a captured step's batches. An array without a batch axis goes to every replica.
+
+    >>> from autodist_core.step.graph_item import Tensor
+    >>> import numpy as np
+    >>> item = GraphItem((), inputs=(Tensor("x", "float32", (None, 2)), Tensor("rate", "float32", ())))
+    >>> [part.shape for part in BatchSlicer(item).rows([np.zeros((7, 2)), np.zeros(())], [0, 1], 3, 5)]
+    [(2, 2), ()]
+    """
 
     def __init__(self, item: GraphItem) -> None:
         self._batched = {index for index, tensor in enumerate(item.inputs) if tensor.has_rows}
 
-    def part(self, arrays: Sequence[Any], inputs: Sequence[int], start: int, stop: int) -> list[Any]:
-        """Of the inputs with these indices, the rows from `start` to `stop`."""
+    def rows(self, arrays: Sequence[Any], inputs: Sequence[int], start: int, stop: int) -> list[Any]:
+        """The rows from `start` to `stop` of the inputs with these indices."""
         return [arrays[index][start:stop] if index in self._batched else arrays[index] for index in inputs]
 
 

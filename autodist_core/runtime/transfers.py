@@ -1,7 +1,12 @@
-"""Variables in and out of a session, in messages of a limited size; from machine to machine in a chain.
+"""Load variables into a session and read them, in messages of a limited size.
 
-Over a cluster a message may not reach 2 GB. So many small variables travel in one call, and a large one by its rows.
-What all machines get passes from one to the next, so that the chief sends it once.
+In: variables, a placement and values. Out: operations in the session's graph, and values. Over a cluster a message must
+stay below 2 GB. So many small variables travel in one call, and a large variable travels by its rows. A value for all
+machines passes from each machine to the next, so the chief sends it once.
+
+>>> table = Variable("table", (5, 2), "float32")
+>>> [(piece.start, piece.stop, piece.size) for piece in pieces(table, limit=16)]
+[(0, 2, 16), (2, 4, 16), (4, 5, 8)]
 """
 
 from __future__ import annotations
@@ -24,7 +29,11 @@ MESSAGE_BYTES = 1 << 28
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a variable, or all of it."""
+    """Some rows of a variable, or the whole variable.
+
+    >>> Piece(Variable("w", (3, 2), "float32"), 1, 3).of(np.array([[1, 2], [3, 4], [5, 6]])).tolist()
+    [[3, 4], [5, 6]]
+    """
 
     variable: Variable
     start: int = 0
@@ -33,18 +42,18 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """The piece's bytes."""
         if self.stop is None:
             return self.variable.byte_size
         return self.variable.byte_size // self.variable.shape[0] * (self.stop - self.start)
 
     def of(self, value: np.ndarray) -> np.ndarray:
-        """Its part of a value of the variable."""
+        """The piece's rows of a value of the variable."""
         return value if self.stop is None else value[self.start : self.stop]
 
 
 def pieces(variable: Variable, limit: int) -> Iterator[Piece]:
-    """A variable in pieces that fit into a message each, or as single rows."""
+    """Cut a variable into pieces of at most `limit` bytes, or into single rows. The module has an example."""
     if variable.byte_size <= limit or not variable.shape:
         yield Piece(variable)
         return
@@ -54,7 +63,12 @@ def pieces(variable: Variable, limit: int) -> Iterator[Piece]:
 
 
 def messages(found: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
-    """Pieces, several to a message."""
+    """Group pieces into messages of at most `limit` bytes, or of one piece.
+
+    >>> small = [Piece(Variable(name, (2,), "float32")) for name in "abc"]
+    >>> [[piece.variable.name for piece in message] for message in messages(small, limit=16)]
+    [['a', 'b'], ['c']]
+    """
     message: list[Piece] = []
     filled = 0
     for piece in found:
@@ -69,7 +83,7 @@ def messages(found: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
 
 
 def _begins(piece: Piece) -> bool:
-    """Whether it is the first of several of its variable."""
+    """Whether a piece is the first of several pieces of a variable."""
     return piece.stop is not None and piece.start == 0
 
 
@@ -102,7 +116,7 @@ class Transfers:
                 self._run(("load", *message), writes, feeds, arrays)
 
     def read(self, variables: Sequence[Variable]) -> dict[str, np.ndarray]:
-        """The current value of each."""
+        """Read the current value of each variable."""
         found: dict[str, list[np.ndarray]] = {variable.name: [] for variable in variables}
         sent = list(self._messages(variables))
         self._prepare(self._readers, self._reader, sent)
@@ -114,7 +128,7 @@ class Transfers:
 
     @staticmethod
     def _prepare(known: dict[Piece, Any], make: Callable[[Piece], Any], found: Iterable[Iterable[Piece]]) -> None:
-        """All pieces before the first message: TensorFlow takes the whole graph in again when it has grown."""
+        """Make the operations of all pieces before the first message. TensorFlow reloads a graph that has grown."""
         with defer_interrupt():
             for message in found:
                 for piece in message:
@@ -122,12 +136,12 @@ class Transfers:
                         known[piece] = make(piece)
 
     def _messages(self, variables: Sequence[Variable]) -> Iterator[list[Piece]]:
-        # Here nothing is sent, and one call is cheaper than two.
+        # On one machine nothing is sent. One call is cheaper than two.
         limit = MESSAGE_BYTES if self._placement.tasks.job else max(1, sum(v.byte_size for v in variables))
         return messages((piece for variable in variables for piece in pieces(variable, limit)), limit)
 
     def drop(self) -> None:
-        """Let go of the session."""
+        """Drop all references to the session."""
         self._graph = self._session = None
         self._writers.clear()
         self._makers.clear()
@@ -147,12 +161,12 @@ class Transfers:
         return [piece.of(_for_copy(variable, copy, value)) for copy in self._distinct(variable)] or [piece.of(value)]
 
     def _distinct(self, variable: Variable) -> list[Copy]:
-        """Copies that may be loaded with different values, the common one first."""
+        """The copies that may get different values. The first one stands for all copies with the common value."""
         copies = self._placement.copies(variable.name)
         return [copy for index, copy in enumerate(copies) if index == 0 or _is_own(variable, copy)]
 
     def _maker(self, piece: Piece) -> list[Any]:
-        """Make every copy of what is written row by row."""
+        """Operations that make every copy of a variable that is written by its rows."""
         makes = []
         for part in (piece.variable, *self._placement.parts.get(piece.variable.name, ())):
             for copy in self._placement.copies(part.name):
@@ -180,7 +194,7 @@ class Transfers:
         return feeds, writes
 
     def _write_part(self, piece: Piece, part: Variable, source: Any) -> list[Any]:
-        """What a piece of a variable brings to one of its shards."""
+        """Operations that write the rows of a piece to one shard of its variable."""
         begin = [part.offset if axis == part.axis else 0 for axis in range(len(part.shape))]
         size = list(part.shape)
         start, copies = 0, self._placement.copies(part.name)
@@ -214,7 +228,7 @@ class Transfers:
 def _chain(
     variable: Variable, copies: Sequence[Copy], source: Any, start: int, partial: bool, host: str
 ) -> list[Any]:
-    """Write the same to several copies; each machine has it from the one before."""
+    """Operations that write one value to several copies. Each machine gets the value from the machine before."""
     writes = []
     for copy in copies:
         if host_of(copy.device) != host:
@@ -242,7 +256,7 @@ def _rows(variable: Variable, copy: Copy, start: int, stop: int | None) -> Any:
 
 
 def _is_own(variable: Variable, copy: Copy) -> bool:
-    """Whether a copy starts from another value than the first one: sums start from zero."""
+    """Whether a copy starts from another value than the first copy: a sum starts from zero on later replicas."""
     return bool(copy.replica) and variable.aggregation == "sum"
 
 

@@ -1,4 +1,17 @@
-"""The last state of a session that is safe in this process, and what was done since: enough to get there again."""
+"""The backup of a session: its last safe state, and all steps and loads since then.
+
+In: the loads and steps of a session, and values read from it. Out: the state and the events with which `LastingSession`
+brings another session to the same state.
+
+>>> backup = Backup()
+>>> backup.loaded({"w": np.zeros(2)})
+>>> backup.ran(Ran(0, (np.ones((4, 3)),), 4), training=True, written={"w"})
+>>> print(backup)
+the model holds the state after training step 0; the 1 steps since then are lost
+>>> backup.take(lambda names: {name: np.ones(2) for name in names}, dict)
+>>> print(backup)
+the model holds the state after training step 1, the last one: nothing is lost
+"""
 
 from __future__ import annotations
 
@@ -12,15 +25,15 @@ import numpy as np
 from autodist_core.interrupts import defer_interrupt
 
 _PAUSE_PER_COST = 50
-"""A backup takes at most a fiftieth of the time."""
+"""The pause after a backup, by the backup's duration: backups take at most a fiftieth of the time."""
 _LEAST_PAUSE = 1.0
 _MOST_BYTES = 1 << 29
-"""How much of the data may be held to be done again."""
+"""The largest size of the stored events. Larger ones make a backup due."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Variables that were set."""
+    """The event that variables were set."""
 
     values: Mapping[str, np.ndarray]
 
@@ -32,7 +45,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Ran:
-    """A step that was run on a batch."""
+    """The event that a step ran on a batch."""
 
     step: int
     arrays: Sequence[Any]
@@ -49,32 +62,34 @@ Event = Loaded | Ran
 
 @dataclass
 class Backup:
-    """The state after some steps, and everything that happened since."""
+    """The state after some steps, and the events since then. The module's docstring has an example."""
 
     values: dict[str, np.ndarray] = field(default_factory=dict)
-    kept: dict[str, np.ndarray] = field(default_factory=dict)
+    added: dict[str, np.ndarray] = field(default_factory=dict)
+    """The values of the variables that kernels added."""
     steps: int = 0
-    """Training steps that the values contain."""
+    """The number of training steps that the values contain."""
     done: int = 0
-    """Training steps that were completed."""
+    """The number of training steps that were completed."""
     events: list[Event] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
-    """Variables that may have another value since the state was read."""
+    """The variables that may have other values since the state was read."""
     trained: bool = False
-    """Whether a training step ran since, so that what kernels keep may have another value too."""
-    _held: int = 0
-    _taken: float = field(default_factory=time.monotonic)
+    """Whether a training step ran since then. If so, the added variables may have other values too."""
+    _event_bytes: int = 0
+    _taken_at: float = field(default_factory=time.monotonic)
     _cost: float = 0.0
+    """The seconds that the last backup took."""
 
     @property
     def current(self) -> bool:
-        """Whether the session's state is the one that is safe here."""
+        """Whether the session's state is the safe state."""
         return not self.events
 
     def loaded(self, values: Mapping[str, np.ndarray]) -> None:
         """Note that variables were set."""
         copies = {name: np.array(value) for name, value in values.items()}
-        # A new variable was nowhere before. Where nothing happened since the state was read, the others are part of it.
+        # A new variable is part of the safe state at once. The others are too, if there was no event since the read.
         at_once = {name: value for name, value in copies.items() if self.current or name not in self.values}
         later = {name: value for name, value in copies.items() if name not in at_once}
         with defer_interrupt():
@@ -83,9 +98,9 @@ class Backup:
                 self._note(Loaded(later), later)
 
     def ran(self, event: Ran, training: bool, written: Collection[str]) -> None:
-        """Note that a step was completed, which may have written these variables.
+        """Note that a step was completed, and which variables it may have written.
 
-        The step's arrays are kept as they are: they must not change any more.
+        The step's arrays are stored without a copy: they must not change any more.
         """
         with defer_interrupt():
             self.done += training
@@ -95,30 +110,30 @@ class Backup:
 
     @property
     def due(self) -> bool:
-        """Whether it is time for another one."""
+        """Whether it is time for another backup."""
         pause = max(_LEAST_PAUSE, _PAUSE_PER_COST * self._cost)
-        return bool(self.events) and (self._held > _MOST_BYTES or time.monotonic() - self._taken > pause)
+        return bool(self.events) and (self._event_bytes > _MOST_BYTES or time.monotonic() - self._taken_at > pause)
 
     def take(
         self, read: Callable[[Iterable[str]], dict[str, np.ndarray]], read_added: Callable[[], dict[str, np.ndarray]]
     ) -> None:
-        """Bring the state up to date: the variables that were written since, and what kernels keep."""
+        """Read the state again: the variables that were written since, and the added variables."""
         start = time.monotonic()
         values = {name: np.array(value) for name, value in read(sorted(self.written)).items()}
-        kept = {name: np.array(value) for name, value in read_added().items()} if self.trained else self.kept
-        # Ctrl-C leaves either the state of before or the new one.
+        added = {name: np.array(value) for name, value in read_added().items()} if self.trained else self.added
+        # After Ctrl-C, the backup has either the old state or the new one.
         with defer_interrupt():
-            self.values, self.kept = self.values | values, kept
-            self.steps, self._held, self.trained = self.done, 0, False
+            self.values, self.added = self.values | values, added
+            self.steps, self._event_bytes, self.trained = self.done, 0, False
             self.events.clear()
             self.written.clear()
-            self._taken = time.monotonic()
-            self._cost = self._taken - start
+            self._taken_at = time.monotonic()
+            self._cost = self._taken_at - start
 
     def _note(self, event: Event, written: Iterable[str]) -> None:
         self.events.append(event)
         self.written.update(written)
-        self._held += event.size
+        self._event_bytes += event.size
 
     def __str__(self) -> str:
         lost = self.done - self.steps

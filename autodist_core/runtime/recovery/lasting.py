@@ -1,4 +1,9 @@
-"""A session that outlives its cluster: when a node is lost it goes on with another one, or keeps what was trained."""
+"""The session that outlives its cluster: after the loss of a node it goes on with another session.
+
+In: a function that opens a session on the present cluster, and functions that renew or restart the cluster. Out: the
+results of the steps, as of any session. `Backup` has the last safe state and the later events. After a loss, another
+session gets the state and repeats the events. Without a restart, reads return the last safe values.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +23,14 @@ from autodist_core.step.index import StepIndex
 
 T = TypeVar("T")
 _MOST_BROKEN = 2
-"""How often one call is made again that ended without a node being lost: then its error is an answer."""
+"""How often a call is repeated after a network error without a lost node. The next such error is raised."""
 
 
 class LastingSession(Session):
-    """A session over others that may be lost.
+    """A session over sessions that may be lost.
 
-    `open_session` makes one of these on the cluster as it is; `renew` is told why its servers are of no use any more,
-    and has them started again; `restart` is told who was lost, and either sees to it that there is a cluster again, or
-    raises; `progress` is told of each completed step.
+    `open_session` opens a session on the present cluster. `renew` gets the network error, and starts the cluster's
+    servers again. `restart` gets the loss; it starts another cluster, or raises. `progress` is called after each step.
     """
 
     def __init__(
@@ -40,11 +44,11 @@ class LastingSession(Session):
         self._backup = Backup()
         self._added: list[tuple[GraphItem, int | None]] = []
         self._written: list[frozenset[str]] = []
-        """For each step, the variables that it may write."""
+        """For each step: the variables that it may write."""
         self._unloaded: dict[str, np.ndarray] = {}
-        """Values that a load was to write and that did not come back from it."""
-        self._unsaid: NodeLostError | None = None
-        """The loss that a look at variables met: whoever looked got the last safe values instead."""
+        """The values of loads that have not succeeded yet."""
+        self._unraised: NodeLostError | None = None
+        """A loss that a read met. The reader got the last safe values; the next call of `settle` raises the loss."""
         session = open_session()
         self._session: Session | None = session
         self._steps: list[SessionStep] = []
@@ -53,7 +57,7 @@ class LastingSession(Session):
 
     @property
     def condition(self) -> Condition:
-        """Lost once there is no cluster any more. After a step that spoilt its session, the next one opens another."""
+        """`LOST` if there is no cluster any more. After a step that spoilt its session, the next step opens another."""
         return Condition.LOST if self._session is None else Condition.READY
 
     @property
@@ -62,7 +66,7 @@ class LastingSession(Session):
         return self._known
 
     def add(self, item: GraphItem, usual: int | None = None) -> LastingStep:
-        """A step of this session."""
+        """Add a step to this session."""
         self._added.append((item, usual))
         self._written.append(_written_by(item))
         if self._session is not None:
@@ -71,59 +75,59 @@ class LastingSession(Session):
         return LastingStep(self, len(self._added) - 1, item)
 
     def graph_of(self, number: int) -> DistributedGraph | None:
-        """The graph as which a step first ran in the session there is now."""
+        """The graph of a step's first run in the present session."""
         return self._steps[number].graph
 
     def run(self, event: Ran) -> list[Any]:
-        """Run a step on a batch, on another cluster if need be."""
-        outputs = self._lasting(lambda session: self._run(session, event))
+        """Run a step on a batch, on another cluster if the present one is lost."""
+        outputs = self._try_until_done(lambda session: self._run(session, event))
         self._backup.ran(event, bool(self._added[event.step][0].gradients), self._written[event.step])
         self._progress()
         if self._backup.due:
-            self._lasting(self._take)
+            self._try_until_done(self._back_up)
         return outputs
 
     def settle(self) -> None:
-        """Wait until no replica is at work, and make the whole state safe: nobody loses what a call has returned.
+        """Wait until no replica is at work, and back up the state: the results of a finished call cannot be lost.
 
-        A loss that only a look at variables has met so far is raised here.
+        A loss that only a read met so far is raised here.
         """
-        self._raise_unsaid()
+        self._raise_unraised()
         if self._session is not None and not self._backup.current:
-            self._lasting(self._take)
+            self._try_until_done(self._back_up)
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Write variables, every copy of each."""
+        """Write every copy of these variables."""
         self._unloaded |= values
-        self._lasting(self._load_rest)
+        self._try_until_done(self._load_rest)
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """The current value of variables; the last one that is safe when the cluster is gone."""
+        """Read the current values of variables; the last safe values if the cluster is gone."""
         names = tuple(names)
         if self._session is not None and not self._backup.written.isdisjoint(names):
             try:
                 if 2 * len(names) < len(self._known):
-                    return self._lasting(lambda session: self._read(session, names))
-                # Who asks for most of it, as the end of a fit does, makes all of it safe.
-                self._lasting(self._take)
+                    return self._try_until_done(lambda session: self._read(session, names))
+                # A read of most variables, as at the end of a fit, backs up all of them.
+                self._try_until_done(self._back_up)
             except NodeLostError as error:
                 if self._session is not None:
                     raise
-                self._unsaid = error
-        # What was never in a session has the value that it was to be loaded with.
+                self._unraised = error
+        # A variable that was never in a session has the value of its unfinished load.
         values = self._unloaded | self._backup.values
         return {name: values[name] for name in names}
 
     def read_added(self) -> dict[str, np.ndarray]:
-        """What kernels keep between steps."""
+        """Read the variables that kernels added."""
         if self._session is None or not self._backup.trained:
-            return self._backup.kept
-        return self._lasting(lambda session: session.read_added())
+            return self._backup.added
+        return self._try_until_done(lambda session: session.read_added())
 
     def load_added(self, values: Mapping[str, np.ndarray]) -> None:
-        """Set what kernels keep."""
-        self._backup.kept = dict(values)
-        self._lasting(lambda session: session.load_added(values))
+        """Set the variables that kernels added."""
+        self._backup.added = dict(values)
+        self._try_until_done(lambda session: session.load_added(values))
 
     def close(self) -> None:
         """Free the state."""
@@ -136,11 +140,11 @@ class LastingSession(Session):
         self._load_rest(session)
         return self._steps[event.step](event.arrays, event.total)
 
-    def _lasting(self, action: Callable[[Session], T]) -> T:
+    def _try_until_done(self, action: Callable[[Session], T]) -> T:
         broken = 0
         while True:
             if self._session is None:
-                self._raise_unsaid()
+                self._raise_unraised()
                 raise NodeLostError("the cluster", f"{self._backup}; call fit again to start another one")
             try:
                 return action(self._session)
@@ -151,7 +155,7 @@ class LastingSession(Session):
                 self._recover(error)
 
     def _recover(self, error: NodeLostError | BrokenOffError) -> None:
-        """Get to where we were, on another cluster if need be; without one, the error says what is left."""
+        """Bring another session to the state before the error. Without a cluster, raise the error with what is left."""
         broken = 0
         while True:
             lost, self._session = self._session, None
@@ -185,12 +189,12 @@ class LastingSession(Session):
             raise error.leaving(f"it was not started again: {failure}\nSo {self._backup}") from failure
 
     def _repeat(self) -> None:
-        """Open another session and bring it to where the last one was; it counts once it is there, and not before."""
+        """Open another session, load the safe state, and repeat the events. Only then put it in place."""
         session = self._open()
         try:
             steps = [session.add(item, usual) for item, usual in self._added]
             session.load({name: value for name, value in self._backup.values.items() if name in session.known})
-            session.load_added(self._backup.kept)
+            session.load_added(self._backup.added)
             for event in self._backup.events:
                 if isinstance(event, Loaded):
                     session.load(event.values)
@@ -204,7 +208,7 @@ class LastingSession(Session):
         with defer_interrupt():
             self._session, self._steps, self.placement = session, steps, session.placement
 
-    def _take(self, session: Session) -> None:
+    def _back_up(self, session: Session) -> None:
         self._load_rest(session)
         self._backup.take(session.read, session.read_added)
 
@@ -213,21 +217,21 @@ class LastingSession(Session):
         return session.read(names)
 
     def _load_rest(self, session: Session) -> None:
-        """Write what is to be written, also what an earlier load was broken off in."""
+        """Write the values of all unfinished loads, also of an earlier load that was broken off."""
         if self._unloaded:
             session.load(self._unloaded)
             with defer_interrupt():
                 self._backup.loaded(self._unloaded)
                 self._unloaded = {}
 
-    def _raise_unsaid(self) -> None:
-        error, self._unsaid = self._unsaid, None
+    def _raise_unraised(self) -> None:
+        error, self._unraised = self._unraised, None
         if error is not None:
             raise error
 
 
 def _written_by(item: GraphItem) -> frozenset[str]:
-    """The variables that a step may write: a training step all of its own, any other those that its graph writes."""
+    """The variables that a step may write: a training step all that it touches, others those that the graph writes."""
     if item.gradients:
         return frozenset(variable.name for variable in item.variables if variable.handle)
     return StepIndex(item).written_by_compute
@@ -243,10 +247,10 @@ class LastingStep(SessionStep):
 
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples."""
-        # Copies, since they may have to be run again when their owner has filled them anew.
+        # Copies: the step may be repeated later, and Keras may reuse the memory of the arrays.
         return self._session.run(Ran(self._number, tuple(np.array(array) for array in arrays), total))
 
     @property
     def graph(self) -> DistributedGraph | None:
-        """The graph that it first ran as, in the session there is now."""
+        """The graph of the step's first run in the present session."""
         return self._session.graph_of(self._number)
