@@ -5,8 +5,8 @@ its properties (a `Variable` of the captured step) and the Keras object that has
 the training's `State` use the entries.
 
 >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")], name="small")
->>> [entry.spec.name for entry in ModelVariables(model, [keras.optimizers.SGD()]).entries]
-['dense/kernel', 'dense/bias', 'optimizer/sgd_3/iteration', 'optimizer/sgd_3/learning_rate']
+>>> [entry.spec.name for entry in ModelVariables(model, [keras.optimizers.SGD(name="sgd")]).entries]
+['dense/kernel', 'dense/bias', 'optimizer/sgd/iteration', 'optimizer/sgd/learning_rate']
 """
 
 from __future__ import annotations

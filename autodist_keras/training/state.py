@@ -29,7 +29,7 @@ from autodist_core.interrupts import defer_interrupt
 from autodist_core.runtime import Session
 from autodist_keras.capture.variables import Entry
 from autodist_keras.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment
-from autodist_keras.training.watching import Link, is_own_trace, unwatch, watch
+from autodist_keras.training.watching import Subscription, is_own_trace, unwatch, watch
 
 _SMALL_BYTES = 4096
 """Variables of at most this size are read together."""
@@ -45,7 +45,7 @@ class State:
         self._entries: dict[str, Entry] = {}
         self._moments: dict[str, Moment] = {}
         """The state of each variable whose state is not `Life.STALE`: few, while steps run and nobody looks."""
-        self._watched: list[tuple[Any, Link]] = []
+        self._watched: list[tuple[Any, Subscription]] = []
         self._unwatched: set[str] = set()
         """Variables whose looks are not reported: plain TensorFlow variables, and those in somebody else's graph."""
         self._thread = threading.get_ident()
@@ -82,9 +82,9 @@ class State:
             # A plain TensorFlow variable reports no looks.
             self._unwatched.add(name)
             return
-        link = Link(self, entry)
-        watch(owner, link)
-        self._watched.append((owner, link))
+        subscription = Subscription(self, entry)
+        watch(owner, subscription)
+        self._watched.append((owner, subscription))
 
     def before_step(self) -> None:
         """Load into the session the variables that were changed since the last step, or were never loaded."""

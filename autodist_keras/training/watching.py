@@ -8,11 +8,11 @@ class back.
 ...     seen = set()
 ...     def looked_at(self, entry):
 ...         self.seen.add(entry)
->>> variable, link = keras.Variable([1.0, 2.0]), Link(Recording(), "kernel")
->>> watch(variable, link)
+>>> variable, subscription = keras.Variable([1.0, 2.0]), Subscription(Recording(), "kernel")
+>>> watch(variable, subscription)
 >>> float(keras.ops.sum(variable)), Recording.seen
 (3.0, {'kernel'})
->>> unwatch(variable, link)
+>>> unwatch(variable, subscription)
 >>> type(variable) is keras.Variable
 True
 """
@@ -29,7 +29,7 @@ import keras
 
 from autodist_keras.capture.variables import Entry
 
-_LINKS = "_autodist_links"
+_SUBSCRIPTIONS = "_autodist_subscriptions"
 
 _tracing = ContextVar("autodist_tracing", default=False)
 
@@ -66,56 +66,56 @@ class Watcher(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Link:
+class Subscription:
     """Ties a watched variable to the watcher that is told of looks."""
 
     watcher: Watcher
     entry: Entry
 
 
-class _Links(list[Link]):
-    """The links of one variable. The last link counts; the others wait for its end. A copied variable has no links."""
+class _Subscriptions(list[Subscription]):
+    """The subscriptions of one variable. The last one counts; the others wait for its end. A copy has none."""
 
-    def __deepcopy__(self, memo: Any) -> _Links:
-        return _Links()
+    def __deepcopy__(self, memo: Any) -> _Subscriptions:
+        return _Subscriptions()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_Links, ())
+        return (_Subscriptions, ())
 
 
-def watch(variable: keras.Variable, link: Link) -> None:
-    """Tell this link's watcher of every look at a variable, until `unwatch`. The module's docstring has an example.
+def watch(variable: keras.Variable, subscription: Subscription) -> None:
+    """Tell the subscription's watcher of every look at a variable, until `unwatch`. The module has an example.
 
     Two models may share a variable. The watcher of the other model is told of a look first: the variable then has that
     model's value, and that model will notice the changes of this one.
     """
-    links = vars(variable).setdefault(_LINKS, _Links())
-    if links:
-        links[-1].watcher.looked_at(links[-1].entry)
+    subscriptions = vars(variable).setdefault(_SUBSCRIPTIONS, _Subscriptions())
+    if subscriptions:
+        subscriptions[-1].watcher.looked_at(subscriptions[-1].entry)
     else:
         variable.__class__ = _watched(type(variable))
-    links.append(link)
+    subscriptions.append(subscription)
 
 
-def unwatch(variable: keras.Variable, link: Link) -> None:
-    """Take a link away. Without links, a variable is an instance of its own class again."""
-    links = vars(variable)[_LINKS]
-    links.remove(link)
-    if not links:
+def unwatch(variable: keras.Variable, subscription: Subscription) -> None:
+    """Take a subscription away. Without subscriptions, a variable is an instance of its own class again."""
+    subscriptions = vars(variable)[_SUBSCRIPTIONS]
+    subscriptions.remove(subscription)
+    if not subscriptions:
         variable.__class__ = type(variable).__base__
-        del vars(variable)[_LINKS]
+        del vars(variable)[_SUBSCRIPTIONS]
 
 
 _watched_classes: dict[type, type] = {}
 
 
 def _watched(base: type) -> type:
-    """A subclass of a variable's class, whose `_value` tells the last link's watcher of each look."""
+    """A subclass of a variable's class, whose `_value` tells the last subscription's watcher of each look."""
     if base not in _watched_classes:
 
         def get_value(self: Any) -> Any:
-            for link in vars(self).get(_LINKS, ())[-1:]:
-                link.watcher.looked_at(link.entry)
+            for subscription in vars(self).get(_SUBSCRIPTIONS, ())[-1:]:
+                subscription.watcher.looked_at(subscription.entry)
             try:
                 return vars(self)["_value"]
             except KeyError:
