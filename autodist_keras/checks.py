@@ -145,7 +145,15 @@ class Identity:
 
 
 def identity_of_compile(model: Any) -> Identity:
-    """The optimizer, losses and metrics of a captured step. After another `compile` they are others, as in Keras."""
+    """The optimizer, losses and metrics of a captured step. After another `compile` they are others, as in Keras.
+
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> before = identity_of_compile(model)
+    >>> model.compile("sgd", "mse")
+    >>> identity_of_compile(model) == before
+    False
+    """
     optimizer = model.optimizer if model.compiled else None
     return Identity(optimizer, model._compile_loss, model._compile_metrics, model._loss_tracker)
 

@@ -2,7 +2,8 @@
 
 In: a model and its traced step. Out: `Notes`, the sentences that the plan and `verify` show::
 
-    not exact: in layer 'center', Mean (center/Mean) ... and a replica has only its own
+    not exact: in layer 'centred', Mean (centred/Mean) gives each example a value of the whole batch, and a replica has
+    only its own
 
 While the step is traced, hooks record the operations of each metric. They also record the values that mix examples and
 are right all the same: the losses as Keras reduces them (corrected in `losses.py`), and the statistics of batch

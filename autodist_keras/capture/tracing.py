@@ -360,7 +360,7 @@ def _hooked_optimizer(optimizer: Any, trace: Trace) -> Iterator[None]:
 def _mark(gradient: Any, variable: Any, occurrence: int) -> tuple[Marked, Any]:
     if isinstance(gradient, tf.IndexedSlices):
         values, indices = tf.identity(gradient.values), tf.identity(gradient.indices)
-        # A function's gradient would bring the shape with it, and the update would depend on what the function read.
+        # The gradient of a function has the function's shape tensor. The update would then depend on the function.
         shape = tf.constant(list(variable.shape), tf.int32)
         return Marked("", occurrence, values, indices), tf.IndexedSlices(values, indices, shape)
     values = tf.identity(gradient)

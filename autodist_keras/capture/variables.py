@@ -38,6 +38,8 @@ class Entry:
 class ModelVariables:
     """All variables of a model, its optimizers and its metrics, and the other variables that a trace captured.
 
+    The module's docstring has an example.
+
     A name is the Keras path without the root model's name; the optimizer's begin with `optimizer/`, those of metrics
     with `metric/`. Of equal names, the second and later ones get `_1`, `_2` ... in the order of `model.variables`.
     """

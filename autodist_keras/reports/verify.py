@@ -33,6 +33,7 @@ def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = No
     """Train `steps` steps both ways from the model's state, restore it, and return a table of differences.
 
     If variables differ by more than rounding and no note of the plan says why, a ValueError names them.
+    `DistributedModel.verify` has an example.
     """
     model, driver = distributed.model, distributed._driver
     driver.require_idle("verify")

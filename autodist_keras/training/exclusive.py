@@ -41,7 +41,7 @@ class Claim:
 def claimed(model: Any, owner: Any) -> Iterator[bool]:
     """Claim a model for a block; the value says whether this is the owner's outermost call.
 
-    Another owner and another thread are refused.
+    Another owner and another thread are refused. The module's docstring has an example.
     """
     new = Claim(owner, threading.get_ident())
     try:
@@ -60,7 +60,7 @@ def claimed(model: Any, owner: Any) -> Iterator[bool]:
 
 
 def is_claimed(model: Any, owner: Any) -> bool:
-    """Whether a call of this owner is running."""
+    """Whether a call of this owner is running. The module's docstring has an example."""
     claim = vars(model).get(_CLAIM)
     return claim is not None and claim.owner is owner
 

@@ -237,7 +237,12 @@ def _tensors(iterator: Any) -> list[Any]:
 
 
 def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
-    """A function as Keras calls train and test functions: with an iterator, for `steps_per_execution` batches."""
+    """A function as Keras calls train and test functions: with an iterator, for `steps_per_execution` batches.
+
+    >>> run = on_iterator(lambda batch, same_size: 10 * batch, keras.Sequential())
+    >>> run(iter([1, 2]))
+    10
+    """
     feed = Feed(None, lambda: None)
 
     def run(iterator: Any) -> Any:
@@ -262,7 +267,11 @@ def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
 
 
 def on_batches(function: StepFunction) -> Callable[[Any], Any]:
-    """A function as Keras calls predict functions: with a list of batches."""
+    """A function as Keras calls predict functions: with a list of batches.
+
+    >>> on_batches(lambda batch: batch[0])([(np.zeros((2, 1)),), (np.ones((1, 1)),)]).numpy().tolist()
+    [[0.0], [0.0], [1.0]]
+    """
 
     def run(batches: Sequence[Any]) -> Any:
         results = [keras.tree.map_structure(tf.convert_to_tensor, function(data)) for data in batches]
