@@ -89,6 +89,6 @@ def _check(variables: Sequence[AddedVariable], values: Mapping[str, np.ndarray])
         value = values.get(variable.name)
         if value is not None and (value.shape, value.dtype.name) != (variable.shape, variable.dtype):
             raise SessionError(
-                f"{variable} cannot be set to {value.dtype.name}{list(value.shape)}: the compressor state that was loaded "
-                "is another model's."
+                f"{variable} cannot be set to {value.dtype.name}{list(value.shape)}: the compressor state that was "
+                "loaded is another model's."
             )

@@ -1,9 +1,11 @@
-"""Which differences between two trainings are rounding, although they are large.
+"""Tell rounding from other differences between two trainings.
 
 In: the variables after a training on one device, and after the same training from weights that differ in their last
-bit. Out: how far each variable is apart by rounding alone. The gradient of a bias before batch normalization is zero,
-and so is that of an attention's key bias: what the optimizer applies is the rounding of that zero. Such a variable
-differs between any two trainings that round differently, on one device too.
+bit. Out: for each variable, the difference that rounding alone makes. `verify.py` uses it.
+
+Such a difference may be large. The gradient of a bias before batch normalization is zero, and so is the gradient of an
+attention's key bias. The optimizer then applies the rounding of that zero. Such a variable differs between any two
+trainings that round differently, also on one device.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from collections.abc import Mapping
 import numpy as np
 
 FACTOR = 32
-"""How many times the difference by rounding a difference may be, since one sample of it is taken."""
+"""The allowed difference, as a multiple of the difference by rounding. The latter is measured only once."""
 
 
 def last_bits_changed(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The values with the last bit of every number changed, up or down as a fixed seed says.
+    """The values with the last bit of every number changed, up or down by a fixed seed.
 
     >>> changed = last_bits_changed({"w": np.ones(3, "float32"), "steps": np.array(3)})
     >>> bool(np.all(changed["w"] != 1)), bool(np.allclose(changed["w"], 1)), changed["steps"].item()

@@ -47,7 +47,7 @@ def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = No
         start, compressors = _values(entries), distributed.compressor_state()
 
     def on_one_device(begin: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The variables after the same steps on one device, from the values `begin`. The model's values are restored."""
+        """The variables after the same steps on one device, from other values. The model's values are restored."""
         with claimed(model, driver):
             try:
                 _restore(entries, begin)
