@@ -26,9 +26,9 @@ from autodist_keras.capture.losses import said_of_own
 from autodist_keras.reports import planning
 from autodist_keras.reports.verify import verify
 from autodist_keras.settings import SETTINGS, Settings, refuse_misspelt
-from autodist_keras.training.batches import first_batches
 from autodist_keras.training.compressor_state import CompressorState
 from autodist_keras.training.driver import Driver
+from autodist_keras.training.first_batches import first_batches
 
 _OWN = ("model", "_driver", "_replacements")
 """The attributes that the wrapper stores on itself. It passes every other one to the model or to the settings."""

@@ -17,8 +17,8 @@ from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.tracing import optimizers_of
 from autodist_keras.capture.variables import Entry, ModelVariables
 from autodist_keras.reports.rounding import FACTOR, difference, last_bits_changed
-from autodist_keras.training.batches import first_batches
 from autodist_keras.training.exclusive import claimed
+from autodist_keras.training.first_batches import first_batches
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-1}
 _COMPARED = ("model", "optimizer", "seed")

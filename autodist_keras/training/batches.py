@@ -1,155 +1,76 @@
-"""Turn a user's data into batches, as `fit` hands them to `train_step`.
+"""One batch as a step takes it: what kinds of batches there are, and which are refused.
 
-In: the arguments `x`, `y` and weights of `plan` and `verify`, in any form that `fit` takes. Out: the first batches.
-There is one way from data to batches: Keras's own `fit`. It runs here with a train function that collects the batches
-and trains nothing. So `plan` and `verify` take every form of data that `fit` takes, and see the same structures.
+In: a batch as Keras's loop hands it over, in any structure. Out: a `Batch` of flat arrays with their specs. A new kind
+of batch, such as ragged tensors, begins here.
+
+>>> read_batch((np.zeros((4, 2)), None)).specs
+(TensorSpec(shape=(4, 2), dtype=tf.float64, name=None),)
 """
 
 from __future__ import annotations
 
-import types
-import warnings
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from autodist_keras import checks
-from autodist_keras.capture.hooks import hook, put_back
-from autodist_keras.training.exclusive import claimed
-from autodist_keras.training.step_functions import feed_of
-
-_SOURCES = (tf.data.Dataset, keras.utils.PyDataset, types.GeneratorType)
-_UNKNOWN = "Unrecognized data type"
-"""How Keras's error begins for data that `fit` does not take."""
-_EPOCHS = 2**31
-"""A number above every initial epoch that a callback may have left on the model."""
+from autodist_core.errors import CaptureError
 
 
-class _EnoughError(Exception):
-    """Ends a `fit` that was started only for its first batches."""
+@dataclass(frozen=True)
+class Batch:
+    """One batch as the step takes it: flat arrays, their specs and the number of examples."""
+
+    structure: Any
+    arrays: tuple[Any, ...]
+    specs: tuple[tf.TensorSpec, ...]
+    total: int
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """Structure, types and ranks. One captured step can take batches of equal signatures."""
+        # With the keys and kinds of containers: two structures may flatten to equal types in another order.
+        present = repr(keras.tree.map_structure(lambda leaf: leaf is not None, self.structure))
+        return present, tuple(spec.dtype for spec in self.specs), tuple(spec.shape.rank for spec in self.specs)
 
 
-def first_batches(
-    whose: str, model: Any, owner: Any, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None,
-    count: int = 1,
-) -> list[Any]:
-    """The first batches of data, at most `count`. Arrays are one batch, which is repeated `count` times.
+def read_batch(data: Any) -> Batch:
+    """Take a batch apart. A missing part (None, or an empty Optional) has no array.
 
-    A generator is asked for at least two batches, and does not give them again. If a loss needs targets, a batch
-    without targets is refused.
-
-    >>> import numpy as np
-    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    >>> model.compile("sgd", "mse")
-    >>> x, y = np.zeros((8, 3)), np.ones((8, 1))
-    >>> [[part.shape for part in batch] for batch in first_batches("plan", model, None, x, y)]
-    [[TensorShape([8, 3]), TensorShape([8, 1])]]
-    >>> dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(5)
-    >>> [[part.shape for part in batch] for batch in first_batches("verify", model, None, dataset, count=3)]
-    [[TensorShape([5, 3]), TensorShape([5, 1])], [TensorShape([3, 3]), TensorShape([3, 1])]]
+    >>> batch = read_batch({"x": np.zeros((3, 2)), "y": np.ones(3)})
+    >>> batch.total, [array.shape for array in batch.arrays]
+    (3, [(3, 2), (3,)])
     """
-    checks.compiled(model)
-    checks.optimizer(model)
-    rows = _rows_of_arrays(whose, x, y, sample_weight)
-    arguments = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight, "batch_size": rows}
-    given = {name: value for name, value in arguments.items() if value is not None}
-    try:
-        found = _collected(model, owner, x, given, 1 if rows else count)
-    except ValueError as error:
-        if not str(error).startswith(_UNKNOWN):
-            raise
-        raise _no_data(whose, x, y) from None
-    if not found:
-        raise ValueError(f"{whose}(x): the {_kind(x)} has no batches; at least 1 is needed.")
-    _require_targets(whose, model, found[0])
-    return found * count if rows else found
-
-
-def _collected(model: Any, owner: Any, x: Any, given: dict[str, Any], count: int) -> list[Any]:
-    """Run Keras's own `fit` until it has handed over `count` batches. The model stays as it was."""
-    found: list[Any] = []
-
-    def collect(iterator: Any) -> Any:
-        if len(found) >= count:
-            raise _EnoughError
-        fetch: Callable[[], Any] = feed_of(iterator).fetch
-        while len(found) < count:
-            try:
-                found.append(fetch())
-            except (StopIteration, tf.errors.OutOfRangeError):
-                break
-        # At the end of the data, Keras ends the data's workers, and then asks for the metrics.
-        raise StopIteration
-
-    def make(force: bool = False) -> None:
-        del force
-        vars(model)["train_function"] = collect
-
-    def enough(*_: Any) -> Any:
-        raise _EnoughError
-
-    with ExitStack() as ending:
-        ending.enter_context(claimed(model, owner))
-        ending.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", "Your input ran out of data")
-        warnings.filterwarnings("ignore", "Limiting epochs to")
-        ending.enter_context(put_back(model, "train_function", "history"))
-        ending.enter_context(hook(model, "stop_training", False))
-        ending.enter_context(hook(model, "make_train_function", make))
-        ending.enter_context(hook(model, "reset_metrics", lambda: None))
-        ending.enter_context(hook(model, "get_metrics_result", enough))
-        with suppress(_EnoughError):
-            type(model).fit(model, x, **given, epochs=_EPOCHS, shuffle=False, verbose=0)
-    return found
-
-
-def _rows_of_arrays(whose: str, x: Any, y: Any, sample_weight: Any) -> int | None:
-    """The number of examples of arrays; None for data that comes in batches.
-
-    Arrays without examples are refused, and so are targets beside data that has its own.
-
-    >>> import numpy as np
-    >>> _rows_of_arrays("plan", [np.zeros((4, 2)), np.zeros((4, 3))], None, None)
-    4
-    >>> _rows_of_arrays("plan", np.zeros((0, 2)), None, None)
-    Traceback (most recent call last):
-    ValueError: plan(x, y): the batch has no examples; at least 1 is needed.
-    """
-    if x is None:
-        raise _no_data(whose, x, y)
-    if isinstance(x, _SOURCES):
-        if y is not None or sample_weight is not None:
-            raise ValueError(f"{whose}(x, y): targets come with the batches of a {_kind(x)}; leave y out.")
-        return None
-    leaves = [leaf for leaf in keras.tree.flatten((x, y, sample_weight)) if leaf is not None]
-    shapes = [leaf.shape for leaf in leaves if hasattr(leaf, "shape") and len(leaf.shape) > 0]
-    if not shapes or len(shapes) < len(leaves):
-        return None
-    if any(shape[0] == 0 for shape in shapes):
-        raise ValueError(f"{whose}(x, y): the batch has no examples; at least 1 is needed.")
-    return int(shapes[0][0])
-
-
-def _kind(x: Any) -> str:
-    return "tf.data.Dataset" if isinstance(x, tf.data.Dataset) else type(x).__name__
-
-
-def _no_data(whose: str, x: Any, y: Any) -> TypeError:
-    return TypeError(
-        f"{whose}(x, y): expected the arrays of one batch, or batches in a form that fit takes, such as a "
-        f"tf.data.Dataset, a keras.utils.PyDataset or a generator. Received: x of type {type(x).__name__}, y of type "
-        f"{type(y).__name__}."
+    structure = keras.tree.map_structure(
+        lambda leaf: None if leaf is None or isinstance(leaf, tf.experimental.Optional) else leaf, data
     )
-
-
-def _require_targets(whose: str, model: Any, batch: Any) -> None:
-    own = keras.Model.train_step is type(model).train_step and keras.Model.compute_loss is type(model).compute_loss
-    needed = own and model.compiled and model._compile_loss is not None
-    if needed and keras.utils.unpack_x_y_sample_weight(batch)[1] is None:
-        raise ValueError(
-            f"{whose}: model {model.name!r} is compiled with a loss, which needs targets. "
-            f"Pass them, {whose}(x, y), or a dataset whose batches have them."
+    arrays, specs = [], []
+    for leaf in keras.tree.flatten(structure):
+        if leaf is None:
+            continue
+        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
+            raise CaptureError(
+                f"a batch contains a {type(leaf).__name__}, which cannot be split over replicas yet. "
+                "Make it dense first (to_tensor, sparse.to_dense), for instance in the dataset's map."
+            )
+        tensor = leaf if tf.is_tensor(leaf) else tf.convert_to_tensor(leaf)
+        arrays.append(_array(tensor))
+        specs.append(tf.TensorSpec(tensor.shape, tensor.dtype))
+    sizes = [array.shape[0] for array in arrays if np.ndim(array) > 0]
+    if not sizes:
+        raise CaptureError("a batch contains no array with a batch axis; the first axis of inputs counts examples.")
+    if len(set(sizes)) > 1:
+        raise CaptureError(
+            f"the arrays of a batch disagree on the number of examples (first axes: {', '.join(map(str, sizes))}). "
+            "Every input, target and weight must have one row for each example; a dataset must be batched."
         )
+    return Batch(structure, tuple(arrays), tuple(specs), sizes[0])
+
+
+def _array(tensor: Any) -> Any:
+    """A tensor as an array, without a copy if numpy can share the memory."""
+    if tensor.dtype in (tf.string, tf.bfloat16):
+        return tensor.numpy()
+    return np.asarray(memoryview(tensor)) if tensor.shape.rank else tensor.numpy()

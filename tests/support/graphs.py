@@ -10,7 +10,8 @@ from autodist_core import ResourceSpec, StrategyCompiler
 from autodist_core.kernel import DistributedGraph, build, place
 from autodist_core.strategy import StrategyBuilder
 from autodist_keras.capture.tracing import CapturedStep
-from autodist_keras.training.step_functions import StepFunction, read_batch
+from autodist_keras.training.batches import read_batch
+from autodist_keras.training.step_functions import StepFunction
 from tests.support.strategies import strategy_named
 
 

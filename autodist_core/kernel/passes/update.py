@@ -176,8 +176,8 @@ def _check(draft: Draft, owner: Owner, name: str) -> None:
         raise CaptureError(
             f"the update, or what a step does to its gradients before apply, reads the step's input {name!r}, of which "
             "each replica has a part (inputs are numbered in the order of x, y and sample_weight). A value of the "
-            "batch, such as its loss, may not decide what is applied: let the update depend on gradients and variables only. "
-            "keras.optimizers.LossScaleOptimizer leaves out a step whose gradients are not finite."
+            "batch, such as its loss, may not decide what is applied: let the update depend on gradients and variables "
+            "only. keras.optimizers.LossScaleOptimizer leaves out a step whose gradients are not finite."
         )
     if name in reads_own(step) and len(draft.placement.replicas) > 1:
         raise CaptureError(
