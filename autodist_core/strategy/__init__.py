@@ -75,6 +75,11 @@ def resolve(strategy: StrategyBuilder | type[StrategyBuilder] | Strategy | str |
     Traceback (most recent call last):
     autodist_core.errors.StrategyError: unknown strategy 'PartitonedPS'. Did you mean 'PartitionedPS'? Known: PS,
         PSLoadBalancing, PartitionedPS, UnevenPartitionedPS, AllReduce, PartitionedAR, RandomAxisPartitionAR, Parallax.
+    >>> resolve("PS(staleness=2)")
+    Traceback (most recent call last):
+    autodist_core.errors.StrategyError: unknown strategy 'PS(staleness=2)'. A name stands for the defaults: pass
+        PS(staleness=2) itself, from autodist_core.strategy, for options. Known: PS, PSLoadBalancing, PartitionedPS,
+        UnevenPartitionedPS, AllReduce, PartitionedAR, RandomAxisPartitionAR, Parallax.
     """
     if strategy is None:
         return default()
@@ -90,7 +95,11 @@ def resolve(strategy: StrategyBuilder | type[StrategyBuilder] | Strategy | str |
             f"Received: {strategy!r} ({type(strategy).__name__})."
         )
     if strategy not in BUILDERS:
-        hint = did_you_mean(strategy, BUILDERS)
+        name, bracket, _ = strategy.partition("(")
+        if bracket and name in BUILDERS:
+            hint = f" A name stands for the defaults: pass {strategy} itself, from autodist_core.strategy, for options."
+        else:
+            hint = did_you_mean(strategy, BUILDERS)
         raise StrategyError(f"unknown strategy '{strategy}'.{hint} Known: {', '.join(BUILDERS)}.")
     return BUILDERS[strategy]()
 

@@ -160,6 +160,7 @@ def test_wrong_arguments_have_their_messages():
         lambda: RandomAxisPartitionAR(seed="a"),
         lambda: resolve("PartitonedPS"),
         lambda: resolve("all_reduce"),
+        lambda: resolve("AllReduce(chunk_size=1)"),
         lambda: resolve(""),
         lambda: resolve(3),
         lambda: resolve(str),
