@@ -7,7 +7,15 @@ yields one tensor of each replica for every round of collectives, is sent the su
         total = yield cast(parcel.local())   # half precision travels
         return cast_back(total)
 
-A new compressor is one such function, and one entry in `COMPRESSORS`.
+`COMPRESSORS` has one such function for each form in which a gradient travels, and not for each compressor. A new
+compressor needs:
+
+1. A name: a value of the enum `Compressor` in `proto/synchronizers.proto`, and `make proto`. The names of
+   `strategy/synchronizers.py` are read from this enum. That module also lists the compressors that send half precision,
+   and has a field of `AllReducePlan` for each option.
+2. A form: `wire` in `strategy/wire.py` returns the form, the type and the shapes that the compressor sends. The plan
+   counts the bytes of these.
+3. A function in this module, and an entry of `COMPRESSORS` with the form as its key, if the form is new.
 """
 
 from __future__ import annotations
