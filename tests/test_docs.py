@@ -1,6 +1,7 @@
 """The documentation is executed: README.md and docs/ block by block, notebooks in a Jupyter kernel of this Python."""
 
 import ast
+import configparser
 import contextlib
 import dataclasses
 import importlib.util
@@ -126,6 +127,26 @@ def test_every_option_of_every_builder_is_in_the_table(page):
 
 def test_readme_stays_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "start.md"], ids=label)
+def test_pages_name_the_versions_that_pip_brings(page):
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    found = re.findall(r"^(\w+)>=(\d+)\.(\d+)\.\d+,<(\d+)\.(\d+)$", setup["options"]["install_requires"], re.MULTILINE)
+    bounds = {name: (f"{first}.{minor}", f"{last}.{int(beyond) - 1}") for name, first, minor, last, beyond in found}
+    keras_bounds, tensorflow_bounds = (" to ".join(bounds[name]) for name in ("keras", "tensorflow"))
+    assert f"Keras {keras_bounds} and TensorFlow {tensorflow_bounds}" in page.read_text()
+
+
+def test_pages_say_where_the_names_of_their_snippets_come_from():
+    begin = re.findall(r"^## (.*)", (DOCS / "index.md").read_text().partition("<!-- preamble -->")[0], re.MULTILINE)[-1]
+    link = f"(index.md#{begin.lower().replace(' ', '-')})"
+    for page in PAGES:
+        runs = any(block.language == "python" for block in blocks(page))
+        if runs and label(page) not in {*COMPLETE, "docs/index.md"}:
+            before = page.read_text().partition("```")[0].partition("\n## ")[0]
+            assert "The Python snippets of this page continue" in before and link in before, label(page)
 
 
 def test_pages_name_commands_that_exist():
