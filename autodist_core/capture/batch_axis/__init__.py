@@ -16,9 +16,18 @@ Gradients are not followed: a gradient mixes examples only where the forward pas
 
 from autodist_core.capture.batch_axis.finding import Coupling, Found, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.flow import follow
-from autodist_core.capture.batch_axis.state import NO_CLAIM, State, mean_over_examples, rows
+from autodist_core.capture.batch_axis.state import (
+    ALIKE,
+    NO_CLAIM,
+    REDUCED,
+    ROWS,
+    SUM,
+    State,
+    mean_over_examples,
+    rows,
+)
 
 __all__ = [
-    "NO_CLAIM", "Coupling", "Found", "State", "UncombinedResult", "UncombinedWrite", "follow", "mean_over_examples",
-    "rows",
+    "ALIKE", "NO_CLAIM", "REDUCED", "ROWS", "SUM", "Coupling", "Found", "State", "UncombinedResult", "UncombinedWrite",
+    "follow", "mean_over_examples", "rows",
 ]  # fmt: skip

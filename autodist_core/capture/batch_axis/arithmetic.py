@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.finding import BATCH_VALUE, PAIRS
+from autodist_core.capture.batch_axis.finding import BATCH_VALUE, PAIRS, SCALED
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
     DISTINCT,
@@ -33,6 +33,8 @@ from autodist_core.capture.batch_axis.state import (
     State,
 )
 
+_HOMOGENEOUS = ("Abs", "Relu", "LeakyRelu", "Maximum", "Minimum", "Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan")
+"""Operations that keep a factor of their inputs a factor, or of which the caller works it out."""
 _NEGLIGIBLE = 1e-3
 """A constant under this limit is taken for one that keeps a divisor from zero."""
 
@@ -65,7 +67,10 @@ def element_wise(flow: Any, operation: Any, states: Sequence[State]) -> State:
                 return state
     if (origin := origin_of(found)) is not None:
         return State(MIXED, origin=origin)
-    # A function of the batch size.
+    if found and operation.outputs[0].dtype.is_floating:
+        # A function of the batch size, which values are multiplied by.
+        return State(MIXED, origin=operation)
+    # Another function of it, such as an index or a part of a shape.
     return NO_CLAIM if found else SAME
 
 
@@ -75,6 +80,8 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
         return NO_CLAIM
     found: State | None = None
     axes: set[int] = set()
+    if operation.type not in _HOMOGENEOUS:
+        _require_unscaled(flow, operation, states)
     for position in with_rows:
         state, own = states[position], operation.inputs[position].shape.rank
         if own is None:
@@ -94,7 +101,19 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
         if state.couples:
             flow.couple(state.origin, BATCH_VALUE, operation)
     assert found is not None
-    return found._replace(axes=tuple(sorted(axes)))
+    # Positions that are counted from the batch's end, or go around it, are those of other examples.
+    by_position = found.by_position and all(state.kind in (ROWS, ALIKE) for state in states)
+    return found._replace(axes=tuple(sorted(axes)), by_position=by_position)
+
+
+def _require_unscaled(flow: Any, operation: Any, states: Sequence[State]) -> None:
+    """Note where values that the batch's size scales meet a function that does not keep the factor."""
+    added_up = operation.type in ("Add", "AddV2", "AddN", "Sub")
+    if added_up and len({state.degree for state in states}) == 1 and all(state.kind == ROWS for state in states):
+        return
+    for state in states:
+        if state.kind == ROWS and state.degree:
+            flow.couple(state.origin or operation, SCALED, operation)
 
 
 def same(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -148,13 +167,17 @@ def _scaled(flow: Any, operation: Any, states: Sequence[State], power: int) -> S
     if other.is_size and one.kind in (ALIKE, SUM, ROWS):
         if one.kind == ALIKE:
             return State(SUM, degree=power * other.degree)
-        return one._replace(degree=one.degree + power * other.degree)
+        return _by_size(operation, one, one.degree + power * other.degree)
     if one.is_size and power == 1 and other.kind in (SUM, ROWS):
-        return other._replace(degree=one.degree + other.degree)
+        return _by_size(operation, other, one.degree + other.degree)
     result = element_wise(flow, operation, states)
     if result.kind == ROWS and one.kind == other.kind == ROWS:
         return result._replace(degree=one.degree + power * other.degree)
     return result
+
+
+def _by_size(operation: Any, state: State, degree: int) -> State:
+    return state._replace(degree=degree, origin=operation if state.kind == ROWS else state.origin)
 
 
 def compared(flow: Any, operation: Any, states: Sequence[State]) -> State:

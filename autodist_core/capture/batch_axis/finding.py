@@ -10,11 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from autodist_core.capture.batch_axis.state import State
+
 PAIRS = "pairs the examples of a batch with each other"
 ALONG_EXAMPLES = "goes along the examples of a batch"
 POSITION = "takes examples by their place in the batch"
 BATCH_VALUE = "gives each example a value of the whole batch"
 CHOICE = "chooses by a value of the whole batch"
+SCALED = "makes a value that depends on how many examples the batch has"
 
 
 @dataclass(frozen=True)
@@ -58,4 +61,6 @@ class Found:
     uncombined_writes: tuple[UncombinedWrite, ...] = ()
     uncombined_results: tuple[UncombinedResult, ...] = ()
     undecided: tuple[Any, ...] = ()
-    """Operations without a rule: it is not known whether they mix examples."""
+    """Operations that cannot be decided: it is not known whether they mix examples."""
+    asked: tuple[State, ...] = ()
+    """The states of the tensors that the caller asked about."""

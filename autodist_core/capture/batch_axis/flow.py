@@ -16,19 +16,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from autodist_core.capture.batch_axis import inner
 from autodist_core.capture.batch_axis.arithmetic import added
+from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import Coupling, Found, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.replicas import is_combined, is_returned, read
 from autodist_core.capture.batch_axis.rules import RULES, Rule
 from autodist_core.capture.batch_axis.state import (
+    DISTINCT,
     NO_CLAIM,
     ONE,
     ROWS,
     SAME,
     SIZE,
+    UNKNOWN,
     VARIABLE,
     State,
     rows,
@@ -48,11 +50,12 @@ _GRADIENT = ("Grad", "Backprop")
 class Flow:
     """One walk over the operations of a traced step."""
 
-    def __init__(self, traced: Traced, known: Mapping[int, State]) -> None:
+    def __init__(self, traced: Traced, known: Mapping[int, State], asked: Sequence[Any]) -> None:
         self._known = {**known, **{id(marker): SAME for marker in traced.sums}}
         self._couplings: dict[tuple[int, str], Coupling] = {}
         self._uncombined_writes: dict[int, UncombinedWrite] = {}
-        self._undecided: dict[str, Any] = {}
+        self._undecided: dict[int, tuple[Any, Any]] = {}
+        self._asked: dict[int, State] = {id(tensor): NO_CLAIM for tensor in asked}
         self._call: Any = None
         self._position = 0
         self._written: dict[str, State] = {}
@@ -90,7 +93,7 @@ class Flow:
     @staticmethod
     def axes_of(tensor: Any, rank: int | None) -> list[int] | None:
         """Return the axes that a tensor holds; None if they are not known."""
-        axes = tf.get_static_value(tensor)
+        axes = value_of(tensor)
         if axes is None or rank is None:
             return None
         return [int(axis) % rank if rank else 0 for axis in np.atleast_1d(axes)]
@@ -124,14 +127,34 @@ class Flow:
         if kind not in inner.RULES and all(state is SAME or state is NO_CLAIM for state in states):
             # No input depends on the batch. Most operations of a gradient end here.
             state = NO_CLAIM if NO_CLAIM in states else SAME
-            self.states.update({id(tensor): self._known.get(id(tensor), state) for tensor in outputs})
+            self._keep(outputs, [state] * len(outputs))
             return
+        couplings = len(self._couplings)
         found = self._found(operation, states)
         if isinstance(found, State):
             found = [found] * len(outputs)
+        if len(self._couplings) == couplings and self._is_undecided(operation, states, found):
+            self._undecided.setdefault(id(operation), (operation, self._call or operation))
+        self._keep(outputs, found)
+
+    def _keep(self, outputs: Sequence[Any], found: Sequence[State]) -> None:
         for tensor, state in zip(outputs, found, strict=True):
             # A function is visited once for each call. The states of markers, and those that the front knows, stay.
             self.states[id(tensor)] = self._known.get(id(tensor), state)
+            if id(tensor) in self._asked:
+                self._asked[id(tensor)] = state
+
+    def _is_undecided(self, operation: Any, states: Sequence[State], found: Sequence[State]) -> bool:
+        """Whether examples go into an operation and nothing is known of its results, which is not said elsewhere."""
+        kinds = {state.kind for state in states}
+        return (
+            bool(kinds & {ROWS, ONE, DISTINCT}) and not kinds & {UNKNOWN, VARIABLE}
+            and operation.type not in inner.RULES and not any(part in operation.type for part in _GRADIENT)
+            and any(
+                state.kind == UNKNOWN and id(tensor) not in self._known
+                for tensor, state in zip(operation.outputs, found, strict=True)
+            )
+        )
 
     def _found(self, operation: Any, states: Sequence[State]) -> State | list[State]:
         kind = operation.type
@@ -146,8 +169,6 @@ class Flow:
         rule = _RULES.get(kind)
         if rule is not None:
             return rule(self, operation, states)
-        if any(state.kind in (ROWS, ONE) for state in states) and not any(part in kind for part in _GRADIENT):
-            self._undecided.setdefault(kind, operation)
         return SAME if states and all(state == SAME for state in states) else NO_CLAIM
 
     def _read(self, variable: Variable, operation: Any) -> State:
@@ -169,12 +190,14 @@ class Flow:
 
     # Results -----------------------------------------------------------------------------------------------------
 
-    def found(self, traced: Traced) -> Found:
+    def found(self, traced: Traced, asked: Sequence[Any]) -> Found:
         """Return the findings. Operations of gradients, and operations that no result needs, are left out."""
         couplings = [each for each in self._couplings.values() if self._is_forward(each.operation, each.by)]
-        if couplings:
+        undecided = [each for each in self._undecided.values() if self._is_forward(each[0])]
+        if couplings or undecided:
             used = self._used(traced)
             couplings = [each for each in couplings if each.within.name in used]
+            undecided = [each for each in undecided if each[1].name in used]
         return Found(
             tuple(couplings),
             tuple(each for each in self._uncombined_writes.values() if self._is_forward(each.state.origin)),
@@ -183,7 +206,8 @@ class Flow:
                 if not is_returned(state := self.states.get(id(tensor), NO_CLAIM), tensor.dtype)
                 and self._is_forward(state.origin)
             ),
-            tuple(each for each in self._undecided.values() if self._is_forward(each)),
+            tuple({operation.type: operation for operation, _ in reversed(undecided)}.values()),
+            tuple(self._asked[id(tensor)] for tensor in asked),
         )
 
     def _is_forward(self, *operations: Any) -> bool:
@@ -196,8 +220,11 @@ class Flow:
         return set(reached_from(ends, lambda operation: () if operation.type in _SILENT else sources(operation)))
 
 
-def follow(traced: Traced, known: Mapping[int, State]) -> Found:
-    """Follow the batch axis through a traced step; `known` has the states that the front knows, by tensor id."""
-    flow = Flow(traced, known)
+def follow(traced: Traced, known: Mapping[int, State], asked: Sequence[Any] = ()) -> Found:
+    """Follow the batch axis through a traced step; `known` has the states that the front knows, by tensor id.
+
+    The findings have the states of the tensors `asked`, as the rules give them, whatever `known` says.
+    """
+    flow = Flow(traced, known, asked)
     flow.over(traced.graph)
-    return flow.found(traced)
+    return flow.found(traced, asked)

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from autodist_core.capture.batch_axis import arithmetic
+from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, PAIRS, POSITION
 from autodist_core.capture.batch_axis.reshaping import reshaped, sizes_of
 from autodist_core.capture.batch_axis.state import (
@@ -32,7 +32,7 @@ from autodist_core.capture.batch_axis.state import (
 
 def transpose(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of a tensor with its axes in another order."""
-    order = tf.get_static_value(operation.inputs[1])
+    order = value_of(operation.inputs[1])
     if states[0].kind != ROWS:
         return states[0]
     return NO_CLAIM if order is None else states[0].at(*(list(order).index(axis) for axis in states[0].axes))
@@ -90,7 +90,7 @@ def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if often.kind == SIZES and often.axes[0] in state.axes:
         flow.couple(operation, PAIRS, operation)
         return NO_CLAIM
-    times = tf.get_static_value(operation.inputs[1])
+    times = value_of(operation.inputs[1])
     factor = None if times is None else int(times[state.axis])
     outer = None if factor is None or state.outer is None else state.outer * factor
     return state if factor == 1 else state._replace(outer=outer)
@@ -180,7 +180,7 @@ def _parted(
 
 def pad(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of a tensor with entries added around it."""
-    state, around = states[0], tf.get_static_value(operation.inputs[1])
+    state, around = states[0], value_of(operation.inputs[1])
     if state.kind == ROWS and around is not None and any(np.any(around[axis]) for axis in state.axes):
         return state._replace(outer=None, inner=None)
     return state
@@ -209,7 +209,8 @@ def looked_up(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 RULES: dict[str, Any] = {
-    "Transpose": transpose, "Reshape": reshape, "ExpandDims": expand, "Squeeze": squeeze, "BroadcastTo": broadcast,
+    "Transpose": transpose, "ConjugateTranspose": transpose,
+    "Reshape": reshape, "ExpandDims": expand, "Squeeze": squeeze, "BroadcastTo": broadcast,
     "Tile": tile, "Pack": pack, "Unpack": unpack, "ConcatV2": concat, "Split": split, "SplitV": split_sizes,
     "Pad": pad, "PadV2": pad, "MirrorPad": pad, "OneHot": one_hot, "LookupTableFindV2": looked_up,
     "ZerosLike": alike_in_shape, "OnesLike": alike_in_shape,

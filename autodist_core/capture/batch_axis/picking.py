@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from autodist_core.capture.batch_axis import arithmetic
+from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import BATCH_VALUE, PAIRS, POSITION
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
@@ -40,10 +40,10 @@ def part(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of a slice with a begin and a size for each axis."""
     state = states[0]
     if state.kind == SIZES:
-        return _of_sizes(operation, state, tf.get_static_value(operation.inputs[1]), None)
+        return _of_sizes(operation, state, value_of(operation.inputs[1]), None)
     if state.kind != ROWS:
         return state
-    begin, size = (tf.get_static_value(tensor) for tensor in operation.inputs[1:3])
+    begin, size = (value_of(tensor) for tensor in operation.inputs[1:3])
     for axis in state.axes:
         if begin is None or size is None:
             if not any(other.kind in (SIZES, UNKNOWN) or other.is_size for other in states[1:]) and begin is not None:
@@ -78,7 +78,7 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
     state = states[0]
     if state.kind not in (ROWS, SIZES):
         return state
-    begin, end, step = (tf.get_static_value(tensor) for tensor in operation.inputs[1:4])
+    begin, end, step = (value_of(tensor) for tensor in operation.inputs[1:4])
     masks = {name: operation.get_attr(f"{name}_mask") for name in _MASKS}
     if state.kind == SIZES:
         start = begin if begin is None or not masks["begin"] & 1 else np.zeros_like(begin)
@@ -145,7 +145,7 @@ def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
         axis = axes[0]
     rank = operation.inputs[1].shape.rank
     if table.kind == SIZES:
-        at = tf.get_static_value(operation.inputs[1])
+        at = value_of(operation.inputs[1])
         if at is None or at.size != 1:
             return NO_CLAIM
         found = State(SUM, degree=1, origin=table.origin) if int(at.reshape(())) == table.axes[0] else SAME

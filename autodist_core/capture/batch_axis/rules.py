@@ -175,6 +175,8 @@ def shape(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
 
 def size(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of the number of entries of a tensor."""
+    if states[0].kind == DISTINCT:
+        return State(MIXED, origin=operation)
     if states[0].kind != ROWS:
         return NO_CLAIM
     return State(SUM, degree=1, origin=operation if states[0].subset else None)

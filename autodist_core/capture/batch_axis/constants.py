@@ -1,0 +1,51 @@
+"""Values that a graph computes of constants alone, such as the permutation of a transpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_LARGEST = 64
+"""More entries than an axis list, a permutation or a shape has; nothing larger is computed."""
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "Add": np.add, "AddV2": np.add, "Sub": np.subtract, "Mul": np.multiply, "FloorDiv": np.floor_divide,
+    "FloorMod": np.mod, "Neg": np.negative, "Maximum": np.maximum, "Minimum": np.minimum, "Range": np.arange,
+    "InvertPermutation": np.argsort, "ConcatV2": lambda *parts: np.concatenate(parts[:-1], int(parts[-1])),
+    "Less": np.less, "SelectV2": np.where,
+    "Reshape": np.reshape, "ExpandDims": lambda value, axis: np.expand_dims(value, int(axis)),
+    "ReverseV2": lambda value, axes: np.flip(value, tuple(np.atleast_1d(axes))), "Identity": np.asarray,
+    "Roll": lambda value, shift, axes: np.roll(value, tuple(np.atleast_1d(shift)), tuple(np.atleast_1d(axes))),
+}  # fmt: skip
+"""What operations compute, of the values of their inputs."""
+
+
+def value_of(tensor: Any) -> Any:
+    """The value of a tensor that is made of constants alone; None where it is not known.
+
+    >>> with tf.Graph().as_default():
+    ...     last = tf.rank(tf.zeros((2, 3, 4))) - 1
+    ...     print(value_of(tf.concat([[last], tf.range(1, last), [0]], 0)))
+    [2 1 0]
+    """
+    value = tf.get_static_value(tensor)
+    if value is not None:
+        return value
+    operation = tensor.op
+    count = tensor.shape.num_elements()
+    if count is not None and count > _LARGEST:
+        return None
+    if operation.type == "Pack":
+        parts = [value_of(part) for part in operation.inputs]
+        return None if any(part is None for part in parts) else np.stack(parts, operation.get_attr("axis"))
+    function = _FUNCTIONS.get(operation.type)
+    if function is None:
+        return None
+    values = []
+    for each in operation.inputs:
+        values.append(value_of(each))
+        if values[-1] is None or np.size(values[-1]) > _LARGEST:
+            return None
+    return function(*values)
