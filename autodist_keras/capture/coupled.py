@@ -23,10 +23,26 @@ import keras
 import tensorflow as tf
 
 from autodist_core.capture import Traced
-from autodist_core.capture.batch_axis import NO_CLAIM, Coupling, Found, State, follow, mean_over_examples, rows
+from autodist_core.capture.batch_axis import (
+    ALIKE,
+    NO_CLAIM,
+    REDUCED,
+    ROWS,
+    SUM,
+    Coupling,
+    Found,
+    State,
+    follow,
+    mean_over_examples,
+    rows,
+)
 from autodist_keras.capture.hooks import hook
 
 _EXACT = "not exact: "
+_ONE_NUMBER = (
+    "loss {!r} makes one number of a batch, which counts as a mean over its examples; for a sum, return a value for "
+    "each example from a keras.losses.Loss of reduction='sum'"
+)
 _ELSEWHERE = "the training step"
 _COUNTED = re.compile(r"_\d+$")
 
@@ -39,6 +55,10 @@ class Seen:
     """Tensors whose state the analysis need not find out."""
     losses: set[str] = field(default_factory=set)
     """The names of the compiled losses."""
+    inexact: dict[str, str] = field(default_factory=dict)
+    """The notes on losses that compare examples by their definition, by the name of the loss."""
+    asked: list[tuple[str, Any, int]] = field(default_factory=list)
+    """For each loss: its name, its value before Keras reduces it, and the degree that is right for a sum."""
     silent: list[tuple[Any, int, int]] = field(default_factory=list)
     """Operations that have a note of their own: a graph, and the first and the last one's position in it."""
     metrics: list[tuple[Any, int, int, str]] = field(default_factory=list)
@@ -48,6 +68,10 @@ class Seen:
         """Record a loss as Keras reduces it: its value is right."""
         self.losses.add(name)
         self.known.append((loss, rows(0) if loss.shape.rank else mean_over_examples(loss.op)))
+
+    def ask(self, name: str, made: Any, degree: int = 0) -> None:
+        """Record the value of a loss before Keras reduces it, so that the analysis decides whether it is exact."""
+        self.asked.append((name, made, degree))
 
     @contextmanager
     def noted_elsewhere(self) -> Iterator[None]:
@@ -77,7 +101,9 @@ class Notes:
     trained: tuple[str, ...] = ()
     """The reasons for other weights."""
     reported: tuple[str, ...] = ()
-    """The reasons for other metrics or results, certain or possible."""
+    """The reasons for other metrics or results."""
+    unknown: tuple[str, ...] = ()
+    """What the analysis cannot decide: it may be a reason for other weights."""
 
 
 @contextmanager
@@ -121,7 +147,7 @@ def _moments_known(moments: Any, seen: Seen) -> Any:
 
 def notes(model: Any, traced: Traced, seen: Seen, results: Sequence[str]) -> Notes:
     """The plan's notes on a traced training step; `results` names the values that the step returns."""
-    found = follow(traced, {id(tensor): state for tensor, state in seen.known})
+    found = follow(traced, {id(tensor): state for tensor, state in seen.known}, [made for _, made, _ in seen.asked])
     names = _Names(model, seen)
     trained, reported = _of_couplings(found, names)
     for owner, of_metric, note in _of_variables(found, names):
@@ -132,14 +158,36 @@ def notes(model: Any, traced: Traced, seen: Seen, results: Sequence[str]) -> Not
             f"{_operation(each.state.origin)} does not make a mean over the examples"
         )
         reported.setdefault(note, note)
-    for operation in found.undecided:
-        owner = names.owner(operation, operation)
-        note = (
-            f"whether {_operation(operation)} in {owner} mixes the examples of a batch is not known: verify(x, y) "
-            "compares with one device"
+    unknown = dict.fromkeys(
+        f"whether {_operation(operation)} in {names.owner(operation, operation)} mixes the examples of a batch is not "
+        "known: verify(x, y) compares with one device"
+        for operation in found.undecided
+    )
+    trained |= {f"loss {name!r}": note for name, note in seen.inexact.items()}
+    for (name, made, degree), state in zip(seen.asked, found.asked, strict=True):
+        said = _of_loss(name, made.shape.rank == 0, degree, state)
+        if said is not None and f"loss {name!r}" not in trained:
+            (trained if said.startswith(_EXACT) else unknown).setdefault(said, said)
+    return Notes(tuple(trained.values()), tuple(reported.values()), tuple(unknown))
+
+
+def _of_loss(name: str, one_number: bool, degree: int, state: State) -> str | None:
+    """The note on the value of a loss, or None if the replicas' values combine to one device's value."""
+    if state.kind == ALIKE or (state.kind in (ROWS, SUM) and state.degree == (degree if state.kind == SUM else 0)):
+        return None
+    if one_number and (state.kind not in (*REDUCED, ROWS) or (state.kind == SUM and state.degree == 1)):
+        return _ONE_NUMBER.format(name)
+    if state.kind == ROWS:
+        return (
+            f"{_EXACT}loss {name!r} gives each example a value that depends on how many examples the batch has, by "
+            f"{_operation(state.origin)}, and a replica has only its own"
         )
-        reported.setdefault(note, note)
-    return Notes(tuple(trained.values()), tuple(reported.values()))
+    if state.kind not in REDUCED:
+        return None
+    return (
+        f"{_EXACT}loss {name!r} makes a value of the whole batch that is no mean over its examples, by "
+        f"{_operation(state.origin)}, and a replica has only its own"
+    )
 
 
 def _of_couplings(found: Found, names: _Names) -> tuple[dict[str, str], dict[str, str]]:

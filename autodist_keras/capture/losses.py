@@ -35,11 +35,7 @@ _OWN = (
     "{} is the model's own: a loss that it reduces itself counts as a mean over the examples; for a sum, compile "
     "with a loss of reduction='sum' and call Keras's compute_loss"
 )
-_ONE_NUMBER = (
-    "loss {!r} makes one number of a batch, which counts as a mean over its examples; for a sum, return a value for "
-    "each example from a keras.losses.Loss of reduction='sum'"
-)
-_COUPLED = "loss {!r} compares the examples of a batch with each other, and a replica only its own"
+_COUPLED = "not exact: loss {!r} compares the examples of a batch with each other, and a replica only its own"
 _COUPLING = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
 _ADDED = (
     "an add_loss term of one number counts as a mean over the examples; for a sum, add a tensor with a value for each "
@@ -142,13 +138,15 @@ class _Corrected:
             if type(self._loss).__call__ is keras.losses.Loss.__call__:
                 raise seams.LOSS_CALLS.error(f"{type(self._loss).__name__} computed a value without it")
             # A loss with a __call__ of its own may have no `call`. Its value is not corrected.
+            trace.seen.ask(self._loss.name, value)
             return value
         trace.reduced |= value.shape.rank == 0
         one_number = seen["losses"].shape.rank == 0
         if isinstance(self._loss, _COUPLING) and (one_number or isinstance(self._loss, keras.losses.Circle)):
-            trace.remarks.append(_COUPLED.format(self._loss.name))
-        elif one_number and any(leaf.shape.rank != 1 for leaf in keras.tree.flatten(y_pred)):
-            trace.remarks.append(_ONE_NUMBER.format(self._loss.name))
+            trace.seen.inexact[self._loss.name] = _COUPLED.format(self._loss.name)
+        else:
+            sums = not one_number and self._loss.reduction in ("sum", *_UNREDUCED)
+            trace.seen.ask(self._loss.name, seen["losses"], int(sums))
         if one_number:
             return value if sample_weight is None else self._of_weighted_scalar(value, seen["losses"], sample_weight)
         masks = [m for m in (mask, seen["mask"]) if m is not None]

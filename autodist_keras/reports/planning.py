@@ -92,7 +92,7 @@ def plan(
     kernels = kernels_of(optimizers_of(model)) if fused_updates else ()
     if kernels:
         lines.append(f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)")
-    lines += (*remarks, *coupled.trained, *coupled.reported) if len(strategy.replicas) > 1 else ()
+    lines += (*remarks, *coupled.trained, *coupled.reported, *coupled.unknown) if len(strategy.replicas) > 1 else ()
     lines += [*_of_each_replica(model, item, strategy), *checks.without_effect(model)]
     return table(strategy, item, shares, lines)
 

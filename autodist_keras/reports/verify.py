@@ -66,7 +66,7 @@ def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = No
     finally:
         _restore(entries, start)
         distributed.set_compressor_state(compressors)
-    explanation = Explanation(distributed.inexact, captured.remarks)
+    explanation = Explanation(distributed.inexact, (*captured.remarks, *captured.notes.unknown))
     compared = tuple(entry for entry in entries if entry.spec.kind in _COMPARED)
     _require_finite(alone, len(batches))
     found = _differences(compared, alone, together)

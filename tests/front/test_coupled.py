@@ -204,3 +204,149 @@ def test_an_unknown_operation_is_named_as_such():
         "compares with one device", note
     )
 
+
+def test_verify_quotes_what_the_plan_does_not_know():
+    def unknown(x):
+        found = tf.numpy_function(lambda value: value - value.mean(axis=0), [tf.stop_gradient(x)], x.dtype, False)
+        found.set_shape(x.shape)
+        return x + found
+
+    model = seeded(_with(unknown))
+    model.compile("sgd", "mse", jit_compile=False)
+    with distributed(model) as front, pytest.raises(ValueError, match=r"says: whether PyFuncStateless .* not"):
+        front.verify(X, Y)
+
+
+def _ids(x):
+    return tf.cast(x[:, 0] > 0, tf.int32)
+
+
+def _shifted(x):
+    count = ops.shape(x)[0]
+    return x - ops.take(x, (ops.arange(count) + 1) % count, axis=0)
+
+
+def _swapped(x):
+    """A cumulative sum along the batch, behind a permutation that the graph computes."""
+    last = tf.rank(x) - 1
+    back_to_front = tf.concat([[last], tf.range(1, last), [0]], 0)
+    return tf.transpose(tf.cumsum(tf.transpose(x, back_to_front), axis=1), back_to_front)
+
+
+def _cubes(function):
+    return lambda x: ops.reshape(function(ops.reshape(x, (-1, 2, 2))), (-1, 4))
+
+
+SILENT = {
+    "softmax": (lambda x: ops.softmax(x, axis=0), "Softmax"),
+    "softmax of tensorflow": (lambda x: tf.nn.softmax(x, axis=0), "Softmax"),
+    "softmax layer": (lambda x: layers.Softmax(axis=0)(x), "Softmax"),
+    "softmax of rank 3": (_cubes(lambda x: ops.softmax(x, axis=0)), "Softmax"),
+    "log_softmax": (lambda x: ops.log_softmax(x, axis=0), "LogSoftmax"),
+    "log_softmax of rank 3": (_cubes(lambda x: ops.log_softmax(x, axis=0)), "LogSoftmax"),
+    "permutation of the graph": (_swapped, "Cumsum"),
+    "shifted negatives": (_shifted, "GatherV2"),
+    "reversed positions": (lambda x: tf.gather(x, tf.shape(x)[0] - 1 - tf.range(tf.shape(x)[0])), "GatherV2"),
+    "divided by the size": (lambda x: x / ops.cast(ops.shape(x)[0], x.dtype), "RealDiv"),
+    "divided by the size's root": (lambda x: x / ops.sqrt(ops.cast(ops.shape(x)[0], x.dtype)), "Sqrt"),
+    "number of different ids": (lambda x: x * tf.cast(tf.size(tf.unique(_ids(x))[0]), x.dtype), "Size"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SILENT)
+def test_what_is_computed_of_positions_sizes_and_permutations(case: str):
+    function, operation = SILENT[case]
+    (note,) = notes_of(_with(function), X, Y)
+    assert re.match(rf"not exact: in layer '(odd|softmax\w*)', {operation} \(", note)
+
+
+def test_a_softmax_along_the_batch_in_a_loss_with_a_value_per_row():
+    def listnet(y_true, y_pred):
+        return -ops.sum(ops.softmax(y_true, axis=0) * ops.log_softmax(y_pred, axis=0), axis=-1)
+
+    (note,) = notes_of(_dense(), X, Y, loss=listnet)
+    assert note.startswith("not exact: in loss 'listnet', Softmax (") and note.endswith("and 1 more such")
+
+
+def test_a_permutation_that_is_not_known_is_named_as_such():
+    def moved(x):
+        order = tf.cast(tf.argsort(tf.reduce_sum(tf.ones((2, 2)), 0)), tf.int32)
+        back = tf.transpose(tf.transpose(x, order), order)
+        return tf.ensure_shape(back, x.shape)
+
+    notes = notes_of(_with(moved), X, Y)
+    assert len(notes) == 1 and re.match(r"whether Transpose \(.*\) in layer 'odd' mixes the examples", notes[0])
+
+
+def _error(y_true, y_pred):
+    return ops.mean(ops.square(y_true - y_pred), axis=-1)
+
+
+def weighted_mean(y_true, y_pred):
+    weights = ops.abs(y_true[:, 0]) + 1.0
+    return ops.sum(weights * _error(y_true, y_pred)) / ops.sum(weights)
+
+
+def masked_mean(y_true, y_pred):
+    return tf.reduce_mean(tf.boolean_mask(_error(y_true, y_pred), y_true[:, 0] > 0))
+
+
+def barlow(y_true, y_pred):
+    size = ops.cast(ops.shape(y_pred)[0], y_pred.dtype)
+    correlation = ops.matmul(ops.transpose(y_pred), y_pred) / size
+    return ops.sum(ops.square(correlation - ops.eye(4, dtype=y_pred.dtype)))
+
+
+def over_size(y_true, y_pred):
+    return _error(y_true, y_pred) / ops.cast(ops.shape(y_pred)[0], y_pred.dtype)
+
+
+def of_columns(y_true, y_pred):
+    """A value for each column, which Keras takes the mean of."""
+    return ops.sqrt(ops.mean(ops.square(y_true - y_pred), axis=0))
+
+
+NO_MEANS = {
+    root: "Mean", weighted_mean: "Sum", masked_mean: "Mean", barlow: "MatMul", over_size: "RealDiv", of_columns: "Mean"
+}
+
+
+@pytest.mark.parametrize("loss", NO_MEANS, ids=lambda loss: loss.__name__)
+def test_a_loss_that_is_no_mean_is_not_exact_and_verify_accepts_it(loss):
+    model = seeded(_dense(4))
+    model.compile("sgd", loss, jit_compile=False)
+    with distributed(model) as front:
+        (note,) = [line for line in front.plan(X, Y).splitlines() if "loss" in line]
+        assert re.match(rf"  note: not exact: loss '{loss.__name__}' .*, by {NO_MEANS[loss]} \(", note)
+        table = front.verify(X, Y)
+        assert note in table and "0.0e+00" not in table.splitlines()[1]
+
+
+MEANS = {
+    "mean": lambda y, p: ops.mean(ops.square(y - p)),
+    "sum over size": lambda y, p: ops.sum(_error(y, p)) / ops.cast(ops.shape(p)[0], p.dtype),
+    "terms": lambda y, p: 0.5 * ops.mean(_error(y, p)) + ops.mean(ops.abs(y - p)) + 1.0,
+    "value of each over size": lambda y, p: ops.sum(_error(y, p) / ops.cast(ops.shape(p)[0], p.dtype)),
+    "mean of weighted": lambda y, p: tf.reduce_mean(tf.where(y[:, 0] > 0, _error(y, p), 0.0 * _error(y, p))),
+}
+
+
+@pytest.mark.parametrize("case", MEANS)
+def test_one_number_that_is_a_mean_has_no_note(case: str):
+    model = seeded(_dense(4))
+    model.compile("sgd", MEANS[case], jit_compile=False)
+    with distributed(model) as front:
+        assert "loss" not in front.plan(X, Y)
+        assert "note" not in front.verify(X, Y)
+
+
+def test_one_number_that_cannot_be_decided_has_the_remedy():
+    def unknown(y_true, y_pred):
+        factor = tf.numpy_function(lambda value: value.std(), [y_true], y_true.dtype, False)
+        return tf.reduce_mean(tf.square(y_true - y_pred)) * tf.ensure_shape(factor, ())
+
+    model = seeded(_dense(4))
+    model.compile("sgd", unknown, jit_compile=False)
+    said = r"whether PyFuncStateless .* is not known: .*; loss 'unknown' makes one number of a batch, .* for a sum, "
+    with distributed(model) as front, pytest.raises(ValueError, match=rf"differs from .* The plan says: {said}"):
+        front.verify(X, Y)

@@ -196,11 +196,12 @@ def test_losses_that_compare_examples_are_named(name: str):
     loss, labels = COUPLED[name]
     model, data = _adds(), dense_data(16)
     model.compile(keras.optimizers.SGD(0.1), loss(name=name), jit_compile=False)
-    note = f"loss '{name}' compares the examples of a batch with each other"
+    note = f"note: not exact: loss '{name}' compares the examples of a batch with each other"
     with distributed(model) as front:
-        assert f"note: {note}" in front.plan(data.x, labels(data.y))
-        with pytest.raises(ValueError, match=rf"differs from one device in .*\. The plan says: {note}"):
-            front.verify(data.x, labels(data.y))
+        assert note in front.plan(data.x, labels(data.y))
+        table = front.verify(data.x, labels(data.y))
+        assert note in table
+        assert not re.search(r"out/kernel +0\.0e\+00", table), "the weights are the same: nothing to explain"
 
 
 def test_an_added_number_counts_as_a_mean_and_a_regularizer_does_not():
