@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -97,6 +98,8 @@ def _find(optimizer: Any) -> tuple[str, _Update] | None:
 
 _TRIAL = ([1e-3, -2e-3, 0.5], [3e-3, 1e-3, 0.0])
 """Gradients of two updates. Small entries show at which place of a formula an epsilon is added."""
+_PLAIN = int | float | str | None
+"""Settings that are no tensors of some graph: with these the trial is made."""
 
 
 def _require_same_formula(optimizer: Any) -> None:
@@ -105,7 +108,8 @@ def _require_same_formula(optimizer: Any) -> None:
     # Without get_config: that reads the learning rate of a model that trains. Accumulation is no part of an update.
     others = {"self", "learning_rate", "name", "kwargs", "gradient_accumulation_steps"}
     names = set(inspect.signature(stock.__init__).parameters) - others
-    difference = _difference(stock, tuple((name, getattr(optimizer, name)) for name in sorted(names)))
+    settings = ((name, getattr(optimizer, name)) for name in sorted(names))
+    difference = _difference(stock, tuple((name, value) for name, value in settings if isinstance(value, _PLAIN)))
     if difference > 1e-9:
         raise FORMULAS.error(f"two updates of {stock.__name__} differ by {difference:.1e} of the largest entry")
 
@@ -129,9 +133,10 @@ def _difference(stock: Any, settings: tuple[tuple[str, Any], ...]) -> float:
             optimizer.iterations.assign_add(1)
         return [each.numpy() for each in (variable, *optimizer.variables)]
 
-    with tf.init_scope():
-        both = zip(updated(False), updated(True), strict=True)
-        return max(float(np.max(np.abs(a - b)) / (np.max(np.abs(a)) or 1.0)) for a, b in both)
+    # In a thread of its own: this one may be tracing a function in which no variable may be made any more.
+    with ThreadPoolExecutor(max_workers=1) as outside:
+        own, kernel = outside.submit(lambda: (updated(False), updated(True))).result()
+    return max(float(np.max(np.abs(a - b)) / (np.max(np.abs(a)) or 1.0)) for a, b in zip(own, kernel, strict=True))
 
 
 def _slot(optimizer: Any, slots: list[Any], variable: Any) -> Any:

@@ -208,7 +208,7 @@ def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
 def on_batches(function: StepFunction) -> Callable[[Any], Any]:
     """A function as Keras calls predict functions: with a list of batches.
 
-    >>> on_batches(lambda batch: batch[0])([(np.zeros((2, 1)),), (np.ones((1, 1)),)]).numpy().tolist()
+    >>> on_batches(lambda batch: batch[0])([(tf.zeros((2, 1)),), (tf.ones((1, 1)),)]).numpy().tolist()
     [[0.0], [0.0], [1.0]]
     """
 

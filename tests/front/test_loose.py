@@ -75,9 +75,9 @@ class Meets(keras.layers.Layer):
             self.begun[replica] = batch
             self.moved.notify_all()
             if replica == 2 and batch + self.bound < self.batches:
-                ahead = self.moved.wait_for(lambda: self.begun[0] >= batch + self.bound, 60)
+                ahead = self.moved.wait_for(lambda: self.begun.get(0, -1) >= batch + self.bound, 60)
                 # Nothing more can come to pass; a replica that may go on would within this time.
-                further = self.moved.wait_for(lambda: self.begun[0] > batch + self.bound, 0.05)
+                further = self.moved.wait_for(lambda: self.begun.get(0, -1) > batch + self.bound, 0.05)
                 self.leads.append((ahead, further))
         return rows
 
