@@ -1,10 +1,12 @@
 """A program that trains over hosts until it is interrupted, and once more after that. Reads its spec from stdin.
 
-Its argument says how: see `tests.support.interrupted`.
+Its argument says how: see `tests.support.interrupted`. It answers SIGUSR1 with the stacks of its threads, on stderr.
 """
 
+import faulthandler
 import json
 import os
+import signal
 import sys
 import time
 
@@ -31,6 +33,7 @@ class Say(keras.callbacks.Callback):
 
 
 def main():
+    faulthandler.register(signal.SIGUSR1)
     spec = json.loads(sys.stdin.readline())
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(64, activation="tanh"), keras.layers.Dense(1)])
     model.compile("adam", "mse")

@@ -311,7 +311,13 @@ def test_a_killed_chief_leaves_no_process_on_any_host(network, chief):
 )
 def test_an_interrupt_ends_the_fit_and_the_next_one_works(chief):
     chief.send_signal(signal.SIGINT)
-    output, _ = chief.communicate(timeout=60)
+    try:
+        output, _ = chief.communicate(timeout=2 * HANGS)
+    except subprocess.TimeoutExpired:
+        chief.send_signal(signal.SIGUSR1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            chief.wait(timeout=5)  # until the stacks of its threads are written
+        raise
     interrupted, seconds, iterations, again = output.split()
     assert (interrupted, again, chief.returncode) == ("interrupted", "again", 0)
     assert float(seconds) < HANGS and int(iterations) > 0
