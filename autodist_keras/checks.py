@@ -14,10 +14,10 @@ import logging
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from autodist_core.errors import AutodistError, ResourceSpecError
+from autodist_core.errors import AutodistError, did_you_mean
 from autodist_core.resource_spec import ResourceSpec
+from autodist_core.training import SETTINGS, replicas
 from autodist_keras import seams
 
 _log = logging.getLogger("autodist")
@@ -50,31 +50,6 @@ def _instead_of(model: Any) -> str:
     if isinstance(getattr(model, "model", None), keras.Model):
         return " It holds one: use it, or wrap its `model`."
     return " Models of tf_keras (Keras 2) must be ported to Keras 3." if "tf_keras" in str(type(model)) else ""
-
-
-def local_spec(spec: ResourceSpec) -> ResourceSpec:
-    """The spec. A ResourceSpecError names the GPUs that this machine does not have.
-
-    >>> local_spec(ResourceSpec.local(cpus=2)).num_cpus
-    2
-    """
-    present = len(tf.config.list_physical_devices("GPU"))
-    missing = [name for name, _ in spec.gpu_devices if int(name.rsplit(":", 1)[1]) >= present]
-    if missing:
-        raise ResourceSpecError(
-            f"{', '.join(missing)}: this machine has {present} GPU{'' if present == 1 else 's'} that TensorFlow can "
-            "use. Take the others out of 'gpus', or list CPU devices in 'cpus' instead."
-        )
-    return spec
-
-
-def replicas(spec: ResourceSpec) -> tuple[str, ...]:
-    """The devices that compute: the GPUs; without GPUs, the CPU devices.
-
-    >>> replicas(ResourceSpec.local(cpus=2))
-    ('localhost:CPU:0', 'localhost:CPU:1')
-    """
-    return tuple(name for name, _ in spec.replica_devices)
 
 
 def compiled(model: Any) -> None:
@@ -184,3 +159,20 @@ def without_effect(model: Any) -> list[str]:
     if model.compiled and model.run_eagerly:
         lines.append("run_eagerly=True: the distributed step is a graph all the same; debug on the plain model")
     return lines
+
+
+def refuse_misspelt(name: str, model: Any) -> None:
+    """Raise if the model does not have an attribute, and the name is probably a misspelt setting.
+
+    >>> refuse_misspelt("stratgy", object())
+    Traceback (most recent call last):
+    AttributeError: DistributedModel has no setting 'stratgy'. Did you mean 'strategy'? Settings: resource_spec,
+        strategy, share_memory, fused_updates, on_failure, lost_after, tunnelled. An attribute of the Keras model is
+        set on the model: dm.model.stratgy.
+    """
+    hint = did_you_mean(name, SETTINGS, likeness=0.8)
+    if hint and not name.startswith("_") and not hasattr(model, name):
+        raise AttributeError(
+            f"DistributedModel has no setting {name!r}.{hint} Settings: {', '.join(SETTINGS)}. An attribute of the "
+            f"Keras model is set on the model: dm.model.{name}."
+        )

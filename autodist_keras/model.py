@@ -19,13 +19,13 @@ import keras
 from autodist_core.plan import Plan
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy.builder import StrategyBuilder
+from autodist_core.training import SETTINGS, Settings
 from autodist_keras import checks
 from autodist_keras.capture.coupled import Notes
 from autodist_keras.capture.hooks import undone_if_refused
 from autodist_keras.capture.losses import said_of_own
 from autodist_keras.reports import planning
 from autodist_keras.reports.verify import verify
-from autodist_keras.settings import SETTINGS, Settings, refuse_misspelt
 from autodist_keras.training.compressor_state import CompressorState
 from autodist_keras.training.driver import Driver
 from autodist_keras.training.first_batches import first_batches
@@ -230,7 +230,7 @@ class DistributedModel:
         try:
             return getattr(self.model, name)
         except AttributeError:
-            refuse_misspelt(name, self.model)
+            checks.refuse_misspelt(name, self.model)
             raise
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -246,7 +246,7 @@ class DistributedModel:
                 f"set on the model: dm.model.{name}."
             )
         else:
-            refuse_misspelt(name, self.model)
+            checks.refuse_misspelt(name, self.model)
             setattr(self.model, name, value)
 
     def __dir__(self) -> list[str]:

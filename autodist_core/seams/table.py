@@ -34,6 +34,7 @@ def _draws_have_seeds() -> str:
     return "RandomUniform is not a stateful operation with an attribute seed2"
 
 
+_DATASET = "tensorflow.data.Dataset"
 _FUNC_GRAPH = "tensorflow.python.framework.func_graph.FuncGraph"
 _GRAPH_LOST = "no step could be captured"
 
@@ -71,6 +72,17 @@ CALLABLE = Seam(
     "tensorflow.compat.v1.Session", "_make_callable_from_options", "running a step in a session",
     "no step could run", parameters=("self", "callable_options"),
 )
+_LOOKS = "seeing looks at variables"
+_OLD = "whoever looks at a variable during a training would see an old value"
+CALL_FUNCTION = Seam(
+    "tensorflow.python.eager.context.Context", "call_function", _LOOKS, _OLD,
+    parameters=("self", "name", "tensor_inputs", "num_outputs"),
+    callers=("tensorflow.python.eager.polymorphic_function.atomic_function.AtomicFunction.call_flat",),
+)
+CREATE_ITERATOR = Seam(
+    "tensorflow.python.data.ops.iterator_ops.OwnedIterator", "_create_iterator", _LOOKS,
+    "a data pipeline would read old values of variables", parameters=("self", "dataset"), callers=("__init__",),
+)
 _SERVERS = "tensorflow.python.training.server_lib"
 SERVER = Seam(_SERVERS, "Server", "TensorFlow's server on each node", "no node could start")
 CLUSTER_SPEC = Seam(_SERVERS, "ClusterSpec", "TensorFlow's server on each node", "no node could start")
@@ -82,6 +94,9 @@ GRAPH_IS_FOUND = Seam(
     "tensorflow", "the graph of a nested function is found by its name", "following gradients into nested functions",
     "gradients that a tf.function changes would not be recognised: wrong numbers", AT_USE,
 )
+HANDLE_IS_READ = Seam(
+    "tensorflow", "an operation on a variable asks for its _handle", _LOOKS, _OLD, AT_USE,
+)
 CUSTOM_GRADIENT_IS_NAMED = Seam(
     "tensorflow", "a custom gradient is an IdentityN that names it in _gradient_op_type",
     "releasing the graphs of traced steps", "every capture would keep its graph for ever", AT_USE,
@@ -89,7 +104,17 @@ CUSTOM_GRADIENT_IS_NAMED = Seam(
 
 TABLE: tuple[Seam, ...] = (
     OP_DEF, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, CONTROL_FLOW_GRAPH, GRADIENT_REGISTRY, GRADIENT_TAPE,
-    GRADIENTS_HELPER, CALLABLE, SERVER, CLUSTER_SPEC,
+    GRADIENTS_HELPER, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
+    Seam(
+        "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", "_handle", _LOOKS, _OLD, STORED,
+        callers=("handle",),
+    ),
+    Seam(_DATASET, "_inputs", _LOOKS, "a data pipeline would read old values of variables"),
+    Seam(_DATASET, "_functions", _LOOKS, "a data pipeline would read old values of variables"),
+    Seam(
+        "tensorflow.python.data.ops.structured_function.StructuredFunctionWrapper", "function", _LOOKS,
+        "a data pipeline would read old values of variables",
+    ),
     Seam(
         "tensorflow.python.framework.registry.Registry", "_registry", "releasing the graphs of traced steps",
         "every capture would keep its graph, and the model's variables, for ever", STORED,
@@ -111,7 +136,7 @@ TABLE: tuple[Seam, ...] = (
         "tensorflow", "stateful draws have an attribute seed2", "giving each replica random numbers of its own",
         "replicas would draw the same numbers", BEHAVIOUR, probe=_draws_have_seeds,
     ),
-    TAPE_IS_SEEN, GRAPH_IS_FOUND, CUSTOM_GRADIENT_IS_NAMED,
+    TAPE_IS_SEEN, GRAPH_IS_FOUND, HANDLE_IS_READ, CUSTOM_GRADIENT_IS_NAMED,
     Seam(
         "tensorflow", "calls say which variables they only read (_read_only_resource_inputs)",
         "the ordering of reads and writes",

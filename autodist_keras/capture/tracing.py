@@ -34,12 +34,13 @@ from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAM
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex, output_type
 from autodist_core.step.naming import node_of
+from autodist_core.training import Entry
 from autodist_keras import seams
 from autodist_keras.capture import batch_norm, coupled, custom_gradients, losses
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.fused_updates import fused
 from autodist_keras.capture.hooks import hook
-from autodist_keras.capture.variables import Entry, ModelVariables
+from autodist_keras.capture.variables import ModelVariables
 
 _UNKNOWN_RESULT = (
     "result {!r} is {}, which may not be one device's: return the sum, the maximum or the minimum of integers itself, "
@@ -158,7 +159,7 @@ def trace_step(
     tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
     traced = Traced(
         graph=graph,
-        sources=[Source(entry.spec, entry.tf_variable.handle) for entry in variables.entries],
+        sources=[Source(entry.spec, entry.handle) for entry in variables.entries],
         inputs=function.inputs[: len(specs)],
         outputs=[flat[index] for index in tensors],
         examples=trace.examples, total=trace.total,

@@ -1,8 +1,8 @@
 """The variables of a Keras model, by name.
 
 In: a model, its optimizers, and the variables that a trace captured. Out: an `Entry` for each variable, with its name,
-its properties (a `Variable` of the captured step) and the Keras object that has its value. The capture, the plan and
-the training's `State` use the entries.
+its properties (a `Variable` of the captured step) and the TensorFlow variable that has its value. The capture, the plan
+and the training's `State` use the entries.
 
 >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")], name="small")
 >>> [entry.spec.name for entry in ModelVariables(model, [keras.optimizers.SGD(name="sgd")]).entries]
@@ -12,27 +12,14 @@ the training's `State` use the entries.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
 
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import Variable
+from autodist_core.training import Entry
 from autodist_keras.seams import ADDED_UP
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One variable: its name and properties, and the Keras object that has its value between trainings."""
-
-    spec: Variable
-    owner: Any
-
-    @property
-    def tf_variable(self) -> Any:
-        """The TensorFlow variable of a Keras variable."""
-        return _tf_variable(self.owner)
 
 
 class ModelVariables:
@@ -59,10 +46,10 @@ class ModelVariables:
         ]
         for prefix, variables in groups:
             for variable in variables:
-                if id(_tf_variable(variable)) not in self._names:
+                if id(tf_variable_of(variable)) not in self._names:
                     name = _unused(prefix + _path(model, variable), used)
-                    self._names[id(_tf_variable(variable))] = name
-                    entries.append(Entry(_spec(name, variable, _KINDS[prefix]), variable))
+                    self._names[id(tf_variable_of(variable))] = name
+                    entries.append(Entry(_spec(name, variable, _KINDS[prefix]), tf_variable_of(variable)))
         for variable in captured:
             if id(variable) not in self._names:
                 name = _unused("captured/" + variable.name.partition(":")[0], used)
@@ -73,7 +60,7 @@ class ModelVariables:
     def name_of(self, variable: Any) -> str:
         """The name of a Keras or TensorFlow variable. A CaptureError says if it is none of the model's variables."""
         try:
-            return self._names[id(_tf_variable(variable))]
+            return self._names[id(tf_variable_of(variable))]
         except KeyError:
             raise CaptureError(
                 f"an optimizer is given variable {_title(variable)!r}, which is not a variable "
@@ -84,7 +71,12 @@ class ModelVariables:
 _KINDS = {"": "model", "optimizer/": "optimizer", "metric/": "metric"}
 
 
-def _tf_variable(variable: Any) -> Any:
+def tf_variable_of(variable: Any) -> Any:
+    """The TensorFlow variable of a Keras variable, taken without a look; a TensorFlow variable is its own.
+
+    >>> type(tf_variable_of(keras.Variable([1.0]))).__name__
+    'ResourceVariable'
+    """
     return vars(variable)["_value"] if isinstance(variable, keras.Variable) else variable
 
 
@@ -117,7 +109,7 @@ def _require_added_up(metric: Any) -> None:
 
 
 def _spec(name: str, variable: Any, kind: str) -> Variable:
-    tf_variable = _tf_variable(variable)
+    tf_variable = tf_variable_of(variable)
     if tf_variable is None or not tf_variable.shape.is_fully_defined():
         raise CaptureError(f"variable {name!r} has no fixed shape yet; build the model, or pass data.")
     # The states of keras.random.SeedGenerator and of tf.random.Generator.

@@ -33,7 +33,7 @@ from autodist_keras import checks
 from autodist_keras.capture.coupled import Notes
 from autodist_keras.capture.fused_updates import kernels_of
 from autodist_keras.capture.tracing import optimizers_of
-from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable
+from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
 
 _INEXACT = "not exact"
 
@@ -48,11 +48,10 @@ def assumed_item(model: Any) -> GraphItem:
     [('table/embeddings', True)]
     """
     checks.built(model)
-    trainable = {id(v): v for v in model.trainable_variables}
+    sparse = {id(tf_variable_of(v)): is_sparse_layer_variable(model, v) for v in model.trainable_variables}
     return GraphItem(tuple(
         replace(
-            entry.spec, trainable=id(entry.owner) in trainable,
-            is_sparse=id(entry.owner) in trainable and is_sparse_layer_variable(model, entry.owner),
+            entry.spec, trainable=id(entry.tf_variable) in sparse, is_sparse=sparse.get(id(entry.tf_variable), False),
         )
         for entry in ModelVariables(model, optimizers_of(model)).entries
     ))
@@ -111,12 +110,16 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) ->
     if len(strategy.replicas) == 1:
         return
     layers = list(model._flatten_layers())
-    names = {id(entry.owner): entry.spec.name for entry in ModelVariables(model, optimizers_of(model)).entries}
+    names = {id(entry.tf_variable): entry.spec.name for entry in ModelVariables(model, optimizers_of(model)).entries}
+
+    def name_of(variable: Any) -> str | None:
+        return names.get(id(tf_variable_of(variable)))
+
     step = StepIndex(item) if item.gradients else None
     norms = [
         layer.name for layer in layers
         if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
-        and (layer.trainable if step is None else names.get(id(layer.moving_mean)) in step.written_by_compute)
+        and (layer.trainable if step is None else name_of(layer.moving_mean) in step.written_by_compute)
     ]
     if norms:
         yield (

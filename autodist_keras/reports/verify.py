@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from autodist_core.training import Entry
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.tracing import optimizers_of
-from autodist_keras.capture.variables import Entry, ModelVariables
+from autodist_keras.capture.variables import ModelVariables
 from autodist_keras.reports.rounding import FACTOR, difference, last_bits_changed
 from autodist_keras.training.exclusive import claimed
 from autodist_keras.training.first_batches import first_batches
@@ -97,12 +98,12 @@ class Explanation:
 
 
 def _values(entries: tuple[Entry, ...]) -> dict[str, np.ndarray]:
-    return {entry.spec.name: np.array(entry.tf_variable.numpy()) for entry in entries}
+    return {entry.spec.name: entry.read() for entry in entries}
 
 
 def _restore(entries: tuple[Entry, ...], values: dict[str, np.ndarray]) -> None:
     for entry in entries:
-        entry.tf_variable.assign(values[entry.spec.name])
+        entry.write(values[entry.spec.name])
 
 
 @dataclass(frozen=True)

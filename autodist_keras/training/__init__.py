@@ -1,1 +1,1 @@
-"""What runs while a model trains: the driver, the sessions, the step functions of Keras's loops, and the state."""
+"""What runs while a Keras model trains: the driver, its batches, and the step functions of Keras's loops."""

@@ -21,16 +21,14 @@ from autodist_core.kernel import Placement
 from autodist_core.runtime import Condition
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.training import Sessions, Settings, State
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.seams import LOOP_ASKS
-from autodist_keras.settings import Settings
 from autodist_keras.training.batches import read_batch
 from autodist_keras.training.compressor_state import CompressorState
 from autodist_keras.training.exclusive import claimed, in_own_thread, is_claimed
-from autodist_keras.training.sessions import Sessions
-from autodist_keras.training.state import State
 from autodist_keras.training.step_functions import StepFunction, on_batches, on_iterator
 
 MODES = ("train", "test", "predict")

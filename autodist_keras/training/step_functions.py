@@ -18,11 +18,10 @@ import tensorflow as tf
 
 from autodist_core.runtime import SessionStep
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.training import State
 from autodist_keras.capture.tracing import CapturedStep, trace_step
 from autodist_keras.seams import LOOP_ITERATES
 from autodist_keras.training.batches import Batch, read_batch
-from autodist_keras.training.state import State
-from autodist_keras.training.watching import own_trace
 
 _log = logging.getLogger("autodist")
 
@@ -49,8 +48,7 @@ class StepFunction:
 
     def capture(self, batch: Batch, specs: Sequence[tf.TensorSpec]) -> CapturedStep:
         """Capture the step for batches like this one."""
-        with own_trace():
-            return trace_step(self._model, self._step, batch.structure, specs, self._concat, self._fused_updates)
+        return trace_step(self._model, self._step, batch.structure, specs, self._concat, self._fused_updates)
 
     def __call__(self, data: Any, same_size: bool = False) -> Any:
         """Run the step on one batch; return the results of the step for the whole batch.

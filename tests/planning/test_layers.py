@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 # The stages of autodist_core, in the order of the flow.
 STAGES = (
     "errors", "interrupts", "proto", "resource_spec", "seams", "step", "strategy", "plan", "capture", "kernel",
-    "cluster", "runtime", "command_line", "__main__",
+    "cluster", "runtime", "training", "command_line", "__main__",
 )  # fmt: skip
 PLANNING = STAGES[: STAGES.index("capture")]
 # Within a folder, groups of its files in the order in which they may import each other: a group imports itself and
@@ -28,7 +28,10 @@ INSIDE = {
     "autodist_core.kernel": (
         "analysis", "splitting", "partitioner", "placement", "added_variables", "draft", "kernel", "passes",
     ),
-    "autodist_keras": ("seams", "checks", "settings", "capture", "training", "reports"),
+    "autodist_core.training": (
+        "entries", "devices", "settings", "strategies", "in_graphs", "watching", "life", "state", "sessions",
+    ),
+    "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
 }  # fmt: skip
 # The modules that may import TensorFlow although they stand in a planning stage, and those that read messages.
 EDITING = tuple(f"autodist_core.step.{name}" for name in ("naming", "editor", "draws", "index"))
@@ -150,7 +153,7 @@ def test_a_folder_of_the_cluster_imports_earlier_folders_only(path):
 
 
 # The stages of which the Keras front imports public names only: what the `__init__` of a folder names.
-BY_PUBLIC_NAMES = ("autodist_core.capture", "autodist_core.kernel", "autodist_core.runtime")
+BY_PUBLIC_NAMES = ("autodist_core.capture", "autodist_core.kernel", "autodist_core.runtime", "autodist_core.training")
 
 
 @pytest.mark.parametrize("path", [path for path in ALL if path not in CORE], ids=own_name)

@@ -1,8 +1,8 @@
-"""Keep the variables of the user's model and of the session equal.
+"""Keep the user's variables and those of the session equal.
 
 In: a session, and the entries of the variables that its steps touch. Out: calls of `Session.load` and `Session.read`.
-It stands between the step functions and the session: a step function calls `before_step`, runs the step, and calls
-`end_step` and `after_step`.
+It stands between a front's step functions and the session: a step function calls `before_step`, runs the step, and
+calls `end_step` and `after_step`.
 
 While a model trains, the session has the newer values. A variable gets its current value before somebody sees it.
 A changed variable is loaded into the session before the next step. A variable that nobody sees is not moved.
@@ -20,16 +20,15 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
-import keras
 import numpy as np
-import tensorflow as tf
 
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.runtime import Session
-from autodist_keras.capture.variables import Entry
-from autodist_keras.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment
-from autodist_keras.training.watching import Subscription, is_own_trace, unwatch, watch
+from autodist_core.training.entries import Entry
+from autodist_core.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment
+from autodist_core.training.watching import Subscription, unwatch, watch
 
 _SMALL_BYTES = 4096
 """Variables of at most this size are read together."""
@@ -45,11 +44,10 @@ class State:
         self._entries: dict[str, Entry] = {}
         self._moments: dict[str, Moment] = {}
         """The state of each variable whose state is not `Life.STALE`: few, while steps run and nobody looks."""
-        self._watched: list[tuple[Any, Subscription]] = []
-        self._unwatched: set[str] = set()
-        """Variables whose looks are not reported: plain TensorFlow variables, and those in somebody else's graph."""
+        self._watched: list[Subscription] = []
+        self._iterators: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+        """The variables that the pipelines of iterators read. These looks are not reported."""
         self._thread = threading.get_ident()
-        self._pulling = threading.local()
         self._stepping = False
         self._unraised: Exception | None = None
         """An error of the training that another thread met in a look. The training thread raises it."""
@@ -76,15 +74,10 @@ class State:
                 self._attach(entry)
 
     def _attach(self, entry: Entry) -> None:
-        name, owner = entry.spec.name, entry.owner
-        self._moments[name] = _CHANGED
-        if not isinstance(owner, keras.Variable):
-            # A plain TensorFlow variable reports no looks.
-            self._unwatched.add(name)
-            return
+        self._moments[entry.spec.name] = _CHANGED
         subscription = Subscription(self, entry)
-        watch(owner, subscription)
-        self._watched.append((owner, subscription))
+        watch(subscription)
+        self._watched.append(subscription)
 
     def before_step(self) -> None:
         """Load into the session the variables that were changed since the last step, or were never loaded."""
@@ -102,7 +95,7 @@ class State:
             for name in begun:
                 moment = self._compare(name)
                 if moment.life in IS_CHANGED:
-                    changed[name] = value = self._entries[name].tf_variable.numpy()
+                    changed[name] = value = self._entries[name].read()
                     # Another value, written while this one is loaded, is another change.
                     self._moments[name] = Moment(moment.life, value)
         if changed:
@@ -119,30 +112,32 @@ class State:
         self._stepping = False
 
     def after_step(self) -> None:
-        """Update the variables whose looks are not reported, and those that somebody saw while the step ran."""
-        if not self._unwatched and not self._moments:
+        """Update the variables that pipelines read, and those that somebody saw while the step ran."""
+        if not self._iterators and not self._moments:
             return
         with self._value_lock:
+            read = set().union(*self._iterators.values())
             shown = {name for name, moment in self._moments.items() if moment.life is Life.STALE_HELD}
-        entries = [self._entries[name] for name in sorted(shown | self._unwatched)]
+        entries = [self._entries[name] for name in sorted(shown | read)]
         if not entries:
             return
         with self._session_lock:
             self._pull(entries)
         for entry in entries:
-            if entry.spec.name in self._unwatched:
+            if entry.spec.name in read:
                 self._note(entry, others=True)
 
     def looked_at(self, entry: Entry) -> None:
         """Give a variable its current value before somebody sees it."""
-        if getattr(self._pulling, "now", False):
-            return
-        if not tf.executing_eagerly() and not is_own_trace():
-            # Somebody else's graph has the variable from now on, and its looks are not reported.
-            self._unwatched.add(entry.spec.name)
         others = threading.get_ident() != self._thread
         self._pull_when_free(entry, others)
         self._note(entry, others)
+
+    def iterated(self, entry: Entry, iterator: Any) -> None:
+        """Give a variable its current value after each step from now on, as long as the iterator exists."""
+        self.looked_at(entry)
+        with self._value_lock:
+            self._iterators.setdefault(iterator, set()).add(entry.spec.name)
 
     def _pull_when_free(self, entry: Entry, others: bool) -> None:
         """Pull the value from the session; another thread waits until the session is free, for a limited time."""
@@ -185,10 +180,10 @@ class State:
     def _note(self, entry: Entry, others: bool) -> None:
         """Remember the value that is shown, to find a change later."""
         name = entry.spec.name
-        with self._value_lock, tf.init_scope():
+        with self._value_lock:
             moment = self._moments.get(name, _STALE).after(Event.OTHERS_LOOK if others else Event.LOOK)
             if moment.shown is None and moment.life not in IS_CHANGED:
-                moment = Moment(moment.life, entry.tf_variable.numpy())
+                moment = Moment(moment.life, entry.read())
             self._moments[name] = moment
 
     def settle(self) -> None:
@@ -212,11 +207,11 @@ class State:
             self._pull(list(self._entries.values()))
 
     def release(self) -> None:
-        """Stop watching. The variables are plain Keras variables again."""
+        """Stop watching. The variables are instances of their own classes again."""
         with defer_interrupt(), self._session_lock, self._value_lock:
             while self._watched:
-                unwatch(*self._watched.pop())
-            # From here on changes are not reported. `_unwatched` stays: another graph still has its variables.
+                unwatch(self._watched.pop())
+            # From here on changes are not reported.
             self._moments = dict.fromkeys(self._entries, _CHANGED)
             self._unraised = None
             self._stepping = False
@@ -226,30 +221,23 @@ class State:
         with self._value_lock:
             moment = self._moments.get(name, _STALE)
             if moment.shown is not None and moment.life not in IS_CHANGED:
-                with tf.init_scope():
-                    value = self._entries[name].tf_variable.numpy()
+                value = self._entries[name].read()
                 if moment.differs(value):
                     moment = self._moments[name] = moment.after(Event.DIFFER, value)
             return moment
 
     def _pull(self, entries: Sequence[Entry]) -> None:
         known = set(self.session.known)
-        self._pulling.now = True
-        try:
-            behind = [
-                entry for entry in entries
-                if entry.spec.name in known and self._compare(entry.spec.name).life in IS_BEHIND
-            ]
-            values = self.session.read(entry.spec.name for entry in behind) if behind else {}
-            with defer_interrupt(), tf.init_scope(), self._value_lock:
-                for entry in behind:
-                    name = entry.spec.name
-                    moment = self._compare(name)
-                    if moment.life not in IS_BEHIND:
-                        continue
-                    # Copies: the array may be the session's own memory, and TensorFlow would share it.
-                    entry.tf_variable.assign(np.array(values[name]))
+        behind = [
+            entry for entry in entries
+            if entry.spec.name in known and self._compare(entry.spec.name).life in IS_BEHIND
+        ]
+        values = self.session.read(entry.spec.name for entry in behind) if behind else {}
+        with defer_interrupt(), self._value_lock:
+            for entry in behind:
+                name = entry.spec.name
+                moment = self._compare(name)
+                if moment.life in IS_BEHIND:
+                    entry.write(values[name])
                     shown = np.array(values[name]) if moment.shown is not None else None
                     self._moments[name] = moment.after(Event.PULL, shown)
-        finally:
-            self._pulling.now = False

@@ -1,7 +1,7 @@
-"""The settings of a DistributedModel: a frozen value, checked as it is made.
+"""The settings of a training: a frozen value, checked as it is made.
 
-In: what a user passes to `DistributedModel`, or sets on it later. Out: `Settings`, with a `ResourceSpec` and a strategy
-builder. The driver and the reports read them.
+In: what a user passes to a front, such as `DistributedModel`, or sets on it later. Out: `Settings`, with a
+`ResourceSpec` and a strategy builder. The sessions, and the front's reports, read them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autodist_core.cluster.chief.fleet import lost_after_seconds, on_failure_choice
-from autodist_core.errors import ResourceSpecError, StrategyError, did_you_mean
+from autodist_core.errors import ResourceSpecError, StrategyError
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy import BUILDERS, Strategy, StrategyBuilder, resolve
 
@@ -49,7 +49,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a DistributedModel, whose docstring describes them. Every instance has passed its checks.
+    """The settings of a training; `DistributedModel` describes them. Every instance has passed its checks.
 
     >>> settings = Settings(ResourceSpec.local(cpus=2), "PS", None, None, "raise", 60.0, False)
     >>> type(settings.strategy).__name__, settings.replicas, settings.fuses
@@ -85,20 +85,3 @@ class Settings:
 
 
 SETTINGS = tuple(field.name for field in fields(Settings))
-
-
-def refuse_misspelt(name: str, model: Any) -> None:
-    """Raise if the model does not have an attribute, and the name is probably a misspelt setting.
-
-    >>> refuse_misspelt("stratgy", object())
-    Traceback (most recent call last):
-    AttributeError: DistributedModel has no setting 'stratgy'. Did you mean 'strategy'? Settings: resource_spec,
-        strategy, share_memory, fused_updates, on_failure, lost_after, tunnelled. An attribute of the Keras model is
-        set on the model: dm.model.stratgy.
-    """
-    hint = did_you_mean(name, SETTINGS, likeness=0.8)
-    if hint and not name.startswith("_") and not hasattr(model, name):
-        raise AttributeError(
-            f"DistributedModel has no setting {name!r}.{hint} Settings: {', '.join(SETTINGS)}. An attribute of the "
-            f"Keras model is set on the model: dm.model.{name}."
-        )

@@ -1,6 +1,6 @@
-"""Make the sessions of a model: its strategy, its machines, and a session on them.
+"""Make the sessions of a training: its strategy, its machines, and a session on them.
 
-In: the settings, and a captured step. Out: a compiled strategy, a placement, and a `Session`. The driver stands before
+In: the settings, and a captured step. Out: a compiled strategy, a placement, and a `Session`. The front stands before
 this module, and `autodist_core.runtime` after it. On one machine a session is a `DistributedSession`. Over several
 machines it is a `LastingSession`, which asks for the machines again when a node is lost.
 
@@ -27,9 +27,9 @@ from autodist_core.kernel import Placement, Tasks, inference, place
 from autodist_core.runtime import DistributedSession, LastingSession, Session
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy
-from autodist_keras import checks
-from autodist_keras.settings import Settings
-from autodist_keras.training.strategies import Strategies
+from autodist_core.training.devices import local_spec, replicas
+from autodist_core.training.settings import Settings
+from autodist_core.training.strategies import Strategies
 
 
 class Sessions:
@@ -55,7 +55,7 @@ class Sessions:
         if len(spec.nodes) > 1 or self.fleet.cluster is not None:
             self.fleet.start()
         else:
-            checks.local_spec(spec)
+            local_spec(spec)
 
     def open(self, placement: Callable[[], Placement]) -> Session:
         """A session on this machine, or one over all nodes, which asks for its placement again after a restart."""
@@ -73,7 +73,7 @@ class Sessions:
 
     def placement_without_training(self) -> Placement:
         """The placement of a session that only evaluates and predicts."""
-        return inference(checks.replicas(self.settings.resource_spec), self._tasks)
+        return inference(replicas(self.settings.resource_spec), self._tasks)
 
     def _restart(self, error: NodeLostError) -> None:
         self.fleet.restart(error)

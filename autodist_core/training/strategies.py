@@ -1,4 +1,4 @@
-"""The strategy of a model: built once, and used by the plan and by the training.
+"""The strategy of a training: built once, and used by the plan and by the training.
 
 In: a builder, a captured step and a resource spec. Out: a compiled strategy.
 """

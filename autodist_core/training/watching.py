@@ -1,0 +1,149 @@
+"""Watch TensorFlow variables: tell a state before somebody sees the value of one of its variables.
+
+In: the entries of variables, from `state.py`. Out: a call of `State.looked_at` for each look. The variable *instance*
+gets a subclass of its class, in which `_handle` is a property: every operation on a variable asks for its handle. What
+TensorFlow has traced keeps the handle instead; `in_graphs.py` reports it. When the last watcher has gone, the instance
+gets its own class back.
+
+>>> class Recording:
+...     seen = set()
+...     def looked_at(self, entry):
+...         self.seen.add(entry.spec.name)
+...     def iterated(self, entry, iterator):
+...         pass
+>>> variable = tf.Variable([1.0, 2.0])
+>>> own, subscription = type(variable), Subscription(Recording(), Entry(Variable("w", (2,), "float32"), variable))
+>>> watch(subscription)
+>>> float(tf.reduce_sum(variable)), Recording.seen
+(3.0, {'w'})
+>>> unwatch(subscription)
+>>> type(variable) is own
+True
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from autodist_core.seams.table import HANDLE_IS_READ
+from autodist_core.step.graph_item import Variable
+from autodist_core.training.entries import Entry
+from autodist_core.training.in_graphs import reported
+
+
+class Watcher(Protocol):
+    """What is told of looks: a `State`."""
+
+    def looked_at(self, entry: Entry) -> None:
+        """Give the variable its current value; somebody is about to see it."""
+
+    def iterated(self, entry: Entry, iterator: Any) -> None:
+        """Keep the variable current as long as the iterator exists; its pipeline reads the variable at any time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Subscription:
+    """Ties a watched variable to the watcher that is told of looks."""
+
+    watcher: Watcher
+    entry: Entry
+
+
+_subscriptions: dict[int, list[Subscription]] = {}
+"""The subscriptions of each watched variable, by the identity of its handle. The last one counts; the others wait."""
+_hooks = ExitStack()
+"""What `in_graphs.py` has put in place while a variable is watched."""
+_lock = threading.Lock()
+"""For changing `_subscriptions` and `_hooks`. No watcher is called while a thread holds it."""
+
+
+def watch(subscription: Subscription) -> None:
+    """Tell the subscription's watcher of every look at its variable, until `unwatch`. The module has an example.
+
+    Two models may share a variable. The watcher of the other model is told of a look first: the variable then has that
+    model's value, and that model will notice the changes of this one.
+    """
+    _require_looks_are_seen()
+    _watch(subscription)
+
+
+def _watch(subscription: Subscription) -> None:
+    entry = subscription.entry
+    _looked_at(entry.handle)
+    with _lock:
+        if not _subscriptions:
+            _hooks.enter_context(reported(_looked_at, _iterated))
+        subscriptions = _subscriptions.setdefault(id(entry.handle), [])
+        if not subscriptions:
+            entry.tf_variable.__class__ = _watched(type(entry.tf_variable))
+        subscriptions.append(subscription)
+
+
+def unwatch(subscription: Subscription) -> None:
+    """Take a subscription away. Without subscriptions, a variable is an instance of its own class again."""
+    entry = subscription.entry
+    with _lock:
+        subscriptions = _subscriptions[id(entry.handle)]
+        subscriptions.remove(subscription)
+        if not subscriptions:
+            entry.tf_variable.__class__ = type(entry.tf_variable).__base__
+            del _subscriptions[id(entry.handle)]
+        if not _subscriptions:
+            _hooks.close()
+
+
+def _looked_at(handle: Any) -> None:
+    """Tell the watcher of the variable with this handle. While a graph is built, nobody sees a value."""
+    for subscription in _subscriptions.get(id(handle), ())[-1:]:
+        if tf.executing_eagerly():
+            subscription.watcher.looked_at(subscription.entry)
+
+
+def _iterated(handle: Any, iterator: Any) -> None:
+    """Tell the watcher of the variable with this handle that the pipeline of an iterator reads it."""
+    for subscription in _subscriptions.get(id(handle), ())[-1:]:
+        subscription.watcher.iterated(subscription.entry, iterator)
+
+
+@cache
+def _watched(base: type) -> type:
+    """A subclass of a variable's class, whose `_handle` tells of each look."""
+
+    def get_handle(self: Any) -> Any:
+        handle = vars(self)["_handle"]
+        _looked_at(handle)
+        return handle
+
+    return type(base)(base.__name__, (base,), {
+        "_handle": property(get_handle), "__module__": base.__module__, "__qualname__": base.__qualname__,
+    })
+
+
+@cache
+def _require_looks_are_seen() -> None:
+    """Raise a SeamError if TensorFlow computes with a variable without asking for its `_handle`."""
+    seen = []
+
+    class Seeing:
+        def looked_at(self, entry: Entry) -> None:
+            seen.append(entry)
+
+        def iterated(self, entry: Entry, iterator: Any) -> None:
+            pass
+
+    with tf.init_scope(), tf.device("CPU:0"):
+        variable = tf.Variable(1.0)
+        subscription = Subscription(Seeing(), Entry(Variable("tried", (), "float32"), variable))
+        _watch(subscription)
+        try:
+            tf.add(variable, 1.0)
+        finally:
+            unwatch(subscription)
+    if not seen:
+        raise HANDLE_IS_READ.error("an addition did not")
