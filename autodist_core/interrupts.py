@@ -17,7 +17,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any
+from types import CodeType
+from typing import Any, ClassVar, TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 REPEAT_SECONDS = 2.0
 """A Ctrl-C within this time after another one counts as the same Ctrl-C. A later one counts as a new Ctrl-C."""
@@ -28,6 +31,8 @@ class _Deferred:
 
     depth = 0
     waiting: Callable[[], Any] | None = None
+    codes: ClassVar[set[CodeType]] = set()
+    """The code of the functions that `never_interrupted` has marked."""
 
 
 @contextmanager
@@ -54,7 +59,7 @@ def ignore_repeated_interrupts() -> Iterator[None]:
         if time.monotonic() - last < REPEAT_SECONDS:
             return
         last = time.monotonic()
-        if _Deferred.depth:
+        if _Deferred.depth or getattr(frame, "f_code", None) in _Deferred.codes:
             _Deferred.waiting = lambda: before(number, frame)
         else:
             before(number, frame)
@@ -91,6 +96,29 @@ class defer_interrupt:
             if not _Deferred.depth and _Deferred.waiting is not None:
                 waiting, _Deferred.waiting = _Deferred.waiting, None
                 waiting()
+
+
+def never_interrupted(function: _Function) -> _Function:
+    """Mark a function in whose own lines no Ctrl-C is raised; it waits for the end of the next `defer_interrupt`.
+
+    This is for functions that are called by code in C which cannot deal with an exception. Ctrl-C may still be raised
+    in the functions that the marked function calls. It works within `ignore_repeated_interrupts`.
+
+    >>> @never_interrupted
+    ... def asked_by_c():
+    ...     signal.raise_signal(signal.SIGINT)
+    ...     print("the function goes on")
+    >>> before = signal.signal(signal.SIGINT, lambda *_: print("Ctrl-C"))
+    >>> with ignore_repeated_interrupts():
+    ...     asked_by_c()
+    ...     with defer_interrupt():
+    ...         pass
+    the function goes on
+    Ctrl-C
+    >>> _ = signal.signal(signal.SIGINT, before)
+    """
+    _Deferred.codes.add(function.__code__)
+    return function
 
 
 def wait_for(future: Future[Any]) -> None:

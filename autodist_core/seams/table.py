@@ -95,7 +95,7 @@ GRAPH_IS_FOUND = Seam(
     "gradients that a tf.function changes would not be recognised: wrong numbers", AT_USE,
 )
 HANDLE_IS_READ = Seam(
-    "tensorflow", "an operation on a variable asks for its _handle", _LOOKS, _OLD, AT_USE,
+    "tensorflow", "an operation on a variable asks for its handle, or for its _handle", _LOOKS, _OLD, AT_USE,
 )
 CUSTOM_GRADIENT_IS_NAMED = Seam(
     "tensorflow", "a custom gradient is an IdentityN that names it in _gradient_op_type",

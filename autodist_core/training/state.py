@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from autodist_core.interrupts import defer_interrupt
+from autodist_core.interrupts import defer_interrupt, never_interrupted
 from autodist_core.runtime import Session
 from autodist_core.training.entries import Entry
 from autodist_core.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment
@@ -49,8 +49,8 @@ class State:
         """The variables that the pipelines of iterators read. These looks are not reported."""
         self._thread = threading.get_ident()
         self._stepping = False
-        self._unraised: Exception | None = None
-        """An error of the training that another thread met in a look. The training thread raises it."""
+        self._unraised: BaseException | None = None
+        """An error that came up in a look and was not raised there. The thread that trains raises it."""
         self._waited_too_long = False
         """Whether another thread has waited too long for the current step."""
         self._session_lock = threading.RLock()
@@ -133,6 +133,11 @@ class State:
         self._pull_when_free(entry, others)
         self._note(entry, others)
 
+    @never_interrupted
+    def failed(self, failure: BaseException) -> None:
+        """Raise an error before the next step, or at the end of the training."""
+        self._unraised = self._unraised or failure
+
     def iterated(self, entry: Entry, iterator: Any) -> None:
         """Give a variable its current value after each step from now on, as long as the iterator exists."""
         self.looked_at(entry)
@@ -154,7 +159,7 @@ class State:
                     return
             except Exception as failure:
                 # The thread that looks did not cause the failure. It sees the value that the model has.
-                self._unraised = self._unraised or failure
+                self.failed(failure)
                 return
             finally:
                 self._session_lock.release()
@@ -187,7 +192,7 @@ class State:
             self._moments[name] = moment
 
     def settle(self) -> None:
-        """Wait until no replica is at work. Raise an error of the training that only another thread met."""
+        """Wait until no replica is at work. Raise an error that came up in a look."""
         with self._session_lock:
             self._stepping = False
             self.session.settle()

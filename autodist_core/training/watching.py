@@ -1,16 +1,14 @@
 """Watch TensorFlow variables: tell a state before somebody sees the value of one of its variables.
 
 In: the entries of variables, from `state.py`. Out: a call of `State.looked_at` for each look. The variable *instance*
-gets a subclass of its class, in which `_handle` is a property: every operation on a variable asks for its handle. What
-TensorFlow has traced keeps the handle instead; `in_graphs.py` reports it. When the last watcher has gone, the instance
-gets its own class back.
+gets a subclass of its class with other properties `handle` and `_handle`: TensorFlow's Python code asks for the first
+one before it computes with a variable, and its code in C++ for the second one. What TensorFlow has traced keeps the
+handle instead; `in_graphs.py` reports it. When the last watcher has gone, the instance gets its own class back.
 
 >>> class Recording:
 ...     seen = set()
 ...     def looked_at(self, entry):
 ...         self.seen.add(entry.spec.name)
-...     def iterated(self, entry, iterator):
-...         pass
 >>> variable = tf.Variable([1.0, 2.0])
 >>> own, subscription = type(variable), Subscription(Recording(), Entry(Variable("w", (2,), "float32"), variable))
 >>> watch(subscription)
@@ -31,6 +29,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from autodist_core.interrupts import never_interrupted
 from autodist_core.seams.table import HANDLE_IS_READ
 from autodist_core.step.graph_item import Variable
 from autodist_core.training.entries import Entry
@@ -42,6 +41,9 @@ class Watcher(Protocol):
 
     def looked_at(self, entry: Entry) -> None:
         """Give the variable its current value; somebody is about to see it."""
+
+    def failed(self, failure: BaseException) -> None:
+        """Raise an error later. It came up in a look, where it could not be raised."""
 
     def iterated(self, entry: Entry, iterator: Any) -> None:
         """Keep the variable current as long as the iterator exists; its pipeline reads the variable at any time."""
@@ -81,7 +83,8 @@ def _watch(subscription: Subscription) -> None:
             _hooks.enter_context(reported(_looked_at, _iterated))
         subscriptions = _subscriptions.setdefault(id(entry.handle), [])
         if not subscriptions:
-            entry.tf_variable.__class__ = _watched(type(entry.tf_variable))
+            own: Any = type(entry.tf_variable)
+            entry.tf_variable.__class__ = _watched(own)
         subscriptions.append(subscription)
 
 
@@ -105,6 +108,16 @@ def _looked_at(handle: Any) -> None:
             subscription.watcher.looked_at(subscription.entry)
 
 
+@never_interrupted
+def _looked_at_by_c(handle: Any) -> None:
+    """The same, without an error: the process would end if code in C++ asked for a handle and got an error."""
+    try:
+        _looked_at(handle)
+    except BaseException as failure:
+        for subscription in _subscriptions.get(id(handle), ())[-1:]:
+            subscription.watcher.failed(failure)
+
+
 def _iterated(handle: Any, iterator: Any) -> None:
     """Tell the watcher of the variable with this handle that the pipeline of an iterator reads it."""
     for subscription in _subscriptions.get(id(handle), ())[-1:]:
@@ -112,38 +125,48 @@ def _iterated(handle: Any, iterator: Any) -> None:
 
 
 @cache
-def _watched(base: type) -> type:
-    """A subclass of a variable's class, whose `_handle` tells of each look."""
+def _watched(base: Any) -> Any:
+    """A subclass of a variable's class, whose `handle` and `_handle` tell of each look."""
 
-    def get_handle(self: Any) -> Any:
-        handle = vars(self)["_handle"]
-        _looked_at(handle)
-        return handle
+    def handle(self: Any) -> Any:
+        _looked_at(vars(self)["_handle"])
+        return vars(self)["_handle"]
+
+    @never_interrupted
+    def handle_for_c(self: Any) -> Any:
+        _looked_at_by_c(vars(self)["_handle"])
+        return vars(self)["_handle"]
 
     return type(base)(base.__name__, (base,), {
-        "_handle": property(get_handle), "__module__": base.__module__, "__qualname__": base.__qualname__,
+        "handle": property(handle), "_handle": property(handle_for_c),
+        "__module__": base.__module__, "__qualname__": base.__qualname__,
     })
 
 
 @cache
 def _require_looks_are_seen() -> None:
-    """Raise a SeamError if TensorFlow computes with a variable without asking for its `_handle`."""
+    """Raise a SeamError if TensorFlow computes with a variable without asking for its handle."""
     seen = []
 
-    class Seeing:
+    class Seeing(Watcher):
         def looked_at(self, entry: Entry) -> None:
             seen.append(entry)
 
+        def failed(self, failure: BaseException) -> None:
+            raise failure
+
         def iterated(self, entry: Entry, iterator: Any) -> None:
-            pass
+            raise NotImplementedError
 
     with tf.init_scope(), tf.device("CPU:0"):
         variable = tf.Variable(1.0)
         subscription = Subscription(Seeing(), Entry(Variable("tried", (), "float32"), variable))
         _watch(subscription)
         try:
-            tf.add(variable, 1.0)
+            for how in (variable.read_value, lambda: tf.raw_ops.Neg(x=variable)):
+                seen.clear()
+                how()
+                if not seen:
+                    raise HANDLE_IS_READ.error("it did not")
         finally:
             unwatch(subscription)
-    if not seen:
-        raise HANDLE_IS_READ.error("an addition did not")

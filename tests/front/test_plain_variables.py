@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from autodist_core.runtime import DistributedSession
 from tests.support.compare import flat
 from tests.support.models import DENSE, dense_data
 from tests.support.training import QUIET, assert_equal_training, distributed, fit, seeded
@@ -224,3 +225,29 @@ def test_a_pipeline_that_is_iterated_during_fit_reads_current_weights():
         return {"seen": seen}
 
     assert_equal_training(DENSE, program)
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("lost"), KeyboardInterrupt()], ids=["error", "interrupt"])
+@pytest.mark.parametrize("look", [
+    lambda variable: tf.raw_ops.Neg(x=variable), lambda variable: tf.concat([variable, variable], 0),
+    lambda variable: variable.numpy(),
+], ids=["raw", "several", "numpy"])
+def test_an_error_in_a_look_ends_the_training_and_not_the_process(look, failure, monkeypatch):
+    """TensorFlow's code in C++ asks a variable for its handle, and the process would end if it got an error."""
+    model, read, looks, raised = counting(), DistributedSession.read, [], []
+
+    def failing(session, names):
+        if len(looks) == 2 and not raised:
+            raised.append(True)
+            raise failure
+        return read(session, names)
+
+    def call(batch):
+        looks.append(batch)
+        look(model.seen)
+
+    monkeypatch.setattr(DistributedSession, "read", failing)
+    with distributed(model) as front, pytest.raises(type(failure)):
+        front.fit(dense_data().x, dense_data().y, callbacks=at_each_batch(call), **QUIET)
+    assert raised and len(looks) == 2
+    assert model.seen.numpy().tolist() == [2.0, 4.0], "the steps before it count"

@@ -10,6 +10,7 @@ from autodist_core.capture import tape
 from autodist_core.errors import SeamError
 from autodist_core.seams.seam import AT_USE
 from autodist_core.seams.table import TABLE as CORE
+from autodist_core.training import watching
 from autodist_keras import DistributedModel
 from autodist_keras.capture import custom_gradients, fused_updates
 from autodist_keras.capture.hooks import hook
@@ -131,6 +132,12 @@ def custom_gradient_is_named(patches):
     fit()
 
 
+def handle_is_read(patches):
+    watching._require_looks_are_seen.cache_clear()
+    patches.setattr(watching, "_watched", lambda base: type(base)(base.__name__, (base,), {}))
+    fit()
+
+
 BROKEN = {
     "fit, evaluate and predict ask make_train_function and its siblings for what they call": loop_asks,
     "train and test functions are called with an iterator": loop_iterates,
@@ -144,6 +151,7 @@ BROKEN = {
     "an optimizer's formula is that of TensorFlow's training kernel": formulas,
     "what a tape makes remembers the function that computed it": tape_is_seen,
     "the graph of a nested function is found by its name": graph_is_found,
+    "an operation on a variable asks for its handle, or for its _handle": handle_is_read,
     "a custom gradient is an IdentityN that names it in _gradient_op_type": custom_gradient_is_named,
 }  # fmt: skip
 HARMLESS = {"calls say which variables they only read (_read_only_resource_inputs)"}
