@@ -16,6 +16,8 @@ from tests.support.compare import flat
 from tests.support.models import DENSE, dense_data
 from tests.support.training import QUIET, assert_equal_training, distributed, fit, seeded
 
+pytestmark = pytest.mark.oldest
+
 
 class Counting(keras.Model):
     """Scales its output by a plain variable, and adds up in another one what it has seen."""
