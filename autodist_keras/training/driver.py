@@ -183,7 +183,12 @@ class Driver:
                 self.state.resume()
             for mode in MODES:
                 ending.enter_context(hook(self.model, f"make_{mode}_function", self._maker(mode)))
+            # Keras's `compile` would take the running step function away.
+            ending.enter_context(hook(self.model, "compile", self._refuse_compile))
             yield
+
+    def _refuse_compile(self, *_: Any, **__: Any) -> None:
+        self.require_idle()
 
     def _drop_what_is_outdated(self) -> None:
         identity = checks.identity_of_compile(self.model)

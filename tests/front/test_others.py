@@ -97,8 +97,11 @@ def test_models_that_share_layers_train_and_look_within_each_others_fit(builder,
 
 
 def test_a_model_that_is_compiled_while_it_trains_keeps_no_function_of_before():
+    """The model's own `compile` is refused then; the class's cannot be."""
     plain, model = compiled(DENSE), compiled(DENSE)
-    again = keras.callbacks.LambdaCallback(on_train_end=lambda logs: model.compile("sgd", "mse", jit_compile=False))
+    again = keras.callbacks.LambdaCallback(
+        on_train_end=lambda logs: keras.Model.compile(model, "sgd", "mse", jit_compile=False)
+    )
     for each in (plain, model):
         each.fit(DATA.x, DATA.y, **QUIET)
     with distributed(model) as front:

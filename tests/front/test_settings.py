@@ -106,3 +106,29 @@ def test_a_setting_is_not_changed_while_a_model_trains(name: str):
         with pytest.raises(SessionError, match="change its settings afterwards"):
             front.fit(data.x, data.y, callbacks=[Changes()], **QUIET)
         assert getattr(front, name) is before
+
+
+@pytest.mark.parametrize("who", ["wrapper", "model"])
+@pytest.mark.parametrize("event", ["on_train_begin", "on_train_batch_end", "on_test_batch_end"])
+def test_nobody_compiles_a_model_while_it_trains(who: str, event: str):
+    """Keras's own `compile` would take the running step function away."""
+    data, model, untouched = dense_data(), compiled(DENSE), compiled(DENSE)
+    optimizer, refusals = model.optimizer, []
+    with distributed(model, strategy="PS") as front:
+        compiles = {"wrapper": front, "model": model}[who]
+
+        def refused(batch=None, logs=None):
+            with pytest.raises(SessionError) as refusal:
+                compiles.compile("adam", "mae")
+            refusals.append(str(refusal.value))
+
+        callback = keras.callbacks.LambdaCallback()
+        setattr(callback, event, refused)
+        options = {**QUIET, "validation_data": (data.x, data.y)}
+        actual = front.fit(data.x, data.y, callbacks=[callback], **options).history
+        assert model.optimizer is optimizer and "compile" not in vars(model)
+    assert set(refusals) == {"this DistributedModel is training: compile, close or change its settings afterwards."}
+    assert actual.keys() == untouched.fit(data.x, data.y, **options).history.keys()
+    assert_same(named(untouched.weights), named(model.weights))
+    model.compile("adam", "mse")
+    assert model.optimizer is not optimizer
