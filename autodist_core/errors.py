@@ -19,15 +19,18 @@ A message says which object is at fault, what was received, what is allowed, and
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 __all__ = [
+    "REFUSED",
     "AutodistError",
     "CaptureError",
     "KernelError",
     "LaunchError",
     "NodeLostError",
     "NotYetError",
+    "Refusals",
     "ResourceSpecError",
     "SeamError",
     "SessionError",
@@ -45,6 +48,9 @@ class AutodistError(Exception):
     ...     print(error)
     cluster.yml: 'nodes' is empty.
     """
+
+    reasons: tuple[AutodistError, ...] = ()
+    """The errors that this one lists, if it lists several."""
 
 
 class ResourceSpecError(AutodistError, ValueError):
@@ -169,6 +175,71 @@ class NodeLostError(SessionError, ConnectionError):
     def leaving(self, left: str) -> NodeLostError:
         """Return the same error with the state in which the training is now."""
         return NodeLostError(self.host, self.why, self.doing, left)
+
+
+REFUSED = "this training step cannot be distributed: "
+"""The words with which a list of reasons begins. A single reason may begin with them; in the list it has them not."""
+
+
+class Refusals:
+    """Collects the reasons why one training step is refused, and raises them together.
+
+    A single reason is raised as it is. Several reasons become one error, whose message lists them.
+
+    >>> refusals = Refusals()
+    >>> refusals.require_none()
+    >>> refusals.add(CaptureError("'w' gets two gradients."), NotYetError("'v' is drawn twice."))
+    >>> refusals.require_none()
+    Traceback (most recent call last):
+    autodist_core.errors.CaptureError: this training step cannot be distributed: it has 2 problems:
+      - 'w' gets two gradients.
+      - 'v' is drawn twice.
+    """
+
+    MOST = 20
+    """How many reasons a list names."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, AutodistError] = {}
+
+    def __bool__(self) -> bool:
+        """Whether a reason was collected."""
+        return bool(self._found)
+
+    def add(self, *errors: AutodistError) -> None:
+        """Collect reasons. Those with equal messages count once; the reasons of a list count one by one."""
+        for error in errors:
+            for part in error.reasons or (error,):
+                self._found.setdefault(str(part), part)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Collect the refusal that the block raises, if it raises one.
+
+        >>> refusals = Refusals()
+        >>> with refusals.collecting():
+        ...     raise CaptureError("'w' gets two gradients.")
+        >>> refusals.require_none()
+        Traceback (most recent call last):
+        autodist_core.errors.CaptureError: 'w' gets two gradients.
+        """
+        try:
+            yield
+        except (CaptureError, NotYetError) as error:
+            self.add(error)
+
+    def require_none(self) -> None:
+        """Raise what was collected: nothing, the only reason, or one error that lists all."""
+        found = tuple(self._found.values())
+        if len(found) == 1:
+            raise found[0]
+        if found:
+            kind = NotYetError if all(isinstance(each, NotYetError) for each in found) else CaptureError
+            lines = [f"\n  - {str(each).removeprefix(REFUSED)}" for each in found[: self.MOST]]
+            lines += [f"\n  - and {len(found) - self.MOST} more"] if len(found) > self.MOST else []
+            error = kind(f"{REFUSED}it has {len(found)} problems:{''.join(lines)}")
+            error.reasons = found
+            raise error
 
 
 def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:

@@ -283,7 +283,7 @@ class DistributedModel:
         Without data, the model must be built, and the plan assumes that the tables of Embedding layers have sparse
         gradients. With a batch (`plan(x, y)`) or after a `fit`, the captured step says which gradients are sparse. Data
         may have any form that `fit` takes. Arrays are one batch. Of a dataset or generator the first batch counts; a
-        generator does not give that batch again.
+        generator does not give that batch again. A captured step that `fit` would refuse is refused here, too.
 
         The plan is a string, and a notebook shows it as a table.
 

@@ -23,11 +23,13 @@ import tensorflow as tf
 
 from autodist_core.capture.cut import Cut, cut
 from autodist_core.capture.own_updates import combined_as_written
+from autodist_core.capture.refuse.resources import captured_resources
+from autodist_core.capture.refuse.writes import written_outside
 from autodist_core.capture.rewrite.conditionals import take_apart
 from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
 from autodist_core.capture.traversal import computed_from, reached_from, sources
-from autodist_core.errors import CaptureError
+from autodist_core.errors import Refusals
 from autodist_core.seams import table as seams
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
@@ -38,18 +40,21 @@ __all__ = [
     "Marked", "Source", "Traced", "capture", "combined_as_written", "computed_from", "reached_from", "sources",
 ]  # fmt: skip
 
-_MUTATING_TABLES = {"LookupTableInsertV2", "LookupTableImportV2", "LookupTableRemoveV2"}
-
 
 def capture(traced: Traced) -> GraphItem:
-    """Make the `GraphItem` of a traced step; raise a `CaptureError` if the step cannot be distributed."""
+    """Make the `GraphItem` of a traced step; raise a `CaptureError` if the step cannot be distributed.
+
+    The error lists the reasons of all examinations of the traced step (see `refuse`).
+    """
     seams.check()
+    refusals = Refusals()
     operations = traced.graph.get_operations()
     marks = {
         operation.name: occurrence
         for occurrence, (first, last) in traced.updates.items() for operation in operations[first:last]
     }
-    found = cut(traced, marks)
+    with refusals.collecting():
+        found = cut(traced, marks)
     graph = Editor.of(traced.graph.as_graph_def(add_shapes=False))
     for name, occurrence in marks.items():
         if name in graph:
@@ -57,6 +62,8 @@ def capture(traced: Traced) -> GraphItem:
     graph, effects = take_apart(graph)
     _bypass_identity_n(graph)
     fuse_lookups(graph)
+    refusals.add(*captured_resources(traced, graph), *written_outside(traced, graph))
+    refusals.require_none()
     graph = _with_markers(graph, found)
     variables, tables = _resolve_captures(traced, graph, {g.variable: bool(g.indices) for g in found.gradients})
     marked = {name_of(tensor): name for name, tensor in found.moved.items()}
@@ -102,20 +109,14 @@ def _resolve_captures(
 
     A variable keeps a placeholder for its handle. A constant moves into the graph. A table gets its keys and values.
     """
-    known = {id(source.handle): source.variable for source in traced.sources}
-    handles: dict[str, str] = {}
+    handles = {variable: name for name, variable in traced.handles.items()}
     tables: list[Table] = []
     for value, placeholder in traced.graph.captures:
         name = placeholder.op.name
-        if id(value) in known:
-            handles[known[id(value)].name] = name
-        elif value.dtype == tf.resource:
+        if name in traced.handles:
+            continue
+        if value.dtype == tf.resource:
             tables.append(_table(graph, name, value))
-        elif value.dtype == tf.variant:
-            raise CaptureError(
-                f"the step captures {value!r}, a {value.dtype.name} that lives in this process only. "
-                "Pass data through fit's arguments instead of closing over it."
-            )
         else:
             graph.change(name, "Const", (), drop=list(graph[name].attr), **_content(value))
     variables = tuple(
@@ -134,15 +135,8 @@ def _content(value: Any) -> dict[str, Any]:
 
 
 def _table(graph: Editor, name: str, handle: Any) -> Table:
-    readers = [node for node in graph if name in node.input]
-    finds = [node for node in readers if node.op == "LookupTableFindV2"]
-    if not finds or any(node.op in _MUTATING_TABLES for node in readers):
-        raise CaptureError(
-            f"the step captures {handle!r}, read by "
-            f"{', '.join(sorted({node.op for node in readers})) or 'a nested function'}. "
-            "Of resources, only variables and immutable lookup tables can be distributed."
-        )
-    types = [tf.as_dtype(finds[0].attr[key].type) for key in ("Tin", "Tout")]
+    find = next(node for node in graph if name in node.input and node.op == "LookupTableFindV2")
+    types = [tf.as_dtype(find.attr[key].type) for key in ("Tin", "Tout")]
     content = tf.raw_ops.LookupTableExportV2(table_handle=handle, Tkeys=types[0], Tvalues=types[1])
     keys, values = (
         graph.add("Const", f"{name}/{label}", **_content(tensor))

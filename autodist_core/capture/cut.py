@@ -14,19 +14,20 @@ The norm is then the norm of the whole batch's gradient, as on one device.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from autodist_core.capture.gradient_uses import Afterwards, afterwards
-from autodist_core.capture.linearity import Linearity, require_linear_through_variables
-from autodist_core.capture.refuse.mixed_weights import require_one_weight
-from autodist_core.capture.refuse.second_use import require_no_second_use
+from autodist_core.capture.linearity import Linearity
+from autodist_core.capture.refuse.mixed_weights import mixed_weights
+from autodist_core.capture.refuse.second_use import second_uses
+from autodist_core.capture.refuse.through_variables import changed_in_variables
 from autodist_core.capture.sparse_rows import rows_of
 from autodist_core.capture.tape import Tape, require_recognised
 from autodist_core.capture.traced import Marked, Traced, name_of
 from autodist_core.capture.traversal import reached_from
-from autodist_core.errors import CaptureError
+from autodist_core.errors import CaptureError, Refusals
 from autodist_core.step.graph_item import EACH, Gradient
 
 
@@ -65,7 +66,7 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
     A cut moves where the step computes with gradients before `apply` does. Then the operations between the cut and
     `apply` become a part of the update, and so do operations that make results from gradients alone.
     """
-    found = Cut()
+    found, refusals = Cut(), Refusals()
     applies = _applies(traced, marks)
     moving = _moving(traced, applies)
     for apply in applies:
@@ -78,31 +79,41 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
             found.outside.update(apply.after.outside)
         for gradient in apply.marked:
             values, indices = names[id(gradient.values)], names.get(id(gradient.indices), "")
-            rows = EACH if gradient.indices is None else rows_of(gradient.variable, gradient.indices, traced.inputs)
-            counted = gradient.values.op.name in traced.weighted
+            counted, rows = gradient.values.op.name in traced.weighted, EACH
+            with refusals.collecting():
+                if gradient.indices is not None:
+                    rows = rows_of(gradient.variable, gradient.indices, traced.inputs)
             found.gradients.append(Gradient(gradient.variable, apply.occurrence, values, indices, counted, rows))
+    refusals.require_none()
     return found
 
 
 def _applies(traced: Traced, marks: Mapping[str, int]) -> list[_Apply]:
     """Return every `apply` of a step; raise a `CaptureError` where replicas cannot do what one device does."""
     tape = Tape()
-    linearity = Linearity(tape)
+    linearity, refusals = Linearity(tape), Refusals()
     require_recognised(traced, tape)
-    require_one_weight(traced, tape, marks)
-    require_no_second_use(traced, tape, marks)
-    require_linear_through_variables(traced, tape, marks)
-    taped = [gradient for gradient in traced.gradients if tape.reaches(gradient.values.op)]
-    raw = {id(part): _raw_gradient(tape, linearity, gradient, part) for gradient in taped for part in _parts(gradient)}
+    refusals.add(*mixed_weights(traced, tape, marks))
+    refusals.add(*second_uses(traced, tape, marks))
+    refusals.add(*changed_in_variables(traced, tape, marks))
+    raw: dict[int, Any] = {}
+    # What is refused so far may look like a gradient of unclear origin, too.
+    for gradient in traced.gradients if not refusals else ():
+        for part in _parts(gradient) if tape.reaches(gradient.values.op) else ():
+            with refusals.collecting():
+                raw[id(part)] = _raw_gradient(tape, linearity, gradient, part)
+    refusals.require_none()
     found = []
     for occurrence in sorted(traced.updates):
         marked = [gradient for gradient in traced.gradients if gradient.occurrence == occurrence]
         parts = [part for gradient in marked for part in _parts(gradient) if id(part) in raw]
         ours = {id(part): raw[id(part)] for part in parts}
         between = _between(parts, raw.values(), tape)
+        refusals.add(*_of_no_variable(traced.graph, between, tape))
         after = afterwards(traced, tape, list(ours.values()), between, marks)
         linear = all(linearity.is_linear(part.op.inputs[0]) for part in parts)
         found.append(_Apply(occurrence, marked, ours, between, after, linear))
+    refusals.require_none()
     return found
 
 
@@ -171,16 +182,20 @@ def _raw_gradient(tape: Tape, linearity: Linearity, gradient: Marked, marker: An
 def _between(markers: Sequence[Any], cuts: Iterable[Any], tape: Tape) -> Collection[str]:
     """Return the names of the operations between the cut gradients and the markers, with the markers."""
     stops = {tensor.name for tensor in cuts}
-    found = reached_from(
+    return reached_from(
         (tensor.op for tensor in markers),
-        lambda operation: (
+        lambda operation: () if tape.made(operation) else (
             source.op for source in operation.inputs if source.name not in stops and tape.reaches(source.op)
         ),
-    )
-    for operation in found.values():
+    ).keys()
+
+
+def _of_no_variable(graph: Any, between: Iterable[str], tape: Tape) -> Iterator[CaptureError]:
+    """Yield an error for each gradient that is not a variable's, and that changes gradients of variables."""
+    for name in between:
+        operation = graph.get_operation_by_name(name)
         if tape.made(operation) or tape.runs_one(operation):
-            raise CaptureError(
-                f"gradients are transformed before optimizer.apply by something that reads {operation.name!r}, which "
+            yield CaptureError(
+                f"gradients are transformed before optimizer.apply by something that reads {name!r}, which "
                 "is not the gradient of a variable. It would differ between replicas; move it into the optimizer."
             )
-    return found.keys()

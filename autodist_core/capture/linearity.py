@@ -13,23 +13,21 @@ the change (see `cut`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from autodist_core.capture.tape import Tape, draws, graphs_of, key
-from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import reached_from, sources
-from autodist_core.errors import CaptureError
 
 # Operations that commute with a sum over replicas when everything they read does.
-_LINEAR = {"AddN", "Identity", "IdentityN", "ConcatV2", "Reshape", "Cast", "Add", "AddV2", "Sub", "Neg",
-           "Squeeze", "ExpandDims", "UnsortedSegmentSum", "Pack"}
+LINEAR = {"AddN", "Identity", "IdentityN", "ConcatV2", "Reshape", "Cast", "Add", "AddV2", "Sub", "Neg",
+          "Squeeze", "ExpandDims", "UnsortedSegmentSum", "Pack"}
 # The inputs of these operations that are positions or sizes, and no values.
 _POSITIONS = {"ConcatV2": (-1,), "Reshape": (1,), "ExpandDims": (1,), "UnsortedSegmentSum": (1, 2)}
-_SCALING = {"Mul": (0, 1), "RealDiv": (0,), "DivNoNan": (0,)}
+SCALING = {"Mul": (0, 1), "RealDiv": (0,), "DivNoNan": (0,)}
 
 
 class Linearity:
@@ -52,17 +50,17 @@ class Linearity:
             return False
         if operation.type == "UnsortedSegmentSum" and not self._as_many_everywhere(tensor):
             return False
-        if operation.type in _LINEAR:
+        if operation.type in LINEAR:
             skipped = {inputs[position].name for position in _POSITIONS.get(operation.type, ())}
             read = [source for source in inputs if source.name not in skipped]
             return bool(inputs) and all(self.is_linear(source, given) for source in read)
-        if operation.type in _SCALING:
-            if any(_is_zero(inputs[position].op) for position in _SCALING[operation.type]):
+        if operation.type in SCALING:
+            if any(_is_zero(inputs[position].op) for position in SCALING[operation.type]):
                 return True
             tainted = [n for n, source in enumerate(inputs) if self._tape.reaches(source.op) or key(source.op) in given]
             return (
                 len(tainted) == 1
-                and tainted[0] in _SCALING[operation.type]
+                and tainted[0] in SCALING[operation.type]
                 and self.is_linear(inputs[tainted[0]], given)
                 and is_same_everywhere(inputs[1 - tainted[0]].op)
             )
@@ -97,38 +95,6 @@ class Linearity:
                 is_same_everywhere(handed[n].op) for n in asked
             )
         return all(self.is_linear(graph.outputs[index], _placeholders(graph, linear)) for graph in graphs)
-
-
-def require_linear_through_variables(traced: Traced, tape: Tape, updates: Collection[str]) -> None:
-    """Raise a `CaptureError` if a gradient was stored in a variable in this step, and then changed nonlinearly."""
-    created = {operation.name: index for index, operation in enumerate(traced.graph.get_operations())}
-
-    def left_in(read: Any) -> bool:
-        """Whether the step writes a value made of gradients to a variable before this read of the variable."""
-        return any(
-            writer.type.startswith("Assign") and writer.name not in updates and tape.reaches(writer.inputs[1].op)
-            and created[writer.name] < created[read.name] for writer in read.inputs[0].consumers()
-        )
-
-    for gradient in traced.gradients:
-        # Values made of a gradient behind its cut are the whole batch's, also those that a variable stores.
-        if tape.reaches(gradient.values.op):
-            continue
-        waiting, seen = [(gradient.values.op.inputs[0].op, False)], set()
-        while waiting:
-            operation, transformed = waiting.pop()
-            if (operation.name, transformed) in seen or tape.made(operation):
-                continue
-            seen.add((operation.name, transformed))
-            if operation.type != "ReadVariableOp":
-                linear = operation.type in _LINEAR or operation.type in _SCALING
-                waiting.extend((source, transformed or not linear) for source in sources(operation))
-            elif transformed and left_in(operation):
-                raise CaptureError(
-                    f"the gradient of {gradient.variable!r} is made of what this step left of gradients in a variable "
-                    f"(read at {operation.name!r}), and not linearly: each replica would do it by itself. Let the "
-                    "optimizer keep such state (momentum, gradient_accumulation_steps) and clip."
-                )
 
 
 def is_same_everywhere(operation: Any) -> bool:

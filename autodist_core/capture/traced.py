@@ -66,6 +66,14 @@ class Traced:
     """Whether outputs have one row for each example, as in `predict`."""
 
     @cached_property
+    def handles(self) -> Mapping[str, str]:
+        """The captured variables, by the names of the placeholders of their handles."""
+        known = {id(source.handle): source.variable.name for source in self.sources}
+        return {
+            placeholder.op.name: known[id(value)] for value, placeholder in self.graph.captures if id(value) in known
+        }
+
+    @cached_property
     def weighted(self) -> frozenset[str]:
         """The names of the operations whose values count the replica's share of the batch.
 

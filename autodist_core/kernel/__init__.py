@@ -19,8 +19,9 @@ from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph, build
 from autodist_core.kernel.placement.arrangement import Arrangement, arrange
 from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.kernel.placement.placement import Placement, inference, place
+from autodist_core.kernel.refuse import examine
 
 __all__ = [
     "PIPELINE", "Arrangement", "DistributedGraph", "Draft", "Joining", "Kernel", "Placement", "Tasks", "arrange",
-    "build", "drawn_by_replicas", "inference", "joining", "place", "run",
+    "build", "drawn_by_replicas", "examine", "inference", "joining", "place", "run",
 ]  # fmt: skip

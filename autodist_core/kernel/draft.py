@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 
 from autodist_core.kernel.added_variables import AddedVariable, NewValue
-from autodist_core.kernel.analysis.distributable import require_distributable
-from autodist_core.kernel.analysis.gradient_flow import after_update, handed_back
 from autodist_core.kernel.analysis.products import Product, gradient_products, weight_products
 from autodist_core.kernel.placement.placement import Copy, Placement, Replica
+from autodist_core.kernel.refuse import require_distributable
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem
@@ -88,7 +87,7 @@ class Draft:
     ) -> Draft:
         """Return an empty draft of a captured step."""
         step = StepIndex(item)
-        require_distributable(step)
+        require_distributable(step, placement)
         graph = step.graph
         count = len(placement.replicas) if active is None else active
         indices = tuple(range(count)) if isinstance(count, int) else tuple(count)
@@ -100,12 +99,12 @@ class Draft:
     @property
     def after_update(self) -> frozenset[str]:
         """The captured nodes that wait for reduced gradients; none for loose replicas, which use their own."""
-        return frozenset() if self.placement.loose else after_update(self.step)
+        return self.placement.after_update(self.step)
 
     @property
     def handed_back(self) -> tuple[str, ...]:
         """The captured nodes whose values the update hands back to nodes after the update, and to results."""
-        return () if self.placement.loose else handed_back(self.step)
+        return self.placement.handed_back(self.step)
 
     @property
     def active_replicas(self) -> tuple[Replica, ...]:

@@ -22,7 +22,7 @@ from typing import Any
 
 import keras
 
-from autodist_core.kernel import arrange, drawn_by_replicas
+from autodist_core.kernel import arrange, drawn_by_replicas, examine
 from autodist_core.plan import Plan, notes, table
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
@@ -63,9 +63,12 @@ def plan(
 ) -> Plan:
     """The table for a captured or assumed step, and the notes. The module's docstring has an example.
 
-    `remarks`, and the notes on computations that mix examples (`coupled`), are shown for several replicas only.
+    `remarks`, and the notes on computations that mix examples (`coupled`), are shown for several replicas only. A
+    captured step that a training would refuse is refused here, too.
     """
     arranged = arrange(item, strategy, share_memory)
+    if item.gradients:
+        examine(item, arranged, share_memory)
     strategy, shares, lines = arranged.strategy, arranged.shares_memory, []
     if shares:
         lines.append(

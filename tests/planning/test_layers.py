@@ -26,7 +26,7 @@ INSIDE = {
     ),
     "autodist_core.capture": ("traversal", "traced", "tape", "linearity", "refuse", "rewrite"),
     "autodist_core.kernel": (
-        "analysis", "splitting", "partitioner", "placement", "added_variables", "draft", "kernel", "passes",
+        "analysis", "splitting", "partitioner", "placement", "added_variables", "refuse", "draft", "kernel", "passes",
     ),
     "autodist_core.training": (
         "entries", "devices", "settings", "strategies", "in_graphs", "watching", "life", "state", "sessions",

@@ -1,7 +1,7 @@
 """Refuse a step that adds a weighted gradient and an unweighted one.
 
-In: a traced step. Out: nothing, or a `CaptureError`. A loss that went through `optimizer.scale_loss` is weighted: it
-counts the replica's share of the batch. A loss that did not is a mean over the replica's own examples::
+In: a traced step. Out: a `CaptureError` for each such sum. A loss that went through `optimizer.scale_loss` is weighted:
+it counts the replica's share of the batch. A loss that did not is a mean over the replica's own examples::
 
     AddN(weighted gradient, weighted gradient)      passes
     AddN(weighted gradient, unweighted gradient)    is refused
@@ -11,7 +11,7 @@ The sum over the replicas is right for weighted gradients, the weighted mean for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
@@ -20,8 +20,8 @@ from autodist_core.errors import CaptureError
 _SUMS = {"AddN", "Add", "AddV2", "Sub", "ConcatV2"}
 
 
-def require_one_weight(traced: Traced, tape: Tape, updates: Iterable[str]) -> None:
-    """Raise a `CaptureError` if one sum has weighted and unweighted gradients; `updates` names the update's nodes."""
+def mixed_weights(traced: Traced, tape: Tape, updates: Iterable[str]) -> Iterator[CaptureError]:
+    """Yield an error for each sum of weighted and unweighted gradients; `updates` names the update's nodes."""
     ours = set(updates)
     for operation in traced.graph.get_operations() if traced.weighted else ():
         # A tape adds gradients by AddN only. Its other sums may be a part of the model that it computes again.
@@ -33,7 +33,7 @@ def require_one_weight(traced: Traced, tape: Tape, updates: Iterable[str]) -> No
             if source.dtype == operation.outputs[0].dtype and source.op.type != "Const" and tape.reaches(source.op)
         }
         if len(counted) > 1:
-            raise CaptureError(
+            yield CaptureError(
                 f"gradients of two kinds are added up at {operation.name!r}: of a loss that went through "
                 "optimizer.scale_loss, and of one that did not. Let the sum of all terms go there, or none."
             )

@@ -1,6 +1,6 @@
 """Refuse a step whose loss uses the gradient of a variable, if the loss is not linear in that gradient.
 
-In: a traced step. Out: nothing, or a `CaptureError`. For a gradient `g` of a variable::
+In: a traced step. Out: a `CaptureError` for each operation that makes such a loss. For a gradient `g` of a variable::
 
     loss = sum(g)           passes: the replicas' losses add up to the loss of the summed gradient
     loss = sum(g * g)       is refused
@@ -11,7 +11,7 @@ Norms of gradients, and weights after a step of an inner loop, are not linear in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from autodist_core.capture.tape import Tape
@@ -24,8 +24,8 @@ _PRODUCTS = {"Mul", "MatMul", "BatchMatMulV2", "RealDiv"}
 _SIZES = {"Shape", "Size", "ZerosLike", "OnesLike"}
 
 
-def require_no_second_use(traced: Traced, tape: Tape, updates: Iterable[str]) -> None:
-    """Raise a `CaptureError` that names the first such operation; `updates` names the nodes of the update."""
+def second_uses(traced: Traced, tape: Tape, updates: Iterable[str]) -> Iterator[CaptureError]:
+    """Yield an error for the first such operation behind each gradient; `updates` names the nodes of the update."""
     operations = traced.graph.get_operations()
     created = {operation.name: position for position, operation in enumerate(operations)}
     markers = {part.op.name for g in traced.gradients for part in (g.values, g.indices) if part is not None}
@@ -37,14 +37,23 @@ def require_no_second_use(traced: Traced, tape: Tape, updates: Iterable[str]) ->
         if tape.made(operation):
             before = operations[created[operation.name] - 1]
             calls[operation.name] = calls.get(before.name, created[operation.name])
+    found: dict[str, Any] = {}
     for operation in operations:
         for tensor in operation.outputs if operation.name in calls and operation.type != "Const" else ():
             if tensor.shape.is_fully_defined() and tuple(tensor.shape) in shapes:
-                _follow(tensor, calls, ours, created)
+                culprit = _culprit(tensor, calls, ours, created)
+                if culprit is not None:
+                    found.setdefault(culprit.name, culprit)
+    for culprit in found.values():
+        yield CaptureError(
+            f"{culprit.name!r} ({culprit.type}) makes part of a loss of the gradient of a variable, and that loss is "
+            "differentiated again: each replica would take its own gradient there, not the whole batch's. "
+            "Leave that term out, or train this model on one device."
+        )
 
 
-def _follow(gradient: Any, calls: dict[str, int], ours: set[str], created: dict[str, int]) -> None:
-    """Follow one gradient through the step; raise if a later call of a tape reads a value made of it."""
+def _culprit(gradient: Any, calls: dict[str, int], ours: set[str], created: dict[str, int]) -> Any:
+    """Follow one gradient; return the first operation that is not linear in it if a later call of a tape reads it."""
     reached, waiting = {gradient.name}, [gradient]
     culprit, again = None, False
     while waiting:
@@ -66,9 +75,4 @@ def _follow(gradient: Any, calls: dict[str, int], ours: set[str], created: dict[
                 ]
             waiting.extend(output for output in following if output.name not in reached)
             reached.update(output.name for output in following)
-    if again and culprit is not None:
-        raise CaptureError(
-            f"{culprit.name!r} ({culprit.type}) makes part of a loss of the gradient of a variable, and that loss is "
-            "differentiated again: each replica would take its own gradient there, not the whole batch's. "
-            "Leave that term out, or train this model on one device."
-        )
+    return culprit if again else None

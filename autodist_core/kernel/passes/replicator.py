@@ -12,13 +12,12 @@ from a stream of its own (`random_streams.py`).
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from autodist_core.errors import CaptureError, NotYetError
+from autodist_core.kernel.analysis.compute import compute_of
 from autodist_core.kernel.draft import Draft, Rows, copied, gradient_type
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.random_streams import take_own_stream
@@ -27,7 +26,6 @@ from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient, Table
 
 _LOOKUPS = {"GatherV2", "ResourceGather"}
-_OF_GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_[0-9]+)?)/")  # scopes of gradients, also in functions
 
 
 @dataclass(frozen=True)
@@ -38,9 +36,8 @@ class Replicator(Kernel):
 
     def apply(self, draft: Draft) -> None:
         """Copy compute, then multiply each replica's gradients by its share of the batch."""
-        _require_complete_state(draft)
-        _require_no_shared_forward_pass(draft)
-        names = needed(draft)
+        gradients = [name for gradient in draft.step.item.gradients for name in draft.sources(gradient)]
+        names = compute_of(draft.step, gradients, draft.after_update, draft.handed_back)
         draft.compute.update(names)
         for replica in draft.active_replicas:
             for name in names:
@@ -53,53 +50,6 @@ class Replicator(Kernel):
                 if key not in draft.gradient_products:
                     draft.local[*key, replica.index] = _weighted(draft, replica, gradient)
         _add_tables(draft)
-
-
-def _require_complete_state(draft: Draft) -> None:
-    """Refuse gradients that need a variable with the aggregation `sum`: only the first replica has the sum."""
-    step = draft.step
-    for name in step.cone(step.markers) if len(draft.placement.replicas) > 1 else ():
-        for touch in step.touches.get(name, ()):
-            if step.variables[touch.variable].aggregation == "sum" and not step.is_update(name):
-                raise CaptureError(
-                    f"gradients are made of {touch.variable!r}, read at {name!r}: it is summed up over the replicas, "
-                    "and each has a part of it. Use a variable of the model's own that is no metric's."
-                )
-
-
-def _require_no_shared_forward_pass(draft: Draft) -> None:
-    """Refuse the gradient of a `tf.py_function`: TensorFlow keeps one forward pass of it, the last replica's."""
-    graph, several = draft.step.graph, len(draft.placement.replicas) > 1
-    for node in (*graph.node, *(each for function in graph.library.function for each in function.node_def)):
-        if several and node.op == "EagerPyFunc" and _OF_GRADIENTS.search(node.name):
-            raise CaptureError(
-                f"{node.name!r} is the gradient of a tf.py_function, for which TensorFlow keeps one forward pass in a "
-                "process, whichever replica's it is. Write it with TensorFlow's operations, give it a gradient by "
-                "tf.custom_gradient, or train with one replica."
-            )
-
-
-def needed(draft: Draft) -> list[str]:
-    """Return the captured nodes that each active replica copies, in the order of their creation."""
-    step = draft.step
-    roots = {name for name in step.item.targets if not step.is_update(name)}
-    roots |= {
-        name for name, touched in step.touches.items()
-        if not step.is_update(name) and any(touch.writes for touch in touched)
-    }
-    roots |= {naming.node_of(name) for gradient in step.item.gradients for name in draft.sources(gradient)}
-    roots |= {naming.node_of(name) for name in step.item.outputs}
-    later = draft.after_update.union(draft.handed_back) - step.markers.keys()
-    roots |= {source for name in draft.after_update for source in step.sources(name)} - step.handle_of.keys()
-    cone = step.cone(roots - later)
-    for name in cone:
-        if step.is_update(name) and any(touch.writes for touch in step.touches.get(name, ())):
-            raise CaptureError(
-                f"the step's result or later computation reads {name!r} ({step.nodes[name].op}), which the "
-                "optimizer's apply both computes and writes. Read the variable after apply instead."
-            )
-    outside = set(step.handle_of) | {naming.node_of(t.handle) for t in step.item.tables}
-    return step.in_order(cone - outside)
 
 
 def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef:
@@ -118,8 +68,6 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef
         renamed for source in node.input if (renamed := _source(draft, replica, source)) is not None
     ]
     touched = step.touches.get(name, ())
-    for touch in touched:
-        _require_mirror(draft, replica, name, touch.variable)
     order = draft.at(name) if touched else None
     copy = draft.editor.copy(node, copied(replica, name), inputs, _device(draft, replica, node), order)
     if name in step.draws:
@@ -159,18 +107,6 @@ def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
             num_split=len(parts),
         )
     return naming.tensor(f"{label}/rows", draft.active.index(replica.index))
-
-
-def _require_mirror(draft: Draft, replica: Replica, name: str, variable: str) -> None:
-    """Refuse a read by compute of a slot that is on a server only."""
-    placement = draft.placement
-    if variable in placement.owner_of and variable not in placement.mirrored:
-        owner = placement.owner(placement.owner_of[variable])
-        if owner.replica is None and placement.mirror(variable, replica) != placement.owned_copy(variable, owner):
-            raise NotYetError(
-                f"the step reads the optimizer's variable {variable!r} outside apply (at {name!r}), and it lives on "
-                f"{owner.device}. Use AllReduce for the variable it belongs to."
-            )
 
 
 def _source(draft: Draft, replica: Replica, source: str) -> str | None:

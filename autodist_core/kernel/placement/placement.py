@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autodist_core.kernel.analysis.gradient_flow import after_update, handed_back
 from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.partitioner import VariablePartitioner
 from autodist_core.kernel.placement.arrangement import Arrangement, arrange, optimizer_state
@@ -115,6 +116,14 @@ class Placement:
         """Whether all devices are CPU devices of this process."""
         devices = [each.device for each in self.replicas] + [each.device for each in self.owners]
         return not self.tasks.job and all("/device:CPU:" in device for device in devices)
+
+    def after_update(self, step: StepIndex) -> frozenset[str]:
+        """Return the captured nodes that wait for reduced gradients; none for loose replicas, which use their own."""
+        return frozenset() if self.loose else after_update(step)
+
+    def handed_back(self, step: StepIndex) -> tuple[str, ...]:
+        """Return the captured nodes whose values the update hands back to nodes after the update, and to results."""
+        return () if self.loose else handed_back(step)
 
     def owner(self, name: str) -> Owner:
         """Return the owner of this name."""

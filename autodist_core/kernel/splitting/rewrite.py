@@ -20,12 +20,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from autodist_core.errors import CaptureError
-from autodist_core.kernel.analysis.distributable import require_distributable
+from autodist_core.errors import Refusals
 from autodist_core.kernel.analysis.shapes import static_shapes
 from autodist_core.kernel.splitting.reductions import combine, constant_of
 from autodist_core.kernel.splitting.separable import MEETING_ELEMENTS, Splitting, cut_axis, splitting
-from autodist_core.kernel.splitting.shard_lookups import Ids, look_up
+from autodist_core.kernel.splitting.shard_lookups import Ids, look_up, lookups_refused
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem, Variable
@@ -43,8 +42,6 @@ class SplitRewrite:
     def __init__(self, plans: Mapping[str, VariablePlan], looked_up: frozenset[str], item: GraphItem) -> None:
         self.item = item
         self.step = StepIndex(item)
-        # Check first: after the split, a variable that compute also writes would look like two variables.
-        require_distributable(self.step)
         self.editor = Editor(self.step.graph.library, self.step.graph.versions)
         self.looked_up = looked_up
         self.plans = plans
@@ -57,7 +54,10 @@ class SplitRewrite:
         self.left_out: set[str] = set()
 
     def run(self) -> GraphItem:
-        """Return the rewritten step."""
+        """Return the rewritten step; raise a `CaptureError` if a lookup in a shard cannot take a lookup's place."""
+        refusals = Refusals()
+        refusals.add(*lookups_refused(self.step, self.looked_up))
+        refusals.require_none()
         last_marker = {
             max((naming.node_of(name) for name in (gradient.values, gradient.indices) if name),
                 key=self.step.position.__getitem__): gradient
@@ -258,11 +258,6 @@ class SplitRewrite:
                 "ConcatV2", node.name, [*reads, place], N=len(reads), T=dtype, Tidx=tf.int32
             )
             return
-        if node.op != "ResourceGather" or node.attr["batch_dims"].i:
-            raise CaptureError(
-                f"{node.name!r} ({node.op}) reads {name!r} otherwise than by looking up rows or reading all of it, and "
-                "the variable is split over servers. Leave it whole, or use AllReduce for it."
-            )
         shape = static_shapes(self.step).get(node.input[1])
         ids = Ids(node.input[1], tf.as_dtype(node.attr["Tindices"].type), shape)
         look_up(

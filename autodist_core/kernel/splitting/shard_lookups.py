@@ -10,14 +10,34 @@ shards of two rows each::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.errors import CaptureError
 from autodist_core.step.editor import Editor
+from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import Shard, VariablePlan
+
+
+def lookups_refused(step: StepIndex, looked_up: Collection[str]) -> Iterator[CaptureError]:
+    """Yield an error for each read of these tables that shards cannot answer.
+
+    >>> from autodist_core import GraphItem
+    >>> list(lookups_refused(StepIndex(GraphItem(())), {"table"}))
+    []
+    """
+    for name, touched in step.touches.items():
+        node, tables = step.nodes[name], [touch.variable for touch in touched if touch.variable in looked_up]
+        if not tables or step.is_update(name) or node.op == "ReadVariableOp":
+            continue
+        if node.op != "ResourceGather" or node.attr["batch_dims"].i:
+            yield CaptureError(
+                f"{name!r} ({node.op}) reads {tables[0]!r} otherwise than by looking up rows or reading all of it, and "
+                "the variable is split over servers. Leave it whole, or use AllReduce for it."
+            )
 
 
 @dataclass(frozen=True)

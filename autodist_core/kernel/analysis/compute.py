@@ -1,0 +1,38 @@
+"""Find the nodes of compute that each replica needs, before the update.
+
+In: the index of a captured step, and what the update hands back. Out: names of nodes. For a dense layer::
+
+    ["x", "kernel/Read", "MatMul", "loss", "gradient"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from autodist_core.step import naming
+from autodist_core.step.index import StepIndex
+
+
+def compute_of(
+    step: StepIndex, gradients: Iterable[str], after_update: Collection[str] = (), handed_back: Collection[str] = ()
+) -> list[str]:
+    """Return the captured nodes of which each active replica has a copy, in the order of their creation.
+
+    `gradients` are the tensors from which gradients are reduced. The result has nodes of the update, too, if compute
+    reads their values.
+
+    >>> from autodist_core import GraphItem
+    >>> compute_of(StepIndex(GraphItem(())), ())
+    []
+    """
+    roots = {name for name in step.item.targets if not step.is_update(name)}
+    roots |= {
+        name for name, touched in step.touches.items()
+        if not step.is_update(name) and any(touch.writes for touch in touched)
+    }
+    roots |= {naming.node_of(name) for name in gradients}
+    roots |= {naming.node_of(name) for name in step.item.outputs}
+    later = {*after_update, *handed_back} - step.markers.keys()
+    roots |= {source for name in after_update for source in step.sources(name)} - step.handle_of.keys()
+    outside = set(step.handle_of) | {naming.node_of(t.handle) for t in step.item.tables}
+    return step.in_order(step.cone(roots - later) - outside)

@@ -1,0 +1,82 @@
+"""Refuse compute that replicas cannot run, each on its slice of the batch.
+
+In: the index of a captured step, and its placement. Out: an error for each violation::
+
+    gradients are made of 'total', read at 'Read_3': it is summed up over the replicas, and each has a part of it. ...
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from autodist_core.errors import AutodistError, CaptureError, NotYetError
+from autodist_core.kernel.analysis.compute import compute_of
+from autodist_core.kernel.placement.placement import Placement
+from autodist_core.step.index import StepIndex
+
+_OF_GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_[0-9]+)?)/")  # scopes of gradients, also in functions
+
+
+def compute_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistError]:
+    """Yield an error for each violation in compute.
+
+    >>> from autodist_core import GraphItem
+    >>> from autodist_core.kernel.placement.placement import inference
+    >>> list(compute_refused(StepIndex(GraphItem(())), inference(("localhost:CPU:0",))))
+    []
+    """
+    if len(placement.replicas) > 1:
+        yield from _partial_state(step)
+        yield from _shared_forward_passes(step)
+    after_update = placement.after_update(step)
+    gradients = [name for each in step.item.gradients for name in (each.values, each.indices) if name]
+    names = compute_of(step, gradients, after_update, placement.handed_back(step))
+    for name in names:
+        if step.is_update(name) and any(touch.writes for touch in step.touches.get(name, ())):
+            yield CaptureError(
+                f"the step's result or later computation reads {name!r} ({step.nodes[name].op}), which the "
+                "optimizer's apply both computes and writes. Read the variable after apply instead."
+            )
+    yield from _served_elsewhere(step, placement, [*names, *step.in_order(after_update)])
+
+
+def _partial_state(step: StepIndex) -> Iterator[CaptureError]:
+    """Refuse gradients that need a variable with the aggregation `sum`: only the first replica has the sum."""
+    refused = set()
+    for name in step.in_order(step.cone(step.markers)):
+        for touch in step.touches.get(name, ()) if not step.is_update(name) else ():
+            if step.variables[touch.variable].aggregation == "sum" and touch.variable not in refused:
+                refused.add(touch.variable)
+                yield CaptureError(
+                    f"gradients are made of {touch.variable!r}, read at {name!r}: it is summed up over the replicas, "
+                    "and each has a part of it. Use a variable of the model's own that is no metric's."
+                )
+
+
+def _shared_forward_passes(step: StepIndex) -> Iterator[CaptureError]:
+    """Refuse the gradient of a `tf.py_function`: TensorFlow keeps one forward pass of it, the last replica's."""
+    for node in (*step.graph.node, *(each for function in step.graph.library.function for each in function.node_def)):
+        if node.op == "EagerPyFunc" and _OF_GRADIENTS.search(node.name):
+            yield CaptureError(
+                f"{node.name!r} is the gradient of a tf.py_function, for which TensorFlow keeps one forward pass in a "
+                "process, whichever replica's it is. Write it with TensorFlow's operations, give it a gradient by "
+                "tf.custom_gradient, or train with one replica."
+            )
+
+
+def _served_elsewhere(step: StepIndex, placement: Placement, names: list[str]) -> Iterator[NotYetError]:
+    """Refuse reads by compute of slots that are on a server only."""
+    refused = set()
+    for name in names:
+        for variable in (touch.variable for touch in step.touches.get(name, ())):
+            if variable not in placement.owner_of or variable in placement.mirrored or variable in refused:
+                continue
+            owner = placement.owner(placement.owner_of[variable])
+            copy = placement.mirror(variable, placement.replicas[0])
+            if owner.replica is None and copy != placement.owned_copy(variable, owner):
+                refused.add(variable)
+                yield NotYetError(
+                    f"the step reads the optimizer's variable {variable!r} outside apply (at {name!r}), and it lives "
+                    f"on {owner.device}. Use AllReduce for the variable it belongs to."
+                )

@@ -1,0 +1,73 @@
+"""Refuse an update that the owners of a placement cannot run.
+
+In: the index of a captured step, and its placement. Out: an error for each violation::
+
+    the update draws random numbers at 'normal' (RandomStandardNormal), and every replica would draw its own. ...
+
+All replicas that own variables run the same slice of the update, so the first of them stands for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autodist_core.errors import AutodistError, CaptureError, NotYetError
+from autodist_core.kernel.analysis.gradient_flow import reads_own
+from autodist_core.kernel.placement.placement import Placement
+from autodist_core.kernel.placement.slices import Slices
+from autodist_core.step.draws import Stream
+from autodist_core.step.index import StepIndex
+
+
+def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistError]:
+    """Yield an error for each violation in the update.
+
+    >>> from autodist_core import GraphItem
+    >>> from autodist_core.kernel.placement.placement import inference
+    >>> list(update_refused(StepIndex(GraphItem(())), inference(("localhost:CPU:0",))))
+    []
+    """
+    first, *others = placement.owners
+    slices = Slices(step, placement, [first, *(owner for owner in others if owner.replica is None)])
+    several = len(placement.replicas) > 1
+    names = list(dict.fromkeys(name for _, name in slices))
+    inputs = [name for name in names if step.nodes[name].op.startswith("Placeholder")]
+    if inputs:
+        yield CaptureError(
+            "the update, or what a step does to its gradients before apply, reads the step's input "
+            f"{' and '.join(map(repr, inputs))}, of which each replica has a part (inputs are numbered in the order of "
+            "x, y and sample_weight). A value of the batch, such as its loss, may not decide what is applied: let the "
+            "update depend on gradients and variables only. keras.optimizers.LossScaleOptimizer leaves out a step "
+            "whose gradients are not finite."
+        )
+    own = {reads_own(step)[name]: name for name in reversed(names) if name in reads_own(step)} if several else {}
+    for variable, name in reversed(own.items()):
+        yield CaptureError(
+            f"what is made of gradients reads {variable!r} at {name!r} ({step.nodes[name].op}) when each replica "
+            "has its own value of it, from its part of the batch. Read it before the step writes it, or after apply."
+        )
+    for owner, name in slices:
+        if several and owner.replica is not None and _draws(step, name):
+            yield NotYetError(
+                f"the update draws random numbers at {name!r} ({step.nodes[name].op}), and every replica would draw "
+                "its own. Use PS() for these variables, or set a seed (keras.utils.set_random_seed) if it is an op's."
+            )
+        touched = {touch.variable for touch in step.touches.get(name, ())}
+        if (touched & placement.owner_of.keys()) - slices.variables_of(owner):
+            yield CaptureError(
+                f"one operation of the update, {name!r} ({step.nodes[name].op}), takes variables of different owners: "
+                f"{', '.join(sorted(touched))}. Give these variables one synchronizer and one destination."
+            )
+    for name in slices.left:
+        yield CaptureError(
+            f"the update writes through {name!r} ({step.nodes[name].op}), which belongs to no variable's owner."
+        )
+
+
+def _draws(step: StepIndex, name: str) -> bool:
+    """Whether a node of the update draws random numbers that would differ between replicas."""
+    # An idle replica does not run the nodes of compute that change the state of a seed generator.
+    return any(draw.stream is Stream.UNSEEDED for draw in step.draws.get(name, ())) or any(
+        step.variables[touch.variable].kind == "seed" and touch.variable in step.written_by_compute
+        for touch in step.touches.get(name, ())
+    )

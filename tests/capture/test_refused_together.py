@@ -1,0 +1,90 @@
+"""All reasons why a step is refused come in one error, and `plan(x, y)` gives the error that `fit` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError, NotYetError
+from tests.capture.steps import DATA, QUIET, gradients_of, same_weights, stepping
+from tests.support.training import distributed
+
+
+def _apply(model: keras.Model, data: Any, change: Callable[[list], list] = lambda gradients: gradients) -> None:
+    model.optimizer.apply(change(gradients_of(model, data)), model.trainable_variables)
+
+
+def _prepare(model: keras.Model) -> None:
+    model.queue = tf.queue.FIFOQueue(100, [tf.float64])
+    model.noise = keras.random.SeedGenerator(5)
+
+
+def _writes(model, data) -> None:
+    _apply(model, data)
+    for layer in (model.first, model.second):
+        layer.kernel.assign(0.99 * layer.kernel)
+    model.optimizer.learning_rate.assign(0.9 * model.optimizer.learning_rate)
+
+
+def _fewer_digits(gradient: Any) -> Any:
+    return tf.cast(tf.cast(64.0 * gradient, "int32"), gradient.dtype) / 64.0
+
+
+def _rounds_and_writes(model, data) -> None:
+    _apply(model, data, lambda gradients: [*map(_fewer_digits, gradients[:2]), *gradients[2:]])
+    model.queue.enqueue(tf.reduce_mean(data[0]))
+    model.first.kernel.assign(0.99 * model.first.kernel)
+
+
+def _of_the_batch(model, data) -> None:
+    largest = tf.reduce_max(data[0]) + tf.reduce_max(data[1]) + model.tracker.result()
+    _apply(model, data, lambda gradients: [gradient / largest for gradient in gradients])
+
+
+def _noisy(model, data) -> None:
+    noisy = lambda g: g + keras.random.normal(g.shape, dtype=g.dtype, seed=model.noise)  # noqa: E731
+    _apply(model, data, lambda gradients: [*map(noisy, gradients)])
+
+
+WRITTEN = "is written outside an optimizer; let optimizer.apply do it"
+REFUSED: dict[str, tuple[Callable, str, type[Exception], list[str]]] = {
+    "writes": (_writes, "PartitionedPS", CaptureError, [
+        f"trainable variable 'first/kernel' {WRITTEN}", f"trainable variable 'second/kernel' {WRITTEN}",
+        "optimizer variable 'optimizer/sgd/learning_rate' is written outside optimizer.apply",
+    ]),
+    "gradients, a queue and a weight": (_rounds_and_writes, "AllReduce", CaptureError, [
+        "the gradient of 'first/kernel' is transformed by", "the gradient of 'first/bias' is transformed by",
+        "the step captures <tf.Tensor", f"trainable variable 'first/kernel' {WRITTEN}",
+    ]),
+    "values of the batch": (_of_the_batch, "AllReduce", CaptureError, [
+        "reads the step's input 'input_0' and 'input_1', of which each replica has a part",
+        "what is made of gradients reads 'metric/squares/count'",
+        "what is made of gradients reads 'metric/squares/total'",
+    ]),
+    "random numbers": (_noisy, "AllReduce", NotYetError, ["the update draws random numbers at"] * 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_all_reasons_come_at_once_and_from_the_plan_too(name: str):
+    step, strategy, kind, reasons = REFUSED[name]
+    model, untouched = (stepping(step, _prepare)() for _ in range(2))
+    texts = []
+    with distributed(model, strategy=strategy, share_memory=False) as front:
+        calls = (lambda: front.plan(DATA.x, DATA.y), lambda: front.fit(DATA.x, DATA.y, **QUIET))
+        for call in calls:
+            with pytest.raises(kind) as refusal:
+                call()
+            texts.append(str(refusal.value))
+    first, *lines = texts[0].splitlines()
+    assert first == f"this training step cannot be distributed: it has {len(reasons)} problems:"
+    assert len(lines) == len(reasons) and len(set(lines)) == len(lines)
+    for line, reason in zip(lines, reasons, strict=True):
+        assert line.startswith("  - ") and reason in line, texts[0]
+    assert texts[0] == texts[1] or "0x" in texts[0], "a text with an address differs from trace to trace"
+    assert same_weights(model, untouched)
+
