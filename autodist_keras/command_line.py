@@ -13,7 +13,8 @@ from typing import Any
 
 from autodist_core.errors import CaptureError
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.strategy import BUILDERS, resolve
+from autodist_core.strategy import BUILDERS
+from autodist_core.strategy.written import read_builder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="cluster.yml", help="the file that describes the nodes")
     parser.add_argument("--model", required=True, metavar="model.keras", help="a model that Keras saved")
     parser.add_argument(
-        "--strategy", metavar="NAME", help=f"{', '.join(BUILDERS)}, or by default Parallax"
+        "--strategy", metavar="NAME",
+        help=f"{', '.join(BUILDERS)}, or by default Parallax; with options: 'AllReduce(chunk_size=1)', in quotes",
     )
     parser.add_argument(
         "--no-share-memory", dest="share_memory", action="store_const", const=False,
@@ -40,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     from autodist_keras.model import DistributedModel
 
     # A model takes seconds to load. The other arguments are checked first.
-    spec, builder = ResourceSpec(options.file), resolve(options.strategy)
+    spec, builder = ResourceSpec(options.file), read_builder(options.strategy)
     print(DistributedModel(saved_model(options.model), spec, builder, options.share_memory).plan())
     return 0
 

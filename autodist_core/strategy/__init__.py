@@ -86,7 +86,7 @@ def resolve(strategy: StrategyBuilder | type[StrategyBuilder] | Strategy | str |
     if isinstance(strategy, StrategyBuilder):
         return strategy
     if isinstance(strategy, Strategy):
-        return _Finished(strategy.copy())
+        return Finished(strategy.copy())
     if isinstance(strategy, type) and issubclass(strategy, StrategyBuilder):
         return strategy()
     if not isinstance(strategy, str):
@@ -105,7 +105,7 @@ def resolve(strategy: StrategyBuilder | type[StrategyBuilder] | Strategy | str |
 
 
 @dataclass(frozen=True)
-class _Finished(StrategyBuilder):
+class Finished(StrategyBuilder):
     """A builder that returns copies of a strategy that exists already."""
 
     strategy: Strategy

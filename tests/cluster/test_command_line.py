@@ -14,6 +14,7 @@ import pytest
 from autodist_core import ResourceSpec
 from autodist_core.cluster.doctor.diagnosis import diagnose
 from autodist_core.command_line import COMMANDS, main
+from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.network.lan import ROOT
 from tests.support.waiting import until
@@ -108,7 +109,9 @@ def test_a_plan_is_the_saved_models(tmp_path, capsys):
     (tmp_path / "cluster.yml").write_text("nodes: [{address: 10.0.0.1, chief: true}, {address: 10.0.0.2}]")
     cluster, saved = str(tmp_path / "cluster.yml"), str(tmp_path / "model.keras")
 
-    for words, strategy in (((), None), (("--strategy", "PS"), "PS")):
+    chunks = ("--strategy", "AllReduce(chunk_size=1, compressor='HorovodCompressor')")
+    lossy = AllReduce(chunk_size=1, compressor="HorovodCompressor")
+    for words, strategy in (((), None), (chunks, lossy), (("--strategy", "PS"), "PS")):
         assert main(["plan", cluster, "--model", saved, *words]) == 0
         wanted = DistributedModel(model, cluster, strategy).plan()
         assert capsys.readouterr().out == wanted + "\n"
@@ -119,6 +122,10 @@ def test_a_plan_is_the_saved_models(tmp_path, capsys):
         assert main(["plan", str(tmp_path / "two.yml"), "--model", saved, "--strategy", "PS", *words]) == 0
         assert where in capsys.readouterr().out
 
+    assert main(["plan", cluster, "--model", saved, "--strategy", "PS(stalenes=1)"]) == 1
+    assert capsys.readouterr().err.startswith(
+        "autodist plan: PS(stalenes=1): unknown option. Did you mean 'staleness'? Known: local_proxy_variable, sync, "
+    )
     assert main(["plan", cluster, "--model", saved, "--strategy", "PartitonedPS"]) == 1
     assert capsys.readouterr().err.startswith("autodist plan: unknown strategy 'PartitonedPS'. Did you mean")
     assert main(["plan", cluster, "--model", "none.keras"]) == 1

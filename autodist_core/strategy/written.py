@@ -1,0 +1,74 @@
+"""Builders as text: `AllReduce(chunk_size=1)` on a command line, and in the head of a plan.
+
+In: a text, or a builder. Out: the builder, or its name with the options that differ from their defaults. Values of
+options are literals. Nothing in the text is evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from autodist_core.errors import StrategyError
+from autodist_core.strategy import BUILDERS, Finished, resolve
+from autodist_core.strategy.builder import StrategyBuilder
+from autodist_core.strategy.parallax import Default
+
+__all__ = ["read_builder", "written"]
+
+
+def read_builder(text: str | None) -> StrategyBuilder:
+    """Return the builder that a text names, with options or without; ``None`` stands for the default builder.
+
+    >>> read_builder("PS(staleness=2)")
+    PS(local_proxy_variable=False, sync=True, staleness=2)
+    >>> read_builder("PS(stalenes=2)")
+    Traceback (most recent call last):
+    autodist_core.errors.StrategyError: PS(stalenes=2): unknown option. Did you mean 'staleness'? Known:
+        local_proxy_variable, sync, staleness.
+    """
+    if text is None or "(" not in text:
+        return resolve(text)
+    name = text.partition("(")[0].strip()
+    expected = f"Expected Name(option=value, ...), such as {name if name in BUILDERS else 'AllReduce'}(...)."
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise StrategyError(f"strategy {text!r} cannot be read. {expected}") from error
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise StrategyError(f"strategy {text!r} cannot be read. {expected}")
+    known = type(resolve(call.func.id))
+    if call.args or any(each.arg is None for each in call.keywords):
+        raise StrategyError(f"strategy {text!r}: every option is given by its name. {expected}")
+    options: dict[str, Any] = {}
+    for keyword in call.keywords:
+        assert keyword.arg is not None
+        if keyword.arg in options:
+            raise StrategyError(f"strategy {text!r}: option {keyword.arg!r} is given twice.")
+        try:
+            options[keyword.arg] = ast.literal_eval(keyword.value)
+        except (ValueError, TypeError) as error:
+            raise StrategyError(
+                f"strategy {text!r}: the value of option {keyword.arg!r} is no literal. "
+                "Expected a number, a text in quotes, True, False or None."
+            ) from error
+    return known(**options)
+
+
+def written(builder: StrategyBuilder) -> str:
+    """Return a builder's name, with the options that differ from their defaults; empty for a finished strategy.
+
+    >>> from autodist_core.strategy import PS, AllReduce, Strategy
+    >>> written(PS()), written(AllReduce(chunk_size=1)), written(resolve(None)), written(resolve(Strategy()))
+    ('PS', 'AllReduce(chunk_size=1)', 'Parallax', '')
+    """
+    if isinstance(builder, Finished):
+        return ""
+    name = "Parallax" if type(builder) is Default else type(builder).__name__
+    options = [
+        f"{option.name}={getattr(builder, option.name)!r}"
+        for option in (fields(builder) if is_dataclass(builder) else ())
+        if option.init and getattr(builder, option.name) != option.default
+    ]
+    return f"{name}({', '.join(options)})" if options else name
