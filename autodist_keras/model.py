@@ -19,6 +19,7 @@ import keras
 from autodist_core.plan import Plan
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy.builder import StrategyBuilder
+from autodist_core.strategy.written import written
 from autodist_core.training import SETTINGS, Settings
 from autodist_keras import checks
 from autodist_keras.capture.coupled import Notes
@@ -290,7 +291,7 @@ class DistributedModel:
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
         >>> dm = DistributedModel(model, ResourceSpec.local(cpus=2), "PS", share_memory=False)
         >>> print(*dm.plan().splitlines()[:6], sep="\\n")
-        strategy ... @ 2 replicas
+        strategy ..., PS @ 2 replicas
           replica localhost:CPU:0
           replica localhost:CPU:1
           dense/kernel : f32[3,1]  ps(localhost:CPU:0)  12 B  24 B/step
@@ -308,7 +309,8 @@ class DistributedModel:
         remarks = captured.remarks if captured else said_of_own(self.model)
         coupled = captured.notes if captured else Notes()
         return planning.plan(
-            self.model, item, driver.compile_strategy(item), settings.share_memory, settings.fuses, remarks, coupled
+            self.model, item, driver.compile_strategy(item), settings.share_memory, settings.fuses, remarks, coupled,
+            written(settings.strategy),
         )
 
     def verify(

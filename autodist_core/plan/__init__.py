@@ -6,16 +6,16 @@ content of the plan as values. The modules `text` and `html` make its two forms,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from autodist_core.plan.html import html_of
-from autodist_core.plan.table import PlanTable, bytes_per_step, notes, plan_table
+from autodist_core.plan.table import INEXACT, PlanTable, bytes_per_step, notes, plan_table
 from autodist_core.plan.text import text_of
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy
 
-__all__ = ["Plan", "PlanTable", "bytes_per_step", "notes", "plan_table", "table"]
+__all__ = ["INEXACT", "Plan", "PlanTable", "bytes_per_step", "notes", "plan_table", "table"]
 
 
 class Plan(str):
@@ -53,8 +53,8 @@ class Plan(str):
 
 
 def table(
-    compiled: CompiledStrategy, graph_item: GraphItem | None = None, shared: bool = False,
-    notes_besides: Iterable[str] = (),
+    compiled: CompiledStrategy, graph_item: GraphItem | None = None, memories: Sequence[int] = (),
+    notes_besides: Iterable[str] = (), name: str = "",
 ) -> Plan:
     """Return the plan of ``compiled``. The arguments are those of ``plan_table``.
 
@@ -72,4 +72,4 @@ def table(
       embed/table  : f32[50,4] sparse  ps(localhost:CPU:0)    800 B     rows/step
       total: 2 variables, 4.3 KiB; 7.0 KiB travel between devices per step, and the rows of 1 sparse variable
     """
-    return Plan(plan_table(compiled, graph_item, shared, notes_besides))
+    return Plan(plan_table(compiled, graph_item, memories, notes_besides, name))

@@ -15,6 +15,8 @@ from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan, allo
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
 from autodist_core.strategy.wire import PLAIN, wire
 
+INEXACT = "not exact"
+"""The words with which a note begins that says why the training gives other numbers than one device."""
 MEMORY = "memory of all replicas"
 """The name in place of a device's if all replicas share one copy of the variables."""
 
@@ -66,9 +68,12 @@ class PlanTable:
     """
 
     strategy: str
+    """The strategy's id."""
     replicas: tuple[str, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    name: str = ""
+    """The builder's name, with the options that differ from their defaults."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -78,14 +83,15 @@ class PlanTable:
 
 
 def plan_table(
-    compiled: CompiledStrategy, graph_item: GraphItem | None = None, shared: bool = False,
-    notes_besides: Iterable[str] = (),
+    compiled: CompiledStrategy, graph_item: GraphItem | None = None, memories: Sequence[int] = (),
+    notes_besides: Iterable[str] = (), name: str = "",
 ) -> PlanTable:
     """Return the content of the plan of ``compiled``.
 
-    ``graph_item`` says how often the step applies each gradient. Without it, each gradient counts once. ``shared`` says
-    that all replicas compute on one copy of the weights in shared memory, so nothing travels. ``notes_besides`` are
-    added to the notes of the strategy.
+    ``graph_item`` says how often the step applies each gradient. Without it, each gradient counts once. ``memories``
+    is, for each replica, the index of the replica on whose copies it computes; without it, each computes on its own. If
+    all replicas compute on one copy, nothing travels. ``notes_besides`` are added to the notes of the strategy; notes
+    on other numbers than one device's come first. ``name`` is the builder's.
 
     >>> from autodist_core import ResourceSpec, StrategyCompiler, Variable
     >>> from autodist_core.strategy import PS
@@ -96,6 +102,8 @@ def plan_table(
     localhost:CPU:0 DeviceBytes(updated=3584, copied=3584)
     localhost:CPU:1 DeviceBytes(updated=0, copied=3584)
     """
+    shared = len(memories) > 1 and set(memories) == {0}
+    holders = [name for index, name in enumerate(compiled.replicas) if not memories or memories[index] == index]
     counts = Counter(gradient.variable for gradient in graph_item.gradients) if graph_item else Counter[str]()
     rows = tuple(
         Row(
@@ -103,17 +111,18 @@ def plan_table(
             f"{plan.variable.type_text}{' sparse' if plan.variable.is_sparse else ''}",
             "in shared memory" if shared else plan.text,
             plan.variable.byte_size,
-            0 if shared else bytes_per_step(plan, compiled.replicas, max(counts[plan.variable.name], 1)),
-            {MEMORY: DeviceBytes(plan.variable.byte_size)} if shared else _bytes_by_device(plan, compiled.replicas),
+            0 if shared else bytes_per_step(plan, holders, max(counts[plan.variable.name], 1)),
+            {MEMORY: DeviceBytes(plan.variable.byte_size)} if shared else _bytes_by_device(plan, holders),
             plan.remark if shared else plan.note,
         )
         for plan in compiled.variables
     )
-    return PlanTable(compiled.id, compiled.replicas, rows, (*notes(compiled), *notes_besides))
+    said = sorted((*notes(compiled), *notes_besides), key=lambda note: not note.startswith(INEXACT))
+    return PlanTable(compiled.id, compiled.replicas, rows, tuple(said), name)
 
 
 def _bytes_by_device(plan: VariablePlan, replicas: Sequence[str]) -> Mapping[str, DeviceBytes]:
-    """The bytes of a variable on each device."""
+    """The bytes of a variable on each device; `replicas` are those with copies of their own."""
     size, updated = plan.variable.byte_size, Counter[str]()
     served = [(shape, each) for shape, each in plan.pieces if isinstance(each, PSPlan)]
     for shape, each in served:
@@ -131,10 +140,11 @@ def _bytes_by_device(plan: VariablePlan, replicas: Sequence[str]) -> Mapping[str
 def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1) -> int | None:
     """Return the bytes that all replicas together send to other devices for one variable in one step.
 
-    ``times`` is the number of times that the step applies the variable's gradient. An all-reduce over a ring of N
-    replicas moves each byte of the gradient 2(N-1) times. With a parameter server, the gradient and the variable's
-    value travel once for each replica that is on another device than the server. The result is ``None`` for a sparse
-    variable, because the number of rows that travel depends on the batch.
+    ``replicas`` are those with copies of their own: replicas that share memory count as one. ``times`` is the number of
+    times that the step applies the variable's gradient. An all-reduce over a ring of N replicas moves each byte of the
+    gradient 2(N-1) times. With a parameter server, the gradient and the variable's value travel once for each replica
+    that is on another device than the server. The result is ``None`` for a sparse variable, because the number of rows
+    that travel depends on the batch.
 
     >>> from autodist_core import Variable
     >>> plan = VariablePlan(Variable("dense/kernel", (7, 128), "float32"), AllReducePlan())
@@ -177,16 +187,16 @@ def _notes(strategy: CompiledStrategy) -> Iterator[str]:
     if lead and strategy.in_step_reason:
         yield f"exact after all: {strategy.in_step_reason}, so the replicas keep in step"
     elif lead and lead.steps is None:
-        yield "not exact: asynchronous updates (sync=False) use gradients of older weights"
+        yield f"{INEXACT}: asynchronous updates (sync=False) use gradients of older weights"
     elif lead:
-        yield f"not exact: staleness={lead.steps} lets a replica compute on weights up to {lead.steps} steps old"
+        yield f"{INEXACT}: staleness={lead.steps} lets a replica compute on weights up to {lead.steps} steps old"
     elif len(in_step) < len(pieces):
         yield f"staleness and sync=False have no effect: {in_step[0]} keeps the replicas in step"
     for name, sent in _sent_by_compressors(strategy.variables).items():
         if sent == {PLAIN}:
             yield f"{name} has no effect: what it would send is no smaller"
         else:
-            yield f"not exact: {name} is lossy"
+            yield f"{INEXACT}: {name} is lossy"
 
 
 def _sent_by_compressors(plans: Iterable[VariablePlan]) -> dict[str, set[str]]:

@@ -31,13 +31,16 @@ def text_of(plan: PlanTable) -> str:
 
 
 def head_text(plan: PlanTable) -> str:
-    """Return the line with the strategy's id and the number of replicas.
+    """Return the line with the strategy's id and name, and the number of replicas.
 
     >>> head_text(PlanTable("3f9c21", ("a:GPU:0",), ()))
     'strategy 3f9c21 @ 1 replica'
+    >>> head_text(PlanTable("3f9c21", ("a:GPU:0", "b:GPU:0"), (), name="AllReduce(chunk_size=1)"))
+    'strategy 3f9c21, AllReduce(chunk_size=1) @ 2 replicas'
     """
     count = len(plan.replicas)
-    return f"strategy {plan.strategy} @ {count} replica{'' if count == 1 else 's'}"
+    name = f", {plan.name}" if plan.name else ""
+    return f"strategy {plan.strategy}{name} @ {count} replica{'' if count == 1 else 's'}"
 
 
 def step_text(step: int | None) -> str:

@@ -66,9 +66,9 @@ def written(builder: StrategyBuilder) -> str:
     if isinstance(builder, Finished):
         return ""
     name = "Parallax" if type(builder) is Default else type(builder).__name__
+    declared: list[Any] = [option for option in fields(builder) if option.init] if is_dataclass(builder) else []
     options = [
-        f"{option.name}={getattr(builder, option.name)!r}"
-        for option in (fields(builder) if is_dataclass(builder) else ())
-        if option.init and getattr(builder, option.name) != option.default
+        f"{option.name}={getattr(builder, option.name)!r}" for option in declared
+        if getattr(builder, option.name) != option.default
     ]
     return f"{name}({', '.join(options)})" if options else name

@@ -23,7 +23,7 @@ from typing import Any
 import keras
 
 from autodist_core.kernel import arrange, drawn_by_replicas, examine
-from autodist_core.plan import Plan, notes, table
+from autodist_core.plan import INEXACT, Plan, notes, table
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -34,8 +34,6 @@ from autodist_keras.capture.coupled import Notes
 from autodist_keras.capture.fused_updates import kernels_of
 from autodist_keras.capture.tracing import optimizers_of
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
-
-_INEXACT = "not exact"
 
 
 def assumed_item(model: Any) -> GraphItem:
@@ -59,12 +57,12 @@ def assumed_item(model: Any) -> GraphItem:
 
 def plan(
     model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_updates: bool,
-    remarks: Iterable[str], coupled: Notes,
+    remarks: Iterable[str], coupled: Notes, name: str = "",
 ) -> Plan:
     """The table for a captured or assumed step, and the notes. The module's docstring has an example.
 
     `remarks`, and the notes on computations that mix examples (`coupled`), are shown for several replicas only. A
-    captured step that a training would refuse is refused here, too.
+    captured step that a training would refuse is refused here, too. `name` is the strategy's builder as text.
     """
     arranged = arrange(item, strategy, share_memory)
     if item.gradients:
@@ -96,14 +94,14 @@ def plan(
         lines.append(f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)")
     lines += (*remarks, *coupled.trained, *coupled.reported, *coupled.unknown) if len(strategy.replicas) > 1 else ()
     lines += [*_of_each_replica(model, item, strategy), *checks.without_effect(model)]
-    return table(strategy, item, shares, lines)
+    return table(strategy, item, arranged.memories, lines, name)
 
 
 def explained(
     model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, coupled: Notes
 ) -> tuple[str, ...]:
     """Those notes of the plan that explain other numbers than one device's. `DistributedModel.inexact` shows them."""
-    found = [note for note in notes(arrange(item, strategy, share_memory).strategy) if note.startswith(_INEXACT)]
+    found = [note for note in notes(arrange(item, strategy, share_memory).strategy) if note.startswith(INEXACT)]
     found += coupled.trained if len(strategy.replicas) > 1 else ()
     return (*found, *_of_each_replica(model, item, strategy))
 

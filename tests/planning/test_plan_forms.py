@@ -20,8 +20,8 @@ ITEM = GraphItem((
 
 
 def _plan(builder, cpus: int = 2, shared: bool = False) -> Plan:
-    spec = ResourceSpec.local(cpus=cpus)
-    return table(StrategyCompiler(ITEM, spec).compile(builder.build(ITEM, spec)), ITEM, shared, ["<b>bold</b>"])
+    spec, memories = ResourceSpec.local(cpus=cpus), (0,) * cpus if shared else ()
+    return table(StrategyCompiler(ITEM, spec).compile(builder.build(ITEM, spec)), ITEM, memories, ["<b>bold</b>"])
 
 
 class Read(HTMLParser):

@@ -61,10 +61,38 @@ def test_a_compressor_is_lossy_where_something_is_compressed():
 def test_in_shared_memory_nothing_travels_and_nothing_is_split():
     item, spec = cases.cnn(), ResourceSpec.local(cpus=3)
     compiled = StrategyCompiler(item, spec).compile(PartitionedPS().build(item, spec))
-    text = table(compiled, item, shared=True)
+    text = table(compiled, item, memories=(0, 0, 0))
     assert "split" not in text and "ps(" not in text and "uneven" not in text
     assert text.count("in shared memory") == len(compiled.variables) == text.count(" 0 B/step")
     assert "; 0 B travel between devices per step" in text and "rows" not in text
+
+
+def test_notes_on_other_numbers_come_first_and_the_head_has_the_name():
+    item, spec = cases.cnn(), ResourceSpec.local(cpus=3)
+    compiled = StrategyCompiler(item, spec).compile(PS(sync=False).build(item, spec))
+    lines = table(compiled, item, (), ["a remark", "not exact: another reason", "a last one"], "PS(sync=False)")
+    assert lines.splitlines()[0] == f"strategy {compiled.id}, PS(sync=False) @ 3 replicas"
+    assert [line.removeprefix("  note: ") for line in lines.splitlines() if "note:" in line] == [
+        "not exact: asynchronous updates (sync=False) use gradients of older weights", "not exact: another reason",
+        "a remark", "a last one",
+    ]  # fmt: skip
+    assert "PS(sync=False) @ 3 replicas" in lines._repr_html_()
+
+
+def test_replicas_that_share_memory_count_as_one():
+    """Over two machines, values travel once to each, and one replica of each machine has the copy."""
+    spec = ResourceSpec({"nodes": [
+        {"address": "10.0.0.1", "chief": True, "cpus": [0, 1]}, {"address": "10.0.0.2", "cpus": [0, 1]},
+    ], "ssh": {"username": "ubuntu"}})  # fmt: skip
+    item = cases.cnn()
+    size = item.trainable_var_op_to_var["dense/kernel"].byte_size
+    for builder in (PS(), AllReduce()):
+        compiled = StrategyCompiler(item, spec).compile(builder.build(item, spec))
+        found = {}
+        for memories in ((0, 0, 2, 2), (0, 1, 2, 3)):
+            row = next(row for row in table(compiled, item, memories).table.rows if row.name == "dense/kernel")
+            found[memories] = row.step, len(row.devices)
+        assert found == {(0, 0, 2, 2): (2 * size, 2), (0, 1, 2, 3): (6 * size, 4)}
 
 
 def test_bytes_per_step():
