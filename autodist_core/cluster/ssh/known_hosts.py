@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Entry", "HostKey", "add", "lookup", "names", "refusal", "verdict"]
+__all__ = ["HostKey", "KnownKey", "add", "lookup", "names", "refusal", "verdict"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class HostKey:
 
 
 @dataclass(frozen=True)
-class Entry:
+class KnownKey:
     """A line of a ``known_hosts`` file that names the host."""
 
     key: HostKey
@@ -65,7 +65,7 @@ def names(host: str, port: int) -> tuple[str, ...]:
     return (host,) if port == 22 else (f"[{host}]:{port}", host)
 
 
-def lookup(files: Iterable[Path], name: str) -> tuple[Entry, ...]:
+def lookup(files: Iterable[Path], name: str) -> tuple[KnownKey, ...]:
     """The entries of the files that name ``name``; a missing file has none.
 
     >>> lookup([Path("/missing/known_hosts")], "10.0.0.2")
@@ -84,11 +84,11 @@ def lookup(files: Iterable[Path], name: str) -> tuple[Entry, ...]:
             if line.startswith("#") or len(fields) < 3 or marker not in ("", "@revoked"):
                 continue
             if _matches(fields[0], name) and _is_base64(fields[2]):
-                found.append(Entry(HostKey(fields[1], fields[2]), f"{file}:{number}", marker == "@revoked"))
+                found.append(KnownKey(HostKey(fields[1], fields[2]), f"{file}:{number}", marker == "@revoked"))
     return tuple(found)
 
 
-def verdict(files: Iterable[Path], known_as: Iterable[str], key: HostKey) -> tuple[str, tuple[Entry, ...]]:
+def verdict(files: Iterable[Path], known_as: Iterable[str], key: HostKey) -> tuple[str, tuple[KnownKey, ...]]:
     """``known``, ``unknown``, ``changed`` or ``revoked``, with the entries that say so; ``known_as``: its names.
 
     >>> verdict([], ["10.0.0.2"], HostKey("ssh-ed25519", "AAAA"))
@@ -127,7 +127,7 @@ def add(file: Path, name: str, key: HostKey) -> None:
         os.close(descriptor)
 
 
-def refusal(verdict: str, key: HostKey, entries: tuple[Entry, ...], accept: str) -> str:
+def refusal(verdict: str, key: HostKey, entries: tuple[KnownKey, ...], accept: str) -> str:
     """Why a key is refused, and what to do; ``accept`` is the command that accepts the key.
 
     >>> print(refusal("unknown", HostKey("ssh-ed25519", "AAAA"), (), "ssh 10.0.0.2 exit"))
