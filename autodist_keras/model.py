@@ -174,15 +174,38 @@ class DistributedModel:
 
     @_keras_loop
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Run Keras's `train_on_batch`. The batch is split over the replicas. `fit` has an example."""
+        """Run Keras's `train_on_batch`. The batch is split over the replicas.
+
+        >>> import numpy as np
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        >>> model.compile("sgd", "mse")
+        >>> with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
+        ...     print(float(dm.train_on_batch(np.ones((4, 3)), np.zeros((4, 1)))))
+        9.0
+        """
 
     @_keras_loop
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Run Keras's `test_on_batch`. The batch is split over the replicas. `evaluate` has an example."""
+        """Run Keras's `test_on_batch`. The batch is split over the replicas.
+
+        >>> import numpy as np
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        >>> model.compile("sgd", "mse")
+        >>> with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
+        ...     print(float(dm.test_on_batch(np.ones((4, 3)), np.zeros((4, 1)))))
+        9.0
+        """
 
     @_keras_loop
     def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Run Keras's `predict_on_batch`. The batch is split over the replicas. `predict` has an example."""
+        """Run Keras's `predict_on_batch`. The batch is split over the replicas.
+
+        >>> import numpy as np
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        >>> with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
+        ...     dm.predict_on_batch(np.array([[1.0], [2.0]])).tolist()
+        [[1.0], [2.0]]
+        """
 
     @_shown_as_keras
     def save(self, *args: Any, **kwargs: Any) -> None:
@@ -201,7 +224,19 @@ class DistributedModel:
             state.write(args[0] if args else kwargs["filepath"])
 
     def load_compressor_state(self, path: str | PathLike[str]) -> None:
-        """Set the compressors' state to the one that `save` wrote to this file. `compressor_state` has an example."""
+        """Set the compressors' state to the one that `save` wrote to this file.
+
+        >>> import os, tempfile
+        >>> import numpy as np
+        >>> from autodist_core.strategy import AllReduce
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False)])
+        >>> model.compile("sgd", "mse")
+        >>> lossy = AllReduce(compressor="HorovodCompressorEF")
+        >>> with tempfile.TemporaryDirectory() as folder, DistributedModel(model, ResourceSpec.local(2), lossy) as dm:
+        ...     history = dm.fit(np.ones((4, 3)), np.zeros((4, 1)), verbose=0)
+        ...     dm.save(os.path.join(folder, "model.keras"))
+        ...     dm.load_compressor_state(os.path.join(folder, "model.keras"))
+        """
         self.set_compressor_state(CompressorState.read(path))
 
     def _call_model(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -367,7 +402,11 @@ class DistributedModel:
         return self._driver.compressor_state()
 
     def set_compressor_state(self, state: CompressorState | None) -> None:
-        """Set the compressors' state to one that `compressor_state` returned. None lets the compressors start anew."""
+        """Set the compressors' state to one that `compressor_state` returned. None lets the compressors start anew.
+
+        >>> dm = DistributedModel(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
+        >>> dm.set_compressor_state(dm.compressor_state())
+        """
         if state is not None and not isinstance(state, CompressorState):
             raise TypeError(
                 "set_compressor_state(state): expected what compressor_state() returned, or None. "

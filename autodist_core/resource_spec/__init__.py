@@ -90,7 +90,14 @@ class ResourceSpec:
 
     @classmethod
     def from_cluster_resolver(cls, resolver: Any, *, gpus: int | None = None) -> ResourceSpec:
-        """The cluster that a ``tf.distribute`` cluster resolver knows; ``gpus`` as in :meth:`from_tf_config`."""
+        """The cluster that a ``tf.distribute`` cluster resolver knows; ``gpus`` as in :meth:`from_tf_config`.
+
+        >>> import tensorflow as tf
+        >>> cluster = tf.train.ClusterSpec({"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]})
+        >>> resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type="worker", task_id=0)
+        >>> [node.address for node in ResourceSpec.from_cluster_resolver(resolver, gpus=0).nodes]
+        ['10.0.0.1', '10.0.0.2']
+        """
         source = type(resolver).__name__
         try:
             cluster = resolver.cluster_spec().as_dict()
@@ -209,7 +216,12 @@ class ResourceSpec:
         return {group.name: group for group in self._groups}
 
     def ssh_group(self, node: Node) -> SSHGroup:
-        """The ssh group of ``node``; without one, an empty group: ssh's own configuration has all settings then."""
+        """The ssh group of ``node``; without one, an empty group: ssh's own configuration has all settings then.
+
+        >>> spec = ResourceSpec.local()
+        >>> spec.ssh_group(spec.chief) == SSHGroup()
+        True
+        """
         return self.ssh_groups[node.ssh_config] if node.ssh_config else SSHGroup()
 
     def without(self, addresses: Collection[str]) -> ResourceSpec:

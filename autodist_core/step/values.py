@@ -118,11 +118,19 @@ class Variable:
         return _type_and_shape(self.dtype, self.shape)
 
     def part_name(self, index: int) -> str:
-        """Return the name of a shard of the variable, such as ``dense/kernel/part_1``."""
+        """Return the name of a shard of the variable.
+
+        >>> Variable("dense/kernel", (4, 3), "float32").part_name(1)
+        'dense/kernel/part_1'
+        """
         return f"{self.name}/part_{index}"
 
     def part(self, index: int, axis: int, offset: int, size: int, handle: str) -> Variable:
-        """Return a shard of the variable: `size` entries along an axis, from `offset` on."""
+        """Return a shard of the variable: `size` entries along an axis, from `offset` on.
+
+        >>> print(Variable("dense/kernel", (4, 3), "float32").part(1, axis=0, offset=2, size=2, handle="").shape)
+        (2, 3)
+        """
         shape = (*self.shape[:axis], size, *self.shape[axis + 1 :])
         return replace(
             self, name=self.part_name(index), shape=shape, handle=handle, part_of=self.name, axis=axis, offset=offset

@@ -97,7 +97,14 @@ class Strategy:
         return strategy
 
     def copy(self) -> Strategy:
-        """Return a copy. A change of one of the two does not change the other one."""
+        """Return a copy. A change of one of the two does not change the other one.
+
+        >>> one = Strategy()
+        >>> other = one.copy()
+        >>> other.graph_config.replicas.append("10.0.0.1:GPU:0")
+        >>> len(one.graph_config.replicas), len(other.graph_config.replicas)
+        (0, 1)
+        """
         message = strategy_pb2.Strategy()
         message.CopyFrom(self._message)
         return Strategy(message)

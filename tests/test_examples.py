@@ -1,0 +1,55 @@
+"""Every function, class and method that the API reference shows has an example, which the doctests run.
+
+A method has one in its own docstring, or is called in the example of its class.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.network.lan import ROOT
+
+PAGE = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs/api.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def _found(dotted: str) -> Any:
+    module, _, name = dotted.rpartition(".")
+    try:
+        return importlib.import_module(dotted)
+    except ModuleNotFoundError:
+        return getattr(importlib.import_module(module), name)
+
+
+def _examples(of: Any) -> str:
+    return "\n".join(re.findall(r"^\s*(?:>>>|\.\.\.) (.*)$", inspect.getdoc(of) or "", re.MULTILINE))
+
+
+def _shown() -> Iterator[tuple[str, str, str]]:
+    """The name of everything on the page, its examples, and those of its class."""
+    for dotted in PAGE:
+        found = _found(dotted)
+        names = [(dotted, found)]
+        if inspect.ismodule(found):
+            names = [(f"{dotted}.{name}", getattr(found, name)) for name in found.__all__]
+        for path, one in names:
+            if inspect.isclass(one) or inspect.isfunction(one):
+                yield path, _examples(one), ""
+            for name, member in vars(one).items() if inspect.isclass(one) else ():
+                member = getattr(member, "__func__", member)
+                if not name.startswith("_") and inspect.isfunction(member):
+                    yield f"{path}.{name}", _examples(member), _examples(one)
+
+
+SHOWN = {path: (own, around) for path, own, around in _shown()}
+
+
+@pytest.mark.parametrize("path", SHOWN)
+def test_it_has_an_example(path: str):
+    own, around = SHOWN[path]
+    assert own or f".{path.rpartition('.')[2]}(" in around, f"{path} has no example"
