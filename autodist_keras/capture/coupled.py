@@ -44,6 +44,7 @@ _ONE_NUMBER = (
     "each example from a keras.losses.Loss of reduction='sum'"
 )
 _ELSEWHERE = "the training step"
+_GRADIENT = "a custom gradient"
 _COUNTED = re.compile(r"_\d+$")
 
 
@@ -158,11 +159,15 @@ def notes(model: Any, traced: Traced, seen: Seen, results: Sequence[str]) -> Not
             f"{_operation(each.state.origin)} does not make a mean over the examples"
         )
         reported.setdefault(note, note)
-    unknown = dict.fromkeys(
-        f"whether {_operation(operation)} in {names.owner(operation, operation)} mixes the examples of a batch is not "
-        "known: verify(x, y) compares with one device"
-        for operation in found.undecided
-    )
+    unknown: dict[str, str] = {}
+    for operation in found.undecided:
+        metric = names.metric(operation)
+        owner = f"metric {metric!r}" if metric else names.owner(operation, operation)
+        note = (
+            f"whether {_operation(operation)} in {owner} mixes the examples of a batch is not known: verify(x, y) "
+            "compares with one device"
+        )
+        (reported if metric else unknown).setdefault(note, note)
     trained |= {f"loss {name!r}": note for name, note in seen.inexact.items()}
     for (name, made, degree), state in zip(seen.asked, found.asked, strict=True):
         said = _of_loss(name, made.shape.rank == 0, degree, state)
@@ -173,15 +178,20 @@ def notes(model: Any, traced: Traced, seen: Seen, results: Sequence[str]) -> Not
 
 def _of_loss(name: str, one_number: bool, degree: int, state: State) -> str | None:
     """The note on the value of a loss, or None if the replicas' values combine to one device's value."""
-    if state.kind == ALIKE or (state.kind in (ROWS, SUM) and state.degree == (degree if state.kind == SUM else 0)):
+    if state.kind == ALIKE or (state.kind == SUM and state.degree == degree):
+        return None
+    if state.kind == ROWS and not (state.degree or state.stride or (state.subset and not degree)):
         return None
     if one_number and (state.kind not in (*REDUCED, ROWS) or (state.kind == SUM and state.degree == 1)):
         return _ONE_NUMBER.format(name)
     if state.kind == ROWS:
-        return (
-            f"{_EXACT}loss {name!r} gives each example a value that depends on how many examples the batch has, by "
+        what = (
+            "gives a value for some examples only, and the mean of these is no mean over the examples of the batch"
+            if state.subset else f"gives each example a value of its place in the batch, by {_operation(state.origin)}"
+            if state.stride else "gives each example a value that depends on how many examples the batch has, by "
             f"{_operation(state.origin)}, and a replica has only its own"
         )
+        return f"{_EXACT}loss {name!r} {what}"
     if state.kind not in REDUCED:
         return None
     return (
@@ -198,6 +208,7 @@ def _of_couplings(found: Found, names: _Names) -> tuple[dict[str, str], dict[str
         if not names.is_silent(each.by):
             metric = names.metric(each.by)
             owner = f"metric {metric!r}" if metric else names.owner(each.operation, each.within)
+            owner = _GRADIENT if owner == _ELSEWHERE and each.in_gradient else owner
             groups.setdefault(owner, []).append(each)
             metrics |= {owner} if metric else set()
     trained: dict[str, str] = {}

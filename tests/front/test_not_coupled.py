@@ -66,6 +66,11 @@ def _vision(x):
     return layers.GlobalAveragePooling1D()(patches + layers.MultiHeadAttention(2, 4)(normal, normal))
 
 
+def _encoded(x):
+    attended = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True))
+    return attended + dense(4, activation="gelu")(attended)
+
+
 def _chain(*parts):
     def run(x):
         for part in parts:
@@ -84,6 +89,8 @@ LAYERS = {
     "masked attention": (WORDS, _masked_attention),
     "additive attention": (SEQUENCES, lambda x: flat()(layers.AdditiveAttention()([x, x]))),
     "vision transformer": (IMAGES, _vision),
+    "dense in a sequence": (WORDS, lambda x: _chain(layers.Embedding(9, 4), dense(3, activation="silu"), flat())(x)),
+    "transformer": (WORDS, lambda x: layers.GlobalMaxPooling1D()(_encoded(layers.Embedding(9, 4, mask_zero=True)(x)))),
     "normalization": (SEQUENCES, lambda x: _chain(layers.LayerNormalization(), layers.GroupNormalization(2),
                                                   layers.UnitNormalization(), flat())(x)),
     "batch normalization": (IMAGES, lambda x: _chain(layers.Conv2D(4, 3), layers.BatchNormalization(), flat())(x)),
@@ -142,6 +149,15 @@ def test_layers(case: str):
         # Keras transforms images in float32 only.
         keras.config.set_dtype_policy("float32")
     _require_centred_alone(notes_of(_built(x, run), x, TARGETS))
+
+
+def test_sequences_of_unknown_length():
+    def build():
+        x = keras.Input((None,), dtype="int32")
+        hidden = layers.GlobalMaxPooling1D()(_encoded(layers.Embedding(9, 4, mask_zero=True)(x)))
+        return keras.Model(x, dense(1, name="out")(Centred(name="centred")(hidden)))
+
+    _require_centred_alone(notes_of(build, WORDS, TARGETS))
 
 
 LOSSES = {

@@ -14,15 +14,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from autodist_core.capture.batch_axis.finding import BATCH_VALUE, PAIRS, SCALED
+from autodist_core.capture.batch_axis.finding import PAIRS, SCALED
+from autodist_core.capture.batch_axis.places import merged
+from autodist_core.capture.batch_axis.sizes import function_of_sizes, is_negligible
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
     DISTINCT,
     LARGEST,
     MIXED,
     NO_CLAIM,
+    NUMBER,
     ONE,
     ROWS,
     SAME,
@@ -35,8 +36,6 @@ from autodist_core.capture.batch_axis.state import (
 
 _HOMOGENEOUS = ("Abs", "Relu", "LeakyRelu", "Maximum", "Minimum", "Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan")
 """Operations that keep a factor of their inputs a factor, or of which the caller works it out."""
-_NEGLIGIBLE = 1e-3
-"""A constant under this limit is taken for one that keeps a divisor from zero."""
 
 
 def origin_of(states: Sequence[State]) -> Any:
@@ -53,25 +52,20 @@ def element_wise(flow: Any, operation: Any, states: Sequence[State]) -> State:
     with_rows = [position for position, state in enumerate(states) if state.kind == ROWS]
     if with_rows:
         return _rows(flow, operation, states, with_rows)
+    if (size := function_of_sizes(operation, states)) is not None:
+        return size
     found = [state for state in states if state.kind not in (ALIKE, UNKNOWN)]
     if any(state.kind == ONE for state in found):
-        for state in found:
-            if state.couples:
-                flow.couple(state.origin, BATCH_VALUE, operation)
+        flow.couple_values(found, operation)
         return State(ONE)
     if any(state.kind == UNKNOWN for state in states):
         return NO_CLAIM
-    for kind in (SIZES, DISTINCT):
-        for state in found:
-            if state.kind == kind:
-                return state
-    if (origin := origin_of(found)) is not None:
-        return State(MIXED, origin=origin)
-    if found and operation.outputs[0].dtype.is_floating:
-        # A function of the batch size, which values are multiplied by.
-        return State(MIXED, origin=operation)
-    # Another function of it, such as an index or a part of a shape.
-    return NO_CLAIM if found else SAME
+    if (shape := next((state for state in found if state.kind == SIZES), None)) is not None:
+        whole = operation.outputs[0].dtype.is_integer and all(state.kind in (ALIKE, SIZES) for state in states)
+        return shape._replace(outer=None) if whole else State(NUMBER, origin=shape.origin or operation)
+    if (distinct := next((state for state in found if state.kind == DISTINCT), None)) is not None:
+        return distinct
+    return State(MIXED, origin=origin_of(found) or operation) if found else SAME
 
 
 def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequence[int]) -> State:
@@ -95,15 +89,15 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
             outer=found.outer if found.outer == state.outer else None,
             inner=found.inner if found.inner == state.inner else None,
             degree=found.degree if found.degree == state.degree else max(found.degree, state.degree),
-            by_position=found.by_position or state.by_position, subset=found.subset or state.subset,
+            stride=merged([found.stride, state.stride]), subset=found.subset or state.subset,
+            origin=found.origin or state.origin,
         )
-    for state in states:
-        if state.couples:
-            flow.couple(state.origin, BATCH_VALUE, operation)
     assert found is not None
-    # Positions that are counted from the batch's end, or go around it, are those of other examples.
-    by_position = found.by_position and all(state.kind in (ROWS, ALIKE) for state in states)
-    return found._replace(axes=tuple(sorted(axes)), by_position=by_position)
+    if all(states[position].stride for position in with_rows):
+        # A function of positions and of their number is one of positions.
+        states = [state for state in states if state.kind != NUMBER]
+    flow.couple_values(states, operation)
+    return found._replace(axes=tuple(sorted(axes)))
 
 
 def _require_unscaled(flow: Any, operation: Any, states: Sequence[State]) -> None:
@@ -118,13 +112,26 @@ def _require_unscaled(flow: Any, operation: Any, states: Sequence[State]) -> Non
 
 def same(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of a copy, of a cast, or of a tensor with the sign changed."""
-    if operation.type == "Neg" and states[0].kind in (LARGEST, SMALLEST):
-        return states[0]._replace(kind=SMALLEST if states[0].kind == LARGEST else LARGEST)
-    return states[0]
+    if (size := function_of_sizes(operation, states)) is not None:
+        return size
+    state = states[0]
+    if operation.type == "Neg" and state.kind in (LARGEST, SMALLEST):
+        return state._replace(kind=SMALLEST if state.kind == LARGEST else LARGEST)
+    if operation.type == "Cast" and state.kind == SUM and not _keeps_sums(operation):
+        return State(MIXED, origin=state.origin)
+    return state
+
+
+def _keeps_sums(operation: Any) -> bool:
+    """Whether a cast keeps a sum a sum: a number that is cut to an integer or a truth value is none."""
+    before, after = operation.inputs[0].dtype, operation.outputs[0].dtype
+    return after.is_floating or after.is_complex or (before.is_integer and after.is_integer)
 
 
 def added(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of a sum or a difference."""
+    if (size := function_of_sizes(operation, states)) is not None:
+        return size
     if any(state.kind not in (ALIKE, SUM) for state in states):
         extremes = {state.kind for state in states}
         if operation.type in ("Add", "AddV2") and extremes in ({ALIKE, LARGEST}, {ALIKE, SMALLEST}):
@@ -136,16 +143,11 @@ def added(flow: Any, operation: Any, states: Sequence[State]) -> State:
     origin = origin_of(sums)
     degrees = {state.degree for state in sums}
     others = [tensor for tensor, state in zip(operation.inputs, states, strict=False) if state.kind == ALIKE]
-    if others and degrees != {0} and not all(_is_negligible(tensor) for tensor in others):
+    if others and degrees != {0} and not all(is_negligible(tensor) for tensor in others):
         degrees.add(0)
     if len(degrees) == 1:
         return State(SUM, degree=degrees.pop(), origin=origin)
-    return State(MIXED, origin=origin) if origin is not None else NO_CLAIM
-
-
-def _is_negligible(tensor: Any) -> bool:
-    value = tf.get_static_value(tensor)
-    return value is not None and value.size == 1 and abs(float(value.reshape(()))) < _NEGLIGIBLE
+    return State(MIXED, origin=origin or operation)
 
 
 def multiplied(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -159,14 +161,14 @@ def divided(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def _scaled(flow: Any, operation: Any, states: Sequence[State], power: int) -> State:
+    if (size := function_of_sizes(operation, states)) is not None:
+        return size
     one, other = states
     if other.kind == ALIKE:
         return one if one.kind not in (LARGEST, SMALLEST) else State(MIXED, origin=one.origin)
     if one.kind == ALIKE and power == 1 and other.kind not in (LARGEST, SMALLEST):
         return other
-    if other.is_size and one.kind in (ALIKE, SUM, ROWS):
-        if one.kind == ALIKE:
-            return State(SUM, degree=power * other.degree)
+    if other.is_size and one.kind in (SUM, ROWS):
         return _by_size(operation, one, one.degree + power * other.degree)
     if one.is_size and power == 1 and other.kind in (SUM, ROWS):
         return _by_size(operation, other, one.degree + other.degree)
@@ -180,20 +182,10 @@ def _by_size(operation: Any, state: State, degree: int) -> State:
     return state._replace(degree=degree, origin=operation if state.kind == ROWS else state.origin)
 
 
-def compared(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a comparison. A comparison of the batch size is taken to be equal on all replicas."""
-    if all(state.kind == ALIKE or state.is_size for state in states):
-        return SAME
-    return element_wise(flow, operation, states)
-
-
 def larger(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of the larger or the smaller of two numbers."""
     extreme = LARGEST if operation.type == "Maximum" else SMALLEST
     kinds = {state.kind for state in states}
     if extreme in kinds and kinds <= {extreme, ALIKE}:
         return State(extreme, origin=origin_of(states))
-    sizes = [state for state in states if state.is_size]
-    if sizes and all(state.kind == ALIKE or state.is_size for state in states):
-        return sizes[0]
     return element_wise(flow, operation, states)

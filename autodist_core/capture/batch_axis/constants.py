@@ -14,9 +14,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Add": np.add, "AddV2": np.add, "Sub": np.subtract, "Mul": np.multiply, "FloorDiv": np.floor_divide,
     "FloorMod": np.mod, "Neg": np.negative, "Maximum": np.maximum, "Minimum": np.minimum, "Range": np.arange,
     "InvertPermutation": np.argsort, "ConcatV2": lambda *parts: np.concatenate(parts[:-1], int(parts[-1])),
-    "Less": np.less, "SelectV2": np.where,
+    "Less": np.less, "GreaterEqual": np.greater_equal, "SelectV2": np.where,
     "Reshape": np.reshape, "ExpandDims": lambda value, axis: np.expand_dims(value, int(axis)),
     "ReverseV2": lambda value, axes: np.flip(value, tuple(np.atleast_1d(axes))), "Identity": np.asarray,
+    "Cast": np.asarray,
     "Roll": lambda value, shift, axes: np.roll(value, tuple(np.atleast_1d(shift)), tuple(np.atleast_1d(axes))),
 }  # fmt: skip
 """What operations compute, of the values of their inputs."""
@@ -48,4 +49,5 @@ def value_of(tensor: Any) -> Any:
         values.append(value_of(each))
         if values[-1] is None or np.size(values[-1]) > _LARGEST:
             return None
-    return function(*values)
+    # NumPy computes some functions in a wider type, and a cast is to the type of the result.
+    return np.asarray(function(*values)).astype(operation.outputs[0].dtype.as_numpy_dtype)

@@ -17,6 +17,8 @@ ALONG_EXAMPLES = "goes along the examples of a batch"
 POSITION = "takes examples by their place in the batch"
 BATCH_VALUE = "gives each example a value of the whole batch"
 CHOICE = "chooses by a value of the whole batch"
+PLACE = "gives each example a value of its place in the batch"
+GRADIENT = "makes a value of the whole batch's gradient that is no sum over the examples"
 SCALED = "makes a value that depends on how many examples the batch has"
 
 
@@ -30,6 +32,8 @@ class Coupling:
     """The operation in the graph of the step that runs it: itself, or the call of a function."""
     by: Any
     """The operation that uses the result for single examples."""
+    in_gradient: bool = False
+    """Whether the function of a custom gradient created the operation that uses the result."""
 
 
 @dataclass(frozen=True)

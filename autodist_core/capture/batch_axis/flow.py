@@ -13,29 +13,39 @@ For each operation the rule of its type gives the states of its results (see `ru
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from autodist_core.capture.batch_axis import inner
+from autodist_core.capture.batch_axis import inner, places
 from autodist_core.capture.batch_axis.arithmetic import added
 from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.finding import Coupling, Found, UncombinedResult, UncombinedWrite
+from autodist_core.capture.batch_axis.finding import (
+    BATCH_VALUE,
+    GRADIENT,
+    SCALED,
+    Coupling,
+    Found,
+    UncombinedResult,
+    UncombinedWrite,
+)
 from autodist_core.capture.batch_axis.replicas import is_combined, is_returned, read
 from autodist_core.capture.batch_axis.rules import RULES, Rule
 from autodist_core.capture.batch_axis.state import (
-    DISTINCT,
+    ALIKE,
+    MIXED,
     NO_CLAIM,
-    ONE,
-    ROWS,
+    NUMBER,
     SAME,
     SIZE,
+    SUM,
     UNKNOWN,
     VARIABLE,
     State,
     rows,
 )
-from autodist_core.capture.tape import Tape
+from autodist_core.capture.tape import Tape, custom_gradients
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.step.graph_item import Variable
@@ -57,12 +67,17 @@ class Flow:
         self._undecided: dict[int, tuple[Any, Any]] = {}
         self._asked: dict[int, State] = {id(tensor): NO_CLAIM for tensor in asked}
         self._call: Any = None
+        self._graph = traced.graph
         self._position = 0
         self._written: dict[str, State] = {}
         self._last_write: dict[str, int] = {}
         self._update: set[int] = {at for first, last in traced.updates.values() for at in range(first, last)}
         self.states: dict[int, State] = self._of_inputs(traced)
         self._tape = Tape()
+        self._first_gradient = _first_gradient(traced, self._update)
+        self._own = False
+        """Whether the function of a custom gradient created the current operation."""
+        self._upstreams: set[Any] = set()
         self._note_writes(traced)
 
     def _of_inputs(self, traced: Traced) -> dict[int, State]:
@@ -88,7 +103,19 @@ class Flow:
 
     def couple(self, operation: Any, what: str, by: Any) -> None:
         """Note an operation that makes the result of one example depend on others, and the operation that uses it."""
-        self._couplings.setdefault((id(operation), what), Coupling(operation, what, self._call or operation, by))
+        # A value of a nested function is used where the function was called, or within it.
+        within = self._call or (operation if operation.graph is self._graph else by)
+        self._couplings.setdefault((id(operation), what), Coupling(operation, what, within, by, self._own))
+
+    def couple_values(self, states: Sequence[State], by: Any) -> None:
+        """Note the values of the whole batch among states, each of which an operation uses for single examples."""
+        for state in states:
+            if state.couples:
+                self.couple(state.origin, SCALED if state.kind == NUMBER else BATCH_VALUE, by)
+
+    def undecide(self, operation: Any) -> None:
+        """Note that it is not known whether an operation mixes examples."""
+        self._undecided.setdefault(id(operation), (operation, self._call or operation))
 
     @staticmethod
     def axes_of(tensor: Any, rank: int | None) -> list[int] | None:
@@ -97,6 +124,10 @@ class Flow:
         if axes is None or rank is None:
             return None
         return [int(axis) % rank if rank else 0 for axis in np.atleast_1d(axes)]
+
+    def state_of(self, tensor: Any) -> State:
+        """Return what is known of a tensor."""
+        return self.states.get(id(tensor), NO_CLAIM)
 
     def run(self, graph: Any, states: Sequence[State], call: Any) -> list[State]:
         """Return the states of a function's results, from the states of its arguments."""
@@ -123,7 +154,11 @@ class Flow:
         if kind == "Placeholder":
             self.states.setdefault(id(outputs[0]), SAME)
             return
-        states = [self.states.get(id(tensor), NO_CLAIM) for tensor in operation.inputs]
+        states = [self.state_of(tensor) for tensor in operation.inputs]
+        after = self._position >= self._first_gradient
+        own = self._own = after and not all(state is SAME for state in states) and self._tape.is_custom(operation)
+        if own:
+            states = [self._upstream(*pair) for pair in zip(operation.inputs, states, strict=True)]
         if kind not in inner.RULES and all(state is SAME or state is NO_CLAIM for state in states):
             # No input depends on the batch. Most operations of a gradient end here.
             state = NO_CLAIM if NO_CLAIM in states else SAME
@@ -133,9 +168,25 @@ class Flow:
         found = self._found(operation, states)
         if isinstance(found, State):
             found = [found] * len(outputs)
+        if any(state.stride for state in states):
+            found = places.followed(self, operation, states, found)
+        if own and any(state.origin in self._upstreams for state in states) and found[0].kind == MIXED:
+            self.couple(operation, GRADIENT, operation)
         if len(self._couplings) == couplings and self._is_undecided(operation, states, found):
-            self._undecided.setdefault(id(operation), (operation, self._call or operation))
+            self.undecide(operation)
         self._keep(outputs, found)
+
+    def _upstream(self, tensor: Any, state: State) -> State:
+        """Return the state of an input of a custom gradient's function: a gradient has the examples of its tensor."""
+        if not tensor.op.inputs or self._tape.is_custom(tensor.op) or not self._tape.made(tensor.op):
+            return state
+        if tensor.shape.rank in (None, 0):
+            return NO_CLAIM if tensor.shape.rank is None else SAME
+        axes = [axis for axis, size in enumerate(tensor.shape) if size is None]
+        if axes:
+            return rows(axes[0])
+        self._upstreams.add(tensor.op)
+        return State(SUM, degree=1, origin=tensor.op)
 
     def _keep(self, outputs: Sequence[Any], found: Sequence[State]) -> None:
         for tensor, state in zip(outputs, found, strict=True):
@@ -145,10 +196,13 @@ class Flow:
                 self._asked[id(tensor)] = state
 
     def _is_undecided(self, operation: Any, states: Sequence[State], found: Sequence[State]) -> bool:
-        """Whether examples go into an operation and nothing is known of its results, which is not said elsewhere."""
+        """Whether what depends on the batch goes into an operation, and nothing is known of its results.
+
+        A result of which nothing is known because nothing is known of an input is not named once more.
+        """
         kinds = {state.kind for state in states}
         return (
-            bool(kinds & {ROWS, ONE, DISTINCT}) and not kinds & {UNKNOWN, VARIABLE}
+            bool(kinds - {ALIKE}) and not kinds & {UNKNOWN, VARIABLE}
             and operation.type not in inner.RULES and not any(part in operation.type for part in _GRADIENT)
             and any(
                 state.kind == UNKNOWN and id(tensor) not in self._known
@@ -211,13 +265,25 @@ class Flow:
         )
 
     def _is_forward(self, *operations: Any) -> bool:
-        return not any(each is not None and self._tape.made(each) for each in operations)
+        return not any(
+            each is not None and self._tape.made(each) and not self._tape.is_custom(each) for each in operations
+        )
 
     def _used(self, traced: Traced) -> set[str]:
         """Return the names of the operations that gradients, written variables or results need."""
         ends = [gradient.values.op for gradient in traced.gradients]
         ends += [tensor.op for tensor in traced.outputs] + list(traced.graph.control_outputs)
         return set(reached_from(ends, lambda operation: () if operation.type in _SILENT else sources(operation)))
+
+
+def _first_gradient(traced: Traced, update: set[int]) -> float:
+    """Return the position from which on a step may compute custom gradients of the model's."""
+    forward = [operation for at, operation in enumerate(traced.graph.get_operations()) if at not in update]
+    # The weighting of a loss is a custom gradient of the front's.
+    if custom_gradients(forward) <= len(traced.weighting):
+        return inf
+    weighting = {id(tensor.op) for tensor in traced.weighting}
+    return next((at for at, operation in enumerate(traced.graph.get_operations()) if id(operation) in weighting), 0)
 
 
 def follow(traced: Traced, known: Mapping[int, State], asked: Sequence[Any] = ()) -> Found:

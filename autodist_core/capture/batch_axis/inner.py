@@ -14,8 +14,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, CHOICE
-from autodist_core.capture.batch_axis.state import ALIKE, MIXED, NO_CLAIM, ONE, ROWS, SAME, SUM, UNKNOWN, State, rows
+from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, CHOICE, SCALED
+from autodist_core.capture.batch_axis.places import OTHER, merged
+from autodist_core.capture.batch_axis.state import (
+    ALIKE,
+    MIXED,
+    NO_CLAIM,
+    NUMBER,
+    ONE,
+    ROWS,
+    SAME,
+    SUM,
+    UNKNOWN,
+    State,
+    rows,
+)
 from autodist_core.capture.tape import graphs_of
 
 _ROUNDS = 6
@@ -36,7 +49,7 @@ def combined(one: State, other: State) -> State:
         return one._replace(
             outer=one.outer if one.outer == other.outer else None,
             inner=one.inner if one.inner == other.inner else None,
-            by_position=one.by_position and other.by_position, subset=one.subset or other.subset,
+            stride=merged([one.stride, other.stride]), subset=one.subset or other.subset,
         )
     if UNKNOWN in (one.kind, other.kind) and ROWS in (one.kind, other.kind):
         return one if one.kind == ROWS else other
@@ -47,6 +60,8 @@ def _either(one: State, other: State) -> State:
     if one.kind == SUM and other.kind == SUM and one.degree == other.degree:
         return one
     origin = next((state.origin for state in (one, other) if state.couples), None)
+    if all(state.kind == NUMBER or state.is_size for state in (one, other)) and origin is not None:
+        return State(NUMBER, origin=origin)
     return State(MIXED, origin=origin) if origin is not None else NO_CLAIM
 
 
@@ -71,7 +86,7 @@ def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     if not results:
         return [NO_CLAIM] * len(operation.outputs)
     if choice.couples and operation.outputs:
-        flow.couple(choice.origin, CHOICE, operation)
+        flow.couple(choice.origin, SCALED if choice.kind == NUMBER else CHOICE, operation)
         return [NO_CLAIM] * len(operation.outputs)
     found = results[0]
     for other in results[1:]:
@@ -94,7 +109,34 @@ def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
         if after == current:
             break
         current = after
+    choice = flow.run(graphs[1], current, operation)[0]
+    if not choice.couples:
+        return current
+    if choice.kind != NUMBER:
+        # Examples that are ready may stay as they are while the loop goes on for the others.
+        flow.undecide(operation)
+        return current
+    for at, tensor in enumerate(operation.outputs):
+        if tensor.dtype != tf.variant and not _is_handed_on(graphs[0], at):
+            current[at] = _by_rounds(flow, operation, choice, current[at])
     return current
+
+
+def _is_handed_on(body: Any, at: int) -> bool:
+    """Whether each round of a loop leaves a value as it is."""
+    tensor = body.outputs[at]
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor is body.inputs[at]
+
+
+def _by_rounds(flow: Any, operation: Any, choice: State, state: State) -> State:
+    """Return the state of a value that a loop changes as often as the batch has examples."""
+    if state.kind == ALIKE:
+        return State(NUMBER, origin=operation)
+    if state.kind == ROWS:
+        flow.couple(choice.origin, SCALED, operation)
+    return NO_CLAIM
 
 
 def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -103,7 +145,7 @@ def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if item.kind == ROWS:
         item = item.at(*(axis + 1 for axis in item.axes))
     elif item.kind == ONE:
-        item = rows(0)
+        item = rows(0, stride=item.stride, origin=item.origin)
     return combined(here, item)
 
 
@@ -112,7 +154,9 @@ def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
     state = states[0]
     if state.kind != ROWS:
         return state
-    return State(ONE) if 0 in state.axes else state.at(*(axis - 1 for axis in state.axes))
+    if 0 in state.axes:
+        return State(ONE, stride=OTHER if state.stride else 0, origin=state.origin)
+    return state.at(*(axis - 1 for axis in state.axes))
 
 
 def popped(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:

@@ -17,6 +17,7 @@ import numpy as np
 from autodist_core.capture.batch_axis import arithmetic
 from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, PAIRS, POSITION
+from autodist_core.capture.batch_axis.places import OTHER
 from autodist_core.capture.batch_axis.reshaping import reshaped, sizes_of
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
@@ -100,8 +101,8 @@ def pack(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of several tensors along a new axis."""
     if operation.outputs[0].shape.rank == 1:
         counts = [position for position, state in enumerate(states) if state.is_size]
-        if counts and all(state.kind == ALIKE or state.is_size for state in states):
-            return State(SIZES, (counts[0],))
+        if len(counts) == 1 and all(state.kind == ALIKE or state.is_size for state in states):
+            return State(SIZES, (counts[0],), outer=states[counts[0]].outer)
     state = arithmetic.added(flow, operation, states)
     rank = operation.outputs[0].shape.rank
     if state.kind != ROWS or rank is None:
@@ -115,7 +116,8 @@ def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of the entries along an axis, each in a tensor of its own."""
     state, rank = states[0], operation.inputs[0].shape.rank
     if state.kind == SIZES:
-        return [SIZE if at in state.axes else SAME for at in range(len(operation.outputs))]  # type: ignore[return-value]
+        size = SIZE._replace(outer=state.outer, origin=state.origin)
+        return [size if at in state.axes else SAME for at in range(len(operation.outputs))]  # type: ignore[return-value]
     if state.kind != ROWS or rank is None:
         return state if state.kind != ROWS else NO_CLAIM
     axis = operation.get_attr("axis") % rank
@@ -132,7 +134,7 @@ def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
         before = 0
         for tensor, state in zip(operation.inputs, parts, strict=False):
             if state.kind == SIZES:
-                return State(SIZES, (before + state.axes[0],), origin=state.origin)
+                return state.at(before + state.axes[0])
             before += tensor.shape[0] if tensor.shape.rank and tensor.shape[0] is not None else 0
     with_rows = [state for state in parts if state.kind == ROWS]
     if not with_rows:
@@ -146,8 +148,9 @@ def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
     known = all(state.outer is not None and state.inner == with_rows[0].inner for state in with_rows)
     outer = sum(state.outer or 0 for state in with_rows) if known else None
     return with_rows[0]._replace(
-        outer=outer, by_position=any(s.by_position for s in with_rows), subset=any(s.subset for s in with_rows),
-        degree=max(s.degree for s in with_rows),
+        outer=outer, subset=any(s.subset for s in with_rows), degree=max(s.degree for s in with_rows),
+        # Behind each other, positions of the first part are no positions in the whole.
+        stride=OTHER if any(s.stride for s in with_rows) and len(parts) > 1 else with_rows[0].stride,
     )
 
 
@@ -200,7 +203,7 @@ def one_hot(flow: Any, operation: Any, states: Sequence[State]) -> State:
 def _plain(flow: Any, operation: Any, state: State) -> State:
     if state.kind != ROWS:
         return arithmetic.element_wise(flow, operation, [state])
-    return state._replace(by_position=False)
+    return state
 
 
 def looked_up(flow: Any, operation: Any, states: Sequence[State]) -> State:

@@ -14,13 +14,14 @@ def _named(text: str) -> tuple[str, ...]:
 ELEMENT_WISE = _named("""
     Abs Acos Acosh Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Betainc BiasAdd BiasAddV1
     Bitcast BitwiseAnd BitwiseOr BitwiseXor Bucketize Ceil CheckNumerics ClipByValue Complex ComplexAbs Conj Cos Cosh
-    Cross DecodeBase64 Digamma Elu EncodeBase64 Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxArgs
-    FakeQuantWithMinMaxVars Floor FloorDiv FloorMod Igamma Igammac Imag Inv Invert IsFinite IsInf IsNan LeakyRelu
-    LeftShift Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Mod Ndtri NextAfter Polar Polygamma PopulationCount Pow
-    QuantizeAndDequantizeV4 Real Reciprocal RegexFullMatch RegexReplace Relu Relu6 RightShift Rint Round Rsqrt Selu
-    Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference StaticRegexFullMatch StaticRegexReplace
-    StringJoin StringLength StringLower StringStrip StringToHashBucket StringToHashBucketFast StringToHashBucketStrong
-    StringToNumber StringUpper AsString Substr Tan Tanh TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta
+    Cross DecodeBase64 Digamma Elu EncodeBase64 Equal Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxArgs
+    FakeQuantWithMinMaxVars Floor FloorDiv FloorMod Greater GreaterEqual Igamma Igammac Imag Inv Invert IsFinite IsInf
+    IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Mod Ndtri NextAfter
+    NotEqual Polar Polygamma PopulationCount Pow QuantizeAndDequantizeV4 Real Reciprocal RegexFullMatch RegexReplace
+    Relu Relu6 RightShift Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference
+    StaticRegexFullMatch StaticRegexReplace StringJoin StringLength StringLower StringStrip StringToHashBucket
+    StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper AsString Substr Tan Tanh TruncateDiv
+    TruncateMod Xdivy Xlog1py Xlogy Zeta
 """)
 """Functions of the entries at the same position."""
 
@@ -37,6 +38,18 @@ CONSTANT = _named("""
 """)
 """Operations whose results do not depend on the examples."""
 
+MOVING = (*SAME, *_named("""
+    BroadcastTo Case ConcatV2 ConjugateTranspose ExpandDims Fill Gather GatherNd GatherV2 If IdentityN OnesLike Pack
+    PartitionedCall Reshape ResourceGather ResourceGatherNd ScatterNd SegmentMax SegmentMaxV2 SegmentMean SegmentMin
+    SegmentMinV2 SegmentSum SegmentSumV2 Shape ShapeN Size Slice SparseSegmentMean SparseSegmentSum Split SplitV
+    Squeeze StatefulPartitionedCall StatelessCase StatelessIf StatelessWhile StridedSlice TensorListFromTensor
+    TensorListGather TensorListGetItem TensorListLength TensorListPopBack TensorListPushBack TensorListReserve
+    TensorListSetItem TensorListStack TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterSub
+    TensorScatterUpdate Tile Transpose Unpack UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd
+    UnsortedSegmentSum While ZerosLike
+"""))
+"""Operations whose rules know positions of examples: they move entries, or take and put them by index."""
+
 BY_EXAMPLE = _named("""
     AdjustContrastv2 AdjustHue AdjustSaturation AvgPool AvgPool3D BatchToSpace BatchToSpaceND Conv Conv2D Conv3D
     DepthToSpace DepthwiseConv2dNative Dilation2D ExtractImagePatches ExtractVolumePatches FractionalAvgPool
@@ -47,12 +60,14 @@ BY_EXAMPLE = _named("""
 """Operations that treat the entries along the first axis one by one."""
 
 OF_MATRICES = _named("""
-    Cholesky FFT FFT2D IFFT IFFT2D IRFFT IRFFT2D LogMatrixDeterminant Lu MatrixBandPart MatrixDeterminant MatrixDiag
-    MatrixDiagPart MatrixDiagPartV3 MatrixDiagV3 MatrixExponential MatrixInverse MatrixLogarithm MatrixSetDiagV3
+    Cholesky FFT2D IFFT2D IRFFT2D LogMatrixDeterminant Lu MatrixBandPart MatrixDeterminant
+    MatrixDiagPart MatrixDiagPartV3 MatrixExponential MatrixInverse MatrixLogarithm MatrixSetDiagV3
     MatrixSolve MatrixSquareRoot MatrixTriangularSolve Qr RFFT RFFT2D SelfAdjointEigV2 Svd
 """)
-"""Operations on the matrices, or vectors, of the last axes."""
+"""Operations on the matrices of the last two axes."""
 
+OF_VECTORS = _named("FFT IFFT IRFFT MatrixDiag MatrixDiagV3 RFFT")
+"""Operations on the vectors of the last axis."""
 DRAWS = _named("""
     ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 RandomStandardNormal RandomUniform RandomUniformInt
     StatelessParameterizedTruncatedNormal StatelessRandomBinomial StatelessRandomGammaV2 StatelessRandomGammaV3

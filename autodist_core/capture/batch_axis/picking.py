@@ -16,7 +16,9 @@ import numpy as np
 
 from autodist_core.capture.batch_axis import arithmetic
 from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.finding import BATCH_VALUE, PAIRS, POSITION
+from autodist_core.capture.batch_axis.finding import PAIRS, POSITION
+from autodist_core.capture.batch_axis.places import OTHER, UNKNOWN_STRIDE
+from autodist_core.capture.batch_axis.slices import ENTIRE, Size, bound_of, cut_out
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
     DISTINCT,
@@ -33,6 +35,7 @@ from autodist_core.capture.batch_axis.state import (
     rows,
 )
 
+_EXTREMES = {"Max": LARGEST, "Min": SMALLEST}
 _MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 
 
@@ -43,15 +46,18 @@ def part(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return _of_sizes(operation, state, value_of(operation.inputs[1]), None)
     if state.kind != ROWS:
         return state
-    begin, size = (value_of(tensor) for tensor in operation.inputs[1:3])
     for axis in state.axes:
-        if begin is None or size is None:
-            if not any(other.kind in (SIZES, UNKNOWN) or other.is_size for other in states[1:]) and begin is not None:
-                continue
-            return state._replace(outer=None)
-        if begin[axis] != 0 or size[axis] != -1:
+        begin, size = (bound_of(flow, tensor, axis) for tensor in operation.inputs[1:3])
+        if begin == 0 and size == -1:
+            continue
+        end = size if size != -1 else ENTIRE
+        if isinstance(begin, Size) and isinstance(size, Size):
+            end = begin.plus(size)
+        cut = cut_out(state, begin, end) if begin == 0 or isinstance(begin, Size) else None
+        if cut is None:
             flow.couple(operation, POSITION, operation)
             return NO_CLAIM
+        state = cut
     return state
 
 
@@ -66,11 +72,11 @@ def _of_sizes(operation: Any, state: State, begin: Any, shrinks: Any) -> State:
             return NO_CLAIM
         first += length
     if shrinks:
-        return State(SUM, degree=1, origin=state.origin) if first == place else SAME
+        return State(SUM, degree=1, outer=state.outer, origin=state.origin) if first == place else SAME
     count = operation.outputs[0].shape[0] if operation.outputs[0].shape.rank else None
     if place < first or (count is not None and place >= first + count):
         return SAME
-    return State(SIZES, (place - first,), origin=state.origin)
+    return state.at(place - first)
 
 
 def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -99,11 +105,14 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
             target += 1
         else:
             if source in state.axes and not _is_all(masks, at, begin, end, step):
-                if _ends_by_size(states, begin, end, masks, at):
-                    state = state._replace(outer=None)
-                else:
+                one_entry = masks["shrink_axis"] & bit or step is None or step[at] != 1
+                start = 0 if masks["begin"] & bit else bound_of(flow, operation.inputs[1], at)
+                stop = ENTIRE if masks["end"] & bit else bound_of(flow, operation.inputs[2], at)
+                cut = None if one_entry else cut_out(state, start, stop)
+                if cut is None:
                     flow.couple(operation, POSITION, operation)
                     return NO_CLAIM
+                state = cut
             if not masks["shrink_axis"] & bit:
                 placed[source] = target
                 target += 1
@@ -121,15 +130,6 @@ def _is_all(masks: dict[str, int], at: int, begin: Any, end: Any, step: Any) -> 
     return bool(starts and ends)
 
 
-def _ends_by_size(states: Sequence[State], begin: Any, end: Any, masks: dict[str, int], at: int) -> bool:
-    """Whether a slice of the batch axis begins or ends at the batch size: it takes apart a concatenation."""
-    bit = 1 << at
-    if masks["shrink_axis"] & bit:
-        return False
-    known = (begin is not None or masks["begin"] & bit) and (end is not None or masks["end"] & bit)
-    return not known and any(state.kind in (SIZES, UNKNOWN) or state.is_size for state in states[1:3])
-
-
 def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of entries that are taken along an axis, by index."""
     if operation.type == "ResourceGather":
@@ -145,30 +145,35 @@ def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
         axis = axes[0]
     rank = operation.inputs[1].shape.rank
     if table.kind == SIZES:
-        at = value_of(operation.inputs[1])
-        if at is None or at.size != 1:
+        places = value_of(operation.inputs[1])
+        if places is None or np.ndim(places) > 1:
             return NO_CLAIM
-        found = State(SUM, degree=1, origin=table.origin) if int(at.reshape(())) == table.axes[0] else SAME
-        return found if at.ndim == 0 or found.kind == ALIKE else State(SIZES, (0,))
+        found = [at for at, place in enumerate(np.atleast_1d(places)) if place == table.axis]
+        size = State(SUM, degree=1, outer=table.outer, origin=table.origin)
+        return SAME if not found else table.at(found[0]) if np.ndim(places) else size
     if index.kind == DISTINCT:
         return index if table.kind == ALIKE else NO_CLAIM
     if rank is None or any(len(state.axes) > 1 for state in (table, index)):
         return NO_CLAIM
     if (index.kind == ROWS and table.kind in (DISTINCT, ALIKE, UNKNOWN)) or (index.kind == ROWS and table.couples):
         if table.couples:
-            flow.couple(table.origin, BATCH_VALUE, operation)
+            flow.couple_values([table], operation)
         found_axis = index.axis if index.axis < batch else axis + index.axis - batch
-        return index._replace(axes=(found_axis,), by_position=False)
+        # Constants by position are a function of positions. Distinct entries by position are each example's own.
+        stride = OTHER if index.stride and table.kind == ALIKE else 0
+        return index._replace(axes=(found_axis,), stride=stride, degree=0)
     if table.kind == ROWS and index.kind == ROWS:
         if table.axis < batch and table.axis == index.axis:
             return table
         if table.axis != axis:
             flow.couple(operation, PAIRS, operation)
             return NO_CLAIM
-        if not index.by_position:
+        if not _is_own(index, table):
             flow.couple(operation, POSITION, operation)
             return NO_CLAIM
-        return table._replace(axes=(axis + index.axis,), outer=None, inner=None, subset=index.subset or table.subset)
+        return _picked(operation, table, index)._replace(
+            axes=(axis + index.axis,), outer=index.outer, inner=index.inner
+        )
     if table.kind == ROWS and table.axis == axis:
         if index.kind == ALIKE or index.couples:
             flow.couple(operation, POSITION, operation)
@@ -178,19 +183,29 @@ def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
     return arithmetic.element_wise(flow, operation, [table, index])
 
 
+def _is_own(index: State, table: State) -> bool:
+    """Whether positions of examples are those of their own entries in a table."""
+    if index.stride == UNKNOWN_STRIDE:
+        return table.outer == 1 and table.inner is None
+    return index.stride > 0 and (index.stride == table.each or (table.outer == 1 and table.inner is None))
+
+
+def _picked(operation: Any, table: State, index: State) -> State:
+    return table._replace(subset=True, origin=table.origin or operation) if index.subset else table
+
+
 def gather_nd(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of entries that are taken by index vectors."""
     table, index = (SAME, states[1]) if operation.type == "ResourceGatherNd" else states[:2]
     depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
     if index.kind == ROWS and table.kind == ROWS:
-        if not index.by_position and (depth is None or any(axis < depth for axis in table.axes)):
+        if not _is_own(index, table) and (depth is None or any(axis < depth for axis in table.axes)):
             flow.couple(operation, POSITION, operation)
             return NO_CLAIM
-        return index._replace(by_position=False, subset=index.subset or table.subset)
+        return _picked(operation, table, index)._replace(axes=index.axes, outer=index.outer, inner=index.inner)
     if index.kind == ROWS:
-        if table.couples:
-            flow.couple(table.origin, BATCH_VALUE, operation)
-        return index._replace(by_position=False)
+        flow.couple_values([table], operation)
+        return index._replace(stride=OTHER if index.stride else 0)
     if table.kind == ROWS:
         if index.kind == ALIKE and depth is not None and any(axis < depth for axis in table.axes):
             flow.couple(operation, POSITION, operation)
@@ -203,8 +218,11 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
     index, values, asked = states
     if index.kind == ALIKE and values.kind == ALIKE:
         return SAME
-    if asked.kind == SIZES or index.by_position:
-        return rows(asked.axes[0] if asked.kind == SIZES else 0, inner=None)
+    if index.stride == 1:
+        return rows(asked.axes[0] if asked.kind == SIZES else 0, inner=None if index.subset else 1)
+    if asked.kind == SIZES:
+        flow.couple(operation, PAIRS if ROWS in (index.kind, values.kind) else POSITION, operation)
+        return NO_CLAIM
     if ROWS in (index.kind, values.kind):
         return State(SUM, degree=1, origin=operation)
     return arithmetic.element_wise(flow, operation, states[:2])
@@ -212,7 +230,22 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 def scatter_on(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of a tensor to which entries are written by index."""
-    return states[0]._replace(outer=None, inner=None) if states[0].kind == ROWS else NO_CLAIM
+    table, index, values = states
+    if table.kind == ROWS:
+        depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
+        inside = depth is not None and all(axis >= depth for axis in table.axes)
+        if not inside and not _is_own(index, table):
+            flow.couple(operation, POSITION if index.kind != ROWS else PAIRS, operation)
+            return NO_CLAIM
+        flow.couple_values([values], operation)
+        return table
+    if table.kind == ALIKE and ROWS in (index.kind, values.kind):
+        if "Add" in operation.type or "Sub" in operation.type:
+            zeros = value_of(operation.inputs[0])
+            summed = zeros is not None and not np.any(zeros) and index.stride == 0
+            return State(SUM, degree=1 + values.degree, origin=operation) if summed else State(MIXED, origin=operation)
+        return State(_EXTREMES.get(operation.type[-3:], MIXED), origin=operation)
+    return arithmetic.element_wise(flow, operation, states)
 
 
 def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -220,14 +253,13 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
     values, index = states[0], states[1]
     if ROWS not in (values.kind, index.kind):
         return arithmetic.element_wise(flow, operation, states[:2])
-    if index.by_position:
-        return rows(0, inner=None)
+    if index.stride == 1:
+        return rows(0, inner=None if index.subset else 1)
     if values.kind == ROWS and index.kind == ALIKE and values.axis != 0:
         return values
-    if "Sum" in operation.type:
+    if "Sum" in operation.type and not index.stride:
         return State(SUM, degree=1 + values.degree, origin=operation)
-    extremes = {"Max": LARGEST, "Min": SMALLEST}
-    kind = next((kind for name, kind in extremes.items() if name in operation.type), MIXED)
+    kind = next((kind for name, kind in _EXTREMES.items() if name in operation.type), MIXED)
     return State(kind, origin=operation)
 
 
@@ -244,7 +276,10 @@ RULES: dict[str, Any] = {
     "Slice": part, "StridedSlice": strided, "GatherV2": gather, "Gather": gather, "ResourceGather": gather,
     "GatherNd": gather_nd, "ResourceGatherNd": gather_nd, "ScatterNd": scatter, "Bincount": counts,
     "DenseBincount": counts,
-    **dict.fromkeys(("TensorScatterUpdate", "TensorScatterAdd", "TensorScatterMax", "TensorScatterMin"), scatter_on),
+    **dict.fromkeys(
+        ("TensorScatterUpdate", "TensorScatterAdd", "TensorScatterSub", "TensorScatterMax", "TensorScatterMin"),
+        scatter_on,
+    ),
     **dict.fromkeys(
         ("SegmentSum", "SegmentSumV2", "SegmentMean", "SegmentMax", "SegmentMaxV2", "SegmentMin", "SegmentMinV2",
          "UnsortedSegmentSum", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd"), segments,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autodist_core.capture.batch_axis import arithmetic
-from autodist_core.capture.batch_axis.finding import BATCH_VALUE, PAIRS
+from autodist_core.capture.batch_axis.finding import PAIRS
 from autodist_core.capture.batch_axis.reshaping import labels
 from autodist_core.capture.batch_axis.state import MIXED, NO_CLAIM, ONE, ROWS, SUM, State
 
@@ -31,9 +31,7 @@ def product(flow: Any, operation: Any, states: Sequence[State]) -> State:
         (state, factor[state.axis]) for state, factor in zip(states, factors, strict=True) if state.kind == ROWS
     ]
     letters = {letter for _, letter in with_rows}
-    for state in states:
-        if state.couples:
-            flow.couple(state.origin, BATCH_VALUE, operation)
+    flow.couple_values(states, operation)
     if len(letters) > 1:
         flow.couple(operation, PAIRS, operation)
         return NO_CLAIM

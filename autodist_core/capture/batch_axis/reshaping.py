@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from autodist_core.capture.batch_axis.state import NO_CLAIM, ROWS, State
+from autodist_core.capture.batch_axis.state import NO_CLAIM, SIZES, State
 
 
 def sizes_of(shape: Any) -> list[int | None] | None:
@@ -52,12 +52,15 @@ def reshaped(state: State, before: Any, after: Any, asked: State) -> State:
     sizes, result = sizes_of(before), sizes_of(after)
     if sizes is None or result is None or len(state.axes) != 1:
         return NO_CLAIM
-    if asked.axes and asked.kind != ROWS:
-        axis = asked.axes[0]
-        if axis < len(result):
-            return state._replace(axes=(axis,), outer=1 if axis == 0 else None, inner=None)
     ahead = product(sizes[: state.axis], state.outer)
     each = product(sizes[state.axis + 1 :], state.inner)
+    if asked.kind == SIZES and asked.axis < len(result):
+        # The axis of the result with the batch size is the examples' axis if it has as many entries ahead of it.
+        front = product(result[: asked.axis], 1)
+        if ahead is not None and ahead == front:
+            return state._replace(axes=asked.axes, outer=1, inner=1 if asked.outer == 1 else None)
+        if (ahead is None or front is None) and asked.axis == state.axis:
+            return state._replace(outer=None, inner=None)
     open_axes = [axis for axis, size in enumerate(result) if size is None]
     if ahead == 1:
         first = next((axis for axis, size in enumerate(result) if size != 1), 0)

@@ -14,13 +14,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autodist_core.capture.batch_axis import arithmetic, moving, operations, picking, products
+from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, BATCH_VALUE
+from autodist_core.capture.batch_axis.places import OTHER
+from autodist_core.capture.batch_axis.reshaping import product, sizes_of
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
     DISTINCT,
     LARGEST,
     MIXED,
     NO_CLAIM,
+    NUMBER,
     ROWS,
     SAME,
     SIZE,
@@ -46,11 +50,14 @@ def reduced(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of a reduction over some axes."""
     state, axes = states[0], flow.axes_of(operation.inputs[1], operation.inputs[0].shape.rank)
     if state.kind == SIZES:
-        return SIZE if operation.type == "Prod" else NO_CLAIM
+        if operation.inputs[0].shape.num_elements() == 1:
+            return SIZE._replace(outer=state.outer, origin=state.origin)
+        return SIZE._replace(outer=None) if operation.type == "Prod" else State(NUMBER, origin=operation)
     if state.kind == DISTINCT:
         return State(MIXED, origin=operation)
     if state.kind != ROWS:
-        same = operation.type in ("Sum", "Mean") or state.kind in (LARGEST, SMALLEST)
+        one_entry = operation.inputs[0].shape.num_elements() == 1
+        same = state.kind == _RESULT.get(operation.type) or one_entry
         return state if same else arithmetic.element_wise(flow, operation, [state])
     if axes is None:
         return NO_CLAIM
@@ -124,10 +131,9 @@ def by_example(flow: Any, operation: Any, states: Sequence[State]) -> State:
     state = states[0]
     if state.kind == ROWS and state.axes != (0,):
         return NO_CLAIM
-    for other in states[1:]:
-        if state.kind == ROWS and other.couples:
-            flow.couple(other.origin, BATCH_VALUE, operation)
-    if state.kind != ROWS:
+    if state.kind == ROWS:
+        flow.couple_values(states[1:], operation)
+    else:
         return arithmetic.element_wise(flow, operation, [s for s in states if s.kind != ROWS])
     return state._replace(outer=1 if state.outer == 1 else None, inner=1 if state.inner == 1 else None)
 
@@ -139,10 +145,29 @@ def transposed(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 def of_matrices(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of an operation on the matrices of the last axes: it mixes examples along these axes."""
-    rank, own = operation.inputs[0].shape.rank, operation.outputs[0].shape.rank
-    if states[0].kind == ROWS and (rank is None or own is None or max(states[0].axes) >= min(rank, own) - 1):
-        return NO_CLAIM
-    return _alone(flow, operation, states[0])
+    return _of_last_axes(flow, operation, states, 2)
+
+
+def of_vectors(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of an operation on the vectors of the last axis: it mixes examples along this axis."""
+    return _of_last_axes(flow, operation, states, 1)
+
+
+def _of_last_axes(flow: Any, operation: Any, states: Sequence[State], count: int) -> State:
+    with_rows = [state for state in states if state.kind == ROWS]
+    if not with_rows:
+        return arithmetic.element_wise(flow, operation, states)
+    for tensor, state in zip(operation.inputs, states, strict=True):
+        if state.kind != ROWS:
+            continue
+        rank = tensor.shape.rank
+        if rank is None or state.axes != with_rows[0].axes:
+            return NO_CLAIM
+        if max(state.axes) >= rank - count:
+            flow.couple(operation, ALONG_EXAMPLES, operation)
+            return NO_CLAIM
+    flow.couple_values(states, operation)
+    return with_rows[0]
 
 
 def batch_norm(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -167,7 +192,7 @@ def shape(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     found = []
     for state in states:
         if state.kind == ROWS and len(state.axes) == 1:
-            found.append(State(SIZES, state.axes, origin=operation if state.subset else None))
+            found.append(State(SIZES, state.axes, outer=state.each, origin=operation if state.subset else None))
         else:
             found.append(SAME if state.kind == ALIKE else NO_CLAIM)
     return found
@@ -179,7 +204,15 @@ def size(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return State(MIXED, origin=operation)
     if states[0].kind != ROWS:
         return NO_CLAIM
-    return State(SUM, degree=1, origin=operation if states[0].subset else None)
+    return State(
+        SUM, degree=1, outer=product(_others(operation.inputs[0].shape, states[0].axes), states[0].each),
+        origin=operation if states[0].subset else None,
+    )
+
+
+def _others(shape: Any, axes: Sequence[int]) -> list[int | None]:
+    sizes = sizes_of(shape)
+    return [None] if sizes is None else [size for axis, size in enumerate(sizes) if axis not in axes]
 
 
 def drawn(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -192,14 +225,24 @@ def filled(flow: Any, operation: Any, states: Sequence[State]) -> State:
     value = states[1] if len(states) > 1 else SAME
     if value.kind != ALIKE:
         return value
-    return rows(states[0].axes[0]) if states[0].kind == SIZES else SAME
+    if states[0].kind == SIZES:
+        return rows(states[0].axes[0], outer=states[0].outer)
+    return State(NUMBER, origin=states[0].origin) if states[0].couples else SAME
 
 
 def counted(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of the numbers from 0 on: the positions of the examples if their count is the batch size."""
-    if states[1].is_size or states[0].is_size:
-        return rows(0, by_position=True)
-    return SAME if all(state.kind == ALIKE for state in states) else NO_CLAIM
+    if all(state.kind == ALIKE for state in states):
+        return SAME
+    first, _, step = (value_of(tensor) for tensor in operation.inputs)
+    limit = states[1]
+    if limit.is_size and limit.degree == 1 and states[0].kind == ALIKE and first == 0 and step == 1:
+        stride = 1 if limit.outer == 1 else OTHER
+        return rows(0, outer=1 if limit.outer == 1 else None, inner=1 if limit.outer == 1 else None,
+                    stride=stride, origin=operation)
+    if all(state.kind == ALIKE or state.is_size or state.kind == NUMBER for state in states):
+        return State(NUMBER, origin=operation)
+    return NO_CLAIM
 
 
 def chosen(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -224,7 +267,9 @@ def positions(flow: Any, operation: Any, states: Sequence[State]) -> State:
     state = states[0]
     if state.kind != ROWS:
         return SAME if state.kind == ALIKE else NO_CLAIM
-    return State(ROWS, (0,), outer=None, inner=None, by_position=True, subset=True)
+    if state.axes != (0,):
+        return NO_CLAIM
+    return State(ROWS, (0,), outer=None, inner=None, stride=1, origin=operation, subset=True)
 
 
 def unique(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -233,7 +278,7 @@ def unique(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     if states[0].kind != ROWS:
         state = SAME if states[0].kind == ALIKE else NO_CLAIM
         return [state, state, *others]
-    return [State(DISTINCT, origin=operation), states[0]._replace(by_position=True), *others]
+    return [State(DISTINCT, origin=operation), states[0]._replace(stride=OTHER, origin=operation), *others]
 
 
 RULES: dict[str, Rule] = {
@@ -243,12 +288,12 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(operations.BY_EXAMPLE, by_example),
     **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), transposed),
     **dict.fromkeys(operations.OF_MATRICES, of_matrices),
+    **dict.fromkeys(operations.OF_VECTORS, of_vectors),
     **dict.fromkeys(operations.DRAWS, drawn),
     **dict.fromkeys(("Add", "AddV2", "AddN", "Sub"), arithmetic.added),
     "Mul": arithmetic.multiplied,
     "MulNoNan": arithmetic.multiplied,
     **dict.fromkeys(("RealDiv", "Div", "DivNoNan"), arithmetic.divided),
-    **dict.fromkeys(("Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual"), arithmetic.compared),
     **dict.fromkeys(("Maximum", "Minimum"), arithmetic.larger),
     **dict.fromkeys(("Select", "SelectV2"), chosen),
     **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "EuclideanNorm"), reduced),

@@ -27,6 +27,8 @@ SMALLEST = "min"
 """The smallest value over the examples."""
 MIXED = "mixed"
 """One value of the whole batch that is none of these."""
+NUMBER = "number"
+"""A value that is computed from the number of examples alone, and is no multiple or power of it, as its half is."""
 SIZES = "sizes"
 """A shape; the batch size is at the positions `axes`."""
 DISTINCT = "distinct"
@@ -36,29 +38,30 @@ VARIABLE = "variable"
 UNKNOWN = "unknown"
 """Nothing is claimed: values of gradients, and values that follow from an operation that is noted already."""
 
-REDUCED = (SUM, LARGEST, SMALLEST, MIXED)
+REDUCED = (SUM, LARGEST, SMALLEST, MIXED, NUMBER)
 
 
 class State(NamedTuple):
     """How one tensor depends on the examples of the batch.
 
     >>> rows(1)
-    State(kind='rows', axes=(1,), outer=1, inner=1, degree=0, origin=None, by_position=False, subset=False,
-        variable=None)
+    State(kind='rows', axes=(1,), outer=1, inner=1, degree=0, origin=None, stride=0, subset=False, variable=None)
     """
 
     kind: str
     axes: tuple[int, ...] = ()
     outer: int | None = 1
-    """Of rows: how many times the axis has the whole batch, one after the other; None if that is not known."""
+    """Of rows: how many times the axis has the whole batch, one after the other; None if that is not known.
+    Of a size: how many times it is the number of examples."""
     inner: int | None = 1
     """Of rows: how many consecutive entries of the axis one example has; None if that is not known."""
     degree: int = 0
     """The power of the batch size with which the values grow."""
     origin: Any = None
     """The operation that made one value of several examples."""
-    by_position: bool = False
-    """Whether the values are positions of examples."""
+    stride: int = 0
+    """Of rows: whether the values are positions of examples. 0: they are not. A positive number: each value is the
+    position of its example times this number, or up to the next multiple of it. -1: any other function of positions."""
     subset: bool = False
     """Whether some examples may be missing, or occur more than once."""
     variable: Any = None
@@ -76,8 +79,13 @@ class State(NamedTuple):
 
     @property
     def couples(self) -> bool:
-        """Whether the value is computed from the values of several examples, and not from their number alone."""
+        """Whether the value belongs to the whole batch, and is no power of the batch size."""
         return self.kind in REDUCED and self.origin is not None
+
+    @property
+    def each(self) -> int | None:
+        """Of rows: how many entries of the axis there are for each example; None if that is not known."""
+        return None if self.outer is None or self.inner is None else self.outer * self.inner
 
     def at(self, *axes: int) -> State:
         """Return the same rows along other axes.

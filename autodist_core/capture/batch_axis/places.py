@@ -1,0 +1,127 @@
+"""Positions of examples in the batch, and what an operation makes of them.
+
+In: an operation, the states of its inputs, of which some are positions, and the states that its rule gave the results.
+Out: the states of the results. Replicas count the examples of their slice from zero, so a position may only say which
+entries of a tensor belong to an example. For positions p = 0, 1, 2, ... and a tensor `x` of rows with 4 entries each::
+
+    Mul(p, 4)                stride 4: where in the entries of x each example begins
+    AddV2(Mul(p, 4), label)  stride 4: one entry of each example
+    FloorDiv(p, 2)           stride -1: the position of another example
+    Mul(x, p)                a coupling: each example gets a value of its place
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from autodist_core.capture.batch_axis import operations
+from autodist_core.capture.batch_axis.constants import value_of
+from autodist_core.capture.batch_axis.finding import PLACE
+from autodist_core.capture.batch_axis.state import ALIKE, NO_CLAIM, NUMBER, ONE, REDUCED, ROWS, SAME, State
+
+OTHER = -1
+"""The stride of another function of positions."""
+UNKNOWN_STRIDE = -2
+"""The stride of positions times a size that is not known before a step."""
+
+
+def merged(strides: Sequence[int]) -> int:
+    """Return the stride of a tensor that has positions of these strides, and values that are none.
+
+    >>> merged([1, 0]), merged([1, 3]), merged([0, 0])
+    (1, -1, 0)
+    """
+    found = {stride for stride in strides if stride}
+    return found.pop() if len(found) == 1 else OTHER if found else 0
+
+
+def followed(flow: Any, operation: Any, states: Sequence[State], found: Sequence[State]) -> list[State]:
+    """Return the states of an operation's results, where positions are among its inputs."""
+    kind = operation.type
+    if kind in operations.MOVING or (kind in ("Select", "SelectV2") and found[0] is states[2]):
+        return list(found)
+    placed = next(state for state in states if state.stride)
+    stride = _STRIDES[kind](operation, states) if kind in _STRIDES else OTHER
+    if stride is None:
+        return [SAME] * len(found)
+    if stride == OTHER and any(state.kind in (ROWS, ONE) and not state.stride for state in states):
+        flow.couple(placed.origin or operation, PLACE, operation)
+        return [NO_CLAIM] * len(found)
+    return [_result(operation, placed, state, stride) for state in found]
+
+
+def _result(operation: Any, placed: State, state: State, stride: int) -> State:
+    if state.kind in (ROWS, ONE):
+        return state._replace(stride=stride, origin=(placed.origin or operation) if stride else None)
+    return State(NUMBER, origin=operation) if state.kind in REDUCED else state
+
+
+def _constant(tensor: Any) -> int | None:
+    value = value_of(tensor)
+    return int(np.asarray(value).reshape(())) if value is not None and np.size(value) == 1 else None
+
+
+def _added(operation: Any, states: Sequence[State]) -> int:
+    placed = [state.stride for state in states if state.stride]
+    if len(placed) > 1 or (operation.type == "Sub" and not states[0].stride):
+        return OTHER
+    stride = placed[0]
+    for tensor, state in zip(operation.inputs, states, strict=True):
+        if state.stride:
+            continue
+        constant = _constant(tensor) if state.kind == ALIKE else None
+        if constant is None:
+            within = state.kind in (ALIKE, ROWS, ONE) and stride not in (1, OTHER)
+        else:
+            within = constant == 0 or 0 < constant < stride or (constant > 0 and stride == UNKNOWN_STRIDE)
+        if not within:
+            return OTHER
+    return stride
+
+
+def _multiplied(operation: Any, states: Sequence[State]) -> int:
+    other = 1 if states[0].stride else 0
+    if states[other].kind != ALIKE or states[1 - other].stride == OTHER:
+        return OTHER
+    factor = _constant(operation.inputs[other])
+    if factor is None:
+        return UNKNOWN_STRIDE if operation.inputs[other].shape.rank == 0 else OTHER
+    stride = states[1 - other].stride
+    return OTHER if factor <= 0 else stride * factor if stride > 0 else stride
+
+
+def _divided(operation: Any, states: Sequence[State]) -> int:
+    divisor = _constant(operation.inputs[1]) if states[1].kind == ALIKE else None
+    stride = states[0].stride
+    if divisor is None or divisor <= 0 or stride <= 0 or stride % divisor:
+        return OTHER
+    # The remainder has no more of the position in it.
+    return 0 if operation.type in ("FloorMod", "Mod") else stride // divisor
+
+
+def _chosen(operation: Any, states: Sequence[State]) -> int:
+    """TensorFlow takes the first entry for each example, where a tensor has only one."""
+    placed = [state.stride for state in states[1:] if state.stride]
+    others = [
+        tensor for tensor, state in list(zip(operation.inputs, states, strict=True))[1:] if not state.stride
+    ]
+    first = all(_constant(tensor) == 0 for tensor in others)
+    return placed[0] if states[0].kind == ALIKE and len(placed) == 1 and first else OTHER
+
+
+def _compared(operation: Any, states: Sequence[State]) -> int | None:
+    """Return None for a comparison that is the same for all positions, such as whether a position is negative."""
+    limit = _constant(operation.inputs[1]) if states[1].kind == ALIKE else None
+    trivial = limit is not None and limit <= 0 and operation.type in ("Less", "GreaterEqual") and states[0].stride > 0
+    return None if trivial else OTHER
+
+
+_STRIDES: dict[str, Any] = {
+    **dict.fromkeys(("Add", "AddV2", "Sub"), _added), "Mul": _multiplied,
+    **dict.fromkeys(("FloorDiv", "FloorMod", "Mod"), _divided),
+    **dict.fromkeys(("Less", "GreaterEqual"), _compared), **dict.fromkeys(("Select", "SelectV2"), _chosen),
+}  # fmt: skip
+"""For a type of operation, the stride of the result."""
