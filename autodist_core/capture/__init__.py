@@ -21,6 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.capture import batch_axis
 from autodist_core.capture.cut import Cut, cut
 from autodist_core.capture.own_updates import combined_as_written
 from autodist_core.capture.refuse.resources import captured_resources
@@ -33,7 +34,7 @@ from autodist_core.errors import Refusals
 from autodist_core.seams import table as seams
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
-from autodist_core.step.graph_item import GraphItem, Table, Tensor, Variable
+from autodist_core.step.graph_item import GraphItem, Joined, Table, Tensor, Variable
 from autodist_core.step.naming import UPDATE
 
 __all__ = [
@@ -41,11 +42,15 @@ __all__ = [
 ]  # fmt: skip
 
 
-def capture(traced: Traced) -> GraphItem:
+def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphItem:
     """Make the `GraphItem` of a traced step; raise a `CaptureError` if the step cannot be distributed.
 
-    The error lists the reasons of all examinations of the traced step (see `refuse`).
+    The error lists the reasons of all examinations of the traced step (see `refuse`). `joined` says how the replicas'
+    integers become one, for a front that has followed the batch axis itself.
     """
+    if joined is None:
+        returned = batch_axis.to_be_joined(traced)
+        joined = batch_axis.joined(returned, batch_axis.follow(traced, {}, returned).asked if returned else ())
     seams.check()
     refusals = Refusals()
     operations = traced.graph.get_operations()
@@ -81,6 +86,7 @@ def capture(traced: Traced) -> GraphItem:
             if op.type not in ("ReadVariableOp", "Placeholder") for name in effects.get(op.name, (op.name,))
         ),
         tables=tables,
+        joined=joined,
         graph_bytes=graph.graph_def(captured=True).SerializeToString(deterministic=True),
     )
 

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GraphItem(_message.Message):
-    __slots__ = ("graph_def", "grad_target_pairs", "info", "gradients", "inputs", "outputs", "concat_outputs", "examples", "total", "cross_replica_sums", "targets", "tables")
+    __slots__ = ("graph_def", "grad_target_pairs", "info", "gradients", "inputs", "outputs", "concat_outputs", "examples", "total", "cross_replica_sums", "targets", "tables", "joined")
     class GradTargetPairsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class GraphItem(_message.Message):
     CROSS_REPLICA_SUMS_FIELD_NUMBER: _ClassVar[int]
     TARGETS_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
     graph_def: _any_pb2.Any
     grad_target_pairs: _containers.ScalarMap[str, str]
     info: GraphItem.Info
@@ -50,7 +51,8 @@ class GraphItem(_message.Message):
     cross_replica_sums: _containers.RepeatedScalarFieldContainer[str]
     targets: _containers.RepeatedScalarFieldContainer[str]
     tables: _containers.RepeatedCompositeFieldContainer[Table]
-    def __init__(self, graph_def: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., grad_target_pairs: _Optional[_Mapping[str, str]] = ..., info: _Optional[_Union[GraphItem.Info, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ..., concat_outputs: bool = ..., examples: _Optional[str] = ..., total: _Optional[str] = ..., cross_replica_sums: _Optional[_Iterable[str]] = ..., targets: _Optional[_Iterable[str]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ...) -> None: ...
+    joined: _containers.RepeatedCompositeFieldContainer[Joined]
+    def __init__(self, graph_def: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., grad_target_pairs: _Optional[_Mapping[str, str]] = ..., info: _Optional[_Union[GraphItem.Info, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ..., concat_outputs: bool = ..., examples: _Optional[str] = ..., total: _Optional[str] = ..., cross_replica_sums: _Optional[_Iterable[str]] = ..., targets: _Optional[_Iterable[str]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., joined: _Optional[_Iterable[_Union[Joined, _Mapping]]] = ...) -> None: ...
 
 class Variable(_message.Message):
     __slots__ = ("name", "shape", "dtype", "trainable", "is_sparse", "aggregation", "kind", "handle", "part_of", "axis", "offset")
@@ -105,6 +107,14 @@ class Tensor(_message.Message):
     shape: _containers.RepeatedScalarFieldContainer[int]
     unknown_rank: bool
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., unknown_rank: bool = ...) -> None: ...
+
+class Joined(_message.Message):
+    __slots__ = ("tensor", "how")
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    HOW_FIELD_NUMBER: _ClassVar[int]
+    tensor: str
+    how: str
+    def __init__(self, tensor: _Optional[str] = ..., how: _Optional[str] = ...) -> None: ...
 
 class Table(_message.Message):
     __slots__ = ("handle", "keys", "values")

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from autodist_core.errors import CaptureError, did_you_mean
 from autodist_core.proto import graphitem_pb2
 from autodist_core.step import messages
-from autodist_core.step.values import ALIKE, EACH, UNIQUE, Gradient, Table, Tensor, Variable, format_bytes
+from autodist_core.step.values import ALIKE, EACH, UNIQUE, Gradient, Joined, Table, Tensor, Variable, format_bytes
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
 __all__ = [
-    "ALIKE", "EACH", "UNIQUE", "Gradient", "GraphItem", "Table", "Tensor", "Variable", "format_bytes",
+    "ALIKE", "EACH", "UNIQUE", "Gradient", "GraphItem", "Joined", "Table", "Tensor", "Variable", "format_bytes",
 ]  # fmt: skip
 
 
@@ -55,6 +55,8 @@ class GraphItem:
     targets: tuple[str, ...] = ()
     """Nodes that must run although no other node reads them."""
     tables: tuple[Table, ...] = ()
+    joined: tuple[Joined, ...] = ()
+    """How the replicas' integers and truth values become the whole batch's, where that is known."""
     graph_bytes: bytes = b""
     """The serialized GraphDef, with the nodes in the order of their creation; empty for an item without a graph."""
 

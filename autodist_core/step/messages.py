@@ -13,7 +13,7 @@ from google.protobuf import message as protobuf
 
 from autodist_core.errors import CaptureError
 from autodist_core.proto import graphitem_pb2
-from autodist_core.step.values import Gradient, Table, Tensor, Variable
+from autodist_core.step.values import Gradient, Joined, Table, Tensor, Variable
 
 __all__ = ["deserialize", "info", "serialize"]
 
@@ -38,7 +38,7 @@ def info(variables: Iterable[Variable], tables: Iterable[Table]) -> graphitem_pb
 
 def serialize(
     *, variables: Iterable[Variable], gradients: Iterable[Gradient], inputs: Iterable[Tensor], tables: Iterable[Table],
-    graph_bytes: bytes, grad_target_pairs: Mapping[str, str], **plain: Any,
+    joined: Iterable[Joined], graph_bytes: bytes, grad_target_pairs: Mapping[str, str], **plain: Any,
 ) -> bytes:
     """Return the fields of a GraphItem as bytes. Equal fields give equal bytes.
 
@@ -62,6 +62,7 @@ def serialize(
             for tensor in inputs
         ],
         tables=[graphitem_pb2.Table(**vars(table)) for table in tables],
+        joined=[graphitem_pb2.Joined(**vars(each)) for each in joined],
         **{name: plain[name] for name in _PLAIN},
     )
     if graph_bytes:
@@ -97,6 +98,7 @@ def deserialize(data: bytes) -> dict[str, Any]:
         )
         for tensor in message.inputs
     )
+    found["joined"] = tuple(Joined(**_fields(each)) for each in message.joined)
     found["tables"] = tuple(Table(**_fields(table)) for table in message.tables)
     found["graph_bytes"] = message.graph_def.value
     return found

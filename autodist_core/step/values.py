@@ -11,7 +11,7 @@ from math import prod
 
 from autodist_core.errors import CaptureError, did_you_mean
 
-__all__ = ["ALIKE", "EACH", "UNIQUE", "Gradient", "Table", "Tensor", "Variable", "format_bytes"]
+__all__ = ["ALIKE", "EACH", "UNIQUE", "Gradient", "Joined", "Table", "Tensor", "Variable", "format_bytes"]
 
 # Bytes per element and the short name for printing, by TensorFlow's name of the type. A string has 0 bytes: its size
 # is not fixed.
@@ -196,6 +196,18 @@ class Tensor:
 
     def __str__(self) -> str:
         return f"{self.name} : {_type_and_shape(self.dtype, self.shape)}"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """How the replicas' values of an integer or a truth value become the whole batch's: same, sum, max or min.
+
+    >>> Joined("Max", "max").how
+    'max'
+    """
+
+    tensor: str
+    how: str
 
 
 @dataclass(frozen=True)

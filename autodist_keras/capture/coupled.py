@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -33,9 +33,12 @@ from autodist_core.capture.batch_axis import (
     Found,
     State,
     follow,
+    joined,
     mean_over_examples,
     rows,
+    to_be_joined,
 )
+from autodist_core.step.graph_item import Joined
 from autodist_keras.capture.hooks import hook
 
 _EXACT = "not exact: "
@@ -146,9 +149,21 @@ def _moments_known(moments: Any, seen: Seen) -> Any:
     return hooked
 
 
-def notes(model: Any, traced: Traced, seen: Seen, results: Sequence[str]) -> Notes:
-    """The plan's notes on a traced training step; `results` names the values that the step returns."""
-    found = follow(traced, {id(tensor): state for tensor, state in seen.known}, [made for _, made, _ in seen.asked])
+def followed(traced: Traced, seen: Seen, trains: bool) -> tuple[Found, tuple[Joined, ...]]:
+    """What the batch axis tells of a traced step, and how the replicas' integers and truth values are joined.
+
+    A step that neither trains nor returns integers is not followed.
+    """
+    returned = to_be_joined(traced)
+    if not (trains or returned):
+        return Found(), ()
+    losses = [made for _, made, _ in seen.asked]
+    found = follow(traced, {id(tensor): state for tensor, state in seen.known}, [*losses, *returned])
+    return replace(found, asked=found.asked[: len(losses)]), joined(returned, found.asked[len(losses) :])
+
+
+def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes:
+    """The plan's notes on a training step that was followed; `results` names the values that the step returns."""
     names = _Names(model, seen)
     trained, reported = _of_couplings(found, names)
     for owner, of_metric, note in _of_variables(found, names):

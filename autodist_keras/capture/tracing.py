@@ -177,14 +177,15 @@ def trace_step(
         return keras.tree.pack_sequence_as(structure, leaves)
 
     traced = combined_as_written(traced)
-    item = capture(traced)
+    found, joined = coupled.followed(traced, trace.seen, bool(traced.gradients))
+    item = capture(traced, joined)
     _require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
     paths = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(trace.result)]
     results = [paths[index] for index in tensors]
     remarks = (*losses.said_of(model, trace), *_said_of_results(item, results))
-    notes = coupled.notes(model, traced, trace.seen, results) if item.gradients else coupled.Notes()
+    notes = coupled.notes(model, found, trace.seen, results) if item.gradients else coupled.Notes()
     return CapturedStep(item, rebuild, entries, remarks, notes)
 
 

@@ -17,6 +17,10 @@ def _lengths(x):
     return tf.cast(tf.abs(x[:, 0]) * 10, tf.int32)
 
 
+def _table(x):
+    return tf.cast(tf.abs(x) * 10, tf.int32)
+
+
 EXACT = {
     "largest": lambda x, model: tf.reduce_max(_lengths(x)),
     "smallest": lambda x, model: tf.reduce_min(_lengths(x)),
@@ -28,6 +32,15 @@ EXACT = {
     "any": lambda x, model: tf.reduce_any(_lengths(x) > 8),
     "all": lambda x, model: tf.reduce_all(_lengths(x) > 8),
     "any as a number": lambda x, model: tf.cast(tf.reduce_any(_lengths(x) > 8), tf.int32),
+    "one more than the largest": lambda x, model: tf.reduce_max(_lengths(x)) + 1,
+    "largest difference": lambda x, model: -tf.reduce_min(-_lengths(x)),
+    "largest in rows": lambda x, model: tf.reduce_max(tf.reduce_sum(_table(x), 1)),
+    "examples, from the end": lambda x, model: tf.shape(x)[-2],
+    "examples, transposed": lambda x, model: tf.shape(tf.transpose(x))[1],
+    "features, transposed": lambda x, model: tf.shape(tf.transpose(x))[0],
+    "twice the entries": lambda x, model: tf.size(tf.concat([x, x], 0)),
+    "twice the sum": lambda x, model: 2 * tf.reduce_sum(_lengths(x)),
+    "sums of columns": lambda x, model: tf.reduce_sum(_table(x), 0),
     "constant": lambda x, model: tf.constant(3),
     "iterations": lambda x, model: model.optimizer.iterations + 1,
     "mean": lambda x, model: tf.reduce_mean(x),
@@ -35,7 +48,12 @@ EXACT = {
 UNKNOWN = {
     "place": lambda x, model: tf.argmax(x[:, 0]),
     "half": lambda x, model: tf.reduce_sum(_lengths(x)) // 2,
-    "one more": lambda x, model: tf.reduce_max(_lengths(x)) + 1,
+    "sum of the largest": lambda x, model: tf.reduce_sum(tf.reduce_max(_table(x), 0)),
+    "largest sum": lambda x, model: tf.reduce_max(tf.reduce_sum(_table(x), 0)),
+    "different": lambda x, model: tf.size(tf.unique(_lengths(x))[0]),
+    "cut to an integer": lambda x, model: tf.cast(tf.reduce_sum(x), tf.int32),
+    "one more example": lambda x, model: tf.shape(x)[0] + 1,
+    "mean of integers": lambda x, model: tf.reduce_mean(_lengths(x)),
     "above": lambda x, model: tf.reduce_mean(x) > 0.0,
 }
 
@@ -51,7 +69,7 @@ class Returns(OwnStep):
 
 
 class ReturnsUnknown(Returns):
-    """Returns what no operation says how to join."""
+    """Returns what no combination of the replicas' values gives."""
 
     results = UNKNOWN
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from autodist_core import CaptureError, Gradient, GraphItem, Table, Tensor, Variable
 from autodist_core.proto import graphitem_pb2
+from autodist_core.step.graph_item import Joined
 from autodist_core.step.values import format_bytes
 from tests.planning import goldens
 
@@ -31,6 +32,7 @@ ITEM = GraphItem(
     cross_replica_sums=("statistics",),
     targets=("assign",),
     tables=(Table("vocabulary", "keys", "values"),),
+    joined=(Joined("Max", "max"),),
     graph_bytes=b"\x0a\x00",
 )
 
@@ -136,6 +138,7 @@ def items(draw):
         draw(texts),
         draw(texts),
         tuple(draw(st.lists(st.builds(Table, NAMES, NAMES, NAMES), max_size=2))),
+        tuple(draw(st.lists(st.builds(Joined, NAMES, st.sampled_from(["same", "sum", "max", "min"])), max_size=2))),
         draw(st.binary(max_size=20)),
     )
 

@@ -16,6 +16,7 @@ Gradients are not followed: a gradient mixes examples only where the forward pas
 
 from autodist_core.capture.batch_axis.finding import Coupling, Found, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.flow import follow
+from autodist_core.capture.batch_axis.joining import joined, to_be_joined
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
     NO_CLAIM,
@@ -29,5 +30,5 @@ from autodist_core.capture.batch_axis.state import (
 
 __all__ = [
     "ALIKE", "NO_CLAIM", "REDUCED", "ROWS", "SUM", "Coupling", "Found", "State", "UncombinedResult", "UncombinedWrite",
-    "follow", "mean_over_examples", "rows",
+    "follow", "joined", "mean_over_examples", "rows", "to_be_joined",
 ]  # fmt: skip
