@@ -15,7 +15,8 @@ from typing import Any
 
 from autodist_core.capture.traced import Traced
 
-_EXTREMES = {"Maximum": "max", "Minimum": "min"}
+_EXTREMES = {"Maximum": "max", "Max": "max", "Minimum": "min", "Min": "min"}
+_PUTTING_TOGETHER = ("ConcatV2", "ExpandDims", "Pack", "Reshape")
 _DECLARED = {"metric": ("sum", "none"), "model": ("none",)}
 """The kinds of variables that are looked at, and for each kind the declared aggregations that may change."""
 
@@ -48,16 +49,18 @@ def _kept_by(write: Any, handle: Any) -> str:
     if write.type != "AssignVariableOp":
         return ""
     value = _behind(write.inputs[1].op)
-    return _EXTREMES[value.type] if value.type in _EXTREMES and _has(value, value.type, handle) else ""
+    extreme = _EXTREMES.get(value.type, "")
+    return extreme if extreme and _has(value, extreme, handle) else ""
 
 
-def _has(operation: Any, kind: str, handle: Any) -> bool:
+def _has(operation: Any, extreme: str, handle: Any) -> bool:
     """Whether the variable's own value is among the values whose maximum or minimum an operation takes."""
     for tensor in operation.inputs:
         source = _behind(tensor.op)
         if source.type == "ReadVariableOp" and source.inputs[0] is handle:
             return True
-        if source.type == kind and _has(source, kind, handle):
+        goes_on = source.type in _PUTTING_TOGETHER or _EXTREMES.get(source.type) == extreme
+        if goes_on and _has(source, extreme, handle):
             return True
     return False
 

@@ -28,6 +28,7 @@ from autodist_core.capture.batch_axis import (
     NO_CLAIM,
     REDUCED,
     ROWS,
+    SAME,
     SUM,
     Coupling,
     Found,
@@ -48,6 +49,8 @@ _ONE_NUMBER = (
 )
 _ELSEWHERE = "the training step"
 _GRADIENT = "a custom gradient"
+_HINGES = (keras.metrics.Hinge, keras.metrics.SquaredHinge)
+_HINGE_FUNCTIONS = (keras.losses.hinge, keras.losses.squared_hinge)
 _COUNTED = re.compile(r"_\d+$")
 
 
@@ -84,6 +87,19 @@ class Seen:
         first = len(graph.get_operations())
         yield
         self.silent.append((graph, first, len(graph.get_operations())))
+
+    @contextmanager
+    def converting_labels(self, of: Any) -> Iterator[None]:
+        """Record the choice that Keras's hinge functions make of all labels, if a block traces one of them.
+
+        Labels of 0 and 1 become -1 and 1. A replica's labels may all be 1, and stay 1 in both cases.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        first = len(graph.get_operations())
+        yield
+        if isinstance(of, _HINGES) or vars(of).get("fn") in _HINGE_FUNCTIONS:
+            made = graph.get_operations()[first:]
+            self.known += [(operation.outputs[0], SAME) for operation in made if operation.type == "All"]
 
     @contextmanager
     def updating(self, metric: str) -> Iterator[None]:
@@ -133,7 +149,7 @@ def _recorded(metric: Any, seen: Seen) -> Any:
     update_state = metric.update_state
 
     def hooked(*arguments: Any, **named: Any) -> Any:
-        with seen.updating(metric.name):
+        with seen.updating(metric.name), seen.converting_labels(metric):
             return update_state(*arguments, **named)
 
     return hooked
@@ -175,9 +191,9 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes
         )
         reported.setdefault(note, note)
     unknown: dict[str, str] = {}
-    for operation in found.undecided:
-        metric = names.metric(operation)
-        owner = f"metric {metric!r}" if metric else names.owner(operation, operation)
+    for operation, within in found.undecided:
+        metric = names.metric(operation) or names.metric(within)
+        owner = f"metric {metric!r}" if metric else names.owner(operation, within)
         note = (
             f"whether {_operation(operation)} in {owner} mixes the examples of a batch is not known: verify(x, y) "
             "compares with one device"
@@ -221,7 +237,7 @@ def _of_couplings(found: Found, names: _Names) -> tuple[dict[str, str], dict[str
     metrics = set()
     for each in found.couplings:
         if not names.is_silent(each.by):
-            metric = names.metric(each.by)
+            metric = names.metric(each.by) or names.metric(each.within)
             owner = f"metric {metric!r}" if metric else names.owner(each.operation, each.within)
             owner = _GRADIENT if owner == _ELSEWHERE and each.in_gradient else owner
             groups.setdefault(owner, []).append(each)
@@ -247,7 +263,7 @@ def _of_variables(found: Found, names: _Names) -> Iterator[tuple[str, bool, str]
         if variable.aggregation == "none" and tf.as_dtype(variable.dtype).is_floating:
             how = _HOW["mean"]
         made = "the same on every replica" if origin is None else f"made by {_operation(origin)}"
-        metric = names.metric(each.operation)
+        metric = names.metric(each.operation) or names.metric(each.within)
         whose = f"metric {metric!r}" if metric else ""
         subject = f"{whose}: its variable" if metric else "variable"
         # A variable that is added up is only logged: a layer's sum on which gradients depend is refused.

@@ -126,7 +126,8 @@ class _Corrected:
         trace.asked_losses = True
 
         def recording_call(y_true: Any, y_pred: Any) -> Any:
-            losses = call(y_true, y_pred)
+            with trace.seen.converting_labels(self._loss):
+                losses = call(y_true, y_pred)
             seen.update(losses=losses, mask=mask_of(losses))
             corrected.enter_context(trace.seen.noted_elsewhere())
             return losses

@@ -22,6 +22,7 @@ from autodist_core.capture.batch_axis.state import (
     NO_CLAIM,
     REDUCED,
     ROWS,
+    SAME,
     SUM,
     State,
     mean_over_examples,
@@ -29,6 +30,6 @@ from autodist_core.capture.batch_axis.state import (
 )
 
 __all__ = [
-    "ALIKE", "NO_CLAIM", "REDUCED", "ROWS", "SUM", "Coupling", "Found", "State", "UncombinedResult", "UncombinedWrite",
-    "follow", "joined", "mean_over_examples", "rows", "to_be_joined",
+    "ALIKE", "NO_CLAIM", "REDUCED", "ROWS", "SAME", "SUM", "Coupling", "Found", "State", "UncombinedResult",
+    "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows", "to_be_joined",
 ]  # fmt: skip

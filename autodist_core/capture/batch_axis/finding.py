@@ -43,6 +43,8 @@ class UncombinedWrite:
     variable: Any
     state: Any
     operation: Any
+    within: Any
+    """The operation in the graph of the step that runs the write."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Found:
     couplings: tuple[Coupling, ...] = ()
     uncombined_writes: tuple[UncombinedWrite, ...] = ()
     uncombined_results: tuple[UncombinedResult, ...] = ()
-    undecided: tuple[Any, ...] = ()
-    """Operations that cannot be decided: it is not known whether they mix examples."""
+    undecided: tuple[tuple[Any, Any], ...] = ()
+    """Operations that cannot be decided: it is not known whether they mix examples. Beside each is the operation in the
+    graph of the step that runs it."""
     asked: tuple[State, ...] = ()
     """The states of the tensors that the caller asked about."""

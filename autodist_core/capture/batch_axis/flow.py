@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.capture.batch_axis import inner, places
+from autodist_core.capture.batch_axis import inner, operations, places, ragged
 from autodist_core.capture.batch_axis.arithmetic import added
 from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import (
@@ -37,6 +37,7 @@ from autodist_core.capture.batch_axis.state import (
     MIXED,
     NO_CLAIM,
     NUMBER,
+    RAGGED,
     SAME,
     SIZE,
     SUM,
@@ -220,6 +221,8 @@ class Flow:
             if kind in inner.RULES:
                 return _RULES[kind](self, operation, states)
             return self._write(operation, states)
+        if kind not in operations.CONSTANT and any(state.kind == RAGGED for state in states):
+            return [ragged.followed(operation, states)] * len(operation.outputs)
         rule = _RULES.get(kind)
         if rule is not None:
             return rule(self, operation, states)
@@ -237,7 +240,9 @@ class Flow:
             self._written[variable.name] = NO_CLAIM
             return NO_CLAIM
         if not is_combined(variable, value, operation, adds):
-            self._uncombined_writes.setdefault(id(operation), UncombinedWrite(variable, value, operation))
+            self._uncombined_writes.setdefault(
+                id(operation), UncombinedWrite(variable, value, operation, self._call or operation)
+            )
             value = NO_CLAIM
         self._written[variable.name] = added(self, operation, [before, value]) if adds else value
         return SAME
@@ -260,7 +265,7 @@ class Flow:
                 if not is_returned(state := self.states.get(id(tensor), NO_CLAIM), tensor.dtype)
                 and self._is_forward(state.origin)
             ),
-            tuple({operation.type: operation for operation, _ in reversed(undecided)}.values()),
+            tuple({each[0].type: each for each in reversed(undecided)}.values()),
             tuple(self._asked[id(tensor)] for tensor in asked),
         )
 

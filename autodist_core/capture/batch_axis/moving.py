@@ -21,14 +21,18 @@ from autodist_core.capture.batch_axis.places import OTHER
 from autodist_core.capture.batch_axis.reshaping import reshaped, sizes_of
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
+    LARGEST,
     NO_CLAIM,
     ROWS,
     SAME,
     SIZE,
     SIZES,
+    SMALLEST,
     State,
     rows,
 )
+
+_OF_EXTREME = {LARGEST: "Max", SMALLEST: "Min"}
 
 
 def transpose(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -103,6 +107,8 @@ def pack(flow: Any, operation: Any, states: Sequence[State]) -> State:
         counts = [position for position, state in enumerate(states) if state.is_size]
         if len(counts) == 1 and all(state.kind == ALIKE or state.is_size for state in states):
             return State(SIZES, (counts[0],), outer=states[counts[0]].outer)
+    if (extreme := _extreme(states)) is not None:
+        return extreme
     state = arithmetic.added(flow, operation, states)
     rank = operation.outputs[0].shape.rank
     if state.kind != ROWS or rank is None:
@@ -127,6 +133,12 @@ def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State:
     return state.at(*(each - (axis < each) for each in state.axes))
 
 
+def _extreme(states: Sequence[State]) -> State | None:
+    """Return the state of tensors each entry of which is the largest over the examples, or each the smallest."""
+    found = [state for state in states if state.kind != ALIKE]
+    return found[0] if {state.kind for state in found} in ({LARGEST}, {SMALLEST}) else None
+
+
 def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of several tensors, one behind the other along an axis."""
     axes, parts = flow.axes_of(operation.inputs[-1], operation.outputs[0].shape.rank), states[:-1]
@@ -138,13 +150,16 @@ def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
             before += tensor.shape[0] if tensor.shape.rank and tensor.shape[0] is not None else 0
     with_rows = [state for state in parts if state.kind == ROWS]
     if not with_rows:
-        return arithmetic.added(flow, operation, parts)
+        return _extreme(parts) or arithmetic.added(flow, operation, parts)
     if axes is None or any(state.axes != with_rows[0].axes for state in with_rows):
         return NO_CLAIM
     if axes[0] not in with_rows[0].axes:
         return arithmetic.element_wise(flow, operation, states[:-1])
     if len(with_rows) < len(parts):
-        return NO_CLAIM
+        # A metric's largest value so far and the examples' values, of which the largest is taken.
+        others = _extreme([state for state in parts if state.kind != ROWS])
+        readers = {reader.type for reader in operation.outputs[0].consumers()}
+        return others if others is not None and readers == {_OF_EXTREME[others.kind]} else NO_CLAIM
     known = all(state.outer is not None and state.inner == with_rows[0].inner for state in with_rows)
     outer = sum(state.outer or 0 for state in with_rows) if known else None
     return with_rows[0]._replace(

@@ -68,6 +68,19 @@ OF_MATRICES = _named("""
 
 OF_VECTORS = _named("FFT IFFT IRFFT MatrixDiag MatrixDiagV3 RFFT")
 """Operations on the vectors of the last axis."""
+TO_RAGGED = _named("SparseCross SparseCrossHashed SparseCrossV2 StringSplit StringSplitV2 UnicodeDecode")
+"""Operations that make any number of entries of one entry of each example."""
+
+OF_RAGGED = (*SAME, *_named("""
+    Add AddV2 ConcatV2 Cumsum DenseBincount Equal ExpandDims Greater LookupTableFindV2 Max Maximum Minimum Mul Pack
+    Range RegexReplace Reshape Select SelectV2 Shape Size StaticRegexReplace StridedSlice StringLower StringNGrams
+    StringToHashBucketFast StringToHashBucketStrong Sub UnicodeEncode
+"""))
+"""Operations that TensorFlow and Keras compute entries with, and where the entries of each example begin."""
+
+RAGGED_TO_DENSE = _named("RaggedBincount RaggedTensorToTensor SparseToDense")
+"""Operations that make rows of ragged and sparse tensors."""
+
 DRAWS = _named("""
     ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 RandomStandardNormal RandomUniform RandomUniformInt
     StatelessParameterizedTruncatedNormal StatelessRandomBinomial StatelessRandomGammaV2 StatelessRandomGammaV3

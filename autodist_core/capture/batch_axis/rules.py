@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autodist_core.capture.batch_axis import arithmetic, moving, operations, picking, products
+from autodist_core.capture.batch_axis import arithmetic, moving, operations, picking, products, ragged
 from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, BATCH_VALUE
 from autodist_core.capture.batch_axis.places import OTHER
@@ -312,6 +312,7 @@ RULES: dict[str, Rule] = {
     "Where": positions,
     **dict.fromkeys(("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"), unique),
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"), products.product),
+    **ragged.RULES,
     **moving.RULES,
     **picking.RULES,
 }

@@ -1,0 +1,45 @@
+"""Ragged and sparse tensors of strings and integers: each example has any number of entries, as a text has words.
+
+In: an operation with a part of such a tensor among its inputs, or one that makes such a tensor. Out: the state of its
+results. For texts with the examples along their first axis::
+
+    StringSplitV2(texts)     ragged: the words of all texts, and which text each word is of
+    LookupTableFindV2        ragged
+    RaggedTensorToTensor     rows along axis 0
+    Sum                      not known: it may add up the words of several texts
+
+TensorFlow computes where the entries of each example begin with sums and maxima over all entries. This is no mixing as
+long as only strings and integers go in and come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from autodist_core.capture.batch_axis import operations
+from autodist_core.capture.batch_axis.state import ALIKE, NO_CLAIM, NUMBER, RAGGED, ROWS, State, rows
+
+
+def made(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of the parts of a ragged tensor that is made of one entry of each example."""
+    with_rows = [state for state in states if state.kind == ROWS]
+    whole = all(state.axes == (0,) and state.each == 1 and not state.subset and not state.stride for state in with_rows)
+    return State(RAGGED) if with_rows and whole and len(with_rows) == _count(states) else NO_CLAIM
+
+
+def _count(states: Sequence[State]) -> int:
+    return sum(state.kind != ALIKE for state in states)
+
+
+def followed(operation: Any, states: Sequence[State]) -> State:
+    """Return the state of the results of an operation on a part of a ragged tensor."""
+    if not all(state.kind in (ALIKE, RAGGED, NUMBER) or state.is_size for state in states):
+        return NO_CLAIM
+    if operation.type in operations.RAGGED_TO_DENSE:
+        return rows(0)
+    exact = not any(tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in operation.outputs)
+    return State(RAGGED) if exact and operation.type in operations.OF_RAGGED else NO_CLAIM
+
+
+RULES: dict[str, Any] = dict.fromkeys(operations.TO_RAGGED, made)

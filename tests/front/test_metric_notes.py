@@ -1,0 +1,134 @@
+"""Metrics of one's own, and Keras's layers for text: what the plan says of them, and which maxima stay maxima."""
+
+from __future__ import annotations
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from tests.front.test_coupled import X, Y, _dense
+from tests.support.models import ReferenceModel, dense_data
+from tests.support.plans import notes_of
+from tests.support.training import assert_equal_training
+
+
+class Keeps(keras.metrics.Metric):
+    """Writes a variable by a function."""
+
+    def __init__(self, write, name="keeps"):
+        super().__init__(name=name)
+        self.write = write
+        self.kept = self.add_variable((), "zeros", name="kept")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.write(self.kept, y_pred)
+
+    def result(self):
+        return self.kept
+
+
+def _behind(kept, p):
+    return tf.concat([[kept.value], tf.reshape(p, [-1])], 0)
+
+
+EXTREMES = {
+    "largest behind each other": lambda kept, p: kept.assign(tf.reduce_max(_behind(kept, p))),
+    "smallest behind each other": lambda kept, p: kept.assign(tf.reduce_min(_behind(kept, p))),
+    "largest of two": lambda kept, p: kept.assign(tf.reduce_max(tf.stack([kept.value, tf.reduce_max(p)]))),
+}
+
+
+@pytest.mark.parametrize("case", EXTREMES)
+def test_a_metric_that_keeps_an_extreme_is_exact(case: str):
+    assert not notes_of(_dense(), X, Y, metrics=[Keeps(EXTREMES[case])])
+    model = ReferenceModel(
+        "keeps", _dense(), dense_data, lambda: {"loss": "mse", "metrics": [Keeps(EXTREMES[case])]}
+    )
+    assert_equal_training(model, optimizer="sgd", replicas=3)
+
+
+def _if_larger(kept, p):
+    def write():
+        kept.assign(tf.reduce_max(p))
+        return tf.constant(0)
+
+    tf.cond(tf.reduce_max(p) > kept.value, write, lambda: tf.constant(0))
+
+
+def _unknown(kept, p):
+    found = tf.numpy_function(lambda value: value.sum(), [p], p.dtype, False)
+    kept.assign_add(tf.ensure_shape(found, ()))
+
+
+SAID = {
+    "square of the size": (lambda kept, p: kept.assign_add(tf.cast(tf.shape(p)[0] ** 2, p.dtype)), "not exact: .*Pow"),
+    "different": (lambda kept, p: kept.assign_add(tf.cast(tf.size(tf.unique(p[:, 0])[0]), p.dtype)), "not exact: .*Si"),
+    "sum behind each other": (lambda kept, p: kept.assign(tf.reduce_sum(_behind(kept, p))), "whether ConcatV2 .*"),
+    "written in a conditional": (_if_larger, "not exact: .*Max"),
+    "unknown": (_unknown, "whether PyFuncStateless .*"),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_one_note_names_the_metric(case: str):
+    write, said = SAID[case]
+    (note,) = notes_of(_dense(), X, Y, metrics=[Keeps(write)])
+    assert re.match(said, note) and "metric 'keeps'" in note
+
+
+@pytest.mark.parametrize("name", ["hinge", "squared_hinge"])
+def test_hinge_is_a_mean_over_the_examples(name: str):
+    assert not notes_of(_dense(), X, Y, loss=name, metrics=[name])
+
+
+def _text(**settings):
+    layer = layers.TextVectorization(max_tokens=9, **settings)
+    layer.adapt(["a b c", "d e f"])
+    return layer
+
+
+TEXTS = {
+    "words": lambda x: layers.Flatten()(layers.Embedding(9, 3)(_text(output_sequence_length=4)(x))),
+    "words of any number": lambda x: layers.GlobalMaxPooling1D()(layers.Embedding(9, 3)(_text()(x))),
+    "letters": lambda x: layers.Flatten()(
+        layers.Embedding(9, 3)(_text(split="character", output_sequence_length=4)(x))),
+    "which words": lambda x: _text(output_mode="multi_hot")(x),
+    "pairs of words": lambda x: _text(output_mode="tf_idf", ngrams=2)(x),
+    "crossed": lambda x: layers.Embedding(8, 3)(layers.HashedCrossing(8)((x, x))),
+    "crossed, encoded": lambda x: layers.HashedCrossing(8, output_mode="one_hot")((x, x)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_a_text_layer_treats_examples_one_by_one(case: str):
+    """One layer behind it subtracts the mean of the batch. That alone is named."""
+    def build():
+        x = keras.Input((), dtype="string")
+        hidden = TEXTS[case](x)
+        centred = layers.Lambda(lambda t: t - tf.reduce_mean(t, 0), name="centred")
+        return keras.Model(x, layers.Dense(1)(centred(hidden)))
+
+    (note,) = notes_of(build, tf.constant(["a b", "c", "d e f", "a a"] * 2), np.zeros((8, 1)))
+    assert note.startswith("not exact: in layer 'centred', Mean ("), note
+
+
+def test_what_adds_up_the_words_of_texts_is_not_known():
+    class Words(layers.Layer):
+        def call(self, x):
+            split = tf.strings.split(x)
+            letters = tf.reduce_sum(tf.strings.length(split.values))
+            return tf.cast(letters, "float64") * tf.ones((tf.shape(x)[0], 1), "float64")
+
+        def compute_output_spec(self, x):
+            return keras.KerasTensor((None, 1), "float64")
+
+    def build():
+        x = keras.Input((), dtype="string")
+        return keras.Model(x, layers.Dense(1)(Words(name="words")(x)))
+
+    notes = notes_of(build, tf.constant(["a b", "c", "d e f", "a a"] * 2), np.zeros((8, 1)))
+    assert notes and "'words'" in notes[0]
