@@ -8,8 +8,11 @@ The stages, in the order of the flow:
 - ``capture`` makes the captured step from a traced TensorFlow function.
 - ``kernel`` builds the distributed graph.
 - ``cluster`` starts the agents on the machines, and ``runtime`` runs the steps.
+- ``training`` keeps the session and the variables one state.
+- ``loops`` runs the functions of a training loop that a user writes: ``AutoDist``.
 
-This package exports the planning half: the first three items. Importing the planning half does not import TensorFlow.
+This package exports the planning half, which is the first three items, and ``AutoDist`` and ``distribute``. Importing
+the planning half does not import TensorFlow.
 
 >>> from autodist_core.strategy import PS
 >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=2)
@@ -20,6 +23,8 @@ strategy ... @ 2 replicas
   w : f32[3,2]  ps(localhost:CPU:0)  24 B  48 B/step
   total: 1 variable, 24 B; 48 B travel between devices per step
 """
+
+from typing import TYPE_CHECKING, Any
 
 from autodist_core import errors, plan, strategy
 from autodist_core.errors import (
@@ -41,7 +46,11 @@ from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_core.strategy.strategy import Strategy
 
+if TYPE_CHECKING:
+    from autodist_core.loops import AutoDist
+
 __all__ = [
+    "AutoDist",
     "AutodistError",
     "CaptureError",
     "CompiledStrategy",
@@ -69,3 +78,16 @@ __all__ = [
     "plan",
     "strategy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `AutoDist` when it is asked for: it needs TensorFlow, and planning does not."""
+    if name == "AutoDist":
+        from autodist_core.loops import AutoDist
+
+        return AutoDist
+    if name == "distribute":
+        from autodist_core.loops import distributed
+
+        return distributed
+    raise AttributeError(f"module 'autodist_core' has no attribute {name!r}")

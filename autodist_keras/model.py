@@ -20,14 +20,13 @@ from autodist_core.plan import Plan
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.written import written
-from autodist_core.training import SETTINGS, Settings
+from autodist_core.training import SETTINGS, CompressorState, Settings
 from autodist_keras import checks
 from autodist_keras.capture.coupled import Notes
 from autodist_keras.capture.hooks import undone_if_refused
 from autodist_keras.capture.losses import said_of_own
 from autodist_keras.reports import planning
 from autodist_keras.reports.verify import verify
-from autodist_keras.training.compressor_state import CompressorState
 from autodist_keras.training.driver import Driver
 from autodist_keras.training.first_batches import first_batches
 
@@ -344,8 +343,8 @@ class DistributedModel:
         remarks = captured.remarks if captured else said_of_own(self.model)
         coupled = captured.notes if captured else Notes()
         return planning.plan(
-            self.model, item, driver.compile_strategy(item), settings.share_memory, settings.fuses, remarks, coupled,
-            written(settings.strategy),
+            self.model, item, driver.training.compile_strategy(item), settings.share_memory, settings.fuses, remarks,
+            coupled, written(settings.strategy),
         )
 
     def verify(
@@ -376,7 +375,7 @@ class DistributedModel:
         >>> DistributedModel(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])).inexact
         ()
         """
-        captured, trained = self._driver.captured, self._driver.trained
+        captured, trained = self._driver.captured, self._driver.training.trained
         if captured is None or trained is None:
             return ()
         share_memory = self._driver.settings.share_memory
@@ -399,7 +398,7 @@ class DistributedModel:
         >>> sorted(state.values)
         ['compressor/error/dense/kernel@replica0', 'compressor/error/dense/kernel@replica1']
         """
-        return self._driver.compressor_state()
+        return self._driver.training.compressor_state()
 
     def set_compressor_state(self, state: CompressorState | None) -> None:
         """Set the compressors' state to one that `compressor_state` returned. None lets the compressors start anew.
@@ -413,7 +412,7 @@ class DistributedModel:
                 f"Received: {type(state).__name__}."
             )
         self._driver.require_idle("set the compressors' state")
-        self._driver.set_compressor_state(state)
+        self._driver.training.set_compressor_state(state)
 
 
 def _copy(

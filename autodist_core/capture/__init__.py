@@ -28,6 +28,7 @@ from autodist_core.capture.refuse.resources import captured_resources
 from autodist_core.capture.refuse.writes import written_outside
 from autodist_core.capture.rewrite.conditionals import take_apart
 from autodist_core.capture.rewrite.lookups import fuse_lookups
+from autodist_core.capture.rewrite.shares import count_by_share
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
 from autodist_core.capture.traversal import computed_from, reached_from, sources
 from autodist_core.errors import Refusals
@@ -52,18 +53,14 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         returned = batch_axis.to_be_joined(traced)
         joined = batch_axis.joined(returned, batch_axis.follow(traced, {}, returned).asked if returned else ())
     seams.check()
-    refusals = Refusals()
-    operations = traced.graph.get_operations()
-    marks = {
-        operation.name: occurrence
-        for occurrence, (first, last) in traced.updates.items() for operation in operations[first:last]
-    }
+    refusals, marks = Refusals(), dict(traced.updates)
     with refusals.collecting():
         found = cut(traced, marks)
     graph = Editor.of(traced.graph.as_graph_def(add_shapes=False))
     for name, occurrence in marks.items():
         if name in graph:
             graph.mark_update(name, occurrence)
+    graph = count_by_share(graph, traced.counted, traced.examples.op.name, traced.total.op.name)
     graph, effects = take_apart(graph)
     _bypass_identity_n(graph)
     fuse_lookups(graph)
@@ -75,11 +72,12 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
     return GraphItem(
         variables=variables,
         gradients=tuple(found.gradients),
-        inputs=tuple(_tensor(placeholder) for placeholder in traced.inputs),
+        inputs=tuple(_tensor(each, any(each is whole for whole in traced.whole)) for each in traced.inputs),
         outputs=tuple(marked.get(name_of(output), name_of(output)) for output in traced.outputs),
         concat_outputs=traced.concat_outputs,
         examples=traced.examples.op.name,
         total=traced.total.op.name,
+        replica=traced.replica.op.name if traced.replica is not None else "",
         cross_replica_sums=tuple(tensor.op.name for tensor in traced.sums),
         targets=tuple(
             name for op in dict.fromkeys(traced.graph.control_outputs)
@@ -103,9 +101,9 @@ def _bypass_identity_n(graph: Editor) -> None:
         graph.change(node.name, inputs=[name if naming.is_control(name) else through(name) for name in node.input])
 
 
-def _tensor(placeholder: Any) -> Tensor:
+def _tensor(placeholder: Any, whole: bool) -> Tensor:
     shape = None if placeholder.shape.rank is None else tuple(placeholder.shape.as_list())
-    return Tensor(placeholder.op.name, placeholder.dtype.name, shape)
+    return Tensor(placeholder.op.name, placeholder.dtype.name, shape, whole)
 
 
 def _resolve_captures(

@@ -27,10 +27,9 @@ def combined_as_written(traced: Traced) -> Traced:
     A variable keeps a maximum if all writes to it outside the updates write the maximum of its own value and others.
     """
     handles = {id(value): placeholder for value, placeholder in traced.graph.captures}
-    inside = {at for first, last in traced.updates.values() for at in range(first, last)}
     writes: dict[int, list[Any]] = {}
-    for at, operation in enumerate(traced.graph.get_operations()):
-        if at not in inside and operation.type != "ReadVariableOp":
+    for operation in traced.graph.get_operations():
+        if operation.name not in traced.updates and operation.type != "ReadVariableOp":
             for tensor in operation.inputs:
                 if tensor.op.type == "Placeholder":
                     writes.setdefault(id(tensor), []).append(operation)

@@ -8,7 +8,7 @@ and a bias, trained on a batch of inputs and labels::
     inputs       the placeholders of inputs and labels
     outputs      the loss
     gradients    Marked("kernel", 0, marker), Marked("bias", 0, marker)
-    updates      {0: (210, 264)}: operations 210 to 263 are the update
+    updates      {"sgd/Mul": 0, "sgd/AssignSubVariableOp": 0, ...}: the operations of the update
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+import tensorflow as tf
 
 from autodist_core.capture.traversal import computed_from
 from autodist_core.step.graph_item import Variable
@@ -44,6 +46,20 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """How a value that a node adds counts: the position of the input, and the power of the replica's share.
+
+    >>> Counted(1, tf.float32, power=-1)
+    Counted(position=1, dtype=tf.float32, power=-1)
+    """
+
+    position: int
+    dtype: tf.DType
+    power: int
+    """1: the value counts by the share of the batch. -1: by the inverse, where the values' weighted mean is taken."""
+
+
+@dataclass(frozen=True)
 class Traced:
     """One traced step: a flat function graph, and what the front knows about it."""
 
@@ -55,13 +71,21 @@ class Traced:
     """The placeholder for this replica's number of examples."""
     total: Any
     """The placeholder for the number of examples of all replicas."""
+    replica: Any = None
+    """The placeholder for the number of this replica, if the step has one."""
     gradients: Sequence[Marked] = ()
-    updates: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """For each occurrence, the range of the operations that its `apply` created."""
+    updates: Mapping[str, int] = field(default_factory=dict)
+    """The occurrence of each operation of an update, by the operation's name."""
     sums: Sequence[Any] = ()
     """The tensors that are to be summed over the replicas."""
     weighting: Sequence[Any] = ()
     """The tensors at which the tape weights a loss: every value computed from them counts the replica's share."""
+    whole: Sequence[Any] = ()
+    """The inputs that every replica gets whole, although they have axes."""
+    added_up: Sequence[Any] = ()
+    """The tensors from which a tape differentiates losses that are sums: gradients computed from them are added up."""
+    counted: Mapping[str, Counted] = field(default_factory=dict)
+    """The operations that add to a variable what counts by the replica's share, by name."""
     concat_outputs: bool = False
     """Whether outputs have one row for each example, as in `predict`."""
 
@@ -75,11 +99,12 @@ class Traced:
 
     @cached_property
     def weighted(self) -> frozenset[str]:
-        """The names of the operations whose values count the replica's share of the batch.
+        """The names of the operations whose values are added up over the replicas.
 
-        The zeros for a variable that the loss does not reach are not among them: they count as a mean.
+        These values count the replica's share of the batch, or are sums over the replica's examples. The zeros for a
+        variable that the loss does not reach are not among them: they count as a mean.
         """
-        return computed_from(self.weighting)
+        return computed_from([*self.weighting, *self.added_up])
 
 
 def name_of(tensor: Any) -> str:

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GraphItem(_message.Message):
-    __slots__ = ("graph_def", "grad_target_pairs", "info", "gradients", "inputs", "outputs", "concat_outputs", "examples", "total", "cross_replica_sums", "targets", "tables", "joined")
+    __slots__ = ("graph_def", "grad_target_pairs", "info", "gradients", "inputs", "outputs", "concat_outputs", "examples", "total", "cross_replica_sums", "targets", "tables", "joined", "replica")
     class GradTargetPairsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class GraphItem(_message.Message):
     TARGETS_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     graph_def: _any_pb2.Any
     grad_target_pairs: _containers.ScalarMap[str, str]
     info: GraphItem.Info
@@ -52,7 +53,8 @@ class GraphItem(_message.Message):
     targets: _containers.RepeatedScalarFieldContainer[str]
     tables: _containers.RepeatedCompositeFieldContainer[Table]
     joined: _containers.RepeatedCompositeFieldContainer[Joined]
-    def __init__(self, graph_def: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., grad_target_pairs: _Optional[_Mapping[str, str]] = ..., info: _Optional[_Union[GraphItem.Info, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ..., concat_outputs: bool = ..., examples: _Optional[str] = ..., total: _Optional[str] = ..., cross_replica_sums: _Optional[_Iterable[str]] = ..., targets: _Optional[_Iterable[str]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., joined: _Optional[_Iterable[_Union[Joined, _Mapping]]] = ...) -> None: ...
+    replica: str
+    def __init__(self, graph_def: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., grad_target_pairs: _Optional[_Mapping[str, str]] = ..., info: _Optional[_Union[GraphItem.Info, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ..., concat_outputs: bool = ..., examples: _Optional[str] = ..., total: _Optional[str] = ..., cross_replica_sums: _Optional[_Iterable[str]] = ..., targets: _Optional[_Iterable[str]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., joined: _Optional[_Iterable[_Union[Joined, _Mapping]]] = ..., replica: _Optional[str] = ...) -> None: ...
 
 class Variable(_message.Message):
     __slots__ = ("name", "shape", "dtype", "trainable", "is_sparse", "aggregation", "kind", "handle", "part_of", "axis", "offset")
@@ -97,16 +99,18 @@ class Gradient(_message.Message):
     def __init__(self, variable: _Optional[str] = ..., occurrence: _Optional[int] = ..., values: _Optional[str] = ..., indices: _Optional[str] = ..., weighted: bool = ..., rows: _Optional[str] = ...) -> None: ...
 
 class Tensor(_message.Message):
-    __slots__ = ("name", "dtype", "shape", "unknown_rank")
+    __slots__ = ("name", "dtype", "shape", "unknown_rank", "whole")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_RANK_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     name: str
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     unknown_rank: bool
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., unknown_rank: bool = ...) -> None: ...
+    whole: bool
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., unknown_rank: bool = ..., whole: bool = ...) -> None: ...
 
 class Joined(_message.Message):
     __slots__ = ("tensor", "how")

@@ -27,7 +27,7 @@ from autodist_core.kernel import loose_graphs as loose
 from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.progress import Progress
 from autodist_core.runtime.protocol import SessionStep
-from autodist_core.runtime.slices import BatchSlicer, slices
+from autodist_core.runtime.slices import BatchSlicer
 from autodist_core.step.graph_item import GraphItem
 
 _AHEAD = 4  # unfinished batches for each replica without a bound: enough to keep every replica busy
@@ -65,8 +65,8 @@ class LooseStep(SessionStep):
         """Hand out one batch; return the first replica's results of the last batch that it finished."""
         self._session.settle(but=self)
         count = len(self._threads)
-        active = max(1, min(total, count))
-        bounds = slices(total, count)[:active] if active > 1 else [(0, total)]
+        bounds = self._slicer.bounds(arrays, total, count)
+        active = len(bounds)
         try:
             self._begin(active)
             with defer_interrupt():
@@ -84,7 +84,7 @@ class LooseStep(SessionStep):
         with self._progress.moved:
             self._progress.expected[batch] = len(bounds)
         for replica, (start, stop) in enumerate(bounds):
-            feeds = self._slicer.rows(arrays, self._calls["compute", replica][1], start, stop)
+            feeds = self._slicer.rows(arrays, self._calls["compute", replica][1], replica, start, stop)
             # Without a bound, a replica's slice counts as a batch of its own.
             counts = float(stop - start), float(total if self._bound is not None else stop - start)
             future = self._threads[replica].submit(self._run, replica, batch, feeds, counts)

@@ -29,7 +29,7 @@ from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.loose_steps import LooseStep
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
-from autodist_core.runtime.slices import BatchSlicer, slices
+from autodist_core.runtime.slices import BatchSlicer
 from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
 
@@ -226,13 +226,15 @@ class Step(SessionStep):
         self._session.settle()
         self._steps += 1
         count = len(self._session.placement.replicas)
-        active = max(1, min(total, count))
-        bounds = slices(total, count)[:active] if active > 1 else [(0, total)]
-        key = active, total == self._usual
+        bounds = self._slicer.bounds(arrays, total, count)
+        key = len(bounds), total == self._usual
         if key not in self._callables:
             self._callables[key] = self._build(*key, [stop - start for start, stop in bounds])
         call, inputs = self._callables[key]
-        feeds = [array for start, stop in bounds for array in self._slicer.rows(arrays, inputs, start, stop)]
+        feeds = [
+            array for replica, (start, stop) in enumerate(bounds)
+            for array in self._slicer.rows(arrays, inputs, replica, start, stop)
+        ]
         counts = () if total == self._usual else (*(float(stop - start) for start, stop in bounds), float(total))
         return call(*feeds, *counts)
 

@@ -7,10 +7,25 @@ session feed these rows to the replicas.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 from autodist_core.step.graph_item import GraphItem
+
+
+@dataclass(frozen=True, eq=False)
+class Each:
+    """An array that each replica has of its own, in place of a slice of one array.
+
+    >>> Each(("first", "second"), (3, 2)).rows
+    (3, 2)
+    """
+
+    values: tuple[Any, ...]
+    """The array of each replica."""
+    rows: tuple[int, ...]
+    """The number of examples of each replica. Replicas without examples come last."""
 
 
 class BatchSlicer:
@@ -19,16 +34,35 @@ class BatchSlicer:
     >>> from autodist_core.step.graph_item import Tensor
     >>> import numpy as np
     >>> item = GraphItem((), inputs=(Tensor("x", "float32", (None, 2)), Tensor("rate", "float32", ())))
-    >>> [part.shape for part in BatchSlicer(item).rows([np.zeros((7, 2)), np.zeros(())], [0, 1], 3, 5)]
+    >>> [part.shape for part in BatchSlicer(item).rows([np.zeros((7, 2)), np.zeros(())], [0, 1], 0, 3, 5)]
     [(2, 2), ()]
     """
 
     def __init__(self, item: GraphItem) -> None:
         self._batched = {index for index, tensor in enumerate(item.inputs) if tensor.has_rows}
 
-    def rows(self, arrays: Sequence[Any], inputs: Sequence[int], start: int, stop: int) -> list[Any]:
-        """The rows from `start` to `stop` of the inputs with these indices."""
-        return [arrays[index][start:stop] if index in self._batched else arrays[index] for index in inputs]
+    @staticmethod
+    def bounds(arrays: Sequence[Any], total: int, replicas: int) -> list[tuple[int, int]]:
+        """Where each busy replica's slice of the batch begins and ends.
+
+        >>> BatchSlicer.bounds([], 7, 3), BatchSlicer.bounds([Each(("a", "b", "c"), (1, 4, 0))], 5, 3)
+        ([(0, 3), (3, 5), (5, 7)], [(0, 1), (1, 5)])
+        """
+        for each in arrays:
+            if isinstance(each, Each):
+                ends = list(accumulate(each.rows, initial=0))
+                return [(start, stop) for start, stop in pairwise(ends) if stop > start] or [(0, 0)]
+        active = max(1, min(total, replicas))
+        return slices(total, replicas)[:active] if active > 1 else [(0, total)]
+
+    def rows(self, arrays: Sequence[Any], inputs: Sequence[int], replica: int, start: int, stop: int) -> list[Any]:
+        """The rows from `start` to `stop` of the inputs with these indices; of an `Each`, the replica's array."""
+        return [self._part(index, arrays[index], replica, start, stop) for index in inputs]
+
+    def _part(self, index: int, array: Any, replica: int, start: int, stop: int) -> Any:
+        if isinstance(array, Each):
+            return array.values[replica]
+        return array[start:stop] if index in self._batched else array
 
 
 def slices(total: int, parts: int) -> list[tuple[int, int]]:

@@ -72,6 +72,14 @@ CUSTOM_GRADIENT = Seam(
     "tensorflow.python.ops.custom_gradient", "_graph_mode_decorator", "recognising custom gradients",
     "a custom gradient that mixes the examples of a batch would not be named in the plan",
 )
+VARIABLE_HANDLE = Seam(
+    "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", "handle", "finding the variables of a function",
+    "a function could not say which variables it touches",
+)
+PER_REPLICA = Seam(
+    "tensorflow.python.distribute.values", "PerReplica", "values of each replica",
+    "loops with tf.distribute's methods could not be run",
+)
 CALLABLE = Seam(
     "tensorflow.compat.v1.Session", "_make_callable_from_options", "running a step in a session",
     "no step could run", parameters=("self", "callable_options"),
@@ -108,7 +116,7 @@ CUSTOM_GRADIENT_IS_NAMED = Seam(
 
 TABLE: tuple[Seam, ...] = (
     OP_DEF, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, CONTROL_FLOW_GRAPH, GRADIENT_REGISTRY, GRADIENT_TAPE,
-    GRADIENTS_HELPER, CUSTOM_GRADIENT, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
+    GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
     Seam(
         "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", "_handle", _LOOKS, _OLD, STORED,
         callers=("handle",),

@@ -135,6 +135,16 @@ class Editor:
         """The functions that the graph's nodes may call."""
         return self._library
 
+    def add_library(self, library: Any) -> None:
+        """Let the graph's nodes call the functions of another library, too. Functions of one name are the same."""
+        known = {function.signature.name for function in self._library.function}
+        added = [function for function in library.function if function.signature.name not in known]
+        if added:
+            both = function_pb2.FunctionDefLibrary()
+            both.CopyFrom(self._library)
+            both.function.extend(added)
+            self._library = both
+
     def __contains__(self, name: str) -> bool:
         return name in self._nodes
 

@@ -50,6 +50,8 @@ class GraphItem:
     """The placeholder for the number of examples of this replica."""
     total: str = ""
     """The placeholder for the number of examples of all replicas."""
+    replica: str = ""
+    """The placeholder for the number of this replica; empty if the step does not ask for it."""
     cross_replica_sums: tuple[str, ...] = ()
     """Identity nodes whose values are summed over the replicas."""
     targets: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ __all__ = ["deserialize", "info", "serialize"]
 _VARIABLE = "type.googleapis.com/autodist.proto.Variable"
 _GRAPH_DEF = "type.googleapis.com/tensorflow.GraphDef"
 # The fields that have the same name and type in the message and in the GraphItem.
-_PLAIN = ("outputs", "concat_outputs", "examples", "total", "cross_replica_sums", "targets")
+_PLAIN = ("outputs", "concat_outputs", "examples", "total", "replica", "cross_replica_sums", "targets")
 
 
 def info(variables: Iterable[Variable], tables: Iterable[Table]) -> graphitem_pb2.GraphItem.Info:
@@ -58,6 +58,7 @@ def serialize(
                 dtype=tensor.dtype,
                 shape=[-1 if size is None else size for size in tensor.shape or ()],
                 unknown_rank=tensor.shape is None,
+                whole=tensor.whole,
             )
             for tensor in inputs
         ],
@@ -95,6 +96,7 @@ def deserialize(data: bytes) -> dict[str, Any]:
             tensor.name,
             tensor.dtype,
             None if tensor.unknown_rank else tuple(None if size < 0 else size for size in tensor.shape),
+            tensor.whole,
         )
         for tensor in message.inputs
     )

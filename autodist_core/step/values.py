@@ -183,6 +183,8 @@ class Tensor:
     dtype: str
     shape: tuple[int | None, ...] | None
     """The sizes of the axes, ``None`` for an axis that varies; or ``None`` if the number of axes is unknown."""
+    whole: bool = False
+    """Whether every replica gets the whole value, although the value has axes."""
 
     def __post_init__(self) -> None:
         if self.shape is not None:
@@ -192,7 +194,7 @@ class Tensor:
     @property
     def has_rows(self) -> bool:
         """Whether the input has one row for each example. A scalar is the same for all examples."""
-        return self.shape is None or len(self.shape) > 0
+        return not self.whole and (self.shape is None or len(self.shape) > 0)
 
     def __str__(self) -> str:
         return f"{self.name} : {_type_and_shape(self.dtype, self.shape)}"
@@ -200,7 +202,9 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Joined:
-    """How the replicas' values of an integer or a truth value become the whole batch's: same, sum, max or min.
+    """How the replicas' values of a tensor become the whole batch's: same, sum, mean, max, min, rows or each.
+
+    `rows` are put one behind the other. `each` is not joined: the step returns a value of every replica.
 
     >>> Joined("Max", "max").how
     'max'

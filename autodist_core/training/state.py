@@ -73,6 +73,10 @@ class State:
             for entry in self._entries.values():
                 self._attach(entry)
 
+    def use_here(self) -> None:
+        """Let this thread be the one that runs steps."""
+        self._thread = threading.get_ident()
+
     def _attach(self, entry: Entry) -> None:
         self._moments[entry.spec.name] = _CHANGED
         subscription = Subscription(self, entry)

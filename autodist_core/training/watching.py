@@ -101,6 +101,16 @@ def unwatch(subscription: Subscription) -> None:
             _hooks.close()
 
 
+def watched_variable(handle: Any) -> Any:
+    """The watched variable with this handle; None if no variable with it is watched.
+
+    >>> watched_variable(tf.Variable(1.0).handle) is None
+    True
+    """
+    subscriptions = _subscriptions.get(id(handle))
+    return subscriptions[-1].entry.tf_variable if subscriptions else None
+
+
 def _looked_at(handle: Any) -> None:
     """Tell the watcher of the variable with this handle. While a graph is built, nobody sees a value."""
     for subscription in _subscriptions.get(id(handle), ())[-1:]:

@@ -80,6 +80,15 @@ class Trace:
     """How many calls of `optimizer.apply` are nested at present."""
     refusal: CaptureError | None = None
 
+    @property
+    def updated(self) -> dict[str, int]:
+        """The occurrence of each operation that an `apply` created, by the operation's name."""
+        operations = self.graph.get_operations()
+        return {
+            operation.name: occurrence
+            for occurrence, (first, last) in self.updates.items() for operation in operations[first:last]
+        }
+
     def share(self, dtype: Any) -> Any:
         """This replica's share of the batch, as a tensor: its examples by all examples."""
         self._require_no_function()
@@ -164,7 +173,7 @@ def trace_step(
         outputs=[flat[index] for index in tensors],
         examples=trace.examples, total=trace.total,
         gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
-        updates=trace.updates, sums=trace.sums, weighting=trace.weighting, concat_outputs=concat,
+        updates=trace.updated, sums=trace.sums, weighting=trace.weighting, concat_outputs=concat,
     )
     # The structure without its tensors: these would keep the graph alive.
     structure = keras.tree.map_structure(lambda _: 0, trace.result)

@@ -27,7 +27,8 @@ class Tracer:
 
     def __init__(self) -> None:
         self.marked: list[Marked] = []
-        self.updates: dict[int, tuple[int, int]] = {}
+        self.updates: dict[str, int] = {}
+        self._applied = 0
         self.sums: list[Any] = []
         self.weighting: list[Any] = []
 
@@ -38,7 +39,7 @@ class Tracer:
 
     def apply(self, gradients: Mapping[str, Any], update: Callable[[dict], None]) -> None:
         """One `apply`: `update` gets the marked gradients by name."""
-        occurrence, handed = len(self.updates), {}
+        occurrence, handed = self._applied, {}
         for name, gradient in gradients.items():
             if isinstance(gradient, tf.IndexedSlices):
                 values, indices = tf.identity(gradient.values), tf.identity(gradient.indices)
@@ -50,7 +51,8 @@ class Tracer:
         graph = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
         update(handed)
-        self.updates[occurrence] = first, len(graph.get_operations())
+        self.updates |= {operation.name: occurrence for operation in graph.get_operations()[first:]}
+        self._applied += 1
 
 
 def trace(

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from autodist_core.errors import SessionError, StrategyError
 from autodist_core.strategy import AllReduce, Parallax
-from autodist_keras.training.compressor_state import MEMBER
+from autodist_core.training.compressor_state import MEMBER
 from tests.support.compare import assert_same, in_order, named
 from tests.support.models import BATCH, MODELS, TWICE, ReferenceModel, dense_data
 from tests.support.training import distributed, plain, seeded, train_distributed, trained

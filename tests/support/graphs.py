@@ -9,6 +9,7 @@ import keras
 from autodist_core import ResourceSpec, StrategyCompiler
 from autodist_core.kernel import DistributedGraph, build, place
 from autodist_core.strategy import StrategyBuilder
+from autodist_core.training import Settings, Training
 from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.training.batches import read_batch
 from autodist_keras.training.step_functions import StepFunction
@@ -20,8 +21,9 @@ def captured(
 ) -> CapturedStep:
     """What is captured of one step of a compiled model."""
     batch = read_batch((x,) if y is None else (x, y))
-    function = StepFunction(model, getattr(model, f"{mode}_step"), mode == "predict", None, fused_updates)
-    return function.capture(batch, function.specs_for(batch))
+    settings = Settings(ResourceSpec.local(cpus=2), None, None, fused_updates, "raise", 60.0, False)
+    step, training = getattr(model, f"{mode}_step"), Training(settings)
+    return StepFunction(model, step, mode == "predict", training, lambda: None).captured_for(batch)
 
 
 def training_graph(

@@ -19,10 +19,12 @@ from autodist_core.capture.batch_axis.flow import follow
 from autodist_core.capture.batch_axis.joining import joined, to_be_joined
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
+    LARGEST,
     NO_CLAIM,
     REDUCED,
     ROWS,
     SAME,
+    SMALLEST,
     SUM,
     State,
     mean_over_examples,
@@ -30,6 +32,6 @@ from autodist_core.capture.batch_axis.state import (
 )
 
 __all__ = [
-    "ALIKE", "NO_CLAIM", "REDUCED", "ROWS", "SAME", "SUM", "Coupling", "Found", "State", "UncombinedResult",
-    "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows", "to_be_joined",
+    "ALIKE", "LARGEST", "NO_CLAIM", "REDUCED", "ROWS", "SAME", "SMALLEST", "SUM", "Coupling", "Found", "State",
+    "UncombinedResult", "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows", "to_be_joined",
 ]  # fmt: skip

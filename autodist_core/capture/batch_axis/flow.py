@@ -72,7 +72,7 @@ class Flow:
         self._position = 0
         self._written: dict[str, State] = {}
         self._last_write: dict[str, int] = {}
-        self._update: set[int] = {at for first, last in traced.updates.values() for at in range(first, last)}
+        self._update = traced.updates.keys()
         self.states: dict[int, State] = self._of_inputs(traced)
         self._tape = Tape()
         self._first_gradient = _first_gradient(traced, self._update)
@@ -87,13 +87,16 @@ class Flow:
             id(placeholder): State(VARIABLE, variable=variables[id(value)]) if id(value) in variables else SAME
             for value, placeholder in traced.graph.captures
         }
-        found.update({id(each): rows(0) if each.shape.rank != 0 else SAME for each in traced.inputs})
-        found.update({id(traced.examples): SIZE, id(traced.total): SAME})
+        whole = {id(each) for each in traced.whole}
+        found.update({
+            id(each): rows(0) if each.shape.rank != 0 and id(each) not in whole else SAME for each in traced.inputs
+        })
+        found.update({id(traced.examples): SIZE, id(traced.total): SAME, id(traced.replica): NO_CLAIM})
         return found
 
     def _note_writes(self, traced: Traced) -> None:
         for at, operation in enumerate(traced.graph.get_operations()):
-            if at in self._update or operation.type == "ReadVariableOp":
+            if operation.name in self._update or operation.type == "ReadVariableOp":
                 continue
             for tensor in operation.inputs:
                 state = self.states.get(id(tensor))
@@ -147,7 +150,7 @@ class Flow:
         """Visit all operations of a step but those of its updates."""
         for at, operation in enumerate(graph.get_operations()):
             self._position = at
-            if at not in self._update:
+            if operation.name not in self._update:
                 self._visit(operation)
 
     def _visit(self, operation: Any) -> None:

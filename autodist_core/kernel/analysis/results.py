@@ -4,7 +4,7 @@ In: the index of a captured step, and a tensor among its results. Out: a `Joinin
 
     tf.constant(3)               SAME       it does not depend on the batch
     reduce_mean(loss)            MEAN       a float is taken for a mean over the examples
-    reduce_sum(lengths)          SUM        an integer is joined as capture has found out
+    reduce_sum(lengths)          SUM        a tensor is joined as capture has found out, if it has
     reduce_max(lengths)          LARGEST
     reduce_sum(lengths) // 2     UNKNOWN    an integer that no combination of the replicas' values gives
 """
@@ -17,12 +17,14 @@ import tensorflow as tf
 
 from autodist_core.kernel.analysis.gradient_flow import first_written
 from autodist_core.step import naming
-from autodist_core.step.index import StepIndex, output_type
+from autodist_core.step.index import StepIndex, analysis, output_type
 
 
 class Joining(Enum):
     """How the replicas' values of one result are joined."""
 
+    ROWS = "the rows, one behind the other"
+    EACH = "a value of every replica"
     SAME = "one replica's, since all have the same"
     SUM = "the sum"
     MEAN = "the mean over the examples"
@@ -31,7 +33,10 @@ class Joining(Enum):
     UNKNOWN = "not known"
 
 
-_JOINED = {"same": Joining.SAME, "sum": Joining.SUM, "max": Joining.LARGEST, "min": Joining.SMALLEST}
+_JOINED = {
+    "same": Joining.SAME, "sum": Joining.SUM, "mean": Joining.MEAN, "max": Joining.LARGEST, "min": Joining.SMALLEST,
+    "rows": Joining.ROWS, "each": Joining.EACH,
+}
 
 
 def joining(step: StepIndex, name: str) -> Joining:
@@ -49,21 +54,26 @@ def joining(step: StepIndex, name: str) -> Joining:
     >>> [joining(step, tensor.op.inputs[0].name).name for tensor in graph.outputs]
     ['SUM', 'UNKNOWN', 'SAME']
     """
+    known = _known(step).get(naming.canonical(name))
+    if known is not None:
+        return known
     if not differs(step, name):
         return Joining.SAME
     dtype = output_type(step, name)
     if dtype.is_floating or dtype.is_complex:
         return Joining.MEAN
-    if not dtype.is_integer and dtype != tf.bool:
-        return Joining.UNKNOWN
-    name = naming.canonical(name)
-    return next((_JOINED[each.how] for each in step.item.joined if each.tensor == name), Joining.UNKNOWN)
+    return Joining.UNKNOWN
+
+
+@analysis
+def _known(step: StepIndex) -> dict[str, Joining]:
+    return {each.tensor: _JOINED[each.how] for each in step.item.joined}
 
 
 def differs(step: StepIndex, name: str) -> bool:
     """Whether a tensor is computed from the batch, or from a variable that compute has written before."""
     cone = step.cone([naming.node_of(name)])
-    inputs = {naming.node_of(tensor.name) for tensor in step.item.inputs} | {step.item.examples}
+    inputs = {naming.node_of(tensor.name) for tensor in step.item.inputs} | {step.item.examples, step.item.replica}
     written = first_written(step)
     return any(
         node in inputs or any(step.position[node] > written.get(t.variable, step.end) for t in touched)

@@ -46,7 +46,11 @@ class Outputs(Kernel):
         recomputed = (combined | (draft.after_update & cone)) - writers
         for name in step.in_order(recomputed):
             _recompute(draft, name, recomputed, draft.end + 2 if name in combined else draft.at(name))
-        draft.outputs += [_value(draft, name, recomputed) for name in step.item.outputs]
+        for name in step.item.outputs:
+            if joining(step, name) is Joining.EACH:
+                draft.outputs += _values_of_each(draft, name, recomputed)
+            else:
+                draft.outputs.append(_value(draft, name, recomputed))
 
 
 def _after_combining(step: StepIndex, cone: set[str]) -> set[str]:
@@ -81,6 +85,13 @@ def _value(draft: Draft, source: str, recomputed: set[str]) -> str:
     return returned or _joined(draft, source)
 
 
+def _values_of_each(draft: Draft, source: str, recomputed: set[str]) -> list[str]:
+    """Return the value of a captured tensor on each active replica; what is known for the batch is each replica's."""
+    if naming.node_of(source) in recomputed or naming.canonical(source) in draft.returned:
+        return [_value(draft, source, recomputed)] * len(draft.active_replicas)
+    return [copied(replica, source) for replica in draft.active_replicas]
+
+
 def _recompute(draft: Draft, name: str, recomputed: set[str], time: int) -> None:
     """Add a copy of a node that runs once for the whole batch, and reads variables at this time."""
     step, first = draft.step, draft.active_replicas[0]
@@ -105,7 +116,7 @@ def _joined(draft: Draft, name: str) -> str:
     if len(copies) == 1 or how is Joining.SAME:
         return copies[0]
     dtype, label = output_type(step, name), f"joined/{naming.label(name)}"
-    if step.item.concat_outputs:
+    if step.item.concat_outputs or how is Joining.ROWS:
         return draft.join(label, copies, dtype, device) if label not in draft.editor else label
     if how is Joining.SUM or (how is Joining.UNKNOWN and dtype.is_integer):
         return draft.add_up(label, copies, dtype, device) if label not in draft.editor else label

@@ -1,0 +1,44 @@
+"""Let what a replica adds to a variable count by the replica's share of the batch.
+
+In: a captured graph, and for each addition the input that is added and a power of the share. Out: the same graph with a
+factor before each of these inputs. For a metric that adds the mean loss of each batch to a total, which the replicas'
+totals are added up for::
+
+    AssignAddVariableOp(total, loss)  ->  AssignAddVariableOp(total, loss * examples / all examples)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from autodist_core.capture.traced import Counted
+from autodist_core.step.editor import Editor
+
+
+def count_by_share(graph: Editor, counted: Mapping[str, Counted], examples: str, total: str) -> Editor:
+    """Return the graph with the factors; `examples` and `total` are the placeholders of the two numbers of examples.
+
+    >>> graph = Editor()
+    >>> names = [graph.add("Placeholder", name, dtype=tf.float64) for name in ("examples", "all", "value")]
+    >>> _ = graph.add("Neg", "negative", ["value"], T=tf.float64)
+    >>> changed = count_by_share(graph, {"negative": Counted(0, tf.float64, 1)}, "examples", "all")
+    >>> [(node.name, *node.input) for node in changed][3:]
+    [('negative/share', 'examples', 'all'), ('negative/by_share', 'value', 'negative/share'), ...]
+    """
+    if not counted:
+        return graph
+    changed = graph.empty()
+    for node in graph:
+        inputs = list(node.input)
+        how = counted.get(node.name)
+        if how is not None:
+            factor = (examples, total) if how.power == 1 else (total, examples)
+            share = changed.add("RealDiv", f"{node.name}/share", factor, T=tf.float64)
+            if how.dtype != tf.float64:
+                share = changed.add("Cast", f"{node.name}/cast", [share], SrcT=tf.float64, DstT=how.dtype)
+            added = [inputs[how.position], share]
+            inputs[how.position] = changed.add("Mul", f"{node.name}/by_share", added, T=how.dtype)
+        changed.copy_captured(node, node.name, inputs)
+    return changed

@@ -1,0 +1,38 @@
+"""Loops without `fit`: a user marks the functions of a loop, and they run over all replicas.
+
+In: Python functions and their arguments. Out: the functions' results, and variables that are trained. `autodist.py` is
+what a user holds. A call of a marked function goes through these files in order::
+
+    graph_mode    draws the batch, where the argument is a handle of one
+    arguments     which arguments are batches, and which are plain Python
+    function      captures the function for each kind of arguments, and runs it
+    tracing       traces the function into a flat graph
+    recording     the gradients that it computes, with markers behind them
+    updates       the operations that make new values of variables from gradients
+    weighing      which losses are sums over the examples, and which are means
+    side_state    how additions to metrics count over replicas
+    joining       how the replicas' results become one
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.loops.autodist import AutoDist
+from autodist_core.loops.distribute import ReplicaStrategy
+from autodist_core.loops.function import Function
+
+__all__ = ["AutoDist", "Function", "ReplicaStrategy", "distributed"]
+
+
+def distributed(resource_spec: Any = None, strategy: Any = None, **settings: Any) -> ReplicaStrategy:
+    """Make a strategy with `tf.distribute`'s methods. The arguments are those of `AutoDist`.
+
+    A spec that was made from a cluster resolver has the resolver: it is the strategy's `cluster_resolver`.
+
+    >>> with distributed({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, "Parallax").scope() as strategy:
+    ...     strategy.num_replicas_in_sync
+    2
+    """
+    resolver = resource_spec if isinstance(resource_spec, tf.distribute.cluster_resolver.ClusterResolver) else None
+    return ReplicaStrategy(AutoDist(resource_spec, strategy, **settings), resolver)

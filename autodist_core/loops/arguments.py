@@ -1,0 +1,217 @@
+"""The arguments of one call of a marked function: batches, whole tensors, and plain Python.
+
+In: the arguments as a user passes them, in any structure. Out: an `Arguments` value, with flat arrays for the session
+and a key. Calls of equal keys can use one captured step. ::
+
+    step(images, labels, 0.1, training=True)
+
+    images, labels       arrays: batches, split along their first axis
+    0.1                  a Python number: a part of the key, as with tf.function
+    tf.constant(0.1)     a tensor without axes: the same on every replica
+    training=True        a part of the key
+
+An array that has axes and is no batch, such as weights of classes, is named by the decorator: `function(whole=...)`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError
+from autodist_core.runtime import Each
+from autodist_core.seams.table import PER_REPLICA
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of an array among the arguments."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The arguments of one call with places for the arrays, and the tensors that are in these places."""
+
+    structure: Any
+    """Positional and keyword arguments, with a `Slot` in place of each tensor."""
+    tensors: tuple[tuple[Any, ...], ...]
+    """For each slot the tensor, or the tensors of all replicas."""
+    names: tuple[str, ...]
+    """For each slot, the parameter to which it belongs."""
+    specs: tuple[tf.TensorSpec, ...]
+    whole: tuple[bool, ...]
+    """For each slot, whether every replica gets all of it."""
+    each: tuple[bool, ...]
+    """For each slot, whether every replica has a tensor of its own."""
+    signature: Hashable
+    """Equal for calls that differ in the arrays' values and sizes only."""
+
+    def with_tensors(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The positional and the keyword arguments, with these tensors in the slots."""
+        filled = tf.nest.map_structure(
+            lambda leaf: tensors[leaf.index] if isinstance(leaf, Slot) else leaf, self.structure
+        )
+        return filled["args"], filled["kwargs"]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of one call, as a session takes them."""
+
+    parsed: Parsed
+    arrays: tuple[Any, ...]
+    total: int
+    """The number of examples."""
+
+    @property
+    def specs(self) -> tuple[tf.TensorSpec, ...]:
+        """The types and shapes of the arrays."""
+        return self.parsed.specs
+
+    @property
+    def signature(self) -> Hashable:
+        """Equal for calls that differ in the arrays' values and sizes only."""
+        return self.parsed.signature
+
+
+class Reader:
+    """Reads the arguments of a function.
+
+    >>> read = Reader(lambda x, rate, training=False: None).read
+    >>> call = read((np.zeros((4, 2)), 0.1), {})
+    >>> call.total, call.specs
+    (4, (TensorSpec(shape=(4, 2), dtype=tf.float64, name=None),))
+    >>> call.signature == read((np.ones((8, 2)), 0.1), {"training": False}).signature
+    True
+    """
+
+    def __init__(self, function: Callable[..., Any], whole: Collection[str] = (), split: bool = True) -> None:
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self._signature = inspect.signature(function)
+        unknown = sorted(set(whole) - set(self._signature.parameters))
+        if unknown:
+            raise ValueError(
+                f"function(whole=...): {self._name} has no parameter {unknown[0]!r}. Its parameters: "
+                f"{', '.join(self._signature.parameters) or 'none'}."
+            )
+        self._whole = frozenset(whole)
+        self._split = split
+        """Whether arrays are batches that are split; values of each replica are not split in any case."""
+
+    def read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """The arguments of one call. A batch that replicas cannot share is refused."""
+        parsed = self.parse(args, kwargs)
+        return self.fill(parsed, parsed.tensors)
+
+    def parse(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Parsed:
+        """The arguments of one call, whose tensors need not have values yet."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        found: list[tuple[str, tuple[Any, ...], bool]] = []
+        key: list[Hashable] = []
+
+        def taken(name: str, leaf: Any) -> Any:
+            each = isinstance(leaf, PER_REPLICA.get())
+            tensors = tuple(map(tf.convert_to_tensor, leaf.values)) if each else self._tensors(name, leaf)
+            if not tensors:
+                key.append(_identity(leaf))
+                return leaf
+            key.append((tensors[0].dtype, tensors[0].shape.rank, each))
+            found.append((name, tensors, each))
+            return Slot(len(found) - 1)
+
+        for name, value in list(bound.arguments.items()):
+            bound.arguments[name] = tf.nest.map_structure(partial(taken, name), value)
+        structure = {"args": bound.args, "kwargs": bound.kwargs}
+        shape = repr(tf.nest.map_structure(lambda leaf: isinstance(leaf, Slot), structure))
+        return Parsed(
+            structure, tuple(tensors for _, tensors, _ in found), tuple(name for name, _, _ in found),
+            tuple(_spec(tensors[0], each) for _, tensors, each in found),
+            tuple(
+                not each and (not self._split or name in self._whole or tensors[0].shape.rank == 0)
+                for name, tensors, each in found
+            ),
+            tuple(each for _, _, each in found), (shape, tuple(key)),
+        )
+
+    def fill(self, parsed: Parsed, tensors: Sequence[Sequence[Any]]) -> Arguments:
+        """The arguments with these tensors, which have values, in the slots."""
+        of_each = [values for values, each in zip(tensors, parsed.each, strict=True) if each]
+        rows = self._rows(of_each) if of_each else ()
+        arrays = tuple(
+            Each(tuple(map(_array, values)), rows) if each else _array(values[0])
+            for values, each in zip(tensors, parsed.each, strict=True)
+        )
+        return Arguments(parsed, arrays, sum(rows) if rows else self._total(parsed, tensors))
+
+    def _tensors(self, name: str, leaf: Any) -> tuple[Any, ...]:
+        """The leaf as a tensor if it is one, or an array; nothing for plain Python."""
+        if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
+            raise CaptureError(
+                f"{self._name}({name}=...): a {type(leaf).__name__} cannot be split over replicas yet. Make it dense "
+                "first (to_tensor, sparse.to_dense), for instance in the dataset's map."
+            )
+        if isinstance(leaf, tf.data.Iterator | tf.data.Dataset):
+            raise CaptureError(
+                f"{self._name}({name}=...): a {type(leaf).__name__} cannot be split over replicas. Pass a batch: "
+                f"`for batch in dataset: {self._name}(batch)`, or {self._name}(next(iterator))."
+            )
+        is_array = isinstance(leaf, np.ndarray | np.generic) or tf.is_tensor(leaf)
+        return (tf.convert_to_tensor(leaf),) if is_array and not isinstance(leaf, tf.Variable) else ()
+
+    def _rows(self, values: Sequence[Sequence[Any]]) -> tuple[int, ...]:
+        """The number of examples of each replica: one, if none of its values has an axis."""
+        first = next((each for each in values if each[0].shape.rank), None)
+        rows = tuple(1 if first is None else int(tensor.shape[0]) for tensor in first or values[0])
+        busy = sum(count > 0 for count in rows)
+        if 0 in rows[:busy]:
+            raise CaptureError(
+                f"{self._name}: replica {rows.index(0)} has no examples, and a later one has. The replicas without "
+                "examples must be the last ones."
+            )
+        return rows
+
+    def _total(self, parsed: Parsed, tensors: Sequence[Sequence[Any]]) -> int:
+        sizes = {
+            name: int(values[0].shape[0])
+            for name, values, whole in zip(parsed.names, tensors, parsed.whole, strict=True) if not whole
+        }
+        every = {
+            int(values[0].shape[0]) for values, whole in zip(tensors, parsed.whole, strict=True) if not whole
+        }
+        if len(every) > 1:
+            raise CaptureError(
+                f"the arguments of {self._name} disagree on the number of examples (first axes: "
+                f"{', '.join(f'{name} {size}' for name, size in sizes.items())}). Every batch has one row for each "
+                "example. An array that is no batch is named by the decorator: function(whole=['name'])."
+            )
+        return next(iter(every), 1)
+
+
+def _spec(tensor: Any, each: bool) -> tf.TensorSpec:
+    """The spec of a tensor. Replicas have different numbers of examples."""
+    if each and tensor.shape.rank:
+        return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
+def _identity(leaf: Any) -> Hashable:
+    """A leaf as a part of a key: its value if it can be compared, else the object."""
+    if isinstance(leaf, bool | int | float | complex | str | bytes | None | tf.DType):
+        return type(leaf), leaf
+    return type(leaf), id(leaf)
+
+
+def _array(tensor: Any) -> Any:
+    """A tensor as an array, without a copy if numpy can share the memory."""
+    if tensor.dtype in (tf.string, tf.bfloat16) or not tensor.shape.rank:
+        return tensor.numpy()
+    return np.asarray(memoryview(tensor))

@@ -1,0 +1,153 @@
+"""Datasets whose elements are values of each replica.
+
+In: a `tf.data.Dataset` of global batches, or of batches for single replicas. Out: an iterable of elements that `run()`
+takes. A loop over it works in Python, and inside a `tf.function`, where it becomes a loop of the graph.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.loops.distribute.values import per_replica, split
+
+
+@dataclass(frozen=True)
+class Elements(ABC):
+    """How elements are made of the batches of a dataset. Each batch is an optional: it may be missing."""
+
+    replicas: int
+
+    @property
+    @abstractmethod
+    def batches(self) -> int:
+        """The number of batches for one element."""
+
+    @abstractmethod
+    def element(self, batches: Sequence[Any]) -> Any:
+        """An element; at least the first batch is not missing."""
+
+
+class GlobalBatches(Elements):
+    """Each batch is split over the replicas."""
+
+    batches = 1
+
+    def element(self, batches: Sequence[Any]) -> Any:
+        """The slices of one batch."""
+        return split(batches[0].get_value(), self.replicas)
+
+
+class BatchesOfReplicas(Elements):
+    """Each replica gets a batch. At the end of the data, the last replicas get batches without examples."""
+
+    @property
+    def batches(self) -> int:
+        """One for each replica."""
+        return self.replicas
+
+    def element(self, batches: Sequence[Any]) -> Any:
+        """The batches, one for each replica."""
+        parts = [tf.nest.flatten(_or_empty(batch)) for batch in batches]
+        structure = batches[0].get_value()
+        return tf.nest.pack_sequence_as(structure, [per_replica(leaves) for leaves in zip(*parts, strict=True)])
+
+
+def _or_empty(batch: Any) -> Any:
+    def empty() -> Any:
+        return tf.nest.map_structure(
+            lambda spec: tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype), batch.element_spec
+        )
+
+    return tf.cond(batch.has_value(), batch.get_value, empty)
+
+
+class DistributedDataset(tf.distribute.DistributedDataset):
+    """A dataset of values of each replica.
+
+    >>> batches = DistributedDataset(tf.data.Dataset.range(5).batch(3), GlobalBatches(2))
+    >>> [[each.numpy().tolist() for each in element.values] for element in batches]
+    [[[0, 1], [2]], [[3], [4]]]
+    """
+
+    def __init__(self, dataset: Any, elements: Elements) -> None:
+        self._dataset = dataset
+        self._elements = elements
+
+    @property
+    def element_spec(self) -> Any:
+        """The types and shapes of one batch of the dataset."""
+        return self._dataset.element_spec
+
+    def __iter__(self) -> Any:
+        if not tf.executing_eagerly():
+            raise NotImplementedError(
+                "iter(dataset) inside a tf.function is not supported. Write `for element in dataset:`, or make the "
+                "iterator outside and pass next(iterator) to the function."
+            )
+        return self._iterate()
+
+    def _iterate(self) -> Iterator[Any]:
+        iterator = iter(self._dataset)
+        while True:
+            batches = self._fetch(iterator)
+            if not batches[0].has_value():
+                return
+            yield self._elements.element(batches)
+
+    def _fetch(self, iterator: Any) -> tuple[Any, ...]:
+        return tuple(iterator.get_next_as_optional() for _ in range(self._elements.batches))
+
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """Fold over the elements, as TensorFlow does for a `for` loop inside a `tf.function`.
+
+        A number of plain Python in the initial state gets the type that the first round gives it.
+        """
+        if tf.executing_eagerly():
+            state = initial_state
+            for element in self:
+                state = reduce_func(state, element)
+            return state
+        start = self._typed(initial_state, reduce_func)
+        iterator = iter(self._dataset)
+
+        def body(batches: Any, state: Any) -> Any:
+            new = reduce_func(state, self._elements.element(batches))
+            return self._fetch(iterator), new
+
+        _, state = tf.while_loop(
+            lambda batches, _: batches[0].has_value(), body, (self._fetch(iterator), start), parallel_iterations=1,
+        )
+        return state
+
+    def _typed(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        flat = tf.nest.flatten(initial_state)
+        if not any(isinstance(leaf, int | float) for leaf in flat):
+            return initial_state
+        untyped = [_Untyped(leaf) if isinstance(leaf, int | float) else leaf for leaf in flat]
+
+        def first_round() -> Any:
+            state = tf.nest.pack_sequence_as(initial_state, untyped)
+            after = reduce_func(state, self._elements.element(self._fetch(iter(self._dataset))))
+            return tf.nest.map_structure(lambda leaf: leaf.value if isinstance(leaf, _Untyped) else leaf, after)
+
+        after = tf.nest.flatten(tf.function(first_round, autograph=False).get_concrete_function().structured_outputs)
+        typed = [
+            tf.cast(leaf, new.dtype) if isinstance(leaf, int | float) and tf.is_tensor(new) else leaf
+            for leaf, new in zip(flat, after, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(initial_state, typed)
+
+
+@dataclass(frozen=True)
+class _Untyped:
+    """A number of plain Python that becomes a tensor of the type with which it is first combined."""
+
+    value: int | float
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
+        return tf.constant(self.value, dtype, name=name)

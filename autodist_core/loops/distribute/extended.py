@@ -1,0 +1,85 @@
+"""The part of a `tf.distribute.Strategy` that TensorFlow and its libraries call.
+
+In: calls of Keras's optimizers, of `tf.Variable` and of `scope()`. Out: plain variables, and updates that are traced as
+they are: the sum of gradients over the replicas is made when the traced function is distributed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError
+
+
+class Extended(tf.distribute.StrategyExtended):
+    """What a strategy has besides its public methods."""
+
+    def __init__(self, strategy: Any, replicas: int, devices: tuple[str, ...], cluster_resolver: Any) -> None:
+        super().__init__(strategy)
+        self._replicas = replicas
+        self._devices = devices
+        self._cluster_resolver = cluster_resolver
+        self._retrace_functions_for_each_device = False
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return self._replicas
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """The names of the devices that compute."""
+        return self._devices
+
+    parameter_devices = worker_devices
+
+    def value_container(self, value: Any) -> Any:
+        """The variable itself: it has one value."""
+        return value
+
+    def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        return next_creator(**kwargs)
+
+    def variable_created_in_scope(self, v: Any) -> bool:
+        """Whether the strategy trains a variable: it trains any."""
+        return isinstance(v, tf.Variable)
+
+    def _use_merge_call(self) -> bool:
+        return False
+
+    def _replica_ctx_update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        del group
+        return fn(var, *args, **(kwargs or {}))
+
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> NoReturn:
+        del var, fn, args, kwargs, group
+        raise CaptureError(
+            "extended.update outside run() is not supported: variables are plain ones here, with one value each. "
+            "Assign to the variable itself, or update it in a function that run() calls."
+        )
+
+    _update_non_slot = _update
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> NoReturn:
+        del reduce_op, value, destinations, options
+        raise CaptureError("extended.reduce_to is not supported: call the strategy's reduce(op, value, axis).")
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: Any) -> Any:
+        return replica_id_in_sync_group
+
+    def _in_multi_worker_mode(self) -> bool:
+        return False
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Whether this process saves checkpoints: it has all values."""
+        return True
+
+    should_save_summary = should_checkpoint
+
+    @property
+    def experimental_require_static_shapes(self) -> bool:
+        """Whether shapes must be known: they need not."""
+        return False

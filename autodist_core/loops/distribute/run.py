@@ -1,0 +1,103 @@
+"""One function on each replica: `run()`, called in Python or inside somebody's trace.
+
+In: a function and its arguments. Out: what the function returns, as values of each replica. Inside a `tf.function`, the
+call becomes an operation of that graph. The operation runs in this process: over several machines nothing of the user's
+code runs elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from autodist_core.interrupts import wait_for
+from autodist_core.loops.arguments import Arguments, Parsed, Reader
+from autodist_core.loops.distribute.context import ReplicaContext
+from autodist_core.loops.distribute.reads import ReadElsewhere
+from autodist_core.loops.distribute.values import filled_up, per_replica
+from autodist_core.loops.tracing import CapturedFunction, as_graph_function, trace_function
+from autodist_core.runtime.slices import BatchSlicer
+from autodist_core.training import Steps
+
+if TYPE_CHECKING:
+    from autodist_core.loops.distribute.strategy import ReplicaStrategy
+
+
+class OnEachReplica:
+    """A function that `run()` calls."""
+
+    def __init__(self, strategy: ReplicaStrategy, function: Callable[..., Any]) -> None:
+        python = getattr(function, "python_function", function)
+        self._name = str(getattr(python, "__name__", type(python).__name__))
+        self._strategy = strategy
+        self._reader = Reader(python, split=False)
+        self._converted = as_graph_function(python)
+        self._steps: Steps[Arguments, CapturedFunction] = Steps(self._trace, strategy.autodist.engine.training)
+
+    def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run on each replica; the results are values of each replica."""
+        parsed = self._reader.parse(args, kwargs)
+        if not tf.executing_eagerly():
+            return self._in_graph(parsed)
+        with self._strategy.autodist.engine.running(self._name):
+            captured, values = self._run(parsed, parsed.tensors)
+        return captured.rebuild(list(map(per_replica, values)))
+
+    def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
+        return trace_function(
+            self._converted, arguments.parsed, specs, self._strategy.autodist.engine.variables,
+            partial(ReplicaContext, self._strategy),
+        )
+
+    def _run(self, parsed: Parsed, tensors: Sequence[Sequence[Any]]) -> tuple[CapturedFunction, list[list[Any]]]:
+        """Run once; for each result, the tensors of all replicas."""
+        arguments = self._filled(parsed, tensors)
+        captured, outputs = self._steps.run(arguments)
+        replicas, count = self._strategy.num_replicas_in_sync, len(captured.results)
+        present = len(outputs) // count if count else 0
+        # Replicas that do not wait for each other: the first replica's last result stands for the others.
+        missing = len(BatchSlicer.bounds(arguments.arrays, arguments.total, replicas)) - present
+        found = []
+        for index, spec in enumerate(captured.results):
+            values = list(outputs[index * present : (index + 1) * present])
+            found.append(filled_up(values + [values[-1]] * missing, replicas, spec))
+        return captured, found
+
+    def _filled(self, parsed: Parsed, tensors: Sequence[Sequence[Any]]) -> Arguments:
+        arguments = self._reader.fill(parsed, tensors)
+        # Without values of each replica, every replica runs, as with one example each.
+        return arguments if any(parsed.each) else replace(arguments, total=self._strategy.num_replicas_in_sync)
+
+    def _in_graph(self, parsed: Parsed) -> Any:
+        """The call as an operation of the graph that is being traced."""
+        graph, replicas = tf.compat.v1.get_default_graph(), self._strategy.num_replicas_in_sync
+        with self._strategy.autodist.engine.running(self._name), ThreadPoolExecutor(1) as thread:
+            # Another thread has no graph and no tape. tf.init_scope would leave the graph, and stop all tapes.
+            preparing = thread.submit(self._steps.prepare, Arguments(parsed, (), replicas))
+            wait_for(preparing)
+        captured = preparing.result()
+        outside = ReadElsewhere(graph, captured.entries)
+        sizes = [len(values) for values in parsed.tensors]
+
+        def call(*given: Any) -> list[Any]:
+            tensors = iter(given)
+            with self._strategy.autodist.engine.running(self._name):
+                _, found = self._run(parsed, [[next(tensors) for _ in range(size)] for size in sizes])
+                self._strategy.autodist.engine.show(outside.entries)
+            return [tensor for values in found for tensor in values]
+
+        # The handles order this operation among those that read or write the same variables.
+        flat = [*(tensor for values in parsed.tensors for tensor in values), *(e.handle for e in captured.entries)]
+        made = tf.py_function(call, flat, [spec.dtype for spec in captured.results for _ in range(replicas)])
+        results = []
+        for index, spec in enumerate(captured.results):
+            values = list(made[index * replicas : (index + 1) * replicas])
+            for value in values:
+                value.set_shape(spec.shape)
+            results.append(per_replica(values))
+        return captured.rebuild(results)

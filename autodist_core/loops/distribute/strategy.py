@@ -1,0 +1,113 @@
+"""A strategy with `tf.distribute`'s methods, on the engine of `AutoDist`.
+
+In: a loop that calls `scope`, `run`, `reduce` and iterates over distributed datasets. Out: its results, with the
+meaning that `tf.distribute` gives these methods: gradients that replicas apply are added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar, cast
+
+import tensorflow as tf
+
+from autodist_core.loops.autodist import AutoDist
+from autodist_core.loops.distribute.dataset import BatchesOfReplicas, DistributedDataset, GlobalBatches
+from autodist_core.loops.distribute.extended import Extended
+from autodist_core.loops.distribute.run import OnEachReplica
+from autodist_core.loops.distribute.values import gathered, local_results, per_replica, reduced
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _as_written(method: F) -> F:
+    """Let TensorFlow not rewrite a method's Python code inside a user's trace."""
+    return cast(F, tf.autograph.experimental.do_not_convert(method))
+
+
+class ReplicaStrategy(tf.distribute.Strategy):
+    """A `tf.distribute.Strategy` whose replicas are those of a resource spec. `autodist_core.distribute` makes it.
+
+    >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, "PS"))
+    >>> weight = tf.Variable(0.0)
+    >>> def step(x):
+    ...     with tf.GradientTape() as tape:
+    ...         loss = tf.reduce_sum((x * weight - 2 * x) ** 2) / 4
+    ...     weight.assign_sub(0.1 * tape.gradient(loss, weight))
+    ...     return loss
+    >>> for batch in strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors([1.0, 1.0, 1.0, 1.0])):
+    ...     print(float(strategy.reduce("SUM", strategy.run(step, args=(batch,)), axis=None)))
+    4.0
+    >>> round(float(weight), 6)
+    0.4
+    >>> strategy.autodist.close()
+    """
+
+    def __init__(self, autodist: AutoDist, cluster_resolver: Any = None) -> None:
+        self.autodist = autodist
+        """The engine: its settings, its session and the variables."""
+        devices = tuple(name for name, _ in autodist.resource_spec.replica_devices)
+        super().__init__(Extended(self, len(devices), devices, cluster_resolver))
+        self._functions: dict[Any, OnEachReplica] = {}
+
+    @_as_written
+    def run(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Run a function on each replica. Gradients that it applies are added up over the replicas.
+
+        Arguments that are values of each replica, as a distributed dataset's elements, are each replica's own; others
+        are the same for all. The results are values of each replica. Inside a `tf.function` the call becomes an
+        operation of its graph.
+        """
+        del options
+        key = getattr(fn, "python_function", fn)
+        if key not in self._functions:
+            self._functions[key] = OnEachReplica(self, fn)
+        return self._functions[key](tuple(args), dict(kwargs or {}))
+
+    @_as_written
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """The sum or mean of the replicas' values. With an axis, also of the entries along it: examples count once."""
+        return tf.nest.map_structure(lambda each: reduced(reduce_op, each, axis, self.num_replicas_in_sync), value)
+
+    @_as_written
+    def gather(self, value: Any, axis: int) -> Any:
+        """The values of all replicas, one behind the other along an axis."""
+        return tf.nest.map_structure(lambda each: gathered(each, axis), value)
+
+    @_as_written
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """The value of each replica, in order: all replicas are driven by this process."""
+        return local_results(value)
+
+    @_as_written
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> DistributedDataset:
+        """A dataset whose batches are split over the replicas. Batches are global ones; the last may be smaller."""
+        del options
+        return DistributedDataset(dataset, GlobalBatches(self.num_replicas_in_sync))
+
+    @_as_written
+    def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> DistributedDataset:
+        """A dataset whose batches are for one replica each. `dataset_fn` is called once, in this process."""
+        del options
+        context = tf.distribute.InputContext(1, 0, self.num_replicas_in_sync)
+        return DistributedDataset(dataset_fn(context), BatchesOfReplicas(self.num_replicas_in_sync))
+
+    experimental_distribute_datasets_from_function = distribute_datasets_from_function
+
+    @_as_written
+    def experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
+        """Values of each replica: what `value_fn(context)` returns, which is called for each replica here."""
+        replicas = self.num_replicas_in_sync
+        contexts = [tf.distribute.experimental.ValueContext(index, replicas) for index in range(replicas)]
+        values = [tf.nest.map_structure(tf.convert_to_tensor, value_fn(context)) for context in contexts]
+        return tf.nest.map_structure(lambda *leaves: per_replica(leaves), *values)
+
+    def _no_tpu(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError("there is no TPU here: a model is not split over logical devices.")
+
+    experimental_assign_to_logical_device = _no_tpu
+    experimental_split_to_logical_devices = _no_tpu
+    experimental_replicate_to_logical_devices = _no_tpu

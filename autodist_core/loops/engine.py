@@ -1,0 +1,74 @@
+"""What all functions of one `AutoDist` share: a training, the variables, and one call at a time.
+
+In: settings. Out: blocks in which a function runs. An error in a block brings the state back to the variables first, so
+nothing that was trained is lost.
+
+>>> from autodist_core.resource_spec import ResourceSpec
+>>> engine = Engine(Settings(ResourceSpec.local(cpus=2), "PS", None, False, "raise", 60.0, False))
+>>> with engine.running("train_step"):
+...     with engine.running("evaluate"):
+...         pass
+Traceback (most recent call last):
+autodist_core.errors.SessionError: evaluate is called while train_step of the same AutoDist runs. ...
+>>> engine.training.close()
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from autodist_core.errors import SessionError
+from autodist_core.interrupts import ignore_repeated_interrupts
+from autodist_core.loops.variables import Variables
+from autodist_core.training import Entry, Settings, Training
+
+
+class Engine:
+    """The training and the variables of one `AutoDist`. The module has an example."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.training = Training(settings)
+        self.variables = Variables()
+        self._lock = threading.Lock()
+        self._name = ""
+        """The function that runs."""
+
+    @contextmanager
+    def claimed(self, name: str) -> Iterator[None]:
+        """Let nothing else run inside this block; a SessionError says if something runs already."""
+        if not self._lock.acquire(blocking=False):
+            raise SessionError(
+                f"{name} is called while {self._name} of the same AutoDist runs. One call at a time: call it after the "
+                f"other one has returned; a function that is part of {self._name} needs no mark of its own."
+            )
+        self._name = name
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[None]:
+        """Run a call inside this block."""
+        with self.claimed(name), ignore_repeated_interrupts():
+            if self.training.is_outdated:
+                self.training.drop()
+            if self.training.state is not None:
+                self.training.state.use_here()
+            try:
+                yield
+            except BaseException:
+                try:
+                    self.training.pull()
+                finally:
+                    if self.training.is_lost:
+                        self.training.close()
+                raise
+
+    def show(self, entries: Iterable[Entry]) -> None:
+        """Give these variables their current values: somebody may read or write them, and does not report it."""
+        assert self.training.state is not None
+        for entry in entries:
+            self.training.state.looked_at(entry)

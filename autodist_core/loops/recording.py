@@ -1,0 +1,227 @@
+"""Record which gradients a function computes while it is traced, and mark them.
+
+In: a function that is being traced. Out: `Differentiation` values, one for each call of `GradientTape.gradient` or
+`tf.gradients` with respect to variables. For a step that trains a kernel and a bias::
+
+    Differentiation(targets=(loss,), seeds=(ones,), gradients=(Recorded(kernel, marker), Recorded(bias, marker)))
+
+A marker is a `tf.identity` behind a gradient. The function computes with the marker in the gradient's place, so that
+the graph shows where compute ends and the update begins (see `updates.py`). A seed is the tensor from which a tape
+begins: by it a gradient is found to be one of a sum or of a mean.
+
+TensorFlow's own functions are hooked for the time of the trace, and in the thread that traces only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError
+from autodist_core.seams.seam import owner
+from autodist_core.seams.table import CONTROL_FLOW_GRAPH, GRADIENTS_HELPER, VARIABLE_HANDLE
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One gradient of a variable: the variable as the function named it, and the outputs of its markers."""
+
+    variable: Any
+    values: Any
+    indices: Any = None
+
+    @property
+    def markers(self) -> tuple[Any, ...]:
+        """The outputs of the markers."""
+        return (self.values,) if self.indices is None else (self.values, self.indices)
+
+
+@dataclass(frozen=True)
+class Differentiation:
+    """One call that computes gradients of variables."""
+
+    targets: tuple[Any, ...]
+    """The tensors that are differentiated: a loss, or several, of which the sum counts."""
+    seeds: tuple[Any, ...]
+    """For each target, the tensor with which differentiation begins."""
+    gradients: tuple[Recorded, ...]
+
+
+@dataclass
+class Recording:
+    """What one trace has computed of gradients so far."""
+
+    graph: Any = None
+    found: list[Differentiation] = field(default_factory=list)
+    variables: dict[int, Any] = field(default_factory=dict)
+    """The variables that the function touches, by the `id` of their handles."""
+    refusal: CaptureError | None = None
+    """The error that was raised. TensorFlow wraps an error that a nested function raises."""
+
+    def is_marked(self, tensor: Any) -> bool:
+        """Whether a tensor is a gradient behind its marker."""
+        return any(tensor is each.values for call in self.found for each in call.gradients)
+
+    def applies_here(self, sources: Sequence[Any]) -> bool:
+        """Whether a call in the current graph is to be recorded: it is about variables, and is not TensorFlow's own.
+
+        Gradients of variables inside a loop or a nested function are refused, since nothing shows where they go.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        if graph is self.graph:
+            return any(_handle(source) is not None for source in sources)
+        while isinstance(graph, CONTROL_FLOW_GRAPH.get()):
+            graph = graph.outer_graph
+        outer = graph
+        while outer is not None and outer is not self.graph:
+            outer = getattr(outer, "outer_graph", None)  # the graph of a process has none
+        if outer is self.graph and any(_is_variable(source) for source in sources):
+            self.refusal = CaptureError(
+                "gradients of variables are computed inside a loop, a conditional or a nested tf.function. Compute "
+                "them at the top level of the function that AutoDist.function marks: take the @tf.function of the "
+                "nested function away, or write the loop around the marked function."
+            )
+            raise self.refusal
+        return False
+
+    def marked(self, targets: Sequence[Any], seeds: Sequence[Any], sources: Sequence[Any], found: Any) -> list[Any]:
+        """The gradients with markers behind them, which are recorded."""
+        results, recorded = [], []
+        for source, gradient in zip(sources, found, strict=True):
+            if gradient is None or _handle(source) is None:
+                results.append(gradient)
+                continue
+            values, indices = _mark(gradient)
+            recorded.append(Recorded(source, values, indices))
+            results.append(values if indices is None else tf.IndexedSlices(values, indices, gradient.dense_shape))
+        if recorded:
+            self.found.append(Differentiation(tuple(targets), tuple(seeds), tuple(recorded)))
+        return results
+
+
+_current: ContextVar[Recording | None] = ContextVar("autodist_recording", default=None)
+_installing = threading.RLock()
+_installed: list[Recording] = []
+_originals: dict[tuple[Any, str], Any] = {}
+"""The functions that are hooked, by their holder and name."""
+
+
+@contextmanager
+def recorded() -> Iterator[Recording]:
+    """Record and mark the gradients that this thread computes in a graph.
+
+    >>> weight = tf.Variable(3.0)
+    >>> @tf.function
+    ... def step(x):
+    ...     with recorded() as recording:
+    ...         with tf.GradientTape() as tape:
+    ...             loss = x * weight
+    ...         tape.gradient(loss, [weight])
+    ...     print([each.values.op.type for each in recording.found[0].gradients])
+    >>> graph = step.get_concrete_function(tf.TensorSpec([], tf.float32))
+    ['Identity']
+    """
+    recording = Recording(tf.compat.v1.get_default_graph())
+    with _hooks(recording):
+        token = _current.set(recording)
+        try:
+            yield recording
+        finally:
+            _current.reset(token)
+
+
+@contextmanager
+def _hooks(recording: Recording) -> Iterator[None]:
+    """Hook TensorFlow's functions while at least one thread records."""
+    with _installing:
+        if not _installed:
+            _hook(tf.GradientTape, "gradient", _gradient)
+            _hook(owner(VARIABLE_HANDLE.owner), VARIABLE_HANDLE.name, property(_noted_handle))
+            _hook(owner(GRADIENTS_HELPER.owner), GRADIENTS_HELPER.name, _gradients)
+        _installed.append(recording)
+    try:
+        yield
+    finally:
+        with _installing:
+            _installed.remove(recording)
+            while not _installed and _originals:
+                (holder, name), original = _originals.popitem()
+                setattr(holder, name, original)
+
+
+def _hook(holder: Any, name: str, replacement: Any) -> None:
+    _originals[holder, name] = vars(holder)[name]
+    setattr(holder, name, replacement)
+
+
+def _noted_handle(variable: Any) -> Any:
+    handle = _originals[owner(VARIABLE_HANDLE.owner), VARIABLE_HANDLE.name].fget(variable)
+    recording = _current.get()
+    if recording is not None:
+        # An assignment returns another object for the same variable. The first object is the variable itself.
+        recording.variables.setdefault(id(handle), variable)
+    return handle
+
+
+def _gradient(
+    self: Any, target: Any, sources: Any, output_gradients: Any = None,
+    unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+) -> Any:
+    of_tape, recording = _originals[tf.GradientTape, "gradient"], _current.get()
+    flat = tf.nest.flatten(sources)
+    if recording is None or not recording.applies_here(flat):
+        return of_tape(self, target, sources, output_gradients, unconnected_gradients)
+    targets = tf.nest.flatten(target)
+    seeds = _seeds(targets, output_gradients)
+    found = of_tape(self, target, sources, seeds, unconnected_gradients)
+    marked = recording.marked(targets, seeds or (), flat, tf.nest.flatten(found))
+    return tf.nest.pack_sequence_as(sources, marked)
+
+
+def _gradients(ys: Any, xs: Any, grad_ys: Any = None, *rest: Any, **named: Any) -> Any:
+    of_graph, recording = _originals[owner(GRADIENTS_HELPER.owner), GRADIENTS_HELPER.name], _current.get()
+    flat = list(xs) if isinstance(xs, list | tuple) else [xs]
+    if recording is None or not recording.applies_here(flat):
+        return of_graph(ys, xs, grad_ys, *rest, **named)
+    targets = list(ys) if isinstance(ys, list | tuple) else [ys]
+    seeds = _seeds(targets, grad_ys)
+    return recording.marked(targets, seeds or (), flat, of_graph(ys, xs, seeds, *rest, **named))
+
+
+def _seeds(targets: Sequence[Any], given: Any) -> list[Any] | None:
+    """The tensors from which differentiation begins: those that are given, or ones, as TensorFlow would make them."""
+    if given is not None:
+        seeds = tf.nest.flatten(given)
+        return [tf.ones_like(target) if seed is None else tf.identity(seed)
+                for target, seed in zip(targets, seeds, strict=True)]
+    if not all(tf.is_tensor(target) and isinstance(target, tf.Tensor) for target in targets):
+        return None
+    return [tf.identity(tf.ones_like(target), name="seed") for target in targets]
+
+
+def _mark(gradient: Any) -> tuple[Any, Any]:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.identity(gradient.values, name="gradient_rows"), tf.identity(gradient.indices, name="gradient_at")
+    return tf.identity(gradient, name="gradient"), None
+
+
+def _is_variable(source: Any) -> bool:
+    return isinstance(source, tf.Variable) or (not isinstance(source, tf.Tensor) and hasattr(source, "handle"))
+
+
+def _handle(source: Any) -> Any:
+    """The handle of a variable, or of a tensor that is a handle; None for a tensor with values."""
+    if _is_variable(source):
+        return source.handle
+    return source if tf.is_tensor(source) and source.dtype == tf.resource else None
+
+
+def handle_of(recorded: Recorded) -> Any:
+    """The handle of the variable of a gradient, in the graph that is traced or outside of it."""
+    return _handle(recorded.variable)

@@ -1,0 +1,94 @@
+"""The additions of a function to its own variables, such as the totals of metrics, and how each counts over replicas.
+
+In: the graph of a traced function, its variables, and the states of what is added. Out: for each addition that needs
+one, a power of the replica's share (see `autodist_core.capture.rewrite.shares`)::
+
+    variable's aggregation   added to it              counts
+    sum                      a sum over examples      as it is
+    sum                      a mean, or a constant    times the share
+    mean, or none            a mean, or a constant    as it is
+    mean, or none            a sum over examples      times the inverse share: the weighted mean is taken afterwards
+
+So a metric that adds the mean loss of a batch and counts batches has one device's total and one device's count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autodist_core.capture.batch_axis import ALIKE, SUM, State
+from autodist_core.capture.traced import Counted
+from autodist_core.step.graph_item import Variable
+
+_BEHIND = {"Identity", "Cast"}
+
+
+@dataclass(frozen=True)
+class Addition:
+    """One addition to a variable."""
+
+    variable: Variable
+    operation: Any
+    """The operation that adds: an assignment, or the sum that is assigned."""
+    position: int
+    """The position of what is added among its inputs."""
+
+    @property
+    def added(self) -> Any:
+        """The tensor that is added."""
+        return self.operation.inputs[self.position]
+
+
+def additions(graph: Any, variables: Mapping[int, Variable], updates: Mapping[str, int]) -> list[Addition]:
+    """The additions outside the updates; `variables` has each variable by the `id` of its handle."""
+    handles = {id(placeholder): variables[id(value)] for value, placeholder in graph.captures if id(value) in variables}
+    return [
+        addition for operation in graph.get_operations() if operation.name not in updates
+        for addition in _addition(operation, handles)
+    ]
+
+
+def _addition(operation: Any, handles: Mapping[int, Variable]) -> Iterator[Addition]:
+    variable = handles.get(id(operation.inputs[0])) if len(operation.inputs) else None
+    if variable is None or not operation.type.startswith("Assign"):
+        return
+    if operation.type in ("AssignAddVariableOp", "AssignSubVariableOp"):
+        yield Addition(variable, operation, 1)
+    elif operation.type == "AssignVariableOp":
+        value = _behind(operation.inputs[1].op)
+        if value.type in ("AddV2", "Add", "Sub"):
+            for position in (1,) if value.type == "Sub" else (0, 1):
+                own = _behind(value.inputs[1 - position].op)
+                if own.type == "ReadVariableOp" and own.inputs[0] is operation.inputs[0]:
+                    yield Addition(variable, value, position)
+                    return
+
+
+def _behind(operation: Any) -> Any:
+    while operation.type in _BEHIND:
+        operation = operation.inputs[0].op
+    return operation
+
+
+def counted(found: Sequence[Addition], states: Sequence[State]) -> dict[str, Counted]:
+    """How each addition counts that does not count as it is, by the operation's name."""
+    powers = {
+        addition.operation.name: (addition, _power(addition, state))
+        for addition, state in zip(found, states, strict=True)
+    }
+    return {
+        name: Counted(addition.position, addition.added.dtype.base_dtype, power)
+        for name, (addition, power) in powers.items() if power
+    }
+
+
+def _power(addition: Addition, state: State) -> int:
+    if not addition.added.dtype.is_floating or addition.variable.kind == "seed":
+        return 0
+    by_batch = state.kind == SUM and state.degree == 1
+    alike = state.kind == ALIKE or (state.kind == SUM and state.degree == 0)
+    if addition.variable.aggregation == "sum":
+        return 1 if alike else 0
+    return -1 if by_batch and addition.variable.aggregation in ("none", "mean") else 0

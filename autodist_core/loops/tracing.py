@@ -1,0 +1,240 @@
+"""Trace a marked function into a flat graph, find its updates, and capture it.
+
+In: a Python function, and the arguments of a call. Out: a `CapturedFunction`, with the `GraphItem` that strategies and
+kernels take. For a function that trains a kernel::
+
+    traced      a graph with a marker behind the gradient of the kernel        recording.py
+    updates     {"AssignSubVariableOp": 0, "mul": 0}                           updates.py
+    combining   the loss is a mean: gradients count by the replica's share     combining.py
+    captured    GraphItem(variables=(kernel,), gradients=(...), ...)           autodist_core.capture
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.capture import Source, Traced, capture, combined_as_written
+from autodist_core.capture.batch_axis import Found, follow
+from autodist_core.errors import CaptureError
+from autodist_core.loops.arguments import Parsed
+from autodist_core.loops.joining import joins
+from autodist_core.loops.recording import Recording, recorded
+from autodist_core.loops.side_state import additions, counted
+from autodist_core.loops.updates import Updates, find_updates
+from autodist_core.loops.variables import Variables
+from autodist_core.loops.weighing import added_up
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.training import Entry, watched_variable
+
+
+@dataclass(frozen=True)
+class CapturedFunction:
+    """A captured function, with the parts of it that know its Python structure."""
+
+    item: GraphItem
+    rebuild: Callable[[Sequence[Any]], Any]
+    """Packs output tensors into the structure that the function returns."""
+    entries: tuple[Entry, ...]
+    """The variables that the function touches."""
+    results: tuple[tf.TensorSpec, ...]
+    """The types and shapes of the output tensors, on one replica."""
+    found: Found
+    """What mixes the examples of a batch."""
+
+
+def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with Python's `if` and `while` on tensors turned into graph operations, as in a `tf.function`.
+
+    >>> as_graph_function(lambda x: x + 1)(1)
+    2
+    """
+    python = getattr(function, "python_function", function)  # a tf.function has the function that it was made of
+    # A function without source code (typed into Python's prompt, or compiled) runs as it is, as in tf.function.
+    with suppress(Exception):
+        return tf.autograph.to_graph(python)
+    return python
+
+
+def trace_function(
+    function: Callable[..., Any], parsed: Parsed, specs: Sequence[tf.TensorSpec], variables: Variables,
+    in_replica: Callable[[Inside], AbstractContextManager[Any]] | None = None,
+) -> CapturedFunction:
+    """Trace the function for arguments of these specs, and capture it.
+
+    With `in_replica`, the function is traced within that context and has tf.distribute's meaning: it is one replica's,
+    gradients and what is added to variables are added up, and every replica's results are returned.
+    """
+    concrete, inside = _trace(function, parsed, specs, in_replica)
+    graph, recording = concrete.graph, inside.recording
+    inputs = concrete.inputs[: len(specs)]
+    entries = _entries(graph, recording, variables)
+    names = {id(entry.handle): entry.spec.name for entry in entries}
+    whole = [tensor for tensor, is_whole in zip(inputs, parsed.whole, strict=True) if is_whole]
+    updates = find_updates(
+        graph, recording.found,
+        [inside.examples, inside.replica, *(tensor for tensor in inputs if all(tensor is not each for each in whole))],
+        lambda handle: names[id(_outside(graph, handle))],
+        (entry.spec.name for entry in entries if entry.spec.kind == "seed"),
+    )
+    flat = tf.nest.flatten(inside.result)
+    tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
+    traced = Traced(
+        graph=graph, sources=[Source(entry.spec, entry.handle) for entry in entries], inputs=inputs,
+        outputs=[flat[index] for index in tensors], examples=inside.examples, total=inside.total,
+        replica=inside.replica if in_replica else None,
+        # A gradient that reaches an update is the sum already.
+        sums=[marker for marker in inside.sums if marker.op.name not in updates.operations],
+        gradients=updates.gradients, updates=updates.operations, whole=whole,
+    )
+    traced, found = (_of_each_replica if in_replica else _decided)(traced, updates)
+    item = capture(traced)
+    touched = {variable.name for variable in item.variables if variable.handle}
+    return CapturedFunction(
+        item, _rebuild(inside.result, flat, tensors),
+        tuple(entry for entry in entries if entry.spec.name in touched),
+        tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), found,
+    )
+
+
+@dataclass
+class Inside:
+    """What is known inside a trace, and what the trace leaves behind."""
+
+    recording: Recording
+    examples: Any
+    total: Any
+    replica: Any
+    """The number of the replica."""
+    result: Any = None
+    sums: list[Any] = field(default_factory=list)
+    """Markers of values that are added up over the replicas."""
+
+    def add_up(self, value: Any) -> Any:
+        """The sum of a value over the replicas. Its gradient is the sum of the replicas' gradients."""
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def added(value: Any) -> Any:
+            return self._marked(value), self._marked
+
+        return added(value)
+
+    def _marked(self, value: Any) -> Any:
+        marker = tf.identity(value, name="sum_over_replicas")
+        self.sums.append(marker)
+        return marker
+
+
+def _trace(
+    function: Callable[..., Any], parsed: Parsed, specs: Sequence[tf.TensorSpec],
+    in_replica: Callable[[Inside], AbstractContextManager[Any]] | None,
+) -> tuple[Any, Inside]:
+    """One concrete function. TensorFlow traces a function twice if it makes variables; the last pass counts."""
+    passes: list[Inside] = []
+
+    def traced(*tensors: Any) -> list[Any]:
+        *given, examples, total, replica = tensors
+        with recorded() as recording:
+            inside = Inside(recording, examples, total, replica)
+            passes.append(inside)
+            args, kwargs = parsed.with_tensors(given)
+            with in_replica(inside) if in_replica else nullcontext():
+                inside.result = tf.nest.map_structure(_as_tensor, function(*args, **kwargs))
+        return [leaf for leaf in tf.nest.flatten(inside.result) if tf.is_tensor(leaf)]
+
+    named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(specs)]
+    counts = [tf.TensorSpec((), tf.float64, name) for name in ("examples", "total")]
+    counts.append(tf.TensorSpec((), tf.int32, "replica"))
+    try:
+        concrete = tf.function(traced, autograph=False).get_concrete_function(*named, *counts)
+    except Exception:
+        for inside in passes[-1:]:
+            if inside.recording.refusal is not None:
+                raise inside.recording.refusal from None
+        raise
+    return concrete, passes[-1]
+
+
+def _as_tensor(value: Any) -> Any:
+    """A result as a tensor if it has a value; None for an operation, such as the one an optimizer returns."""
+    if value is None or isinstance(value, tf.Operation):
+        return None
+    if isinstance(value, tf.RaggedTensor | tf.SparseTensor | tf.IndexedSlices):
+        raise CaptureError(
+            f"a marked function returns a {type(value).__name__}. Return dense tensors: replicas' results are put "
+            "together along an axis of examples."
+        )
+    try:
+        # An identity: a result that is an argument itself is computed, too.
+        return tf.identity(tf.convert_to_tensor(value))
+    except (TypeError, ValueError):
+        return value
+
+
+def _entries(graph: Any, recording: Recording, variables: Variables) -> list[Entry]:
+    paths = {
+        id(_outside(graph, each.variable.handle)): getattr(each.variable, "path", "")
+        for call in recording.found for each in call.gradients if hasattr(each.variable, "handle")
+    }
+    # A variable that is watched does not show that its handle is asked for.
+    touched = [
+        (id(value), recording.variables.get(id(value), watched_variable(value))) for value, _ in graph.captures
+    ]
+    return [variables.entry(variable, paths.get(handle, "")) for handle, variable in touched if variable is not None]
+
+
+def _outside(graph: Any, handle: Any) -> Any:
+    """The handle outside the graph of a handle that may be the graph's placeholder for it."""
+    for value, placeholder in graph.captures:
+        if placeholder is handle:
+            return value
+    return handle
+
+
+def _decided(traced: Traced, updates: Updates) -> tuple[Traced, Found]:
+    """The step with all that follows from how its tensors depend on the examples; and what mixes the examples."""
+    seeds: list[Any] = []
+    targets: list[Any] = []
+    for each in updates.differentiations:
+        seeds += each.seeds
+        targets += each.targets[: len(each.seeds)]
+    variables = {id(source.handle): source.variable for source in traced.sources}
+    added = additions(traced.graph, variables, traced.updates)
+    found = follow(traced, {}, [*targets, *traced.outputs, *(addition.added for addition in added)])
+    states = iter(found.asked)
+    of_targets, of_outputs = (list(islice(states, len(each))) for each in (targets, traced.outputs))
+    weighed = counted(added, list(states))
+    found = replace(found, uncombined_writes=tuple(
+        each for each in found.uncombined_writes if each.operation.name not in weighed
+    ))
+    traced = replace(
+        traced, added_up=added_up(zip(seeds, of_targets, strict=True)), counted=weighed,
+        joins=joins(traced.outputs, of_outputs, updates.made_of_gradients),
+    )
+    return combined_as_written(traced), found
+
+
+def _of_each_replica(traced: Traced, updates: Updates) -> tuple[Traced, Found]:
+    """The step with tf.distribute's meaning: gradients are added up, and results are each replica's."""
+    seeds = [seed for each in updates.differentiations for seed in each.seeds]
+    traced = replace(traced, added_up=seeds, joins=["each"] * len(traced.outputs))
+    return combined_as_written(traced), Found()
+
+
+def _rebuild(result: Any, flat: Sequence[Any], tensors: Sequence[int]) -> Callable[[Sequence[Any]], Any]:
+    # The structure without its tensors: these would keep the graph alive.
+    structure = tf.nest.map_structure(lambda _: 0, result)
+    plain = [None if tf.is_tensor(value) else value for value in flat]
+
+    def rebuild(values: Sequence[Any]) -> Any:
+        leaves = list(plain)
+        for index, value in zip(tensors, values, strict=True):
+            leaves[index] = value
+        return tf.nest.pack_sequence_as(structure, leaves)
+
+    return rebuild

@@ -1,0 +1,246 @@
+"""Find the updates of a traced function: the operations that make new values of variables from gradients.
+
+In: the graph of a traced function, and the gradients that were recorded. Out: `Updates`. For a step of SGD with a
+momentum that counts its steps::
+
+    gradient = MatMul(...)                    compute
+    marker   = Identity(gradient)             compute: its last operation
+    new      = momentum * 0.9 + marker        update
+    AssignVariableOp(momentum, new)           update
+    AssignSubVariableOp(kernel, rate * new)   update
+    AssignAddVariableOp(steps, 1)             update only if the operations above read `steps`
+
+An operation belongs to an update if it needs gradients and no value of the batch besides. What such operations need of
+variables and constants alone belongs to the update, too. No optimizer has to be known for this: it holds for Keras's,
+for those of `tf.compat.v1.train`, and for assignments by hand.
+
+Each call that computes gradients makes an update of its own, with its own number, the **occurrence**. Calls whose
+gradients meet in one operation, as in one norm, make one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autodist_core.capture import Marked, reached_from, sources
+from autodist_core.capture.tape import draws
+from autodist_core.loops.recording import Differentiation, Recorded, handle_of
+from autodist_core.step.index import accesses
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The updates of a traced function."""
+
+    gradients: tuple[Marked, ...]
+    """The gradients that are applied."""
+    operations: dict[str, int]
+    """The occurrence of each operation of an update, by the operation's name."""
+    differentiations: tuple[Differentiation, ...]
+    """The calls that computed these gradients."""
+    made_of_gradients: frozenset[str]
+    """The operations that compute with these gradients, or with variables that an update has written."""
+
+
+def find_updates(
+    graph: Any, found: Sequence[Differentiation], inputs: Iterable[Any], name_of: Callable[[Any], str],
+    seeds: Iterable[str] = (),
+) -> Updates:
+    """Find the updates; `inputs` are the batch, `name_of` gives the name of a variable by its handle.
+
+    `seeds` names the variables with the states of random generators, which no update has.
+    """
+    return _Search(graph, found, inputs, name_of, frozenset(seeds)).run()
+
+
+class _Search:
+    def __init__(
+        self, graph: Any, found: Sequence[Differentiation], inputs: Iterable[Any], name_of: Callable[[Any], str],
+        seeds: frozenset[str],
+    ) -> None:
+        self._operations = graph.get_operations()
+        handles = {placeholder.op.name: name_of(value) for value, placeholder in graph.captures if _is_handle(value)}
+        self._touches = {
+            operation.name: accesses(operation.node_def, handles.get) for operation in self._operations
+            if any(tensor.op.name in handles for tensor in operation.inputs)
+        }
+        self._found, self._name_of, self._seeds = found, name_of, seeds
+        self._marks = {
+            marker.op.name: call
+            for call, each in enumerate(found) for gradient in each.gradients for marker in gradient.markers
+        }
+        self._inputs = {tensor.op.name for tensor in inputs}
+        self._before = self._needed_by_gradients()
+        self._direct: dict[str, frozenset[int]] = {}
+        """The calls from whose gradients an operation's value is computed, along tensors."""
+        self._late: dict[str, int] = {}
+        """The last call on whose update an operation depends through a variable."""
+        self._of_batch: set[str] = set()
+        """The operations with values of the batch, other than through gradients."""
+        self._random: set[str] = set()
+
+    def run(self) -> Updates:
+        self._propagate()
+        ours = {name for name in {**self._direct, **self._late} if name not in self._of_batch}
+        trained = self._trained()
+        if not trained:
+            return Updates((), {}, (), frozenset())
+        ours |= self._writes_of(trained)
+        merged = self._merged()
+        occurrence = {name: merged[self._call_of(name)] for name in ours}
+        self._take_shared_state(occurrence)
+        self._take_what_is_needed(occurrence)
+        numbers = {call: number for number, call in enumerate(sorted(set(occurrence.values())))}
+        applied = [(merged[call], each) for call, each in trained]
+        return Updates(
+            tuple(self._marked(each, numbers[call]) for call, each in applied if call in numbers),
+            {name: numbers[call] for name, call in occurrence.items()},
+            tuple(self._found[call] for call in sorted({call for call, _ in trained})),
+            frozenset(self._direct.keys() | self._late.keys()),
+        )
+
+    def _marked(self, gradient: Recorded, occurrence: int) -> Marked:
+        return Marked(self._name_of(handle_of(gradient)), occurrence, gradient.values, gradient.indices)
+
+    def _needed_by_gradients(self) -> frozenset[str]:
+        """The operations from which gradients are computed: they are compute, even if they use other gradients."""
+        markers = [m.op for each in self._found for gradient in each.gradients for m in gradient.markers]
+        before = reached_from((source for operation in markers for source in sources(operation)), sources)
+        return frozenset(before)
+
+    def _propagate(self) -> None:
+        written: dict[str, int] = {}
+        of_batch: set[str] = set()
+        for operation in self._operations:
+            name = operation.name
+            if name in self._inputs:
+                self._of_batch.add(name)
+                continue
+            behind = [tensor.op.name for tensor in operation.inputs]
+            touched = self._touches.get(name, ())
+            if name in self._marks and name not in self._before:
+                self._direct[name] = frozenset({self._marks[name]})
+                continue
+            drawn = draws(operation)
+            if (drawn and name in self._before) or any(source in self._of_batch for source in behind) or any(
+                touch.variable in of_batch and not touch.writes for touch in touched
+            ):
+                self._of_batch.add(name)
+            if any(source in self._random for source in behind) or drawn:
+                self._random.add(name)
+            if name not in self._before:
+                self._follow(name, behind, [written[t.variable] for t in touched if t.variable in written])
+            for touch in touched:
+                if touch.writes and name in self._of_batch:
+                    of_batch.add(touch.variable)
+                elif touch.writes and (name in self._direct or name in self._late):
+                    written[touch.variable] = self._call_of(name)
+
+    def _follow(self, name: str, behind: Sequence[str], through_variables: Sequence[int]) -> None:
+        direct = frozenset[int]().union(*(self._direct.get(source, frozenset()) for source in behind))
+        late = [*through_variables, *(self._late[source] for source in behind if source in self._late)]
+        if direct:
+            self._direct[name] = direct
+        if late:
+            self._late[name] = max(late)
+
+    def _call_of(self, name: str) -> int:
+        return max(self._direct[name]) if name in self._direct else self._late[name]
+
+    def _merged(self) -> dict[int, int]:
+        """For each call, the call by whose number its update goes: calls whose gradients meet make one update."""
+        root = {call: call for call in range(len(self._found))}
+
+        def find(call: int) -> int:
+            while root[call] != call:
+                call = root[call]
+            return call
+
+        for name, calls in self._direct.items():
+            if name not in self._of_batch:
+                for call in calls:
+                    one, other = sorted((find(call), find(max(calls))))
+                    root[other] = one
+        return {call: find(call) for call in root}
+
+    def _trained(self) -> list[tuple[int, Recorded]]:
+        """The gradients from which a variable's new value is made, with their calls."""
+        writes = [name for name in self._touches if self._is_write(name) and name in {**self._direct, **self._late}]
+        needed = reached_from(
+            (operation for operation in self._operations if operation.name in set(writes)), sources,
+            stop=lambda operation: operation.name in self._before,
+        )
+        return [
+            (call, gradient) for call, each in enumerate(self._found) for gradient in each.gradients
+            if any(marker.op.name in needed and marker.op.name in self._direct for marker in gradient.markers)
+        ]
+
+    def _writes_of(self, trained: Sequence[tuple[int, Recorded]]) -> set[str]:
+        """The writes of trained variables. One that needs the batch besides is refused later, where this is said."""
+        names = {self._name_of(handle_of(gradient)) for _, gradient in trained}
+        return {
+            name for name in self._touches
+            if self._is_write(name) and (name in self._direct or name in self._late)
+            and any(touch.writes and touch.variable in names for touch in self._touches[name])
+        }
+
+    def _is_write(self, name: str) -> bool:
+        return any(touch.writes for touch in self._touches[name])
+
+    def _take_shared_state(self, occurrence: dict[str, int]) -> None:
+        """Add the writes of variables that the updates read and that depend on nothing of the batch: step counters."""
+        waiting = True
+        while waiting:
+            read = self._read_by(occurrence)
+            waiting = False
+            for name, touched in self._touches.items():
+                written = [touch.variable for touch in touched if touch.writes]
+                alone = name not in self._of_batch and name not in self._random and name not in self._before
+                if name in occurrence or not alone or not any(variable in read for variable in written):
+                    continue
+                if not self._seeds.intersection(written):
+                    occurrence[name] = min(read[variable] for variable in written if variable in read)
+                    waiting = True
+
+    def _read_by(self, occurrence: dict[str, int]) -> dict[str, int]:
+        """The variables that updates read, with the first update that reads each."""
+        found: dict[str, int] = {}
+        needed = self._needs(occurrence)
+        for name in self._touches:
+            if name in needed:
+                for touch in self._touches[name]:
+                    found[touch.variable] = min(needed[name], found.get(touch.variable, needed[name]))
+        return found
+
+    def _needs(self, occurrence: dict[str, int]) -> dict[str, int]:
+        """The operations that updates need, with the first update that needs each; nothing that gradients need."""
+        needed = dict(occurrence)
+        for operation in reversed(self._operations):
+            if operation.name in needed:
+                for tensor in operation.inputs:
+                    name = tensor.op.name
+                    if name not in self._before and name not in self._marks and name not in self._of_batch:
+                        needed[name] = min(needed[operation.name], needed.get(name, needed[operation.name]))
+        return needed
+
+    def _take_what_is_needed(self, occurrence: dict[str, int]) -> None:
+        """Add what the updates compute from variables and constants, unless compute needs the values as well."""
+        needed = self._needs(occurrence)
+        by_name = {operation.name: operation for operation in self._operations}
+        others = [
+            operation for operation in self._operations
+            if operation.name not in needed and operation.type not in ("Placeholder", "NoOp")
+        ]
+        shared = reached_from(
+            (source for operation in others for source in sources(operation)), sources,
+            stop=lambda operation: operation.name in occurrence,
+        )
+        for name, call in needed.items():
+            if name not in shared and by_name[name].type != "Placeholder":
+                occurrence[name] = call
+
+
+def _is_handle(value: Any) -> bool:
+    return bool(value.dtype == "resource")

@@ -1,0 +1,59 @@
+"""The variables that marked functions touch, by name.
+
+In: TensorFlow variables, as a trace meets them. Out: an `Entry` for each, with a name that no other variable has. All
+functions of one `AutoDist` share these entries, and so one state.
+
+>>> known = Variables()
+>>> [known.entry(tf.Variable([1.0], name="w")).spec.name for _ in range(2)]
+['w', 'w_1']
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError
+from autodist_core.step.graph_item import Variable
+from autodist_core.training import Entry
+
+_SEEDS = ("seed_generator_state", "StateVar")
+"""The beginnings of the names of random generators' states: keras.random.SeedGenerator, tf.random.Generator."""
+
+
+class Variables:
+    """The variables of one `AutoDist`. The module has an example."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}
+        self._used: set[str] = set()
+
+    def entry(self, variable: Any, path: str = "") -> Entry:
+        """The entry of a variable. `path` is a better name than the variable's own, if one is known."""
+        found = self._entries.get(id(variable))
+        if found is None:
+            found = self._entries[id(variable)] = Entry(self._spec(variable, path), variable)
+        return found
+
+    def _spec(self, variable: Any, path: str) -> Variable:
+        name = self._unused(path or variable.name.partition(":")[0] or "variable")
+        if not variable.shape.is_fully_defined():
+            raise CaptureError(f"variable {name!r} has the shape {variable.shape}. A distributed variable's is fixed.")
+        kind = "seed" if name.rpartition("/")[2].startswith(_SEEDS) else "model"
+        aggregation = {
+            tf.VariableAggregation.SUM: "sum", tf.VariableAggregation.MEAN: "mean",
+            tf.VariableAggregation.ONLY_FIRST_REPLICA: "only_first_replica",
+        }.get(variable.aggregation, "none")
+        return Variable(
+            name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name, trainable=False,
+            aggregation=aggregation, kind=kind,
+        )
+
+    def _unused(self, name: str) -> str:
+        candidate, count = name, 0
+        while candidate in self._used:
+            count += 1
+            candidate = f"{name}_{count}"
+        self._used.add(candidate)
+        return candidate

@@ -1,0 +1,184 @@
+"""One function over all replicas: captured for each kind of batch, added to the session, and run.
+
+In: batches, as flat arrays with their types. Out: the function's results for the whole batch. `Steps` captures the
+function for the first batch of a kind. The captured step is added to the session of the `Training`, and once more to
+each later session.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import tensorflow as tf
+
+from autodist_core.runtime import SessionStep
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.training.entries import Entry
+from autodist_core.training.state import State
+from autodist_core.training.training import Training
+
+_log = logging.getLogger("autodist")
+
+
+class Captured(Protocol):
+    """A captured function, as a front makes it."""
+
+    @property
+    def item(self) -> GraphItem:
+        """The captured function."""
+
+    @property
+    def rebuild(self) -> Callable[[Sequence[Any]], Any]:
+        """Packs output tensors into the structure that the function returns."""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The variables that the function touches."""
+
+
+class Batch(Protocol):
+    """The arrays of one call."""
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """The arrays, in the order of the captured function's inputs."""
+
+    @property
+    def specs(self) -> tuple[tf.TensorSpec, ...]:
+        """Their types and shapes."""
+
+    @property
+    def total(self) -> int:
+        """The number of examples."""
+
+    @property
+    def signature(self) -> Hashable:
+        """Equal for batches that one captured step can take, apart from the sizes of their axes."""
+
+
+C = TypeVar("C", bound=Captured)
+B = TypeVar("B", bound=Batch)
+
+
+@dataclass
+class _Alternative(Generic[C]):
+    """The function, captured for batches of some shapes."""
+
+    specs: tuple[tf.TensorSpec, ...]
+    captured: C
+    usual: int | None
+    added: tuple[State, SessionStep] | None = field(default=None)
+    """The session's step, and the state to which it belongs."""
+
+
+class Steps(Generic[B, C]):
+    """The captured steps of one function, and the session's steps made of them."""
+
+    def __init__(
+        self, trace: Callable[[B, Sequence[tf.TensorSpec]], C], training: Training,
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._trace = trace
+        self._training = training
+        self._check = check
+        self._alone = training.settings.replicas == 1
+        """Whether there is one replica. Its slice is then the batch."""
+        self._known: dict[Hashable, list[_Alternative[C]]] = {}
+        self.captured: C | None = None
+        """The first captured step that was not refused."""
+        self._mentioned = False
+
+    def __call__(self, batch: B, same_size: bool = False) -> Any:
+        """Run the function on one batch; return its results for the whole batch.
+
+        `same_size` says that other batches have as many examples. The first such size gets a graph of its own. In that
+        graph TensorFlow computes the values that depend on the size in advance, and rounds so.
+        """
+        captured, outputs = self.run(batch, same_size)
+        return captured.rebuild(outputs)
+
+    def run(self, batch: B, same_size: bool = False) -> tuple[C, list[Any]]:
+        """Run the function on one batch; return the captured function, and its outputs for the whole batch."""
+        found = self._alternative(batch) or self._add(batch, same_size)
+        state, step = self._session_step(found)
+        self._mention_idle(batch.total, len(state.session.placement.replicas))
+        state.before_step()
+        try:
+            outputs = step(batch.arrays, batch.total)
+        finally:
+            state.end_step()
+        state.after_step()
+        return found.captured, outputs
+
+    def prepare(self, batch: B) -> C:
+        """The function, captured for batches like this one and added to the session; nothing runs."""
+        found = self._alternative(batch) or self._add(batch, False)
+        self._session_step(found)
+        return found.captured
+
+    def capture(self, batch: B) -> C:
+        """The function, captured for batches like this one; nothing is added or run."""
+        return self._trace(batch, self._specs_for(batch))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is captured yet."""
+        return not self._known
+
+    def _specs_for(self, batch: B, known: tuple[tf.TensorSpec, ...] | None = None) -> tuple[tf.TensorSpec, ...]:
+        """The batch's specs with a dynamic batch axis. Axes in which the batch differs from `known` are dynamic too."""
+        return tuple(_dynamic(spec, seen) for spec, seen in zip(batch.specs, known or batch.specs, strict=True))
+
+    def _alternative(self, batch: B) -> _Alternative[C] | None:
+        for each in self._known.get(batch.signature, ()):
+            pairs = zip(each.specs, batch.specs, strict=True)
+            if all(spec.shape.is_compatible_with(seen.shape) for spec, seen in pairs):
+                return each
+        return None
+
+    def _add(self, batch: B, same_size: bool) -> _Alternative[C]:
+        """Capture the function for this batch. Axes in which the batch differs from earlier batches become dynamic.
+
+        If all batches have the same size, the step of a single replica is captured with the sizes of one device.
+        """
+        alternatives = self._known.get(batch.signature, [])
+        # The last alternative is the most general one.
+        known = alternatives[-1].specs if alternatives else None
+        same_size = same_size and not (self._alone and known)
+        specs = batch.specs if same_size and self._alone else self._specs_for(batch, known)
+        found = _Alternative(specs, self._trace(batch, specs), batch.total if same_size else None)
+        # The alternative is stored only after this call: the session may refuse the step.
+        self._session_step(found)
+        self.captured = self.captured or found.captured
+        self._known.setdefault(batch.signature, []).append(found)
+        return found
+
+    def _session_step(self, found: _Alternative[C]) -> tuple[State, SessionStep]:
+        if found.added is None or found.added[0] is not self._training.state:
+            state = self._training.open(found.captured.item, self._check)
+            step = state.session.add(found.captured.item, found.usual)
+            state.watch(found.captured.entries)
+            found.added = state, step
+        return found.added
+
+    def _mention_idle(self, total: int, replicas: int) -> None:
+        # The first batch decides: a small last batch of an epoch needs no warning.
+        if not self._mentioned and total < replicas:
+            _log.warning(
+                "A batch of %d examples leaves %d of %d replicas idle; larger batches keep them all busy.",
+                total, replicas - total, replicas,
+            )
+        self._mentioned = True
+
+
+def _dynamic(spec: tf.TensorSpec, seen: tf.TensorSpec) -> tf.TensorSpec:
+    if not spec.shape.rank:
+        return spec
+    axes = [None] + [
+        size if size == other else None
+        for size, other in zip(spec.shape.as_list()[1:], seen.shape.as_list()[1:], strict=True)
+    ]
+    return tf.TensorSpec(axes, spec.dtype)

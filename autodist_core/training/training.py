@@ -1,0 +1,210 @@
+"""One training: its session, the state of its variables, and what becomes of them when settings or machines change.
+
+In: settings and captured steps, from a front. Out: the `State` in which a step runs. Keras's loops (`Driver`) and
+marked functions (`AutoDist`) each hold one `Training`.
+
+The first captured step opens a session. The first step with gradients opens the session of the training, in place of
+one that trains nothing. Whatever can be refused is refused before anything is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from autodist_core.interrupts import defer_interrupt, ignore_repeated_interrupts
+from autodist_core.kernel import Placement
+from autodist_core.runtime import Condition
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import StepIndex
+from autodist_core.step.union import union
+from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.training.compressor_state import CompressorState
+from autodist_core.training.sessions import Sessions
+from autodist_core.training.settings import Settings
+from autodist_core.training.state import State
+
+
+@dataclass(frozen=True)
+class Running:
+    """The parts of one session. They are replaced in one assignment, so a refusal changes nothing."""
+
+    state: State | None = None
+    """The session and the variables as one state; None until the first step is captured."""
+    trained: CompiledStrategy | None = None
+    """The strategy of the training; None in a session that trains nothing."""
+    items: tuple[GraphItem, ...] = ()
+    """The training steps for which the session was made."""
+
+
+class Training:
+    """A session and a state under some settings, on a cluster if needed.
+
+    >>> from autodist_core.resource_spec import ResourceSpec
+    >>> training = Training(Settings(ResourceSpec.local(cpus=2), "PS", None, None, "raise", 60.0, False))
+    >>> training.state is None, training.trained is None, training.is_outdated
+    (True, True, False)
+    >>> training.close()
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._sessions = Sessions(settings)
+        self._running = Running()
+        self._compressors: CompressorState | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """The settings. `change` sets others; the resource spec changes when a node is left out after its loss."""
+        return self._sessions.settings
+
+    @property
+    def state(self) -> State | None:
+        """The session and the variables as one state, where a session is open."""
+        return self._running.state
+
+    @property
+    def trained(self) -> CompiledStrategy | None:
+        """The strategy of the current training."""
+        return self._running.trained
+
+    def compile_strategy(self, item: GraphItem) -> CompiledStrategy:
+        """The strategy for a step on these devices."""
+        return self._sessions.compile_strategy(item)
+
+    # The end of a session ----------------------------------------------------------------------------------------
+
+    def change(self, settings: Settings) -> None:
+        """Go on with other settings in a new session; on new machines if settings about machines changed."""
+        before, after = self._sessions, self._sessions.changed(settings)
+        with ignore_repeated_interrupts():
+            self.drop()
+        self._sessions = after
+        if after.fleet is not before.fleet:
+            before.fleet.close()
+
+    def drop(self) -> None:
+        """Close the session. The compressors' state is kept for the next one."""
+        state = self.state
+        if state is not None:
+            self._compressors = self.compressor_state()
+        self._running = Running()
+        if state is not None:
+            state.release()
+            state.session.close()
+
+    def close(self) -> None:
+        """Free the devices and machines. The next step opens a new session."""
+        with ignore_repeated_interrupts():
+            try:
+                self.drop()
+            finally:
+                self._sessions.fleet.close()
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the session can run no further step, or has lost a machine."""
+        ended = self.state is not None and self.state.session.condition is not Condition.READY
+        return ended or self._sessions.fleet.lost
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a node is lost, and the session with it. The other nodes have nothing to do any more: `close`."""
+        lost = self.state is not None and self.state.session.condition is Condition.LOST
+        return lost or self._sessions.fleet.lost
+
+    def resume(self) -> None:
+        """Watch the variables again, in this thread. Any of them may have changed since `release`."""
+        if self.state is not None:
+            self.state.resume()
+
+    def release(self) -> None:
+        """Stop watching the variables. They are plain variables again."""
+        if self.state is not None:
+            self.state.release()
+
+    def pull(self) -> None:
+        """Bring the whole state back to the variables, even if Ctrl-C is pressed during this."""
+        if self.state is not None:
+            try:
+                _settle_and_pull(self.state)
+            except KeyboardInterrupt:
+                _settle_and_pull(self.state)
+                raise
+
+    # The compressors' state --------------------------------------------------------------------------------------
+
+    def compressor_state(self) -> CompressorState | None:
+        """The compressors' state after the last step; None if the strategy has no compressors."""
+        if self.state is not None and self.trained is not None:
+            values = self.state.session.read_added()
+            return CompressorState(self.trained.id, values) if self.trained.compresses else None
+        return self._compressors
+
+    def set_compressor_state(self, state: CompressorState | None) -> None:
+        """Let the compressors go on from this state. None lets them start anew."""
+        if self.state is not None and self.trained is not None:
+            self.state.session.load_added(state.for_strategy(self.trained.id) if state is not None else {})
+        else:
+            self._compressors = state
+
+    # A session ---------------------------------------------------------------------------------------------------
+
+    def open(self, item: GraphItem, check: Callable[[], object] = lambda: None) -> State:
+        """The state in which a captured step runs. `check` may refuse it, once the machines are known."""
+        self._sessions.start_machines()
+        check()
+        if item.gradients and not self._has_place_for(item):
+            self._begin((*self._running.items, item))
+        elif self.state is None:
+            session = self._sessions.open(self._sessions.placement_without_training)
+            self._running = replace(self._running, state=State(session))
+        assert self.state is not None
+        return self.state
+
+    def _has_place_for(self, item: GraphItem) -> bool:
+        """Whether the session has owners for all that a training step updates."""
+        if self.state is None or self.trained is None:
+            return False
+        placement, step = self.state.session.placement, StepIndex(item)
+        placed = placement.owner_of.keys() | placement.optimizer_state | placement.parts.keys()
+        return placed >= step.written_by_update | step.trained.keys()
+
+    def _begin(self, items: tuple[GraphItem, ...]) -> None:
+        """Make a session that runs these training steps, and replace a session that has no place for all of them.
+
+        Every step that can be refused comes first. A refusal therefore changes nothing, and the next call is refused
+        too.
+        """
+        item = union(items)
+        trained = self.compile_strategy(item)
+        session, before = self._sessions.open(lambda: self._placement(item)), self.state
+        try:
+            if self._compressors is not None:
+                session.load_added(self._compressors.for_strategy(trained.id))
+            if before is not None:
+                before.pull_all()
+        except BaseException:
+            session.close()
+            raise
+        with defer_interrupt():
+            self._running = Running(State(session), trained, items)
+            self._compressors = None
+            if before is not None:
+                before.release()
+        if before is not None:
+            before.session.close()
+
+    def _placement(self, item: GraphItem) -> Placement:
+        strategy = self.compile_strategy(item)
+        if self.trained is not None:
+            # After a restart, the machines may be others than at the beginning of the training.
+            self._running = replace(self._running, trained=strategy)
+        return self._sessions.placement(item, strategy)
+
+
+def _settle_and_pull(state: State) -> None:
+    try:
+        state.settle()
+    finally:
+        # Loose replicas may have failed. The state is pulled all the same.
+        state.pull_all(again=state.session.condition is Condition.LOST)
