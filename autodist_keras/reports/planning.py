@@ -18,22 +18,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import keras
 
-from autodist_core.kernel import arrange, drawn_by_replicas, examine
-from autodist_core.plan import INEXACT, Plan, notes, table
-from autodist_core.step.draws import Draw, Stream
+from autodist_core.kernel import arrange
+from autodist_core.plan import INEXACT, Plan, notes
+from autodist_core.reports.planning import drawing_notes, drawn_in, planned, some
+from autodist_core.step.draws import Draw
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy
-from autodist_core.strategy.synchronizers import AllReducePlan
 from autodist_keras import checks
 from autodist_keras.capture.coupled import Notes
 from autodist_keras.capture.fused_updates import kernels_of
 from autodist_keras.capture.tracing import optimizers_of
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
+
+_ASSUMED = (
+    "without a batch it is not known which gradients are sparse (taken to be: those of Embedding layers) and which "
+    "variables cannot be split: plan(x, y) captures the step"
+)
 
 
 def assumed_item(model: Any) -> GraphItem:
@@ -64,37 +70,15 @@ def plan(
     `remarks`, and the notes on computations that mix examples (`coupled`), are shown for several replicas only. A
     captured step that a training would refuse is refused here, too. `name` is the strategy's builder as text.
     """
-    arranged = arrange(item, strategy, share_memory)
-    if item.gradients:
-        examine(item, arranged, share_memory)
-    strategy, shares, lines = arranged.strategy, arranged.shares_memory, []
-    if shares:
-        lines.append(
-            "the replicas share one copy of the weights: nothing travels or is split (share_memory=False: as the "
-            "strategy has it)"
-        )
-    lines += [f"{name} stays whole: {why} needs all of it" for name, why in arranged.whole.items()]
-    if arranged.shares_by_machine:
-        lines.append("the replicas of a machine share one copy of the weights (share_memory=False: each has its own)")
-    if not item.gradients:
-        lines.append(
-            "without a batch it is not known which gradients are sparse (taken to be: those of Embedding layers) and "
-            "which variables cannot be split: plan(x, y) captures the step"
-        )
-    rows = [
-        plan.variable.name for plan in strategy.variables
-        if plan.variable.is_sparse and isinstance(plan.synchronizer, AllReducePlan)
-    ]
-    if rows and not shares and len(strategy.replicas) > 1:
-        lines.append(
-            f"of {_some(rows)} only rows travel, as they would to a server; every replica updates its own copy"
-        )
-    kernels = kernels_of(optimizers_of(model)) if fused_updates else ()
-    if kernels:
-        lines.append(f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)")
-    lines += (*remarks, *coupled.trained, *coupled.reported, *coupled.unknown) if len(strategy.replicas) > 1 else ()
-    lines += [*_of_each_replica(model, item, strategy), *checks.without_effect(model)]
-    return table(strategy, item, arranged.memories, lines, name)
+    def more(strategy: CompiledStrategy) -> Iterator[str]:
+        kernels = kernels_of(optimizers_of(model)) if fused_updates else ()
+        if kernels:
+            yield f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)"
+        if len(strategy.replicas) > 1:
+            yield from (*remarks, *coupled.trained, *coupled.reported, *coupled.unknown)
+        yield from (*_of_each_replica(model, item, strategy), *checks.without_effect(model))
+
+    return planned(item, strategy, share_memory, more, name, "" if item.gradients else _ASSUMED)
 
 
 def explained(
@@ -124,21 +108,13 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) ->
     ]
     if norms:
         yield (
-            f"batch statistics are each replica's own in {_some(norms)}; moving averages are combined "
+            f"batch statistics are each replica's own in {some(norms)}; moving averages are combined "
             "(synchronized=True: the whole batch's)"
         )
-    drawn = () if step is None else drawn_by_replicas(step)
-    drawing = [layer.name for layer in layers if _draws(layer)] if step is None else list(dict.fromkeys(
-        _where(layers, draw) for draw in drawn if draw.stream is not Stream.FIXED
-    ))
-    if drawing:
-        yield f"each replica draws its own random numbers in {_some(drawing)}; replica 0 those of one device"
-    fixed = list(dict.fromkeys(f"{draw.op} in {_where(layers, draw)}" for draw in drawn if draw.stream is Stream.FIXED))
-    if fixed:
-        yield (
-            f"all replicas draw the same random numbers by {_some(fixed)}: TensorFlow gives it no seed that could be "
-            "another one for each replica (the draws of keras.random have one)"
-        )
+    if step is not None:
+        yield from drawing_notes(item, partial(_where, layers))
+    elif drawing := [layer.name for layer in layers if _draws(layer)]:
+        yield drawn_in(drawing)
 
 
 def _where(layers: list[Any], draw: Draw) -> str:
@@ -156,7 +132,3 @@ def _draws(layer: Any) -> bool:
     """Whether a layer will draw random numbers in training, according to its settings."""
     strengths = ("rate", "stddev", "dropout", "recurrent_dropout", "factor")
     return bool(layer._seed_generators) and any(bool(getattr(layer, name, None)) for name in strengths)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

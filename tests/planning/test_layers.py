@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 # The stages of autodist_core, in the order of the flow.
 STAGES = (
     "errors", "interrupts", "proto", "resource_spec", "seams", "step", "strategy", "plan", "capture", "kernel",
-    "cluster", "runtime", "training", "loops", "command_line", "__main__",
+    "cluster", "runtime", "training", "reports", "loops", "command_line", "__main__",
 )  # fmt: skip
 PLANNING = STAGES[: STAGES.index("capture")]
 # Within a folder, groups of its files in the order in which they may import each other: a group imports itself and

@@ -1,7 +1,7 @@
 """Tell rounding from other differences between two trainings.
 
 In: the variables after a training on one device, and after the same training from weights that differ in their last
-bit. Out: for each variable, the difference that rounding alone makes. `verify.py` uses it.
+bit. Out: for each variable, the difference that rounding alone makes. `comparison.py` uses it.
 
 Such a difference may be large. The gradient of a bias before batch normalization is zero, and so is the gradient of an
 attention's key bias. The optimizer then applies the rounding of that zero. Such a variable differs between any two

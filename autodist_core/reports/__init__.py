@@ -1,0 +1,9 @@
+"""What is said of a training before and beside it: the plan's notes, and the comparison with one device.
+
+In: a captured step and a compiled strategy, or functions that train. Out: a `Plan`, or a table of differences.
+"""
+
+from autodist_core.reports.comparison import Explanation, compare, require_steps
+from autodist_core.reports.planning import drawing_notes, planned
+
+__all__ = ["Explanation", "compare", "drawing_notes", "planned", "require_steps"]

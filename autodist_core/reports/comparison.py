@@ -1,0 +1,150 @@
+"""Compare two trainings from one state: on one device, and over all replicas.
+
+In: functions that train both ways, and the variables. Out: a table of differences, or a ValueError. The variables get
+their state back. `verify` of a model and of a marked function call this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autodist_core.reports.rounding import FACTOR, difference, last_bits_changed
+from autodist_core.training import Entry
+
+TOLERANCE = {"float64": 1e-12, "float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-1}
+_COMPARED = ("model", "optimizer", "seed")
+"""The kinds of variables that the table compares. The variables of metrics are not compared, but they are restored."""
+_UNEXPLAINED = (
+    "Nothing in the plan explains it. If no layer or loss of the model mixes the examples of a batch (a mean over the "
+    "batch axis, say) or takes rows by their position, it is a defect worth reporting."
+)
+
+
+def compare(
+    entries: Sequence[Entry], on_one_device: Callable[[], object], over_replicas: Callable[[], object], steps: int,
+    explanation: Callable[[], Explanation],
+) -> str:
+    """Train both ways, restore the variables, and return the table of differences.
+
+    If variables differ by more than rounding and no note of the plan says why, a ValueError names them.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.step.graph_item import Variable
+    >>> weight = tf.Variable(1.0)
+    >>> entries = [Entry(Variable("weight", (), "float32"), weight)]
+    >>> twice = lambda: weight.assign(2 * weight)
+    >>> print(compare(entries, twice, twice, 1, lambda: Explanation((), ())))
+    1 steps on one device and over all replicas; max|a-b| / max|a|:
+      weight  0.0e+00
+    """
+    start = values_of(entries)
+
+    def trained(train: Callable[[], object], begin: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        try:
+            restore(entries, begin)
+            train()
+            return values_of(entries)
+        finally:
+            restore(entries, start)
+
+    alone, together = trained(on_one_device, start), trained(over_replicas, start)
+    _require_finite(alone, steps)
+    explained = explanation()
+    compared = tuple(entry for entry in entries if entry.spec.kind in _COMPARED)
+    found = _differences(compared, alone, together)
+    rounding: dict[str, float] = {}
+    if not explained.inexact and any(each.is_wrong for each in found):
+        weights = {entry.spec.name: start[entry.spec.name] for entry in entries if entry.spec.kind == "model"}
+        disturbed = trained(on_one_device, start | last_bits_changed(weights))
+        rounding = {each.name: difference(alone[each.name], disturbed[each.name]) for each in found}
+    return _table(found, rounding, steps, explained)
+
+
+def require_steps(steps: object) -> None:
+    """Raise a ValueError unless this is a number of steps.
+
+    >>> require_steps(0)
+    Traceback (most recent call last):
+    ValueError: verify(steps=0): expected a whole number of steps, at least 1.
+    """
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ValueError(f"verify(steps={steps!r}): expected a whole number of steps, at least 1.")
+
+
+def values_of(entries: Sequence[Entry]) -> dict[str, np.ndarray]:
+    """The current values of variables, by name."""
+    return {entry.spec.name: np.array(entry.tf_variable.numpy()) for entry in entries}
+
+
+def restore(entries: Sequence[Entry], values: Mapping[str, np.ndarray]) -> None:
+    """Give variables these values."""
+    for entry in entries:
+        entry.tf_variable.assign(values[entry.spec.name])
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The plan's reasons for other numbers than one device's."""
+
+    inexact: tuple[str, ...]
+    """Reasons that are certain."""
+    remarks: tuple[str, ...]
+    """Reasons that depend on what the model's losses and steps compute."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one variable is apart after training both ways."""
+
+    name: str
+    dtype: str
+    size: float
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it is more than the rounding of a variable that is well determined."""
+        return not self.size <= TOLERANCE[self.dtype]
+
+
+def _require_finite(alone: dict[str, np.ndarray], steps: int) -> None:
+    lost = [name for name, value in alone.items() if value.dtype.kind == "f" and not np.isfinite(value).all()]
+    if lost:
+        raise ValueError(
+            f"on one device {', '.join(lost[:3])} {'is' if len(lost) == 1 else 'are'} not finite after {steps} steps, "
+            "so there is nothing to compare. Verify with data and a learning rate with which the plain model trains."
+        )
+
+
+def _differences(
+    entries: Sequence[Entry], alone: dict[str, np.ndarray], together: dict[str, np.ndarray]
+) -> list[Difference]:
+    return [
+        Difference(entry.spec.name, entry.spec.dtype, difference(alone[entry.spec.name], together[entry.spec.name]))
+        for entry in entries if entry.spec.dtype in TOLERANCE and alone[entry.spec.name].size
+    ]
+
+
+def _table(found: list[Difference], rounding: dict[str, float], steps: int, explanation: Explanation) -> str:
+    """The table, with a note on each variable of which one device has nothing but rounding."""
+    lines = [f"{steps} steps on one device and over all replicas; max|a-b| / max|a|:"]
+    width = max((len(each.name) for each in found), default=0)
+    wrong = []
+    for each in found:
+        line = f"  {each.name:{width}}  {each.size:.1e}"
+        if each.is_wrong and each.size <= FACTOR * rounding.get(each.name, 0.0):
+            line += f"  rounding: on one device {rounding[each.name]:.1e}, if weights differ in their last bit"
+        elif each.is_wrong:
+            wrong.append(f"{each.name} ({each.size:.1e}, {each.dtype} allows {TOLERANCE[each.dtype]:.0e})")
+        lines.append(line)
+    if explanation.inexact:
+        return "\n".join([*lines, *(f"  note: {note}" for note in explanation.inexact)])
+    if wrong:
+        said = "; ".join(explanation.remarks)
+        raise ValueError(
+            f"training over replicas differs from one device in {'; '.join(wrong)}. "
+            + (f"The plan says: {said}." if said else _UNEXPLAINED)
+        )
+    return "\n".join(lines)

@@ -1,0 +1,94 @@
+"""The plan of a captured step: a table of its variables, and notes on how the strategy is carried out.
+
+In: a captured step, a compiled strategy, and the front's own notes. Out: a `Plan`, which prints as text and shows as a
+table in a notebook. `plan` of a model and of a marked function call this module.
+
+>>> from autodist_core.resource_spec import ResourceSpec
+>>> from autodist_core.step.graph_item import Variable
+>>> from autodist_core.strategy import PS
+>>> from autodist_core.strategy.compiler import StrategyCompiler
+>>> item, spec = GraphItem((Variable("kernel", (3, 1), "float32"),)), ResourceSpec.local(cpus=2)
+>>> strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
+>>> print(planned(item, strategy, False, lambda strategy: (), "PS").splitlines()[3])
+  kernel : f32[3,1]  ps(localhost:CPU:0)  12 B  24 B/step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from autodist_core.kernel import arrange, drawn_by_replicas, examine
+from autodist_core.plan import Plan, table
+from autodist_core.step.draws import Draw, Stream
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import StepIndex
+from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.strategy.synchronizers import AllReducePlan
+
+
+def planned(
+    item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None,
+    more: Callable[[CompiledStrategy], Iterable[str]], name: str, assumed: str = "",
+) -> Plan:
+    """The table for a step, and the notes. The module's docstring has an example.
+
+    A captured step that a training would refuse is refused here, too. `more` gives the front's notes. `name` is the
+    strategy's builder as text. `assumed` says what is assumed of a step that is not captured.
+    """
+    arranged = arrange(item, strategy, share_memory)
+    if item.gradients:
+        examine(item, arranged, share_memory)
+    strategy, shares, lines = arranged.strategy, arranged.shares_memory, []
+    if shares:
+        lines.append(
+            "the replicas share one copy of the weights: nothing travels or is split (share_memory=False: as the "
+            "strategy has it)"
+        )
+    lines += [f"{name} stays whole: {why} needs all of it" for name, why in arranged.whole.items()]
+    if arranged.shares_by_machine:
+        lines.append("the replicas of a machine share one copy of the weights (share_memory=False: each has its own)")
+    if assumed:
+        lines.append(assumed)
+    rows = [
+        plan.variable.name for plan in strategy.variables
+        if plan.variable.is_sparse and isinstance(plan.synchronizer, AllReducePlan)
+    ]
+    if rows and not shares and len(strategy.replicas) > 1:
+        lines.append(f"of {some(rows)} only rows travel, as they would to a server; every replica updates its own copy")
+    return table(strategy, item, arranged.memories, [*lines, *more(strategy)], name)
+
+
+def drawing_notes(item: GraphItem, where: Callable[[Draw], str]) -> Iterator[str]:
+    """The notes on random numbers that replicas draw in a captured step; `where` names the place of a draw.
+
+    >>> list(drawing_notes(GraphItem(()), lambda draw: draw.op))
+    []
+    """
+    drawn = drawn_by_replicas(StepIndex(item))
+    drawing = list(dict.fromkeys(where(draw) for draw in drawn if draw.stream is not Stream.FIXED))
+    if drawing:
+        yield drawn_in(drawing)
+    fixed = list(dict.fromkeys(f"{draw.op} in {where(draw)}" for draw in drawn if draw.stream is Stream.FIXED))
+    if fixed:
+        yield (
+            f"all replicas draw the same random numbers by {some(fixed)}: TensorFlow gives it no seed that could be "
+            "another one for each replica (the draws of keras.random have one)"
+        )
+
+
+def drawn_in(places: Sequence[str]) -> str:
+    """The note that replicas draw their own random numbers in these places.
+
+    >>> drawn_in(["dropout"])
+    'each replica draws its own random numbers in dropout; replica 0 those of one device'
+    """
+    return f"each replica draws its own random numbers in {some(places)}; replica 0 those of one device"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first names, and how many more there are.
+
+    >>> some(["a", "b", "c", "d"])
+    'a, b, c and 1 more'
+    """
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
