@@ -16,7 +16,10 @@ import tensorflow as tf
 from autodist_core.loops.arguments import Arguments, Reader
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.graph_mode import drawn
+from autodist_core.loops.planning import notes_of, planned_call
 from autodist_core.loops.tracing import CapturedFunction, as_graph_function, trace_function
+from autodist_core.plan import INEXACT, Plan
+from autodist_core.reports import Explanation, compare, require_steps
 from autodist_core.training import Steps
 
 
@@ -38,6 +41,63 @@ class Function:
         arguments = self._reader.read(*drawn(args, kwargs))
         with self._engine.running(self._name):
             return tf.nest.map_structure(_as_tensor, self._steps(arguments))
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """The table of what is done with each variable, for a call with these arguments; nothing runs.
+
+        Without arguments, the last captured step counts. The plan is a string, and a notebook shows it as a table.
+
+        >>> from autodist_core import AutoDist
+        >>> weight = tf.Variable(0.0, name="weight")
+        >>> with AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, "PS") as distributed:
+        ...     @distributed.function
+        ...     def train_step(x):
+        ...         with tf.GradientTape() as tape:
+        ...             loss = tf.reduce_mean((x * weight - 1) ** 2)
+        ...         weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        ...     print(train_step.plan(tf.ones([4])).splitlines()[3])
+          weight : f32[]  in shared memory  4 B  0 B/step
+        """
+        return planned_call(self._engine, self._captured_for(args, kwargs))
+
+    def verify(self, *args: Any, steps: int = 3, **kwargs: Any) -> str:
+        """Run a few steps on one device and over all replicas, from the same state, and compare every variable.
+
+        Every step takes these arguments. Afterwards the variables have the state that they had before. If variables
+        differ by more than rounding and the plan has no reason, a ValueError names these variables.
+
+        >>> from autodist_core import AutoDist
+        >>> weight = tf.Variable(0.0, name="weight")
+        >>> with AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, "PS") as distributed:
+        ...     @distributed.function
+        ...     def train_step(x):
+        ...         with tf.GradientTape() as tape:
+        ...             loss = tf.reduce_mean((x * weight - 1) ** 2)
+        ...         weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        ...     print(train_step.verify(tf.ones([4]), steps=2).splitlines()[0])
+        2 steps on one device and over all replicas; max|a-b| / max|a|:
+        """
+        require_steps(steps)
+        args, kwargs = drawn(args, kwargs)
+        captured, training = self._captured_for(args, kwargs), self._engine.training
+        alone, compressors = tf.function(self.python_function), training.compressor_state()
+        notes = notes_of(self._engine, captured)
+        certain = tuple(note for note in notes if note.startswith(INEXACT))
+        try:
+            return compare(
+                captured.entries, lambda: [alone(*args, **kwargs) for _ in range(steps)],
+                lambda: [self(*args, **kwargs) for _ in range(steps)], steps,
+                lambda: Explanation(certain, tuple(note for note in notes if note not in certain)),
+            )
+        finally:
+            training.set_compressor_state(compressors)
+
+    def _captured_for(self, args: Any, kwargs: Any) -> CapturedFunction:
+        if not args and not kwargs and self._steps.captured is not None:
+            return self._steps.captured
+        arguments = self._reader.read(*drawn(args, kwargs))
+        with self._engine.claimed(self._name):
+            return self._steps.capture(arguments)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else partial(self, instance)

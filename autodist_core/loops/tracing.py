@@ -20,10 +20,11 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import Source, Traced, capture, combined_as_written
-from autodist_core.capture.batch_axis import Found, follow
+from autodist_core.capture.batch_axis import follow
 from autodist_core.errors import CaptureError
 from autodist_core.loops.arguments import Parsed
 from autodist_core.loops.joining import joins
+from autodist_core.loops.notes import said_of
 from autodist_core.loops.recording import Recording, recorded
 from autodist_core.loops.side_state import additions, counted
 from autodist_core.loops.updates import Updates, find_updates
@@ -44,8 +45,8 @@ class CapturedFunction:
     """The variables that the function touches."""
     results: tuple[tf.TensorSpec, ...]
     """The types and shapes of the output tensors, on one replica."""
-    found: Found
-    """What mixes the examples of a batch."""
+    notes: tuple[str, ...]
+    """The plan's notes on what gives other numbers than one device."""
 
 
 def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,13 +93,13 @@ def trace_function(
         sums=[marker for marker in inside.sums if marker.op.name not in updates.operations],
         gradients=updates.gradients, updates=updates.operations, whole=whole,
     )
-    traced, found = (_of_each_replica if in_replica else _decided)(traced, updates)
+    traced, notes = (_of_each_replica if in_replica else _decided)(traced, updates)
     item = capture(traced)
     touched = {variable.name for variable in item.variables if variable.handle}
     return CapturedFunction(
         item, _rebuild(inside.result, flat, tensors),
         tuple(entry for entry in entries if entry.spec.name in touched),
-        tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), found,
+        tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), notes,
     )
 
 
@@ -196,8 +197,8 @@ def _outside(graph: Any, handle: Any) -> Any:
     return handle
 
 
-def _decided(traced: Traced, updates: Updates) -> tuple[Traced, Found]:
-    """The step with all that follows from how its tensors depend on the examples; and what mixes the examples."""
+def _decided(traced: Traced, updates: Updates) -> tuple[Traced, tuple[str, ...]]:
+    """The step with all that follows from how its tensors depend on the examples; and the plan's notes on it."""
     seeds: list[Any] = []
     targets: list[Any] = []
     for each in updates.differentiations:
@@ -216,14 +217,18 @@ def _decided(traced: Traced, updates: Updates) -> tuple[Traced, Found]:
         traced, added_up=added_up(zip(seeds, of_targets, strict=True)), counted=weighed,
         joins=joins(traced.outputs, of_outputs, updates.made_of_gradients),
     )
-    return combined_as_written(traced), found
+    averaged = [
+        (index, output, state) for index, (output, state, how)
+        in enumerate(zip(traced.outputs, of_outputs, traced.joins, strict=True)) if how == "mean"
+    ]
+    return combined_as_written(traced), said_of(found, of_targets, averaged)
 
 
-def _of_each_replica(traced: Traced, updates: Updates) -> tuple[Traced, Found]:
+def _of_each_replica(traced: Traced, updates: Updates) -> tuple[Traced, tuple[str, ...]]:
     """The step with tf.distribute's meaning: gradients are added up, and results are each replica's."""
     seeds = [seed for each in updates.differentiations for seed in each.seeds]
     traced = replace(traced, added_up=seeds, joins=["each"] * len(traced.outputs))
-    return combined_as_written(traced), Found()
+    return combined_as_written(traced), ()
 
 
 def _rebuild(result: Any, flat: Sequence[Any], tensors: Sequence[int]) -> Callable[[Sequence[Any]], Any]:

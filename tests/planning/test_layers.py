@@ -34,7 +34,7 @@ INSIDE = {
     ),
     "autodist_core.loops": (
         "graph_mode", "arguments", "variables", "engine", "recording", "updates", "weighing", "side_state",
-        "joining", "tracing", "function", "autodist", "distribute",
+        "joining", "notes", "tracing", "planning", "function", "autodist", "distribute",
     ),
     "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
 }  # fmt: skip

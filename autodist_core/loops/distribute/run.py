@@ -20,7 +20,9 @@ from autodist_core.loops.arguments import Arguments, Parsed, Reader
 from autodist_core.loops.distribute.context import ReplicaContext
 from autodist_core.loops.distribute.reads import ReadElsewhere
 from autodist_core.loops.distribute.values import filled_up, per_replica
+from autodist_core.loops.planning import planned_call
 from autodist_core.loops.tracing import CapturedFunction, as_graph_function, trace_function
+from autodist_core.plan import Plan
 from autodist_core.runtime.slices import BatchSlicer
 from autodist_core.training import Steps
 
@@ -47,6 +49,13 @@ class OnEachReplica:
         with self._strategy.autodist.engine.running(self._name):
             captured, values = self._run(parsed, parsed.tensors)
         return captured.rebuild(list(map(per_replica, values)))
+
+    def plan(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Plan:
+        """The table of what is done with each variable; nothing runs."""
+        parsed = self._reader.parse(args, kwargs)
+        with self._strategy.autodist.engine.claimed(self._name):
+            captured = self._steps.capture(self._filled(parsed, parsed.tensors))
+        return planned_call(self._strategy.autodist.engine, captured)
 
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
         return trace_function(

@@ -16,6 +16,7 @@ from autodist_core.loops.distribute.dataset import BatchesOfReplicas, Distribute
 from autodist_core.loops.distribute.extended import Extended
 from autodist_core.loops.distribute.run import OnEachReplica
 from autodist_core.loops.distribute.values import gathered, local_results, per_replica, reduced
+from autodist_core.plan import Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,10 +63,17 @@ class ReplicaStrategy(tf.distribute.Strategy):
         operation of its graph.
         """
         del options
+        return self._on_each_replica(fn)(tuple(args), dict(kwargs or {}))
+
+    def _on_each_replica(self, fn: Callable[..., Any]) -> OnEachReplica:
         key = getattr(fn, "python_function", fn)
         if key not in self._functions:
             self._functions[key] = OnEachReplica(self, fn)
-        return self._functions[key](tuple(args), dict(kwargs or {}))
+        return self._functions[key]
+
+    def plan(self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Plan:
+        """The table of what is done with each variable when `run` is called so; nothing runs."""
+        return self._on_each_replica(fn).plan(tuple(args), dict(kwargs or {}))
 
     @_as_written
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:

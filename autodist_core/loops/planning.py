@@ -1,0 +1,47 @@
+"""The plan of a marked function.
+
+In: a captured function, and the engine with its settings. Out: a `Plan`. `Function.plan` has an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autodist_core.kernel import arrange
+from autodist_core.loops.engine import Engine
+from autodist_core.loops.tracing import CapturedFunction
+from autodist_core.plan import INEXACT, Plan, notes
+from autodist_core.reports import drawing_notes, planned
+from autodist_core.step.draws import Draw
+from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.strategy.written import written
+
+
+def planned_call(engine: Engine, captured: CapturedFunction) -> Plan:
+    """The table of what is done with each variable, and the notes."""
+
+    def more(strategy: CompiledStrategy) -> Iterator[str]:
+        if len(strategy.replicas) > 1:
+            yield from captured.notes
+            yield from drawing_notes(captured.item, _where)
+
+    settings = engine.training.settings
+    strategy = engine.training.compile_strategy(captured.item)
+    assumed = "" if captured.item.gradients else "the function applies no gradients: every replica has a copy"
+    return planned(captured.item, strategy, settings.share_memory, more, written(settings.strategy), assumed)
+
+
+def notes_of(engine: Engine, captured: CapturedFunction) -> tuple[str, ...]:
+    """The notes that explain other numbers than one device's."""
+    strategy = engine.training.compile_strategy(captured.item)
+    if len(strategy.replicas) == 1:
+        return ()
+    arranged = arrange(captured.item, strategy, engine.training.settings.share_memory).strategy
+    own = [note for note in notes(arranged) if note.startswith(INEXACT)]
+    # Replicas' random numbers are no rounding, and no defect.
+    drawn = [f"{INEXACT}: {note}" for note in drawing_notes(captured.item, _where)]
+    return (*own, *captured.notes, *drawn)
+
+
+def _where(draw: Draw) -> str:
+    return "/".join(draw.path)
