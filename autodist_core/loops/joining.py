@@ -8,7 +8,7 @@ output                                               for the whole batch
 one row for each example, along the first axis       ``rows``: the replicas' rows, one behind the other
 a sum over the examples                              ``sum``
 a mean over the examples                             ``mean``, weighted by the replicas' numbers of examples
-a maximum or minimum over the examples               ``largest`` or ``smallest``
+a maximum or minimum over the examples               ``max`` or ``min``
 equal on all replicas                                ``same``
 made of gradients, or of updated variables           ``same``: it is made of the whole batch's gradients
 a float that is one number, and none of these        ``mean``; the plan says that it is not exact
@@ -49,7 +49,7 @@ def _join(index: int, output: Any, state: State) -> str:
     if state.kind == SUM and state.degree in _OF_DEGREE and (number or state.degree == 1):
         return _OF_DEGREE[state.degree]
     if state.kind in (LARGEST, SMALLEST):
-        return "largest" if state.kind == LARGEST else "smallest"
+        return "max" if state.kind == LARGEST else "min"
     if number and output.shape.rank == 0:
         return "mean"
     made = output.op.inputs[0].op if output.op.inputs else output.op

@@ -20,7 +20,8 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import Source, Traced, capture, combined_as_written
-from autodist_core.capture.batch_axis import follow
+from autodist_core.capture.batch_axis import follow, joined, to_be_joined
+from autodist_core.capture.traced import name_of
 from autodist_core.errors import CaptureError
 from autodist_core.loops.arguments import Parsed
 from autodist_core.loops.joining import joins
@@ -30,7 +31,7 @@ from autodist_core.loops.side_state import additions, counted
 from autodist_core.loops.updates import Updates, find_updates
 from autodist_core.loops.variables import Variables
 from autodist_core.loops.weighing import added_up
-from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.graph_item import GraphItem, Joined
 from autodist_core.training import Entry, watched_variable
 
 
@@ -47,6 +48,15 @@ class CapturedFunction:
     """The types and shapes of the output tensors, on one replica."""
     notes: tuple[str, ...]
     """The plan's notes on what gives other numbers than one device."""
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """A traced step, how its results become one, and the plan's notes on it."""
+
+    traced: Traced
+    joined: tuple[Joined, ...]
+    notes: tuple[str, ...]
 
 
 def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,13 +103,13 @@ def trace_function(
         sums=[marker for marker in inside.sums if marker.op.name not in updates.operations],
         gradients=updates.gradients, updates=updates.operations, whole=whole,
     )
-    traced, notes = (_of_each_replica if in_replica else _decided)(traced, updates)
-    item = capture(traced)
+    decided = (_of_each_replica if in_replica else _decided)(traced, updates)
+    item = capture(decided.traced, decided.joined)
     touched = {variable.name for variable in item.variables if variable.handle}
     return CapturedFunction(
         item, _rebuild(inside.result, flat, tensors),
         tuple(entry for entry in entries if entry.spec.name in touched),
-        tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), notes,
+        tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), decided.notes,
     )
 
 
@@ -197,8 +207,8 @@ def _outside(graph: Any, handle: Any) -> Any:
     return handle
 
 
-def _decided(traced: Traced, updates: Updates) -> tuple[Traced, tuple[str, ...]]:
-    """The step with all that follows from how its tensors depend on the examples; and the plan's notes on it."""
+def _decided(traced: Traced, updates: Updates) -> _Decided:
+    """All that follows from how a step's tensors depend on the examples."""
     seeds: list[Any] = []
     targets: list[Any] = []
     for each in updates.differentiations:
@@ -206,29 +216,38 @@ def _decided(traced: Traced, updates: Updates) -> tuple[Traced, tuple[str, ...]]
         targets += each.targets[: len(each.seeds)]
     variables = {id(source.handle): source.variable for source in traced.sources}
     added = additions(traced.graph, variables, traced.updates)
-    found = follow(traced, {}, [*targets, *traced.outputs, *(addition.added for addition in added)])
+    outputs = {id(output) for output in traced.outputs}
+    inner = [tensor for tensor in to_be_joined(traced) if id(tensor) not in outputs]
+    found = follow(traced, {}, [*targets, *traced.outputs, *(each.added for each in added), *inner])
     states = iter(found.asked)
-    of_targets, of_outputs = (list(islice(states, len(each))) for each in (targets, traced.outputs))
-    weighed = counted(added, list(states))
+    of_targets, of_outputs, of_added, of_inner = (
+        list(islice(states, len(part))) for part in (targets, traced.outputs, added, inner)
+    )
+    weighed = counted(added, of_added)
     found = replace(found, uncombined_writes=tuple(
         each for each in found.uncombined_writes if each.operation.name not in weighed
     ))
-    traced = replace(
-        traced, added_up=added_up(zip(seeds, of_targets, strict=True)), counted=weighed,
-        joins=joins(traced.outputs, of_outputs, updates.made_of_gradients),
-    )
+    hows = joins(traced.outputs, of_outputs, updates.made_of_gradients)
     averaged = [
-        (index, output, state) for index, (output, state, how)
-        in enumerate(zip(traced.outputs, of_outputs, traced.joins, strict=True)) if how == "mean"
+        (index, output, state)
+        for index, (output, state, how) in enumerate(zip(traced.outputs, of_outputs, hows, strict=True)) if how == "mean"
     ]
-    return combined_as_written(traced), said_of(found, of_targets, averaged)
+    traced = replace(traced, added_up=added_up(zip(seeds, of_targets, strict=True)), counted=weighed)
+    return _Decided(
+        combined_as_written(traced), (*_joined(traced.outputs, hows), *joined(inner, of_inner)),
+        said_of(found, of_targets, averaged),
+    )
 
 
-def _of_each_replica(traced: Traced, updates: Updates) -> tuple[Traced, tuple[str, ...]]:
+def _of_each_replica(traced: Traced, updates: Updates) -> _Decided:
     """The step with tf.distribute's meaning: gradients are added up, and results are each replica's."""
     seeds = [seed for each in updates.differentiations for seed in each.seeds]
-    traced = replace(traced, added_up=seeds, joins=["each"] * len(traced.outputs))
-    return combined_as_written(traced), ()
+    traced = combined_as_written(replace(traced, added_up=seeds))
+    return _Decided(traced, _joined(traced.outputs, ["each"] * len(traced.outputs)), ())
+
+
+def _joined(outputs: Sequence[Any], hows: Sequence[str]) -> tuple[Joined, ...]:
+    return tuple(Joined(name_of(output), how) for output, how in zip(outputs, hows, strict=True))
 
 
 def _rebuild(result: Any, flat: Sequence[Any], tensors: Sequence[int]) -> Callable[[Sequence[Any]], Any]:

@@ -12,7 +12,7 @@ For each operation the rule of its type gives the states of its results (see `ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -284,9 +284,9 @@ class Flow:
         return set(reached_from(ends, lambda operation: () if operation.type in _SILENT else sources(operation)))
 
 
-def _first_gradient(traced: Traced, update: set[int]) -> float:
+def _first_gradient(traced: Traced, update: Collection[str]) -> float:
     """Return the position from which on a step may compute custom gradients of the model's."""
-    forward = [operation for at, operation in enumerate(traced.graph.get_operations()) if at not in update]
+    forward = [operation for operation in traced.graph.get_operations() if operation.name not in update]
     # The weighting of a loss is a custom gradient of the front's.
     if custom_gradients(forward) <= len(traced.weighting):
         return inf

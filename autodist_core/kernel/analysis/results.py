@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-import tensorflow as tf
-
 from autodist_core.kernel.analysis.gradient_flow import first_written
 from autodist_core.step import naming
 from autodist_core.step.index import StepIndex, analysis, output_type
@@ -42,6 +40,7 @@ _JOINED = {
 def joining(step: StepIndex, name: str) -> Joining:
     """Return how the replicas' values of a tensor become the value for the whole batch.
 
+    >>> import tensorflow as tf
     >>> from autodist_core import GraphItem
     >>> from autodist_core.step.graph_item import Joined, Tensor
     >>> @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "x")])
