@@ -15,7 +15,7 @@ import pytest
 
 from tests.network.fixtures import make_network, network, network_is_possible  # noqa: F401
 
-NUMERIC = {"capture", "equality", "front", "kernel"}
+NUMERIC = {"capture", "equality", "front", "kernel", "loops"}
 """The folders in which everything is computed in float64."""
 
 # What a shell puts into the background ignores Ctrl-C, and so would every program that the tests start and interrupt.

@@ -228,10 +228,8 @@ def _decided(traced: Traced, updates: Updates) -> _Decided:
         each for each in found.uncombined_writes if each.operation.name not in weighed
     ))
     hows = joins(traced.outputs, of_outputs, updates.made_of_gradients)
-    averaged = [
-        (index, output, state)
-        for index, (output, state, how) in enumerate(zip(traced.outputs, of_outputs, hows, strict=True)) if how == "mean"
-    ]
+    results = enumerate(zip(traced.outputs, of_outputs, hows, strict=True))
+    averaged = [(index, output, state) for index, (output, state, how) in results if how == "mean"]
     traced = replace(traced, added_up=added_up(zip(seeds, of_targets, strict=True)), counted=weighed)
     return _Decided(
         combined_as_written(traced), (*_joined(traced.outputs, hows), *joined(inner, of_inner)),

@@ -41,7 +41,8 @@ class Updates:
     differentiations: tuple[Differentiation, ...]
     """The calls that computed these gradients."""
     made_of_gradients: frozenset[str]
-    """The operations that compute with these gradients, or with variables that an update has written."""
+    """The operations that compute with these gradients, or with variables that an update has written, and with no value
+    of the batch besides."""
 
 
 def find_updates(
@@ -98,7 +99,7 @@ class _Search:
             tuple(self._marked(each, numbers[call]) for call, each in applied if call in numbers),
             {name: numbers[call] for name, call in occurrence.items()},
             tuple(self._found[call] for call in sorted({call for call, _ in trained})),
-            frozenset(self._direct.keys() | self._late.keys()),
+            frozenset((self._direct.keys() | self._late.keys()) - self._of_batch),
         )
 
     def _marked(self, gradient: Recorded, occurrence: int) -> Marked:

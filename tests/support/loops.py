@@ -1,0 +1,106 @@
+"""One loop run twice from one seed: with `tf.function` on one device, and marked on replicas of this process.
+
+A *loop* takes what has `function` and `scope`: a `Plain`, or an `AutoDist`. It makes its variables, marks its
+functions, calls them, and returns numbers by name, nested as it likes, the variables' values included.
+
+    assert_equal_loops(loop, strategy="PS", replicas=3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from autodist_core import AutoDist, ResourceSpec
+from autodist_core.strategy import StrategyBuilder
+from tests.support.compare import TOLERANCE, assert_same, flat
+from tests.support.strategies import strategy_named
+
+SEED = 20
+BATCHES = (13, 13, 2, 9)
+"""Sizes of batches: no two or three replicas have slices of one size, and of two examples one of three has none."""
+
+Loop = Callable[[Any], Any]
+
+
+class Plain:
+    """What has the methods of an `AutoDist`, and runs a loop on one device."""
+
+    def function(self, function: Callable | None = None, *, whole: Iterable[str] = ()) -> Any:
+        """The function as a `tf.function`."""
+        if function is None:
+            return self.function
+        return tf.function(function, reduce_retracing=True)
+
+    def scope(self) -> AbstractContextManager:
+        """Nothing."""
+        return nullcontext(self)
+
+
+def autodist(strategy: str | StrategyBuilder | None = "PS", *, replicas: int = 2, **settings) -> AutoDist:
+    """An `AutoDist` on so many logical CPUs; every replica has a memory of its own unless told otherwise."""
+    spec, settings = ResourceSpec.local(cpus=replicas), {"share_memory": False, **settings}
+    return AutoDist(spec, strategy_named(strategy), **settings)
+
+
+def run(loop: Loop, front: Any) -> dict[str, np.ndarray]:
+    """What a loop returns, with the seeds at their beginning."""
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(SEED)
+    return flat(loop(front))
+
+
+def run_plain(loop: Loop) -> dict[str, np.ndarray]:
+    """What a loop returns on one device; computed once for a loop that is a value."""
+    known = "<locals>" not in getattr(loop, "__qualname__", "")
+    return _known_plain(loop, keras.config.floatx(), _optimized()) if known else run(loop, Plain())
+
+
+@lru_cache(maxsize=64)
+def _known_plain(loop: Loop, floatx: str, optimized: bool) -> dict[str, np.ndarray]:
+    del floatx, optimized
+    return run(loop, Plain())
+
+
+def _optimized() -> bool:
+    return not tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
+
+
+def run_marked(
+    loop: Loop, strategy: str | StrategyBuilder | None = "PS", replicas: int = 3, **settings
+) -> dict[str, np.ndarray]:
+    """What a loop returns on replicas."""
+    with autodist(strategy, replicas=replicas, **settings) as front:
+        return run(loop, front)
+
+
+def assert_equal_loops(
+    loop: Loop, strategy: str | StrategyBuilder | None = "PS", replicas: int = 3, tolerance: float = TOLERANCE,
+    **settings,
+) -> dict[str, np.ndarray]:
+    """All that a loop returns is the same on one device and on replicas. Gives what it is."""
+    expected = run_plain(loop)
+    for name, value in expected.items():
+        assert value.dtype.kind not in "fc" or np.isfinite(value).all(), f"{name} is not finite"
+    assert_same(expected, run_marked(loop, strategy, replicas, **settings), tolerance)
+    return expected
+
+
+def values(*variables: Iterable) -> list[np.ndarray]:
+    """The variables' values in order."""
+    return [variable.numpy() for group in variables for variable in group]
+
+
+def batches(*arrays: np.ndarray, sizes: Iterable[int] = BATCHES) -> Iterator[tuple[tf.Tensor, ...]]:
+    """The arrays in batches of these sizes, one behind the other, as tensors."""
+    first = 0
+    for size in sizes:
+        yield tuple(tf.constant(array[first : first + size]) for array in arrays)
+        first += size
+    assert first <= len(arrays[0]), "the arrays are too short for these batches"
