@@ -110,6 +110,11 @@ class StepIndex:
         return {each.name: each.shape for each in self.item.inputs if each.has_rows and each.shape is not None}
 
     @cached_property
+    def alike(self) -> frozenset[str]:
+        """The placeholders of the inputs that every replica gets whole, such as a learning rate."""
+        return frozenset(each.name for each in self.item.inputs if not each.has_rows)
+
+    @cached_property
     def pivots(self) -> frozenset[str]:
         """The pivots of all branches. A pivot is a node without a value when its branch is not taken."""
         return frozenset(pivot for node in self.graph.node for pivot in naming.branch_of(node))

@@ -92,6 +92,40 @@ def assert_equal_loops(
     return expected
 
 
+class Net:
+    """A small network of plain variables; it gives logits of three classes."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(SEED)
+        self.kernel = tf.Variable(random.normal(size=(5, 7)), name="kernel")
+        self.bias = tf.Variable(np.zeros(7), name="bias")
+        self.out = tf.Variable(random.normal(size=(7, 3)), name="out")
+        self.variables = [self.kernel, self.bias, self.out]
+
+    def __call__(self, x: Any) -> Any:
+        """The logits."""
+        return tf.tanh(x @ self.kernel + self.bias) @ self.out
+
+    def losses(self, x: Any, y: Any) -> Any:
+        """A loss for each example."""
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=self(x))
+
+    def loss(self, x: Any, y: Any) -> Any:
+        """Their mean."""
+        return tf.reduce_mean(self.losses(x, y))
+
+    def descend(self, gradients: Iterable[Any], rate: Any = 0.1) -> None:
+        """Assign new values."""
+        for variable, gradient in zip(self.variables, gradients, strict=True):
+            variable.assign_sub(rate * gradient)
+
+
+def examples(count: int = sum(BATCHES), seed: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and classes for a `Net`."""
+    random = np.random.default_rng(seed)
+    return random.normal(size=(count, 5)), random.integers(0, 3, count)
+
+
 def values(*variables: Iterable) -> list[np.ndarray]:
     """The variables' values in order."""
     return [variable.numpy() for group in variables for variable in group]

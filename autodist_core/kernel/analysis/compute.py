@@ -32,6 +32,8 @@ def compute_of(
     }
     roots |= {naming.node_of(name) for name in gradients}
     roots |= {naming.node_of(name) for name in step.item.outputs}
+    # What every replica gets whole is an input of compute, of which the update may read a replica's copy.
+    roots |= step.alike & step.cone(step.update_of, lambda name: name in step.markers) if step.alike else set()
     later = {*after_update, *handed_back} - step.markers.keys()
     roots |= {source for name in after_update for source in step.sources(name)} - step.handle_of.keys()
     outside = set(step.handle_of) | {naming.node_of(t.handle) for t in step.item.tables}

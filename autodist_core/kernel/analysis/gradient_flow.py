@@ -57,7 +57,7 @@ def reads_own(step: StepIndex) -> dict[str, str]:
     Copies differ after compute has written a value that depends on the batch or on random numbers. The copies of a
     variable with the aggregation `sum` always differ: the sum is on the first replica.
     """
-    inputs = {naming.node_of(tensor.name) for tensor in step.item.inputs}
+    inputs = {tensor.name for tensor in step.item.inputs if tensor.has_rows}
     inputs |= {step.item.examples, step.item.replica, *step.draws}
     equal = step.markers.keys() | set(step.item.cross_replica_sums)
     apart = {name for name, variable in step.variables.items() if variable.aggregation == "sum"}

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.reduction import reduced_for
-from autodist_core.kernel.placement.placement import Owner
+from autodist_core.kernel.placement.placement import Owner, Replica
 from autodist_core.kernel.placement.slices import Slices
 from autodist_core.step import naming
 
@@ -89,6 +89,8 @@ def _source(draft: Draft, owner: Owner, reader: str, source: str, slices: Slices
         return draft.handle(variable, draft.placement.owned_copy(variable, owner))
     if name in step.markers:
         return None if output < 0 else _gradient(draft, owner, name)
+    if name in step.alike:
+        return naming.tensor(copied(_fed_replica(draft, owner), name), output) if output >= 0 else None
     home = slices.home(owner, name)
     if output >= 0:
         return naming.tensor(_copied(home, name), output)
@@ -98,6 +100,12 @@ def _source(draft: Draft, owner: Owner, reader: str, source: str, slices: Slices
     path, around = (naming.branch_of(step.nodes[node]) for node in (name, reader))
     needed = path == around[: len(path)] and home == owner and slices.runs(owner, name)
     return f"^{_copied(owner, name)}" if needed else None
+
+
+def _fed_replica(draft: Draft, owner: Owner) -> Replica:
+    """Return the replica whose inputs an owner reads: its own, or the first one that has examples."""
+    own = [replica for replica in draft.active_replicas if replica.index == owner.replica]
+    return own[0] if own else draft.active_replicas[0]
 
 
 def _copied(owner: Owner, name: str) -> str:

@@ -91,7 +91,8 @@ class Slices:
         waiting = [(owner, name)]
         while waiting:
             asking, name = waiting.pop()
-            if name in step.markers or name in step.handle_of:
+            # Compute has the inputs that all replicas get whole, and the update reads them there.
+            if name in step.markers or name in step.handle_of or name in step.alike:
                 continue
             home = self.home(asking, name)
             if not self.runs(home, name):

@@ -40,6 +40,14 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
             "update depend on gradients and variables only. keras.optimizers.LossScaleOptimizer leaves out a step "
             "whose gradients are not finite."
         )
+    if placement.loose is not None:
+        read = {name for _, each in slices for name in step.sources(each)} & step.alike
+        for name in step.in_order(read):
+            yield NotYetError(
+                f"the update reads the step's input {name!r}, and with staleness or sync=False the update runs apart "
+                "from the step that has the input. Use a strategy whose replicas stay in step, or let the update read "
+                "a variable, which is assigned between calls."
+            )
     own = {reads_own(step)[name]: name for name in reversed(names) if name in reads_own(step)} if several else {}
     for variable, name in reversed(own.items()):
         yield CaptureError(

@@ -1,0 +1,421 @@
+"""What a training step of one's own may do: other losses, gradients that are changed, control flow, random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError, NotYetError
+from autodist_core.strategy import PS
+from tests.support.loops import (
+    Net,
+    assert_equal_loops,
+    autodist,
+    batches,
+    examples,
+    run_marked,
+    run_plain,
+    values,
+)
+
+
+def trained_by(make_step: Callable[[Net], Callable], *more: tf.Variable) -> Callable[[Any], Any]:
+    """The loop that calls a step for each batch; `make_step` gets the network, and gives the step and its variables."""
+
+    def loop(front: Any) -> Any:
+        net = Net()
+        made = make_step(net)
+        step, variables = made if isinstance(made, tuple) else (made, [])
+        marked = front.function(step)
+        seen = [marked(x, y) for x, y in batches(*examples())]
+        return {"seen": seen, "weights": values(net.variables, variables)}
+
+    return loop
+
+
+def gradients(net: Net, loss: Callable[[], Any]) -> tuple[Any, list[Any]]:
+    with tf.GradientTape() as tape:
+        value = loss()
+    return value, tape.gradient(value, net.variables)
+
+
+def clipped_by_norm(net):
+    def step(x, y):
+        loss, found = gradients(net, lambda: net.loss(x, y))
+        found, norm = tf.clip_by_global_norm(found, 0.3)
+        net.descend(found)
+        return loss, norm
+
+    return step
+
+
+def clipped_by_value(net):
+    def step(x, y):
+        loss, found = gradients(net, lambda: net.loss(x, y))
+        net.descend([tf.clip_by_value(each, -0.01, 0.01) for each in found])
+        return loss
+
+    return step
+
+
+def with_l2(net):
+    def step(x, y):
+        loss, found = gradients(
+            net, lambda: net.loss(x, y) + 0.01 * tf.add_n([tf.nn.l2_loss(each) for each in net.variables])
+        )
+        net.descend(found)
+        return loss
+
+    return step
+
+
+def sum_by_global_size(net):
+    def step(x, y):
+        loss, found = gradients(net, lambda: tf.reduce_sum(net.losses(x, y)) / 13.0)
+        net.descend(found)
+        return loss
+
+    return step
+
+
+def sum_with_l2(net):
+    def step(x, y):
+        loss, found = gradients(net, lambda: tf.reduce_sum(net.losses(x, y)) + tf.nn.l2_loss(net.kernel))
+        net.descend(found, 0.01)
+        return loss
+
+    return step
+
+
+def a_loss_for_each_example(net):
+    def step(x, y):
+        losses, found = gradients(net, lambda: net.losses(x, y))
+        net.descend(found, 0.01)
+        return losses
+
+    return step
+
+
+def weighted_by_class(net):
+    weights = tf.constant([1.0, 2.0, 0.5], tf.float64)
+
+    def step(x, y):
+        loss, found = gradients(net, lambda: tf.reduce_mean(net.losses(x, y) * tf.gather(weights, y)))
+        net.descend(found)
+        return loss
+
+    return step
+
+
+def scaled_gradients(net):
+    def step(x, y):
+        loss, found = gradients(net, lambda: 1024.0 * net.loss(x, y))
+        net.descend([each / 1024.0 for each in found])
+        return loss / 1024.0
+
+    return step
+
+
+def averaged_weights(net):
+    averages = [tf.Variable(each) for each in net.variables]
+
+    def step(x, y):
+        loss, found = gradients(net, lambda: net.loss(x, y))
+        net.descend(found)
+        for average, variable in zip(averages, net.variables, strict=True):
+            average.assign(0.9 * average + 0.1 * variable)
+        return loss
+
+    return step, averages
+
+
+def averaged_by_tensorflow(net):
+    average = tf.train.ExponentialMovingAverage(0.9)
+    average.apply(net.variables)
+
+    def step(x, y):
+        loss, found = gradients(net, lambda: net.loss(x, y))
+        net.descend(found)
+        average.apply(net.variables)
+        return loss
+
+    return step, [average.average(each) for each in net.variables]
+
+
+def decayed_weights(net):
+    def step(x, y):
+        loss, found = gradients(net, lambda: net.loss(x, y))
+        for variable, gradient in zip(net.variables, found, strict=True):
+            variable.assign(variable * 0.99 - 0.1 * gradient)
+        return loss
+
+    return step
+
+
+def own_schedule(net):
+    count = tf.Variable(0, dtype=tf.int64)
+
+    def step(x, y):
+        loss, found = gradients(net, lambda: net.loss(x, y))
+        net.descend(found, 0.1 / (1.0 + tf.cast(count, tf.float64)))
+        count.assign_add(1)
+        return loss, count
+
+    return step, [count]
+
+
+def cond_on_a_variable(net):
+    count = tf.Variable(0)
+
+    def step(x, y):
+        loss, found = gradients(net, lambda: net.loss(x, y))
+        if count % 2 == 0:
+            net.descend(found, 0.1)
+        else:
+            net.descend(found, 0.02)
+        count.assign_add(1)
+        return loss
+
+    return step, [count]
+
+
+def cond_in_the_forward_pass(net):
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            logits = net(x)
+            if tf.reduce_sum(net.bias) > 0.0:
+                logits = logits * 2.0
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
+        net.descend(tape.gradient(loss, net.variables))
+        return loss
+
+    return step
+
+
+def while_in_the_forward_pass(net):
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            state, count = x @ net.kernel, tf.constant(0)
+            while count < 3:
+                state = tf.tanh(state + net.bias)
+                count += 1
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=state @ net.out)
+            )
+        net.descend(tape.gradient(loss, net.variables))
+        return loss
+
+    return step
+
+
+def nested_forward_pass(net):
+    forward = tf.function(net.losses)
+
+    def step(x, y):
+        loss, found = gradients(net, lambda: tf.reduce_mean(forward(x, y)))
+        net.descend(found)
+        return loss
+
+    return step
+
+
+def persistent_tape(net):
+    def step(x, y):
+        with tf.GradientTape(persistent=True) as tape:
+            loss = net.loss(x, y)
+            kernel = loss * 2.0
+        net.kernel.assign_sub(0.1 * tape.gradient(kernel, net.kernel))
+        net.out.assign_sub(0.1 * tape.gradient(loss, net.out))
+        return loss
+
+    return step
+
+
+def two_losses(net):
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            losses = net.losses(x, y)
+            first, second = tf.reduce_mean(losses), 0.1 * tf.reduce_mean(losses**2)
+        net.descend(tape.gradient([first, second], net.variables))
+        return first, second
+
+    return step
+
+
+def some_variables_only(net):
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = net.loss(x, y)
+        kernel, out = tape.gradient(loss, [net.kernel, net.out])
+        net.out.assign_sub(0.1 * out)
+        return loss, tf.norm(kernel)
+
+    return step
+
+
+STEPS = [
+    clipped_by_norm, clipped_by_value, with_l2, sum_by_global_size, sum_with_l2, a_loss_for_each_example,
+    weighted_by_class, scaled_gradients, averaged_weights, averaged_by_tensorflow, decayed_weights, own_schedule,
+    cond_on_a_variable, cond_in_the_forward_pass, while_in_the_forward_pass, nested_forward_pass, persistent_tape,
+    two_losses, some_variables_only,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS"])
+@pytest.mark.parametrize("make_step", STEPS, ids=lambda step: step.__name__)
+def test_a_step_equals_one_device(make_step: Callable, strategy: str):
+    assert_equal_loops(trained_by(make_step), strategy)
+
+
+def _rates(front: Any) -> Any:
+    net = Net()
+
+    @front.function
+    def step(x, y, rate):
+        loss, found = gradients(net, lambda: net.loss(x, y))
+        net.descend(found, rate)
+        return loss, rate * 2.0
+
+    seen = [
+        step(x, y, tf.constant(0.3 / (1 + turn), tf.float64)) for turn, (x, y) in enumerate(batches(*examples()))
+    ]
+    return {"seen": seen, "weights": values(net.variables)}
+
+
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS", "PartitionedAR"])
+def test_an_update_reads_a_scalar_argument(strategy: str):
+    assert_equal_loops(_rates, strategy)
+
+
+def _scales(front: Any) -> Any:
+    net = Net()
+
+    @front.function(whole=["scale"])
+    def step(x, y, scale):
+        loss, found = gradients(net, lambda: net.loss(x, y))
+        net.bias.assign_sub(found[1] * scale)
+        net.out.assign_sub(0.1 * found[2])
+        return loss
+
+    seen = [step(x, y, np.linspace(0.1, 0.5, 7)) for x, y in batches(*examples())]
+    return {"seen": seen, "weights": values(net.variables)}
+
+
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce", "UnevenPartitionedPS"])
+def test_an_update_reads_a_whole_argument(strategy: str):
+    assert_equal_loops(_scales, strategy)
+
+
+@pytest.mark.parametrize("builder", [PS(staleness=2), PS(sync=False)], ids=["staleness", "asynchronous"])
+def test_an_update_that_runs_apart_reads_no_argument(builder: PS):
+    with pytest.raises(NotYetError, match=r"the update reads the step's input 'input_2', .* staleness or sync=False"):
+        run_marked(_rates, builder, 2)
+
+
+def _accumulates(front: Any) -> Any:
+    net = Net()
+    sums = [tf.Variable(tf.zeros_like(each)) for each in net.variables]
+
+    @front.function
+    def step(x, y, apply):
+        loss, found = gradients(net, lambda: net.loss(x, y))
+        for total, gradient in zip(sums, found, strict=True):
+            total.assign_add(gradient)
+        if apply:
+            net.descend([total / 2.0 for total in sums])
+            for total in sums:
+                total.assign(tf.zeros_like(total))
+        return loss
+
+    seen = [step(x, y, turn % 2 == 1) for turn, (x, y) in enumerate(batches(*examples()))]
+    return {"seen": seen, "weights": values(net.variables, sums)}
+
+
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS"])
+def test_gradients_are_accumulated_by_hand(strategy: str):
+    assert_equal_loops(_accumulates, strategy)
+
+
+def _draws(front: Any) -> Any:
+    net, dropout = Net(), keras.layers.Dropout(0.3)
+    generator = tf.random.Generator.from_seed(3)
+
+    @front.function
+    def step(x, y):
+        x = dropout(x + 0.1 * generator.normal(tf.shape(x), dtype=tf.float64), training=True)
+        x = x + tf.random.stateless_normal(tf.shape(x), [1, 2], dtype=tf.float64)
+        loss, found = gradients(net, lambda: net.loss(x, y))
+        net.descend(found)
+        return loss
+
+    seen = [step(x, y) for x, y in batches(*examples())]
+    return {"seen": seen, "weights": values(net.variables, dropout.variables), "generator": generator.state.numpy()}
+
+
+def test_one_replica_draws_the_numbers_of_one_device():
+    expected, actual = run_plain(_draws), run_marked(_draws, "PS", 1)
+    assert expected.keys() == actual.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(value, actual[name], err_msg=name)
+
+
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
+def test_replicas_draw_numbers_of_their_own_and_leave_one_devices_state(strategy: str):
+    expected, actual = run_plain(_draws), run_marked(_draws, strategy, 2)
+    assert not np.array_equal(expected["seen/0"], actual["seen/0"])
+    np.testing.assert_array_equal(expected["generator"], actual["generator"])
+    again = run_marked(_draws, strategy, 2)
+    assert all(np.array_equal(value, again[name]) for name, value in actual.items())
+
+
+def test_gradients_in_a_nested_function_are_refused():
+    net = Net()
+    with autodist() as front:
+
+        @tf.function
+        def inner(x, y):
+            return gradients(net, lambda: net.loss(x, y))
+
+        @front.function
+        def step(x, y):
+            loss, found = inner(x, y)
+            net.descend(found)
+            return loss
+
+        before = values(net.variables)
+        with pytest.raises(CaptureError, match="take the @tf.function of the nested function away"):
+            step(*examples(4))
+        assert all(np.array_equal(old, new) for old, new in zip(before, values(net.variables), strict=True))
+
+
+def test_gradients_in_a_loop_are_refused():
+    net = Net()
+    with autodist() as front:
+
+        @front.function
+        def step(x, y):
+            for _ in tf.range(2):
+                net.descend(gradients(net, lambda: net.loss(x, y))[1])
+
+        with pytest.raises(CaptureError, match="write the loop around the marked function"):
+            step(*examples(4))
+
+
+def test_an_update_that_a_loss_decides_is_refused():
+    net = Net()
+    with autodist() as front:
+
+        @front.function
+        def step(x, y):
+            loss, found = gradients(net, lambda: net.loss(x, y))
+            if loss < 100.0:
+                net.descend(found)
+            return loss
+
+        with pytest.raises(CaptureError, match="let the update depend on gradients and variables"):
+            step(*examples(4))
