@@ -177,9 +177,8 @@ def _gradient(
     flat = tf.nest.flatten(sources)
     if recording is None or not recording.applies_here(flat):
         return of_tape(self, target, sources, output_gradients, unconnected_gradients)
-    targets = tf.nest.flatten(target)
-    seeds = _seeds(targets, output_gradients)
-    found = of_tape(self, target, sources, seeds, unconnected_gradients)
+    targets, seeds = _terms(tf.nest.flatten(target), output_gradients)
+    found = of_tape(self, targets, sources, seeds, unconnected_gradients)
     marked = recording.marked(targets, seeds or (), flat, tf.nest.flatten(found))
     return tf.nest.pack_sequence_as(sources, marked)
 
@@ -189,20 +188,31 @@ def _gradients(ys: Any, xs: Any, grad_ys: Any = None, *rest: Any, **named: Any) 
     flat = list(xs) if isinstance(xs, list | tuple) else [xs]
     if recording is None or not recording.applies_here(flat):
         return of_graph(ys, xs, grad_ys, *rest, **named)
-    targets = list(ys) if isinstance(ys, list | tuple) else [ys]
-    seeds = _seeds(targets, grad_ys)
-    return recording.marked(targets, seeds or (), flat, of_graph(ys, xs, seeds, *rest, **named))
+    targets, seeds = _terms(list(ys) if isinstance(ys, list | tuple) else [ys], grad_ys)
+    return recording.marked(targets, seeds or (), flat, of_graph(targets, xs, seeds, *rest, **named))
 
 
-def _seeds(targets: Sequence[Any], given: Any) -> list[Any] | None:
-    """The tensors from which differentiation begins: those that are given, or ones, as TensorFlow would make them."""
-    if given is not None:
-        seeds = tf.nest.flatten(given)
-        return [tf.ones_like(target) if seed is None else tf.identity(seed)
-                for target, seed in zip(targets, seeds, strict=True)]
-    if not all(tf.is_tensor(target) and isinstance(target, tf.Tensor) for target in targets):
-        return None
-    return [tf.identity(tf.ones_like(target), name="seed") for target in targets]
+def _terms(targets: Sequence[Any], given: Any) -> tuple[list[Any], list[Any] | None]:
+    """The numbers that are added up in the targets, each with a tensor with which differentiation begins.
+
+    A term may be a sum over the examples and another one a mean, or a penalty of the weights: each counts in its way.
+    """
+    if not all(isinstance(target, tf.Tensor) for target in targets):
+        return list(targets), given
+    seeds = [None] * len(targets) if given is None else tf.nest.flatten(given)
+    pairs = [
+        (term, tf.ones_like(term) if seed is None else seed)
+        for target, seed in zip(targets, seeds, strict=True) for term in _added_up(target)
+    ]
+    return [term for term, _ in pairs], [tf.identity(seed, name="seed") for _, seed in pairs]
+
+
+def _added_up(target: Any) -> list[Any]:
+    """The terms of a number that is a sum of numbers; else the tensor itself."""
+    is_sum = target.graph is tf.compat.v1.get_default_graph() and target.op.type in ("Add", "AddV2", "AddN")
+    if not is_sum or any(each.shape.rank != 0 for each in (target, *target.op.inputs)):
+        return [target]
+    return [term for each in target.op.inputs for term in _added_up(each)]
 
 
 def _mark(gradient: Any) -> tuple[Any, Any]:

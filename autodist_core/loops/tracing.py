@@ -30,7 +30,7 @@ from autodist_core.loops.recording import Recording, recorded
 from autodist_core.loops.side_state import additions, counted
 from autodist_core.loops.updates import Updates, find_updates
 from autodist_core.loops.variables import Variables
-from autodist_core.loops.weighing import added_up
+from autodist_core.loops.weighing import weighed
 from autodist_core.step.graph_item import GraphItem, Joined
 from autodist_core.training import Entry, watched_variable
 
@@ -87,14 +87,15 @@ def trace_function(
     entries = _entries(graph, recording, variables)
     names = {id(entry.handle): entry.spec.name for entry in entries}
     whole = [tensor for tensor, is_whole in zip(inputs, parsed.whole, strict=True) if is_whole]
+    flat = tf.nest.flatten(inside.result)
+    tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
     updates = find_updates(
         graph, recording.found,
         [inside.examples, inside.replica, *(tensor for tensor in inputs if all(tensor is not each for each in whole))],
         lambda handle: names[id(_outside(graph, handle))],
         (entry.spec.name for entry in entries if entry.spec.kind == "seed"),
+        (flat[index] for index in tensors),
     )
-    flat = tf.nest.flatten(inside.result)
-    tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
     traced = Traced(
         graph=graph, sources=[Source(entry.spec, entry.handle) for entry in entries], inputs=inputs,
         outputs=[flat[index] for index in tensors], examples=inside.examples, total=inside.total,
@@ -223,14 +224,15 @@ def _decided(traced: Traced, updates: Updates) -> _Decided:
     of_targets, of_outputs, of_added, of_inner = (
         list(islice(states, len(part))) for part in (targets, traced.outputs, added, inner)
     )
-    weighed = counted(added, of_added)
+    by_share = counted(added, of_added)
+    added_up, of_seeds = weighed(zip(seeds, of_targets, strict=True))
     found = replace(found, uncombined_writes=tuple(
-        each for each in found.uncombined_writes if each.operation.name not in weighed
+        each for each in found.uncombined_writes if each.operation.name not in by_share
     ))
     hows = joins(traced.outputs, of_outputs, updates.made_of_gradients)
     results = enumerate(zip(traced.outputs, of_outputs, hows, strict=True))
     averaged = [(index, output, state) for index, (output, state, how) in results if how == "mean"]
-    traced = replace(traced, added_up=added_up(zip(seeds, of_targets, strict=True)), counted=weighed)
+    traced = replace(traced, added_up=added_up, counted={**by_share, **of_seeds})
     return _Decided(
         combined_as_written(traced), (*_joined(traced.outputs, hows), *joined(inner, of_inner)),
         said_of(found, of_targets, averaged),

@@ -47,19 +47,20 @@ class Updates:
 
 def find_updates(
     graph: Any, found: Sequence[Differentiation], inputs: Iterable[Any], name_of: Callable[[Any], str],
-    seeds: Iterable[str] = (),
+    seeds: Iterable[str] = (), results: Iterable[Any] = (),
 ) -> Updates:
     """Find the updates; `inputs` are the batch, `name_of` gives the name of a variable by its handle.
 
+    What `results` are made of counts as applied: a result is made of the whole batch's gradients, too.
     `seeds` names the variables with the states of random generators, which no update has.
     """
-    return _Search(graph, found, inputs, name_of, frozenset(seeds)).run()
+    return _Search(graph, found, inputs, name_of, frozenset(seeds), results).run()
 
 
 class _Search:
     def __init__(
         self, graph: Any, found: Sequence[Differentiation], inputs: Iterable[Any], name_of: Callable[[Any], str],
-        seeds: frozenset[str],
+        seeds: frozenset[str], results: Iterable[Any],
     ) -> None:
         self._operations = graph.get_operations()
         handles = {placeholder.op.name: name_of(value) for value, placeholder in graph.captures if _is_handle(value)}
@@ -72,6 +73,7 @@ class _Search:
             marker.op.name: call
             for call, each in enumerate(found) for gradient in each.gradients for marker in gradient.markers
         }
+        self._results = {tensor.op.name for tensor in results}
         self._inputs = {tensor.op.name for tensor in inputs}
         self._before = self._needed_by_gradients()
         self._direct: dict[str, frozenset[int]] = {}
@@ -167,10 +169,11 @@ class _Search:
         return {call: find(call) for call in root}
 
     def _trained(self) -> list[tuple[int, Recorded]]:
-        """The gradients from which a variable's new value is made, with their calls."""
-        writes = [name for name in self._touches if self._is_write(name) and name in {**self._direct, **self._late}]
+        """The gradients from which a variable's new value or a result is made, with their calls."""
+        made = {name for name in self._touches if self._is_write(name)} | self._results
+        made &= self._direct.keys() | self._late.keys()
         needed = reached_from(
-            (operation for operation in self._operations if operation.name in set(writes)), sources,
+            (operation for operation in self._operations if operation.name in made), sources,
             stop=lambda operation: operation.name in self._before,
         )
         return [

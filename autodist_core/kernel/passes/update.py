@@ -40,6 +40,19 @@ class Update(Kernel):
             _copy(draft, owner, name, slices)
         for name in draft.handed_back:
             _hand_back(draft, owners[0], name, slices)
+        draft.targets += _unread(draft, slices)
+
+
+def _unread(draft: Draft, slices: Slices) -> list[str]:
+    """Return the sums of gradients that some replicas do not use: a collective waits until every replica runs it."""
+    step, found = draft.step, []
+    for owner in draft.placement.owners:
+        for gradient in step.item.gradients:
+            rows = draft.reduced.get((gradient.variable, gradient.occurrence, owner.name))
+            used = any(slices.reads(owner, marker) for marker, of in step.markers.items() if of == gradient)
+            if rows is not None and owner.replica is not None and not used:
+                found.append(naming.node_of(rows.values))
+    return found
 
 
 def _copy(draft: Draft, owner: Owner, name: str, slices: Slices) -> None:

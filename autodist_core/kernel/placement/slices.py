@@ -36,6 +36,7 @@ class Slices:
         )
         self._variables = {owner.name: owner.variables | placement.optimizer_state for owner in placement.owners}
         self._owners: dict[str, dict[str, Owner]] = {}
+        self._gradients: set[tuple[str, str]] = set()
         self._groups = self._all_groups()
         for owner in owners:
             for name in self.roots(owner):
@@ -52,6 +53,10 @@ class Slices:
     def left(self) -> list[str]:
         """The writes of the update that are in no slice."""
         return [name for name in self._writes if name not in self._owners]
+
+    def reads(self, owner: Owner, marker: str) -> bool:
+        """Whether an owner reads the reduced gradient of a marker."""
+        return (owner.name, marker) in self._gradients
 
     def runs(self, owner: Owner, name: str) -> bool:
         """Whether an owner runs a node."""
@@ -91,6 +96,8 @@ class Slices:
         waiting = [(owner, name)]
         while waiting:
             asking, name = waiting.pop()
+            if name in step.markers:
+                self._gradients.add((asking.name, name))
             # Compute has the inputs that all replicas get whole, and the update reads them there.
             if name in step.markers or name in step.handle_of or name in step.alike:
                 continue
