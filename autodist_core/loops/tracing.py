@@ -12,7 +12,7 @@ kernels take. For a function that trains a kernel::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -66,10 +66,12 @@ def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
     2
     """
     python = getattr(function, "python_function", function)  # a tf.function has the function that it was made of
-    # A function without source code (typed into Python's prompt, or compiled) runs as it is, as in tf.function.
-    with suppress(Exception):
-        return tf.autograph.to_graph(python)
-    return python
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return python(*args, **kwargs)
+
+    # The conversion of a call converts what is called, which may be a method, an object or a partial function as well.
+    return tf.autograph.to_graph(called)
 
 
 def trace_function(

@@ -1,0 +1,268 @@
+"""What a marked function takes: nested batches, numbers, whole arrays, and handles of batches; and what it refuses."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError
+from tests.support.loops import Net, assert_equal_loops, autodist, batches, examples, run_plain, values
+
+
+def _nested(front: Any) -> Any:
+    net = Net()
+
+    @front.function
+    def step(batch, *more, rate=0.1, training, **named):
+        (x, y), extra = batch["pair"], named["extra"]
+        with tf.GradientTape() as tape:
+            loss = net.loss(x + more[0][0] + (extra["shift"] if training else 0.0), y)
+        if training:
+            net.descend(tape.gradient(loss, net.variables), rate)
+        return {"loss": loss, "logits": (net(x), [extra["shift"]])}
+
+    seen = []
+    for x, y in batches(*examples()):
+        batch, extra = {"pair": (x, y), "name": "a"}, {"shift": 0.1 * x, "none": None}
+        seen += [
+            step(batch, [x], training=True, extra=extra), step(batch, [x], rate=0.02, training=True, extra=extra),
+            step(batch, [x], training=False, extra=extra),
+        ]
+    return {"seen": seen, "weights": values(net.variables)}
+
+
+def test_nested_arguments_keywords_defaults_and_flags():
+    assert_equal_loops(_nested)
+
+
+def _arrays(front: Any) -> Any:
+    step = front.function(lambda x, factor: (x * factor, tf.reduce_sum(x)))
+    return [step(np.arange(6.0).reshape(3, 2), np.float64(2.0)), step(np.ones((2, 2)), tf.constant(3.0, tf.float64))]
+
+
+def test_arrays_and_numpy_numbers():
+    assert_equal_loops(_arrays)
+
+
+def _methods(front: Any) -> Any:
+    class Trainer:
+        def __init__(self, rate):
+            self.net, self.rate = Net(), rate
+
+        @front.function
+        def step(self, x, y):
+            with tf.GradientTape() as tape:
+                loss = self.net.loss(x, y)
+            self.net.descend(tape.gradient(loss, self.net.variables), self.rate)
+            return loss
+
+    trainers = [Trainer(0.1), Trainer(0.02)]
+    seen = [[trainer.step(x, y) for trainer in trainers] for x, y in batches(*examples())]
+    return {"seen": seen, "weights": [values(trainer.net.variables) for trainer in trainers]}
+
+
+def test_methods_of_two_instances():
+    assert_equal_loops(_methods)
+
+
+def _bound(front: Any) -> Any:
+    net = Net()
+    loss = front.function(net.loss)
+    return [loss(x, y) for x, y in batches(*examples())]
+
+
+def test_a_bound_method():
+    assert_equal_loops(_bound)
+
+
+def _scaled(factor, x):
+    return x * factor
+
+
+class _Halved:
+    def __init__(self):
+        self.limit = tf.constant(3.0, tf.float64)
+
+    def __call__(self, x):
+        if tf.reduce_max(x) > self.limit:
+            return x / 2.0
+        return x
+
+
+def _callables(front: Any) -> Any:
+    net = Net()
+
+    @tf.function
+    def already(x):
+        return net(x)
+
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+    x, _ = examples()
+    return [
+        front.function(each)(x)
+        for each in (_Halved(), partial(_scaled, 2.0), already, model, lambda x: x)
+    ]
+
+
+def test_objects_partial_functions_models_and_functions_of_tensorflow():
+    assert_equal_loops(_callables)
+
+
+def _strings(front: Any) -> Any:
+    lengths = front.function(lambda words: (tf.strings.length(words), words))
+    return [part.numpy() for part in lengths(tf.constant(["a", "bcd", "ef", "ghij"]))]
+
+
+def test_strings():
+    with autodist(replicas=3) as front:
+        lengths, words = _strings(front)
+    assert lengths.tolist() == [1, 3, 2, 4]
+    assert words.tolist() == [b"a", b"bcd", b"ef", b"ghij"]
+
+
+def _whole(front: Any) -> Any:
+    net = Net()
+
+    @front.function(whole=["weights", "table"])
+    def step(x, y, weights, table=None):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(net.losses(x, y) * tf.gather(weights, y))
+        net.descend(tape.gradient(loss, net.variables))
+        return loss, weights, tf.gather(table["rows"], y)
+
+    weights, table = np.array([1.0, 0.5, 2.0]), {"rows": np.arange(6.0).reshape(3, 2)}
+    seen = [step(x, y, weights, table=table) for x, y in batches(*examples())]
+    return {"seen": seen, "weights": values(net.variables)}
+
+
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
+def test_whole_arrays(strategy: str):
+    assert_equal_loops(_whole, strategy)
+
+
+def _variables(front: Any) -> Any:
+    @front.function
+    def add(variable, x):
+        variable.assign_add(tf.reduce_sum(x))
+        return variable + 0.0
+
+    first, second = (
+        tf.Variable(1.0, dtype=tf.float64, aggregation=tf.VariableAggregation.SUM) for _ in range(2)
+    )
+    add(first, np.ones(5))
+    add(second, np.ones(7))
+    return values([first, second])
+
+
+def test_variables_as_arguments():
+    assert_equal_loops(_variables)
+
+
+REFUSED = {
+    "sizes": (lambda: (np.ones(4), np.ones(3)), r"disagree on the number of examples .*x 4, y 3.*whole=\['name'\]"),
+    "ragged": (lambda: (tf.ragged.constant([[1], [2, 3]]), 0), r"step\(x=...\): a RaggedTensor .*to_tensor"),
+    "sparse": (lambda: (0, tf.sparse.eye(3)), r"step\(y=...\): a SparseTensor .*sparse.to_dense"),
+    "dataset": (lambda: (tf.data.Dataset.range(3), 0), "cannot be split .*for batch in dataset: step"),
+    "iterator": (lambda: (iter(tf.data.Dataset.range(3)), 0), r"cannot be split .*step\(next\(iterator\)\)"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str):
+    make, message = REFUSED[case]
+    weight = tf.Variable(1.0)
+    with autodist() as front:
+
+        @front.function
+        def step(x, y):
+            weight.assign_add(1.0)
+            return x
+
+        with pytest.raises(CaptureError, match=message):
+            step(*make())
+        assert float(weight) == 1.0
+        assert step(np.ones(3), np.ones(3)).numpy().tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_name_of_no_parameter_is_refused():
+    with autodist() as front, pytest.raises(ValueError, match="step has no parameter 'z'. Its parameters: x, y"):
+        front.function(whole=["z"])(_step)
+
+
+def _step(x, y):
+    return x, y
+
+
+def test_python_says_what_arguments_are_missing():
+    with autodist() as front:
+        step = front.function(_step)
+        with pytest.raises(TypeError, match="missing a required argument: 'y'"):
+            step(np.ones(2))
+
+
+def numbers(stop: int, size: int) -> tf.data.Dataset:
+    return tf.data.Dataset.range(stop).map(lambda each: (tf.cast(each, tf.float64), 2 * each)).batch(size)
+
+
+def test_a_handle_means_the_next_batch_until_the_end():
+    with autodist(replicas=3) as front, front.scope():
+        x, y = tf.compat.v1.data.make_one_shot_iterator(numbers(10, 4)).get_next()
+        step = front.function(lambda x, y: (x + 1.0, y))
+        seen = [step(x, y) for _ in range(3)]
+        assert [each.numpy().tolist() for each, _ in seen] == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
+        assert [each.numpy().tolist() for _, each in seen] == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
+        with pytest.raises(tf.errors.OutOfRangeError, match="no more data"):
+            step(x, y)
+
+
+def test_two_batches_of_one_iterator_are_drawn_in_turn():
+    with autodist() as front, front.scope():
+        iterator = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(12).batch(2))
+        one, other = iterator.get_next(), iterator.get_next()
+        step = front.function(lambda pair: pair["one"] * 100 + pair["other"])
+        assert step({"one": one, "other": other}).numpy().tolist() == [2, 103]
+        assert step({"one": one, "other": one}).numpy().tolist() == [404, 505]
+        assert step({"one": one, "other": other}).numpy().tolist() == [608, 709]
+
+
+def test_the_iterators_are_tensorflows_own_again_after_the_scope():
+    own = tf.compat.v1.data.make_one_shot_iterator
+    with autodist() as front:
+        with pytest.raises(KeyError), front.scope():
+            assert tf.compat.v1.data.make_one_shot_iterator is not own
+            handle = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(4).batch(2)).get_next()
+            raise KeyError
+        assert tf.compat.v1.data.make_one_shot_iterator is own
+        assert front.function(lambda x: x + 1)(handle).numpy().tolist() == [1, 2]
+
+
+def test_a_handle_is_no_tensor():
+    with autodist() as front, front.scope():
+        handle = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(4).batch(2)).get_next()
+        for use in (lambda: handle + 1, lambda: tf.reduce_sum(handle), lambda: np.asarray(handle), lambda: float(handle)):
+            with pytest.raises(TypeError):
+                use()
+
+
+def _eagerly(front: Any) -> Any:
+    net = Net()
+
+    @front.function
+    def step(batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = net.loss(x, y)
+        net.descend(tape.gradient(loss, net.variables))
+        return loss
+
+    data = tf.data.Dataset.from_tensor_slices(examples(20)).batch(6)
+    return {"seen": [[step(batch) for batch in data] for _ in range(2)], "weights": values(net.variables)}
+
+
+def test_batches_of_a_dataset():
+    assert len(assert_equal_loops(_eagerly)) == len(run_plain(_eagerly)) == 8 + 3

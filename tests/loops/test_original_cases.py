@@ -1,0 +1,169 @@
+"""The integration cases of the original project, with their numbers: on one device and on replicas, by every builder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.loops import assert_equal_loops, autodist, batches, values
+from tests.support.strategies import BUILDERS
+
+BATCHES = (13, 13, 2)
+LOSS, W, B = 9.401788, 4.957685, 0.04175035
+"""What one step gives, as the original project has it."""
+W_OF_TWO, B_OF_TWO = 4.95938883, 0.04115171
+"""What one step gives on the data of two workers, seeded with 123 and with 456."""
+
+
+def line(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points of one worker around the line 3 x + 2."""
+    random = np.random.RandomState(seed)
+    inputs, noises = random.randn(1000), random.randn(1000)
+    return inputs.astype("float32"), (inputs * 3.0 + 2.0 + noises).astype("float32")
+
+
+def one_step(front: Any, x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    keras.config.set_floatx("float32")
+    weight, bias = tf.Variable(5.0, name="W"), tf.Variable(0.0, name="b")
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.01)
+
+    @front.function
+    def train_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((weight * x + bias - y) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, [weight, bias]), [weight, bias], strict=True))
+        return loss
+
+    return float(train_step(x, y)), float(weight), float(bias)
+
+
+@pytest.mark.quick("PS-2", "PartitionedAR-3")
+@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("strategy", BUILDERS)
+def test_linear_regression(strategy: str, replicas: int):
+    """The arrays are passed as one would feed placeholders."""
+    with autodist(strategy, replicas=replicas) as front:
+        loss, weight, bias = one_step(front, *line(123))
+    np.testing.assert_allclose([loss, weight, bias], [LOSS, W, B], rtol=5e-7)
+
+
+@pytest.mark.quick("AllReduce")
+@pytest.mark.parametrize("strategy", BUILDERS)
+def test_two_equal_workers(strategy: str):
+    """The global batch is both workers' data."""
+    both = [np.concatenate(parts) for parts in zip(line(123), line(456), strict=True)]
+    with autodist(strategy, replicas=2) as front:
+        _, weight, bias = one_step(front, *both)
+    np.testing.assert_allclose([weight, bias], [W_OF_TWO, B_OF_TWO], rtol=2e-7)
+
+
+def trained(front: Any, model: keras.Model, optimizer: Any, loss_of: Any, data: tuple, examples: int) -> Any:
+    """Batches of a loop of three functions."""
+    total = keras.metrics.Mean()
+
+    @front.function
+    def train_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
+        )
+        total.update_state(loss)
+        return loss
+
+    @front.function
+    def evaluate(x, y):
+        predicted = model(x)
+        return loss_of(y, predicted), predicted
+
+    seen = []
+    for _ in range(2):
+        total.reset_state()
+        seen += [train_step(x, y) for x, y in batches(*data, sizes=BATCHES)]
+        seen.append(total.result())
+    assert sum(BATCHES) == examples
+    evaluated = [evaluate(x, y) for x, y in batches(*data, sizes=BATCHES)]
+    return {
+        "seen": seen, "evaluated": evaluated, "weights": values(model.weights), "optimizer": values(optimizer.variables)
+    }
+
+
+EXAMPLES = sum(BATCHES)
+
+
+def embedding_classifier(front: Any) -> Any:
+    random = np.random.default_rng(1)
+    words = random.integers(0, 30, (EXAMPLES, 6))
+    model = keras.Sequential([
+        keras.Input((6,), dtype="int64"), keras.layers.Embedding(30, 4), keras.layers.GlobalAveragePooling1D(),
+        keras.layers.Dense(5, activation="relu"), keras.layers.Dense(1),
+    ])  # fmt: skip
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    data = words, (words.sum(1, keepdims=True) % 2).astype("float64")
+    return trained(front, model, keras.optimizers.Adam(0.01), loss, data, EXAMPLES)
+
+
+def language_model(front: Any) -> Any:
+    words = np.random.default_rng(2).integers(0, 17, (EXAMPLES, 8))
+    model = keras.Sequential([
+        keras.Input((7,), dtype="int64"), keras.layers.Embedding(17, 4),
+        keras.layers.LSTM(5, return_sequences=True), keras.layers.Dense(17),
+    ])  # fmt: skip
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    data = words[:, :-1], words[:, 1:]
+    return trained(front, model, keras.optimizers.Adagrad(0.1), loss, data, EXAMPLES)
+
+
+def image_classifier(front: Any) -> Any:
+    random = np.random.default_rng(3)
+    model = keras.Sequential([
+        keras.Input((8, 8, 1)), keras.layers.Conv2D(3, 3, activation="relu"), keras.layers.MaxPooling2D(),
+        keras.layers.Flatten(), keras.layers.Dense(4, activation="softmax"),
+    ])  # fmt: skip
+    data = random.random((EXAMPLES, 8, 8, 1)), random.integers(0, 4, EXAMPLES)
+    loss = keras.losses.SparseCategoricalCrossentropy()
+    return trained(front, model, keras.optimizers.SGD(0.05, momentum=0.9), loss, data, EXAMPLES)
+
+
+class Repeated(keras.layers.Layer):
+    """Applies one kernel again and again, in a loop of the graph."""
+
+    def build(self, shape):
+        """One kernel."""
+        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]), name="kernel")
+
+    def call(self, x):
+        """Three times."""
+        kernel = tf.convert_to_tensor(self.kernel)
+        _, x = tf.while_loop(
+            lambda turn, state: turn < 3, lambda turn, state: (turn + 1, tf.tanh(state @ kernel)), (tf.constant(0), x),
+            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, 4])),
+        )
+        return x
+
+
+def while_loop(front: Any) -> Any:
+    random = np.random.default_rng(4)
+    model = keras.Sequential([keras.Input((4,)), Repeated(), keras.layers.Dense(1)])
+    data = random.normal(size=(EXAMPLES, 4)), random.normal(size=(EXAMPLES, 1))
+    loss = keras.losses.MeanSquaredError()
+    return trained(front, model, keras.optimizers.RMSprop(0.01), loss, data, EXAMPLES)
+
+
+CASES = [embedding_classifier, language_model, image_classifier, while_loop]
+
+
+@pytest.mark.quick(
+    "embedding_classifier-Parallax", "language_model-PSLoadBalancing", "image_classifier-PartitionedAR",
+    "while_loop-UnevenPartitionedPS",
+)  # fmt: skip
+@pytest.mark.parametrize("case, strategy, replicas", [
+    pytest.param(case, strategy, 2 + (turn + row) // 2 % 2, id=f"{case.__name__}-{strategy}")
+    for row, case in enumerate(CASES) for turn, strategy in enumerate(BUILDERS)
+])  # fmt: skip
+def test_a_model_of_the_original_project(case: Any, strategy: str, replicas: int):
+    assert_equal_loops(case, strategy, replicas)

@@ -1,0 +1,132 @@
+"""What comes back from a marked function: the table of joins, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError
+from tests.support.loops import Net, assert_equal_loops, autodist, batches, examples, values
+
+JOINED = {
+    "rows": lambda x, y: x * 2.0,
+    "rows of several axes": lambda x, y: x[:, None, :] * tf.ones([1, 3, 1], tf.float64),
+    "a row for each example": lambda x, y: tf.reduce_sum(x, 1),
+    "classes": lambda x, y: tf.argmax(x, 1),
+    "truth values": lambda x, y: x > 0.0,
+    "mean": lambda x, y: tf.reduce_mean(x),
+    "mean of a column": lambda x, y: tf.reduce_mean(x, 0),
+    "sum": lambda x, y: tf.reduce_sum(x),
+    "sum by a number": lambda x, y: tf.reduce_sum(x) / 13.0,
+    "sum over sum of sizes": lambda x, y: tf.reduce_sum(x) / tf.cast(tf.shape(x)[0], tf.float64),
+    "sum and a penalty": lambda x, y: tf.reduce_sum(x) + 3.0,
+    "difference of a sum and a mean": lambda x, y: tf.reduce_sum(x) - 2.0 * tf.reduce_mean(x),
+    "largest": lambda x, y: tf.reduce_max(x),
+    "smallest": lambda x, y: tf.reduce_min(x, 0),
+    "sum of integers": lambda x, y: tf.reduce_sum(y),
+    "how many": lambda x, y: tf.shape(x)[0],
+    "how many are right": lambda x, y: tf.reduce_sum(tf.cast(y == 1, tf.int32)),
+    "share that is right": lambda x, y: tf.reduce_mean(tf.cast(y == 1, tf.float64)),
+    "whether any is": lambda x, y: tf.reduce_any(x > 2.0),
+    "whether all are": lambda x, y: tf.reduce_all(x > -9.0),
+    "a constant": lambda x, y: tf.constant([1, 2]),
+    "a Python number": lambda x, y: 3,
+    "an argument": lambda x, y: x,
+    "one loss for each example": lambda x, y: keras.losses.sparse_categorical_crossentropy(y, x, from_logits=True),
+    "a structure": lambda x, y: {"rows": (x, [y]), "number": tf.reduce_mean(x)},
+    "the sum of squares": lambda x, y: tf.nn.l2_loss(x),
+}
+
+
+class Joined:
+    def __init__(self, function: Callable) -> None:
+        self.function = function
+
+    def __call__(self, front: Any) -> Any:
+        marked = front.function(self.function)
+        return [marked(x, y) for x, y in batches(*examples())]
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_a_result_equals_one_devices(name: str):
+    assert_equal_loops(Joined(JOINED[name]))
+
+
+REFUSED = {
+    "examples along another axis": (
+        lambda x: tf.transpose(x), r"result 0 .* float64 of shape .* with the examples along axis 1: it is not known",
+    ),
+    "an integer of no rule": (lambda x: tf.cast(tf.reduce_sum(x), tf.int32) // 2, r"result 0 .* int32 of shape \(\)"),
+    "products of examples": (lambda x: (x, tf.transpose(x) @ x / 2.0 + tf.exp(tf.reduce_sum(x))), "result 1 .*float64"),
+    "ragged": (lambda x: tf.RaggedTensor.from_tensor(x), "returns a RaggedTensor. Return dense tensors"),
+    "sparse": (lambda x: tf.sparse.from_dense(x), "returns a SparseTensor. Return dense tensors"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str):
+    function, message = REFUSED[case]
+    with autodist() as front, pytest.raises(CaptureError, match=message):
+        front.function(function)(np.ones((4, 2)))
+
+
+def test_the_remedy_is_said():
+    with autodist() as front, pytest.raises(CaptureError, match="Return a value for each example"):
+        front.function(tf.transpose)(np.ones((4, 2)))
+
+
+def _what_python_sees(front: Any) -> Any:
+    return front.function(lambda x: {"none": None, "text": "a", "nested": [(x,)], "number": 2.5})(np.ones((3, 1)))
+
+
+def test_what_is_no_tensor_comes_back_as_it_is():
+    with autodist() as front:
+        result = _what_python_sees(front)
+    assert result["none"] is None and result["text"] == "a" and float(result["number"]) == 2.5
+    assert isinstance(result["nested"][0], tuple) and tf.is_tensor(result["nested"][0][0])
+
+
+def _counts(front: Any) -> Any:
+    net, optimizer = Net(), tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    steps = tf.Variable(0, dtype=tf.int64)
+
+    @front.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = net.loss(x, y)
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, net.variables), net.variables, strict=True), global_step=steps
+        )
+        return steps, loss, net.bias, tf.norm(net.out), net(x)
+
+    return {"seen": [step(x, y) for x, y in batches(*examples())], "weights": values(net.variables), "steps": steps}
+
+
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS"])
+def test_counters_and_variables_are_themselves(strategy: str):
+    assert_equal_loops(_counts, strategy)
+
+
+def _sees_old_and_new(front: Any) -> Any:
+    net = Net()
+
+    @front.function
+    def step(x, y):
+        before = net.bias + 0.0
+        with tf.GradientTape() as tape:
+            loss = net.loss(x, y)
+        found = tape.gradient(loss, net.variables)
+        net.descend(found)
+        return before, net.bias - before, found[1], net.loss(x, y), loss
+
+    return [step(x, y) for x, y in batches(*examples())]
+
+
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS"])
+def test_values_before_and_after_the_update(strategy: str):
+    assert_equal_loops(_sees_old_and_new, strategy)

@@ -1,0 +1,323 @@
+"""Several functions share one state: training, evaluation and prediction, two networks, metrics, and what others see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.compare import assert_same, flat
+from tests.support.loop_optimizers import WAYS
+from tests.support.loops import BATCHES, Net, assert_equal_loops, autodist, batches, examples, run_plain, values
+
+STRATEGIES = ["PS", "AllReduce", "PartitionedPS"]
+
+
+def classifier() -> keras.Model:
+    return keras.Sequential([keras.Input((5,)), keras.layers.Dense(7, activation="tanh"), keras.layers.Dense(3)])
+
+
+def _three_functions(front: Any) -> Any:
+    model, update = classifier(), WAYS["adam"]()
+    of_batch = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    metrics = [
+        keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy(), keras.metrics.Sum(),
+        keras.metrics.SparseTopKCategoricalAccuracy(2),
+    ]  # fmt: skip
+
+    @front.function
+    def train(x, y):
+        predicted = model(x, training=True)
+        loss = update(lambda: of_batch(y, model(x, training=True)), model.trainable_variables)
+        for metric, given in zip(metrics, [(loss,), (y, predicted), (tf.reduce_sum(x),), (y, predicted)], strict=True):
+            metric.update_state(*given)
+        return loss
+
+    @front.function
+    def evaluate(x, y):
+        metrics[1].update_state(y, model(x))
+        return of_batch(y, model(x))
+
+    predict = front.function(lambda x: tf.nn.softmax(model(x)))
+    x, y = examples()
+    seen = [predict(x[:5])]
+    for _ in range(2):
+        for metric in metrics:
+            metric.reset_state()
+        seen += [train(*batch) for batch in batches(x, y)]
+        seen += [metric.result() for metric in metrics]
+        metrics[1].reset_state()
+        seen += [evaluate(*batch) for batch in batches(x, y, sizes=(9, 2))]
+        seen += [metrics[1].result(), predict(x[:4])]
+    return {"seen": seen, "weights": values(model.weights), "optimizer": values(update.variables)}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_training_evaluation_prediction_and_metrics(strategy: str):
+    assert_equal_loops(_three_functions, strategy)
+
+
+class Adversaries:
+    """A generator and a critic."""
+
+    def __init__(self) -> None:
+        layers = keras.layers
+        self.generator = keras.Sequential([keras.Input((4,)), layers.Dense(8, activation="relu"), layers.Dense(5)])
+        self.critic = keras.Sequential([keras.Input((5,)), layers.Dense(8, activation="tanh"), layers.Dense(1)])
+        self.optimizers = keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.02)
+        self.loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        self.noise = np.random.default_rng(5).normal(size=(sum(BATCHES), 4))
+
+    def of_generator(self, noise):
+        judged = self.critic(self.generator(noise, training=True), training=True)
+        return self.loss(tf.ones_like(judged), judged)
+
+    def of_critic(self, x, noise):
+        real, fake = self.critic(x), self.critic(self.generator(noise, training=True))
+        return self.loss(tf.ones_like(real), real) + self.loss(tf.zeros_like(fake), fake)
+
+    def apply(self, index, gradients):
+        variables = (self.generator, self.critic)[index].trainable_variables
+        self.optimizers[index].apply_gradients(zip(gradients, variables, strict=True))
+
+    def left(self, seen):
+        owners = [self.generator.weights, self.critic.weights, *(each.variables for each in self.optimizers)]
+        return {"seen": seen, "state": values(*owners)}
+
+
+def gan_at_once(front: Any) -> Any:
+    both = Adversaries()
+
+    @front.function
+    def step(x, noise):
+        with tf.GradientTape() as of_generator, tf.GradientTape() as of_critic:
+            one, other = both.of_generator(noise), both.of_critic(x, noise)
+        found = of_generator.gradient(one, both.generator.trainable_variables)
+        both.apply(1, of_critic.gradient(other, both.critic.trainable_variables))
+        both.apply(0, found)
+        return one, other
+
+    return both.left([step(*batch) for batch in batches(examples()[0], both.noise)])
+
+
+def gan_in_turns(front: Any) -> Any:
+    both = Adversaries()
+
+    @front.function
+    def step(x, noise):
+        with tf.GradientTape() as tape:
+            other = both.of_critic(x, noise)
+        both.apply(1, tape.gradient(other, both.critic.trainable_variables))
+        with tf.GradientTape() as tape:
+            one = both.of_generator(noise)
+        both.apply(0, tape.gradient(one, both.generator.trainable_variables))
+        return one, other
+
+    return both.left([step(*batch) for batch in batches(examples()[0], both.noise)])
+
+
+def gan_of_two_functions(front: Any) -> Any:
+    both = Adversaries()
+
+    @front.function
+    def train_critic(x, noise):
+        with tf.GradientTape() as tape:
+            loss = both.of_critic(x, noise)
+        both.apply(1, tape.gradient(loss, both.critic.trainable_variables))
+        return loss
+
+    @front.function
+    def train_generator(noise):
+        with tf.GradientTape() as tape:
+            loss = both.of_generator(noise)
+        both.apply(0, tape.gradient(loss, both.generator.trainable_variables))
+        return loss
+
+    seen = [(train_critic(x, noise), train_generator(noise)) for x, noise in batches(examples()[0], both.noise)]
+    return both.left(seen)
+
+
+def wasserstein_with_penalty(front: Any) -> Any:
+    both = Adversaries()
+
+    @front.function
+    def train_critic(x, noise, mix):
+        with tf.GradientTape() as tape:
+            fake = both.generator(noise)
+            between = x * mix + fake * (1.0 - mix)
+            with tf.GradientTape() as inner:
+                inner.watch(between)
+                judged = both.critic(between)
+            norms = tf.sqrt(tf.reduce_sum(inner.gradient(judged, between) ** 2, 1) + 1e-9)
+            penalty = tf.reduce_mean((norms - 1.0) ** 2)
+            loss = tf.reduce_mean(both.critic(fake)) - tf.reduce_mean(both.critic(x)) + 10.0 * penalty
+        both.apply(1, tape.gradient(loss, both.critic.trainable_variables))
+        return loss, penalty
+
+    @front.function
+    def train_generator(noise):
+        with tf.GradientTape() as tape:
+            loss = -tf.reduce_mean(both.critic(both.generator(noise, training=True)))
+        both.apply(0, tape.gradient(loss, both.generator.trainable_variables))
+        return loss
+
+    mixes = np.random.default_rng(9).random((sum(BATCHES), 1))
+    seen = []
+    for x, noise, mix in batches(examples()[0], both.noise, mixes):
+        seen += [train_critic(x, noise, mix) for _ in range(2)] + [train_generator(noise)]
+    return both.left(seen)
+
+
+@pytest.mark.quick("gan_at_once-AllReduce", "gan_of_two_functions-PS", "wasserstein_with_penalty-PartitionedPS")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    "loop", [gan_at_once, gan_in_turns, gan_of_two_functions, wasserstein_with_penalty], ids=lambda loop: loop.__name__
+)
+def test_adversaries(loop: Any, strategy: str):
+    assert_equal_loops(loop, strategy)
+
+
+def descending(front: Any, net: Net) -> Any:
+    @front.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = net.loss(x, y)
+        net.descend(tape.gradient(loss, net.variables))
+        return loss
+
+    return step
+
+
+def _seen_and_assigned(front: Any) -> Any:
+    net = Net()
+    step = descending(front, net)
+    total = tf.function(lambda: tf.reduce_sum(net.kernel) + tf.reduce_sum(net.bias))
+    seen = [total()]
+    for turn, (x, y) in enumerate(batches(*examples())):
+        seen += [step(x, y), net.kernel.numpy(), total(), net.bias + 1.0, net.out.read_value()]
+        if turn == 1:
+            net.bias.assign_add(tf.ones(7, tf.float64))
+            net.kernel[0, :2].assign([5.0, 6.0])
+        if turn == 2:
+            net.out.assign(0.5 * net.out)
+    return {"seen": seen, "weights": values(net.variables)}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_variables_are_current_between_calls_and_may_be_assigned(strategy: str):
+    assert_equal_loops(_seen_and_assigned, strategy)
+
+
+def _learning_rate(front: Any) -> Any:
+    model, update = classifier(), WAYS["momentum"]()
+    of_batch = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    step = front.function(lambda x, y: update(lambda: of_batch(y, model(x)), model.trainable_variables))
+    seen = []
+    for batch in batches(*examples()):
+        seen += [step(*batch), int(update.optimizer.iterations)]
+        update.optimizer.learning_rate = 0.5 * float(update.optimizer.learning_rate)
+        model.layers[0].set_weights([0.9 * each for each in model.layers[0].get_weights()])
+    return {"seen": seen, "weights": values(model.weights), "optimizer": values(update.variables)}
+
+
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
+def test_a_learning_rate_and_weights_are_set_between_calls(strategy: str):
+    assert_equal_loops(_learning_rate, strategy)
+
+
+class Trained:
+    """A network with an optimizer that has slots, and a checkpoint of both."""
+
+    def __init__(self, front: Any) -> None:
+        self.net, self.steps = Net(), tf.Variable(0, dtype=tf.int64)
+        optimizer = keras.optimizers.Adam(0.02)
+        self.model = classifier()
+        self.checkpoint = tf.train.Checkpoint(net=tf.Module(), model=self.model, optimizer=optimizer, steps=self.steps)
+        for variable in self.net.variables:
+            setattr(self.checkpoint.net, variable.name.partition(":")[0], variable)
+        of_batch = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        @front.function
+        def step(x, y):
+            with tf.GradientTape(persistent=True) as tape:
+                one, other = self.net.loss(x, y), of_batch(y, self.model(x))
+            self.net.descend(tape.gradient(one, self.net.variables))
+            variables = self.model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(other, variables), variables, strict=True))
+            self.steps.assign_add(1)
+            return one, other
+
+        self.step, self.optimizer = step, optimizer
+
+    def train(self) -> list:
+        return [self.step(*batch) for batch in batches(*examples())]
+
+    def state(self) -> dict:
+        return flat({
+            "net": values(self.net.variables), "model": values(self.model.weights),
+            "optimizer": values(self.optimizer.variables), "steps": self.steps.numpy(),
+        })  # fmt: skip
+
+
+def _trained_twice(front: Any) -> Any:
+    trained = Trained(front)
+    return {"seen": [trained.train(), trained.train()], "state": trained.state()}
+
+
+@pytest.mark.quick("PartitionedPS-AllReduce")
+@pytest.mark.parametrize("first, second", [("PartitionedPS", "AllReduce"), ("AllReduce", "UnevenPartitionedPS")])
+def test_a_checkpoint_goes_from_one_strategy_to_another(tmp_path, first: str, second: str):
+    """Whole shapes and own names: TensorFlow alone reads what a partitioned strategy has trained."""
+    expected = run_plain(_trained_twice)
+    keras.utils.set_random_seed(20)
+    with autodist(first, replicas=3) as front:
+        trained = Trained(front)
+        seen = trained.train()
+        path = trained.checkpoint.save(tmp_path / "model")
+        kept = trained.state()
+    stored = {name: tuple(shape) for name, shape in tf.train.list_variables(path)}
+    assert stored["net/kernel/.ATTRIBUTES/VARIABLE_VALUE"] == (5, 7)
+    reader = tf.train.load_checkpoint(path)
+    np.testing.assert_array_equal(reader.get_tensor("net/out/.ATTRIBUTES/VARIABLE_VALUE"), kept["net/2"])
+    with autodist(second, replicas=2) as front:
+        again = Trained(front)
+        again.train()  # other weights, and an optimizer that is built
+        again.checkpoint.restore(path).assert_consumed()
+        assert_same(kept, again.state(), 0.0)
+        actual = flat({"seen": [seen, again.train()], "state": again.state()})
+    assert_same(expected, actual)
+
+
+def test_a_model_is_saved_in_the_middle_of_a_loop(tmp_path):
+    keras.utils.set_random_seed(20)
+    with autodist("PartitionedPS", replicas=3) as front:
+        trained = Trained(front)
+        trained.train()
+        trained.model.save(tmp_path / "model.keras")
+        trained.model.save_weights(tmp_path / "model.weights.h5")
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+        kept = trained.model.get_weights()
+        trained.train()
+        assert not np.array_equal(kept[0], trained.model.get_weights()[0])
+        trained.model.load_weights(tmp_path / "model.weights.h5")
+        predict = front.function(trained.model)
+        x, _ = examples()
+        assert_same(flat(list(loaded.get_weights())), flat(kept), 0.0)
+        assert_same(flat(np.asarray(loaded(x))), flat(predict(x).numpy()))
+
+
+def test_variables_stay_after_a_close_and_a_later_call_goes_on():
+    front, net = autodist("PartitionedPS", replicas=3), Net()
+    step, (first, second) = descending(front, net), batches(*examples(), sizes=(13, 13))
+    expected = Net()
+    plain = descending(type("Plain", (), {"function": staticmethod(tf.function)}), expected)
+    for batch in (first, second):
+        step(*batch)
+        plain(*batch)
+        front.close()
+        assert_same(flat(values(expected.variables)), flat(values(net.variables)))
+    assert all(type(each) is type(expected.bias) for each in net.variables)
+
