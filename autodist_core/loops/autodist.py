@@ -119,7 +119,7 @@ class AutoDist:
         >>> AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}).close()
         """
         with self.engine.claimed("close"):
-            self.engine.training.close()
+            self.engine.close()
 
     def __enter__(self) -> AutoDist:
         return self

@@ -10,7 +10,7 @@ nothing that was trained is lost.
 ...         pass
 Traceback (most recent call last):
 autodist_core.errors.SessionError: evaluate is called while train_step of the same AutoDist runs. ...
->>> engine.training.close()
+>>> engine.close()
 """
 
 from __future__ import annotations
@@ -66,6 +66,14 @@ class Engine:
                     if self.training.is_lost:
                         self.training.close()
                 raise
+
+    def close(self) -> None:
+        """Bring the state back to the variables, and free the devices and machines."""
+        with ignore_repeated_interrupts():
+            try:
+                self.training.pull()
+            finally:
+                self.training.close()
 
     def show(self, entries: Iterable[Entry]) -> None:
         """Give these variables their current values: somebody may read or write them, and does not report it."""

@@ -24,6 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
+from autodist_core.loops.terms import terms_of
 from autodist_core.seams.seam import owner
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, GRADIENTS_HELPER, VARIABLE_HANDLE
 
@@ -201,18 +202,10 @@ def _terms(targets: Sequence[Any], given: Any) -> tuple[list[Any], list[Any] | N
         return list(targets), given
     seeds = [None] * len(targets) if given is None else tf.nest.flatten(given)
     pairs = [
-        (term, tf.ones_like(term) if seed is None else seed)
-        for target, seed in zip(targets, seeds, strict=True) for term in _added_up(target)
+        (term.tensor, term.signed(tf.ones_like(term.tensor) if seed is None else seed))
+        for target, seed in zip(targets, seeds, strict=True) for term in terms_of(target)
     ]
-    return [term for term, _ in pairs], [tf.identity(seed, name="seed") for _, seed in pairs]
-
-
-def _added_up(target: Any) -> list[Any]:
-    """The terms of a number that is a sum of numbers; else the tensor itself."""
-    is_sum = target.graph is tf.compat.v1.get_default_graph() and target.op.type in ("Add", "AddV2", "AddN")
-    if not is_sum or any(each.shape.rank != 0 for each in (target, *target.op.inputs)):
-        return [target]
-    return [term for each in target.op.inputs for term in _added_up(each)]
+    return [target for target, _ in pairs], [tf.identity(seed, name="seed") for _, seed in pairs]
 
 
 def _mark(gradient: Any) -> tuple[Any, Any]:

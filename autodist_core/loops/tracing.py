@@ -28,9 +28,10 @@ from autodist_core.loops.joining import joins
 from autodist_core.loops.notes import said_of
 from autodist_core.loops.recording import Recording, recorded
 from autodist_core.loops.side_state import additions, counted
+from autodist_core.loops.terms import terms_of
 from autodist_core.loops.updates import Updates, find_updates
 from autodist_core.loops.variables import Variables
-from autodist_core.loops.weighing import weighed
+from autodist_core.loops.weighing import sums_of_two_kinds, weighed
 from autodist_core.step.graph_item import GraphItem, Joined
 from autodist_core.training import Entry, watched_variable
 
@@ -221,20 +222,29 @@ def _decided(traced: Traced, updates: Updates) -> _Decided:
     added = additions(traced.graph, variables, traced.updates)
     outputs = {id(output) for output in traced.outputs}
     inner = [tensor for tensor in to_be_joined(traced) if id(tensor) not in outputs]
-    found = follow(traced, {}, [*targets, *traced.outputs, *(each.added for each in added), *inner])
+    terms = [terms_of(output.op.inputs[0]) for output in traced.outputs]
+    asked = [
+        targets, traced.outputs, [each.added for each in added], inner, [each.tensor for of in terms for each in of],
+    ]
+    found = follow(traced, {}, [tensor for tensors in asked for tensor in tensors])
     states = iter(found.asked)
-    of_targets, of_outputs, of_added, of_inner = (
-        list(islice(states, len(part))) for part in (targets, traced.outputs, added, inner)
-    )
-    by_share = counted(added, of_added)
-    added_up, of_seeds = weighed(zip(seeds, of_targets, strict=True))
+    of_targets, of_outputs, of_added, of_inner, of_terms = (list(islice(states, len(each))) for each in asked)
+    summed, of_seeds = weighed(zip(seeds, of_targets, strict=True))
+    by_share = {**counted(added, of_added), **of_seeds}
+    sums, of_parts = sums_of_two_kinds(traced.outputs, terms, of_terms, updates.made_of_gradients)
     found = replace(found, uncombined_writes=tuple(
         each for each in found.uncombined_writes if each.operation.name not in by_share
     ))
-    hows = joins(traced.outputs, of_outputs, updates.made_of_gradients)
+    hows = [
+        "sum" if index in sums else how
+        for index, how in enumerate(joins(traced.outputs, of_outputs, updates.made_of_gradients))
+    ]
     results = enumerate(zip(traced.outputs, of_outputs, hows, strict=True))
     averaged = [(index, output, state) for index, (output, state, how) in results if how == "mean"]
-    traced = replace(traced, added_up=added_up, counted={**by_share, **of_seeds})
+    traced = replace(
+        traced, added_up=summed, counted={**by_share, **of_parts},
+        outputs=[sums.get(index, output) for index, output in enumerate(traced.outputs)],
+    )
     return _Decided(
         combined_as_written(traced), (*_joined(traced.outputs, hows), *joined(inner, of_inner)),
         said_of(found, of_targets, averaged),

@@ -10,16 +10,20 @@ batch::
     losses                                 a sum: a tape adds the entries up
 
 Where a function has losses of both kinds, such as a sum and a penalty of the weights, all gradients are added up, and
-the seeds of the means count by the share.
+the seeds of the means count by the share. A result with terms of both kinds is added up over the replicas likewise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
-from autodist_core.capture.batch_axis import ROWS, SUM, State
+import tensorflow as tf
+
+from autodist_core.capture.batch_axis import ALIKE, ROWS, SUM, State
 from autodist_core.capture.traced import Counted
+from autodist_core.loops.terms import Term
 
 
 def weighed(targets: Iterable[tuple[Any, State]]) -> tuple[list[Any], dict[str, Counted]]:
@@ -29,6 +33,28 @@ def weighed(targets: Iterable[tuple[Any, State]]) -> tuple[list[Any], dict[str, 
         return [], {}
     counted = {seed.op.name: Counted(0, seed.dtype.base_dtype, 1) for seed, is_sum in found if not is_sum}
     return [seed for seed, _ in found], counted
+
+
+def sums_of_two_kinds(
+    outputs: Sequence[Any], terms: Sequence[Sequence[Term]], states: Iterable[State], made_of_gradients: Collection[str]
+) -> tuple[dict[int, Any], dict[str, Counted]]:
+    """Make new outputs for those with terms of both kinds, by index; and how their terms that are no sums count."""
+    made: dict[int, Any] = {}
+    counted: dict[str, Counted] = {}
+    rest = iter(states)
+    for index, (output, own) in enumerate(zip(outputs, terms, strict=True)):
+        found = list(islice(rest, len(own)))
+        sums = [_is_sum(state) for state in found]
+        known = all(state.kind == ALIKE or (state.kind == SUM and state.degree in (0, 1)) for state in found)
+        if not known or all(sums) or not any(sums) or output.op.name in made_of_gradients:
+            continue
+        with output.graph.as_default():
+            parts = [term.signed(tf.identity(term.tensor, name="term")) for term in own]
+            made[index] = tf.identity(tf.add_n(parts))
+        for part, is_sum in zip(parts, sums, strict=True):
+            if not is_sum:
+                counted[part.op.name] = Counted(0, part.dtype.base_dtype, 1)
+    return made, counted
 
 
 def _is_sum(state: State) -> bool:

@@ -86,11 +86,11 @@ def _scaled(factor, x):
 
 class _Halved:
     def __init__(self):
-        self.limit = tf.constant(3.0, tf.float64)
+        self.width = tf.constant(3)
 
     def __call__(self, x):
-        if tf.reduce_max(x) > self.limit:
-            return x / 2.0
+        if self.width > 2:
+            x = x / 2.0
         return x
 
 

@@ -76,6 +76,13 @@ def reduced(flow: Any, operation: Any, states: Sequence[State]) -> State:
     return state.at(*(axis - sum(other < axis for other in axes) for axis in state.axes))
 
 
+def half_of_squares(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of half of the sum of all entries' squares."""
+    if states[0].kind == ROWS and not states[0].degree and not states[0].subset:
+        return State(SUM, degree=1, origin=operation)
+    return arithmetic.element_wise(flow, operation, states)
+
+
 def along_last(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of a function along the last axis, such as a softmax."""
     rank = operation.inputs[0].shape.rank
@@ -297,6 +304,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Maximum", "Minimum"), arithmetic.larger),
     **dict.fromkeys(("Select", "SelectV2"), chosen),
     **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "EuclideanNorm"), reduced),
+    "L2Loss": half_of_squares,
     **dict.fromkeys(("Softmax", "LogSoftmax", "TopK", "TopKV2", "NthElement"), along_last),
     **dict.fromkeys(("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2"), along),
     **dict.fromkeys(("ArgMax", "ArgMin"), arg_extreme),
