@@ -18,8 +18,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
-from autodist_core.errors import SessionError
+from autodist_core.errors import CaptureError, SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
 from autodist_core.loops.variables import Variables
 from autodist_core.training import Entry, Settings, Training
@@ -48,6 +49,14 @@ class Engine:
             yield
         finally:
             self._lock.release()
+
+    def refuse_within_trace(self, name: str) -> NoReturn:
+        """Refuse a call of a marked function by a function that is traced, a marked one or another one."""
+        with self.claimed(name):
+            raise CaptureError(
+                f"{name} is called while a tf.function is traced, and would run once, at the trace. Take the "
+                f"@tf.function of what calls {name} away: {name} itself runs as a graph."
+            )
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:

@@ -36,8 +36,11 @@ class Function:
         self._converted = as_graph_function(python)
         self._steps: Steps[Arguments, CapturedFunction] = Steps(self._capture, engine.training)
 
+    @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on a batch over all replicas; return its results for the whole batch."""
+        if not tf.executing_eagerly():
+            self._engine.refuse_within_trace(self._name)
         arguments = self._reader.read(*drawn(args, kwargs))
         with self._engine.running(self._name):
             return tf.nest.map_structure(_as_tensor, self._steps(arguments))

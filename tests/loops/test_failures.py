@@ -1,0 +1,162 @@
+"""What is kept when a loop is interrupted or fails, and which calls are refused while another one runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError, SessionError
+from tests.support.compare import assert_same, flat
+from tests.support.loops import Net, Plain, autodist, batches, examples, values
+from tests.support.waiting import HANGS
+
+ROOT = Path(__file__).parents[2]
+STRATEGIES = ["PS", "AllReduce", "PartitionedPS"]
+
+
+def descending(front, net, check=lambda x: None):
+    @front.function
+    def step(x, y):
+        check(x)
+        with tf.GradientTape() as tape:
+            loss = net.loss(x, y)
+        net.descend(tape.gradient(loss, net.variables))
+        return loss
+
+    return step
+
+
+def asserts_finite(x):
+    tf.debugging.assert_all_finite(x, "an example is not finite")
+
+
+def raises_on_large(x):
+    def check(part):
+        if np.max(part, initial=0.0) > 100.0:
+            raise ZeroDivisionError("too large")
+        return part
+
+    tf.numpy_function(check, [x], tf.float64)
+
+
+FAILING = {
+    "an assertion": (asserts_finite, np.nan, tf.errors.InvalidArgumentError, "an example is not finite"),
+    "Python": (raises_on_large, 1e3, tf.errors.UnknownError, "ZeroDivisionError: too large"),
+}
+
+
+@pytest.mark.quick("an assertion-PartitionedPS", "Python-AllReduce", "an assertion-PS")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("how", FAILING)
+def test_a_step_that_fails_changes_nothing_and_the_loop_goes_on(how: str, strategy: str):
+    check, bad, error, words = FAILING[how]
+    net, alone = Net(), Net()
+    on_one_device = descending(Plain(), alone)
+    with autodist(strategy, replicas=3) as front:
+        step = descending(front, net, check)
+        for turn, (x, y) in enumerate(batches(*examples())):
+            if turn in (0, 2):
+                spoilt = x.numpy()
+                spoilt[-1, 0] = bad
+                with pytest.raises(error, match=words):
+                    step(spoilt, y)
+                assert_same(flat(values(alone.variables)), flat(values(net.variables)))
+            np.testing.assert_allclose(float(step(x, y)), float(on_one_device(x, y)), rtol=1e-12)
+    assert_same(flat(values(alone.variables)), flat(values(net.variables)))
+
+
+def test_an_error_while_a_function_is_traced_changes_nothing():
+    net = Net()
+    with autodist(replicas=3) as front:
+
+        @front.function
+        def step(x, y, fails=False):
+            with tf.GradientTape() as tape:
+                loss = net.loss(x, y)
+            net.descend(tape.gradient(loss, net.variables))
+            if fails:
+                raise ZeroDivisionError("while it is traced")
+            return loss
+
+        x, y = examples(6)
+        first = float(step(x, y))
+        before = values(net.variables)
+        with pytest.raises(ZeroDivisionError, match="while it is traced"):
+            step(x, y, fails=True)
+        assert_same(flat(before), flat(values(net.variables)), 0.0)
+        assert 0.0 < float(step(x, y)) < first
+
+
+def test_a_marked_function_within_a_marked_function_is_refused():
+    weight = tf.Variable(1.0)
+    with autodist() as front:
+        inner = front.function(lambda x: x * weight)
+
+        @front.function
+        def outer(x):
+            return inner(x) + 1.0
+
+        with pytest.raises(SessionError, match="<lambda> is called while outer .*needs no mark of its own"):
+            outer(np.ones(3, "float32"))
+        assert inner(np.ones(3, "float32")).numpy().tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_marked_function_within_somebodys_trace_is_refused():
+    with autodist() as front:
+        marked = front.function(lambda x: x + 1.0)
+
+        @tf.function(autograph=False)
+        def epoch(x):
+            return marked(x)
+
+        with pytest.raises(CaptureError, match="<lambda> is called while a tf.function is traced.*runs as a graph"):
+            epoch(np.ones(3))
+        assert marked(np.ones(3)).numpy().tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_second_thread_is_refused_and_the_first_one_goes_on():
+    weight, inside, leave = tf.Variable(1.0), threading.Event(), threading.Event()
+    results = []
+
+    def wait(x):
+        inside.set()
+        assert leave.wait(HANGS)
+        return x
+
+    with autodist(replicas=1) as front:
+
+        @front.function
+        def slow(x):
+            return tf.reduce_mean(tf.numpy_function(wait, [x], tf.float32)) * weight
+
+        thread = threading.Thread(target=lambda: results.append(float(slow(np.full(3, 2.0, "float32")))))
+        thread.start()
+        assert inside.wait(HANGS)
+        try:
+            with pytest.raises(SessionError, match="fast is called while slow of the same AutoDist runs"):
+
+                @front.function
+                def fast(x):
+                    return x
+
+                fast(np.ones(2))
+        finally:
+            leave.set()
+            thread.join(HANGS)
+        assert results == [2.0]
+        assert fast(np.ones(2)).numpy().tolist() == [1.0, 1.0]
+
+
+@pytest.mark.quick("PS-6")
+@pytest.mark.parametrize("strategy, seconds", [("PS", 6), ("AllReduce", 10), ("PartitionedPS", 10)])
+def test_interrupted_again_and_again(strategy: str, seconds: int):
+    command = [sys.executable, "-m", "tests.support.interrupted_loop", str(seconds), strategy]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout.split()[-1]) >= 10, run.stdout

@@ -1,0 +1,141 @@
+"""A loop over two hosts gives the numbers of one device, and what it has trained when a host is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core import AutoDist
+from autodist_core.errors import NodeLostError
+from autodist_core.strategy import BUILDERS
+from tests.cluster.over_hosts import nothing_left
+from tests.support.compare import assert_same, flat
+from tests.support.loops import SEED, Net, Plain, batches, examples, run_plain, values
+from tests.support.waiting import until
+
+
+@pytest.fixture(scope="module")
+def lan(make_network):
+    return make_network(2)
+
+
+@pytest.fixture(autouse=True)
+def known_hosts(lan, monkeypatch):
+    monkeypatch.setenv("HOME", str(lan.home))
+    yield
+    assert nothing_left(lan) == []
+
+
+def everything(front: Any) -> Any:
+    """Networks with optimizers of two kinds, metrics, a rate as an argument, and predictions."""
+    keras.utils.set_random_seed(SEED)
+    net, mean, accuracy = Net(), keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(3)])
+    optimizer = keras.optimizers.Adam(0.02)
+    of_batch = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @front.function
+    def step(x, y, rate):
+        with tf.GradientTape(persistent=True) as tape:
+            predicted = model(x, training=True)
+            one, other = net.loss(x, y), of_batch(y, predicted)
+        net.descend(tape.gradient(one, net.variables), rate)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(other, variables), variables, strict=True))
+        mean.update_state(one)
+        accuracy.update_state(y, predicted)
+        return one, other
+
+    predict = front.function(lambda x: (net(x), model(x)))
+    seen = []
+    for turn, (x, y) in enumerate(batches(*examples())):
+        seen += [step(x, y, tf.constant(0.2 / (1 + turn), tf.float64)), mean.result(), accuracy.result(), predict(x)]
+        if turn == 1:
+            mean.reset_state()
+            net.bias.assign_add(tf.ones(7, tf.float64))
+    return {"seen": seen, "weights": values(net.variables, model.weights), "optimizer": values(optimizer.variables)}
+
+
+@pytest.mark.quick("PartitionedPS")
+@pytest.mark.parametrize("strategy", BUILDERS)
+def test_a_loop_over_uneven_hosts_equals_one_device(lan, strategy: str):
+    with AutoDist(lan.spec(cpus=[1, 2]), strategy) as front:
+        actual = flat(everything(front))
+    assert_same(run_plain(everything), actual)
+
+
+def agents(host) -> list[int]:
+    return [pid for pid, command in host.processes() if "autodist_core.cluster.on_node.agent" in command]
+
+
+def counting(front: Any, net: Net, steps: tf.Variable) -> Any:
+    momentum = [tf.Variable(tf.zeros_like(each)) for each in net.variables]
+
+    @front.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = net.loss(x, y)
+        for slot, gradient in zip(momentum, tape.gradient(loss, net.variables), strict=True):
+            slot.assign(0.9 * slot + gradient)
+        net.descend(momentum)
+        steps.assign_add(1)
+        return loss
+
+    return step, momentum
+
+
+def on_one_device(count: int) -> dict:
+    net, steps = Net(), tf.Variable(0, dtype=tf.int64)
+    step, momentum = counting(Plain(), net, steps)
+    for _ in range(count):
+        step(*examples(13))
+    return flat(values(net.variables, momentum, [steps]))
+
+
+@pytest.mark.quick("PS")
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
+def test_a_lost_host_ends_the_loop_and_what_was_trained_is_kept(lan, strategy: str):
+    host, batch = lan.hosts[1], examples(13)
+    net, steps = Net(), tf.Variable(0, dtype=tf.int64)
+    with AutoDist(lan.spec(), strategy, lost_after=600.0) as front:
+        step, momentum = counting(front, net, steps)
+        for _ in range(5):
+            step(*batch)
+        for pid in agents(host):
+            os.kill(pid, signal.SIGKILL)
+
+        def loses_it():
+            with pytest.raises(NodeLostError, match=rf"(?s){host.address} was lost") as raised:
+                for _ in range(10_000):
+                    step(*batch)
+            return raised.value
+
+        assert loses_it().host == host.address
+        kept = int(steps)
+        assert kept >= 5
+        assert_same(on_one_device(kept), flat(values(net.variables, momentum, [steps])))
+        until(lambda: not agents(lan.hosts[0]) and not agents(host))
+        step(*batch)  # on new agents
+        assert_same(on_one_device(kept + 1), flat(values(net.variables, momentum, [steps])))
+
+
+def test_after_a_restart_the_loop_goes_on_and_no_batch_counts_twice(lan):
+    host, batch = lan.hosts[1], examples(13)
+    net, steps = Net(), tf.Variable(0, dtype=tf.int64)
+    with AutoDist(lan.spec(cpus=[1, 2]), "PS", on_failure="restart", lost_after=600.0) as front:
+        step, momentum = counting(front, net, steps)
+        losses = []
+        for turn in range(12):
+            if turn in (4, 8):
+                for pid in agents(host):
+                    os.kill(pid, signal.SIGKILL)
+            losses.append(float(step(*batch)))
+        assert int(steps) == 12
+        assert_same(on_one_device(12), flat(values(net.variables, momentum, [steps])))
+    assert np.isfinite(losses).all()

@@ -1,0 +1,77 @@
+"""A loop that is ended by Ctrl-C again and again: `python -m tests.support.interrupted_loop 8 PS` for 8 s.
+
+Each interrupt falls somewhere into a call of a marked function, and a second one into what ends it. Then the variables
+are those of some whole number of steps, and the loop goes on from there. The last line that is printed counts them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from tests.support.loops import autodist
+
+
+def main(seconds: float, strategy: str) -> None:
+    """Train, be interrupted, train again from there; every step counts once."""
+    draws, running, over = random.Random(5), threading.Event(), threading.Event()
+
+    def interrupt() -> None:
+        while running.wait():
+            running.clear()
+            over.clear()
+            time.sleep(0.02 * draws.random())
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.005 * draws.random())
+            over.set()
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    # The mean gradient of `one` is always 1, and that of `other` too: both count the steps.
+    one, other, steps = tf.Variable(np.zeros((3, 2))), tf.Variable(np.zeros(4)), tf.Variable(0, dtype=tf.int64)
+    count = calls = 0
+    with autodist(strategy, replicas=2) as front:
+
+        @front.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(x * (tf.reduce_sum(one) + tf.reduce_sum(other)))
+            of_one, of_other = tape.gradient(loss, [one, other])
+            one.assign_add(of_one)
+            other.assign_add(of_other)
+            steps.assign_add(1)
+            return loss
+
+        x = np.ones(5)
+        step(x)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                try:
+                    running.set()
+                    while True:
+                        step(x)
+                        calls += 1
+                finally:
+                    assert over.wait(60)  # the second interrupt comes now at the latest
+            except KeyboardInterrupt:
+                count += 1
+            done = int(steps)
+            assert calls + 1 <= done <= calls + 1 + count, (calls, done)
+            np.testing.assert_array_equal(one.numpy(), np.full((3, 2), float(done)))
+            np.testing.assert_array_equal(other.numpy(), np.full(4, float(done)))
+        step(x)
+        assert int(steps) == done + 1
+    assert int(steps) == done + 1 and float(one[0, 0]) == done + 1.0
+    print(count)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), sys.argv[2])
