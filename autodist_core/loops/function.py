@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.loops.arguments import Arguments, Reader
+from autodist_core.loops.as_written import as_written
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.graph_mode import drawn
 from autodist_core.loops.planning import notes_of, planned_call
@@ -36,7 +37,7 @@ class Function:
         self._converted = as_graph_function(python)
         self._steps: Steps[Arguments, CapturedFunction] = Steps(self._capture, engine.training)
 
-    @tf.autograph.experimental.do_not_convert
+    @as_written
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on a batch over all replicas; return its results for the whole batch."""
         if not tf.executing_eagerly():

@@ -7,23 +7,17 @@ meaning that `tf.distribute` gives these methods: gradients that replicas apply 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from autodist_core.loops.as_written import as_written
 from autodist_core.loops.autodist import AutoDist
 from autodist_core.loops.distribute.dataset import BatchesOfReplicas, DistributedDataset, GlobalBatches
 from autodist_core.loops.distribute.extended import Extended
 from autodist_core.loops.distribute.run import OnEachReplica
 from autodist_core.loops.distribute.values import gathered, local_results, per_replica, reduced
 from autodist_core.plan import Plan
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _as_written(method: F) -> F:
-    """Let TensorFlow not rewrite a method's Python code inside a user's trace."""
-    return cast(F, tf.autograph.experimental.do_not_convert(method))
 
 
 class ReplicaStrategy(tf.distribute.Strategy):
@@ -51,7 +45,7 @@ class ReplicaStrategy(tf.distribute.Strategy):
         super().__init__(Extended(self, len(devices), devices, cluster_resolver))
         self._functions: dict[Any, OnEachReplica] = {}
 
-    @_as_written
+    @as_written
     def run(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
         options: Any = None,
@@ -75,28 +69,28 @@ class ReplicaStrategy(tf.distribute.Strategy):
         """The table of what is done with each variable when `run` is called so; nothing runs."""
         return self._on_each_replica(fn).plan(tuple(args), dict(kwargs or {}))
 
-    @_as_written
+    @as_written
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
         """The sum or mean of the replicas' values. With an axis, also of the entries along it: examples count once."""
         return tf.nest.map_structure(lambda each: reduced(reduce_op, each, axis, self.num_replicas_in_sync), value)
 
-    @_as_written
+    @as_written
     def gather(self, value: Any, axis: int) -> Any:
         """The values of all replicas, one behind the other along an axis."""
         return tf.nest.map_structure(lambda each: gathered(each, axis), value)
 
-    @_as_written
+    @as_written
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
         """The value of each replica, in order: all replicas are driven by this process."""
         return local_results(value)
 
-    @_as_written
+    @as_written
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> DistributedDataset:
         """A dataset whose batches are split over the replicas. Batches are global ones; the last may be smaller."""
         del options
         return DistributedDataset(dataset, GlobalBatches(self.num_replicas_in_sync))
 
-    @_as_written
+    @as_written
     def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> DistributedDataset:
         """A dataset whose batches are for one replica each. `dataset_fn` is called once, in this process."""
         del options
@@ -105,7 +99,7 @@ class ReplicaStrategy(tf.distribute.Strategy):
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
-    @_as_written
+    @as_written
     def experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
         """Values of each replica: what `value_fn(context)` returns, which is called for each replica here."""
         replicas = self.num_replicas_in_sync
