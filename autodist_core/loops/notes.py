@@ -27,8 +27,8 @@ def said_of(found: Found, losses: Iterable[State], results: Iterable[tuple[int, 
     """The notes; `results` are the numbers that the function returns, each with its position and its state."""
     said = [*_of_couplings(found), *_of_losses(losses), *_of_variables(found), *_of_results(results)]
     said += [
-        f"whether {_operation(each)} mixes the examples of a batch is not known: verify compares with one device"
-        for each in found.undecided
+        f"whether {_operation(operation)} mixes the examples of a batch is not known: verify compares with one device"
+        for operation, _ in found.undecided
     ]
     return tuple(dict.fromkeys(said))
 
