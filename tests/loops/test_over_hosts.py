@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import keras
@@ -18,6 +19,10 @@ from tests.cluster.over_hosts import nothing_left
 from tests.support.compare import assert_same, flat
 from tests.support.loops import SEED, Net, Plain, batches, examples, run_plain, values
 from tests.support.waiting import until
+
+
+TO_BE_SAFE = 2.0
+"""Seconds of steps after which some of them are safe."""
 
 
 @pytest.fixture(scope="module")
@@ -105,22 +110,20 @@ def test_a_lost_host_ends_the_loop_and_what_was_trained_is_kept(lan, strategy: s
     net, steps = Net(), tf.Variable(0, dtype=tf.int64)
     with AutoDist(lan.spec(), strategy, lost_after=600.0) as front:
         step, momentum = counting(front, net, steps)
-        for _ in range(5):
-            step(*batch)
+        losses = [step(*batch)]
+        begin = time.monotonic()
+        while time.monotonic() - begin < TO_BE_SAFE:
+            losses.append(step(*batch))
         for pid in agents(host):
             os.kill(pid, signal.SIGKILL)
-
-        def loses_it():
-            with pytest.raises(NodeLostError, match=rf"(?s){host.address} was lost") as raised:
-                for _ in range(10_000):
-                    step(*batch)
-            return raised.value
-
-        assert loses_it().host == host.address
+        with pytest.raises(NodeLostError, match=rf"(?s){host.address} was lost during training step \d+") as raised:
+            while True:
+                losses.append(step(*batch))
+        assert raised.value.host == host.address
         kept = int(steps)
-        assert kept >= 5
+        assert f"after training step {kept}" in str(raised.value) and 0 < kept <= len(losses)
         assert_same(on_one_device(kept), flat(values(net.variables, momentum, [steps])))
-        until(lambda: not agents(lan.hosts[0]) and not agents(host))
+        until(lambda: not agents(host))
         step(*batch)  # on new agents
         assert_same(on_one_device(kept + 1), flat(values(net.variables, momentum, [steps])))
 
@@ -130,12 +133,14 @@ def test_after_a_restart_the_loop_goes_on_and_no_batch_counts_twice(lan):
     net, steps = Net(), tf.Variable(0, dtype=tf.int64)
     with AutoDist(lan.spec(cpus=[1, 2]), "PS", on_failure="restart", lost_after=600.0) as front:
         step, momentum = counting(front, net, steps)
-        losses = []
+        buffer = np.empty_like(batch[0])
         for turn in range(12):
             if turn in (4, 8):
                 for pid in agents(host):
                     os.kill(pid, signal.SIGKILL)
-            losses.append(float(step(*batch)))
+            # The steps since the last safe state run once more, on the values that the buffer had.
+            buffer[...] = batch[0]
+            step(buffer, batch[1])
+            buffer[...] = np.nan
         assert int(steps) == 12
         assert_same(on_one_device(12), flat(values(net.variables, momentum, [steps])))
-    assert np.isfinite(losses).all()
