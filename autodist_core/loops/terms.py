@@ -1,6 +1,6 @@
 """The terms of a number that is a sum of numbers, such as of a loss with a penalty.
 
-In: a tensor of the graph that is traced. Out: its terms. For a sum of losses, a penalty, and a mean::
+In: a tensor of the graph that is traced. Out: its terms. For a loss of two kinds::
 
     Term(Sum), Term(penalty), Term(Mean, negative=True)
 

@@ -190,7 +190,7 @@ def test_what_is_refused(case: str):
 
 
 def test_a_name_of_no_parameter_is_refused():
-    with autodist() as front, pytest.raises(ValueError, match="step has no parameter 'z'. Its parameters: x, y"):
+    with autodist() as front, pytest.raises(ValueError, match="step has no parameter 'z'"):
         front.function(whole=["z"])(_step)
 
 
@@ -244,7 +244,8 @@ def test_the_iterators_are_tensorflows_own_again_after_the_scope():
 def test_a_handle_is_no_tensor():
     with autodist() as front, front.scope():
         handle = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(4).batch(2)).get_next()
-        for use in (lambda: handle + 1, lambda: tf.reduce_sum(handle), lambda: np.asarray(handle), lambda: float(handle)):
+        uses = lambda: handle + 1, lambda: tf.reduce_sum(handle), lambda: np.asarray(handle), lambda: float(handle)
+        for use in uses:
             with pytest.raises(TypeError):
                 use()
 

@@ -102,7 +102,7 @@ def test_a_marked_function_within_a_marked_function_is_refused():
         def outer(x):
             return inner(x) + 1.0
 
-        with pytest.raises(SessionError, match="<lambda> is called while outer .*needs no mark of its own"):
+        with pytest.raises(SessionError, match=r"<lambda> is called while outer .*needs no mark of its own"):
             outer(np.ones(3, "float32"))
         assert inner(np.ones(3, "float32")).numpy().tolist() == [1.0, 1.0, 1.0]
 
@@ -115,7 +115,7 @@ def test_a_marked_function_within_somebodys_trace_is_refused():
         def epoch(x):
             return marked(x)
 
-        with pytest.raises(CaptureError, match="<lambda> is called while a tf.function is traced.*runs as a graph"):
+        with pytest.raises(CaptureError, match=r"<lambda> is called while a tf.function is traced.*runs as a graph"):
             epoch(np.ones(3))
         assert marked(np.ones(3)).numpy().tolist() == [2.0, 2.0, 2.0]
 

@@ -1,4 +1,4 @@
-"""The integration cases of the original project, with their numbers: on one device and on replicas, by every builder."""
+"""The integration cases of the original project, with their numbers, by every builder."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from tests.support.compare import assert_same, flat
 from tests.support.loops import SEED, Net, Plain, batches, examples, run_plain, values
 from tests.support.waiting import until
 
-
 TO_BE_SAFE = 2.0
 """Seconds of steps after which some of them are safe."""
 

@@ -1,4 +1,4 @@
-"""Several functions share one state: training, evaluation and prediction, two networks, metrics, and what others see."""
+"""Several functions share one state: training, evaluation, two networks, metrics, and what others see."""
 
 from __future__ import annotations
 

@@ -414,7 +414,7 @@ def test_gradients_in_a_nested_function_are_refused():
             return loss
 
         before = values(net.variables)
-        with pytest.raises(CaptureError, match="take the @tf.function of the nested function away"):
+        with pytest.raises(CaptureError, match=r"take the @tf.function of the nested function away"):
             step(*examples(4))
         assert all(np.array_equal(old, new) for old, new in zip(before, values(net.variables), strict=True))
 
