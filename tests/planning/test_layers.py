@@ -33,7 +33,8 @@ INSIDE = {
         "sessions", "training", "steps",
     ),
     "autodist_core.loops": (
-        "as_written", "graph_mode", "arguments", "variables", "engine", "recording", "updates", "terms", "weighing", "side_state",
+        "as_written", "terms", "graph_mode", "arguments", "variables", "engine", "recording", "updates", "weighing",
+        "side_state",
         "joining", "notes", "tracing", "planning", "function", "autodist", "distribute",
     ),
     "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
