@@ -5,7 +5,7 @@ kernels take. For a function that trains a kernel::
 
     traced      a graph with a marker behind the gradient of the kernel        recording.py
     updates     {"AssignSubVariableOp": 0, "mul": 0}                           updates.py
-    combining   the loss is a mean: gradients count by the replica's share     combining.py
+    weighing    the loss is a mean: gradients count by the replica's share     weighing.py
     captured    GraphItem(variables=(kernel,), gradients=(...), ...)           autodist_core.capture
 """
 
