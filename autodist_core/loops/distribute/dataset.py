@@ -6,6 +6,7 @@ takes. A loop over it works in Python, and inside a `tf.function`, where it beco
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -143,11 +144,31 @@ class DistributedDataset(tf.distribute.DistributedDataset):
         return tf.nest.pack_sequence_as(initial_state, typed)
 
 
+def _with_numbers(operation: Callable[[Any, Any], Any], reflected: bool = False) -> Callable[[Any, Any], Any]:
+    def combined(self: _Untyped, other: Any) -> Any:
+        if isinstance(other, _Untyped):
+            other = other.value
+        if not isinstance(other, int | float):
+            return NotImplemented  # a tensor combines itself with the number
+        value = operation(other, self.value) if reflected else operation(self.value, other)
+        return value if isinstance(value, bool) else _Untyped(value)
+
+    return combined
+
+
 @dataclass(frozen=True)
 class _Untyped:
-    """A number of plain Python that becomes a tensor of the type with which it is first combined."""
+    """A number of plain Python that becomes a tensor of the type of the first tensor with which it is combined."""
 
     value: int | float
+
+    __add__, __radd__ = _with_numbers(operator.add), _with_numbers(operator.add, reflected=True)
+    __sub__, __rsub__ = _with_numbers(operator.sub), _with_numbers(operator.sub, reflected=True)
+    __mul__, __rmul__ = _with_numbers(operator.mul), _with_numbers(operator.mul, reflected=True)
+    __truediv__, __rtruediv__ = _with_numbers(operator.truediv), _with_numbers(operator.truediv, reflected=True)
+    __floordiv__, __mod__ = _with_numbers(operator.floordiv), _with_numbers(operator.mod)
+    __lt__, __le__ = _with_numbers(operator.lt), _with_numbers(operator.le)
+    __gt__, __ge__ = _with_numbers(operator.gt), _with_numbers(operator.ge)
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
         return tf.constant(self.value, dtype, name=name)
