@@ -130,15 +130,16 @@ def items(draw):
     return GraphItem(
         variables,
         tuple(gradients),
-        tuple(draw(st.lists(st.builds(Tensor, NAMES, DTYPES, shapes), max_size=3))),
+        tuple(draw(st.lists(st.builds(Tensor, NAMES, DTYPES, shapes, st.booleans()), max_size=3))),
         draw(texts),
         draw(st.booleans()),
+        draw(st.text(max_size=3)),
         draw(st.text(max_size=3)),
         draw(st.text(max_size=3)),
         draw(texts),
         draw(texts),
         tuple(draw(st.lists(st.builds(Table, NAMES, NAMES, NAMES), max_size=2))),
-        tuple(draw(st.lists(st.builds(Joined, NAMES, st.sampled_from(["same", "sum", "max", "min"])), max_size=2))),
+        tuple(draw(st.lists(st.builds(Joined, NAMES, st.sampled_from(["same", "sum", "mean", "max", "min", "rows", "each"])), max_size=2))),
         draw(st.binary(max_size=20)),
     )
 
