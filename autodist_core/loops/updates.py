@@ -76,6 +76,8 @@ class _Search:
         self._results = {tensor.op.name for tensor in results}
         self._inputs = {tensor.op.name for tensor in inputs}
         self._before = self._needed_by_gradients()
+        self._after: dict[str, int] = {}
+        """The last call whose gradients need the value that a write replaces, and another update has written."""
         self._direct: dict[str, frozenset[int]] = {}
         """The calls from whose gradients an operation's value is computed, along tensors."""
         self._late: dict[str, int] = {}
@@ -107,14 +109,21 @@ class _Search:
     def _marked(self, gradient: Recorded, occurrence: int) -> Marked:
         return Marked(self._name_of(handle_of(gradient)), occurrence, gradient.values, gradient.indices)
 
-    def _needed_by_gradients(self) -> frozenset[str]:
-        """The operations from which gradients are computed: they are compute, even if they use other gradients."""
-        markers = [m.op for each in self._found for gradient in each.gradients for m in gradient.markers]
-        before = reached_from((source for operation in markers for source in sources(operation)), sources)
-        return frozenset(before)
+    def _needed_by_gradients(self) -> dict[str, int]:
+        """The operations from which gradients are computed, with the last call that needs each.
+
+        They are compute, even if they use other gradients.
+        """
+        before: dict[str, int] = {}
+        for call, each in enumerate(self._found):
+            markers = [marker.op for gradient in each.gradients for marker in gradient.markers]
+            needed = reached_from((source for operation in markers for source in sources(operation)), sources)
+            before |= dict.fromkeys(needed, call)
+        return before
 
     def _propagate(self) -> None:
         written: dict[str, int] = {}
+        read_again: dict[str, int] = {}
         of_batch: set[str] = set()
         for operation in self._operations:
             name = operation.name
@@ -138,7 +147,11 @@ class _Search:
             for touch in touched:
                 if touch.writes and name in self._of_batch:
                     of_batch.add(touch.variable)
+                elif not touch.writes and touch.variable in written and name in self._before:
+                    read_again[touch.variable] = self._before[name]
                 elif touch.writes and (name in self._direct or name in self._late):
+                    if touch.variable in read_again:
+                        self._after[name] = read_again[touch.variable]
                     written[touch.variable] = self._call_of(name)
 
     def _follow(self, name: str, behind: Sequence[str], through_variables: Sequence[int]) -> None:
@@ -150,7 +163,8 @@ class _Search:
             self._late[name] = max(late)
 
     def _call_of(self, name: str) -> int:
-        return max(self._direct[name]) if name in self._direct else self._late[name]
+        own = max(self._direct[name]) if name in self._direct else self._late[name]
+        return max(own, self._after.get(name, own))
 
     def _merged(self) -> dict[int, int]:
         """For each call, the call by whose number its update goes: calls whose gradients meet make one update."""

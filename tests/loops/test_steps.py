@@ -268,6 +268,27 @@ def weighted_sum_with_l2(net):
     return step
 
 
+def sharpness_aware(net):
+    """Go uphill, compute the gradients there, go back, and go downhill by them."""
+    slots = [tf.Variable(tf.zeros_like(each)) for each in net.variables]
+
+    def step(x, y):
+        first, found = gradients(net, lambda: net.loss(x, y))
+        norm = tf.linalg.global_norm(found)
+        uphill = [0.5 * each / norm for each in found]
+        for variable, way in zip(net.variables, uphill, strict=True):
+            variable.assign_add(way)
+        second, found = gradients(net, lambda: net.loss(x, y))
+        for variable, way in zip(net.variables, uphill, strict=True):
+            variable.assign_sub(way)
+        for slot, gradient in zip(slots, found, strict=True):
+            slot.assign(0.9 * slot + gradient)
+        net.descend(slots)
+        return first, second
+
+    return step, slots
+
+
 def loss_and_norm_of_gradients(net):
     def step(x, y):
         loss, found = gradients(net, lambda: net.loss(x, y))
@@ -288,7 +309,7 @@ STEPS = [
     clipped_by_norm, clipped_by_value, with_l2, sum_by_global_size, sum_with_l2, a_loss_for_each_example,
     weighted_by_class, scaled_gradients, averaged_weights, averaged_by_tensorflow, decayed_weights, own_schedule,
     cond_on_a_variable, cond_in_the_forward_pass, while_in_the_forward_pass, nested_forward_pass, persistent_tape,
-    two_losses, some_variables_only, weighted_sum_with_l2, loss_and_norm_of_gradients, gradients_as_results,
+    two_losses, some_variables_only, sharpness_aware, weighted_sum_with_l2, loss_and_norm_of_gradients, gradients_as_results,
 ]  # fmt: skip
 
 
