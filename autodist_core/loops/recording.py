@@ -62,6 +62,8 @@ class Recording:
     found: list[Differentiation] = field(default_factory=list)
     variables: dict[int, Any] = field(default_factory=dict)
     """The variables that the function touches, by the `id` of their handles."""
+    of_examples: list[tuple[Any, Any, tuple[Any, ...]]] = field(default_factory=list)
+    """The target, its seed, and the tensors with respect to which gradients are computed, variables left out."""
     refusal: CaptureError | None = None
     """The error that was raised. TensorFlow wraps an error that a nested function raises."""
 
@@ -90,6 +92,16 @@ class Recording:
             )
             raise self.refusal
         return False
+
+    def is_here(self) -> bool:
+        """Whether the current graph is the one that is traced."""
+        return tf.compat.v1.get_default_graph() is self.graph
+
+    def note_examples(self, targets: Sequence[Any], seeds: Sequence[Any], sources: Sequence[Any]) -> None:
+        """Note gradients with respect to tensors, such as a batch: those of a mean count by the replica's share."""
+        tensors = tuple(each for each in sources if tf.is_tensor(each) and _handle(each) is None)
+        if tensors:
+            self.of_examples += [(target, seed, tensors) for target, seed in zip(targets, seeds, strict=False)]
 
     def marked(self, targets: Sequence[Any], seeds: Sequence[Any], sources: Sequence[Any], found: Any) -> list[Any]:
         """The gradients with markers behind them, which are recorded."""
@@ -143,6 +155,7 @@ def _hooks(recording: Recording) -> Iterator[None]:
     with _installing:
         if not _installed:
             _hook(tf.GradientTape, "gradient", _gradient)
+            _hook(tf.GradientTape, "jacobian", _jacobian)
             _hook(owner(VARIABLE_HANDLE.owner), VARIABLE_HANDLE.name, property(_noted_handle))
             _hook(owner(GRADIENTS_HELPER.owner), GRADIENTS_HELPER.name, _gradients)
         _installed.append(recording)
@@ -176,12 +189,24 @@ def _gradient(
 ) -> Any:
     of_tape, recording = _originals[tf.GradientTape, "gradient"], _current.get()
     flat = tf.nest.flatten(sources)
-    if recording is None or not recording.applies_here(flat):
+    if recording is None or not (recording.applies_here(flat) or recording.is_here()):
         return of_tape(self, target, sources, output_gradients, unconnected_gradients)
     targets, seeds = _terms(tf.nest.flatten(target), output_gradients)
     found = of_tape(self, targets, sources, seeds, unconnected_gradients)
+    recording.note_examples(targets, seeds or (), flat)
     marked = recording.marked(targets, seeds or (), flat, tf.nest.flatten(found))
     return tf.nest.pack_sequence_as(sources, marked)
+
+
+def _jacobian(self: Any, target: Any, sources: Any, *rest: Any, **named: Any) -> Any:
+    recording = _current.get()
+    if recording is not None and recording.applies_here(tf.nest.flatten(sources)):
+        recording.refusal = CaptureError(
+            "tape.jacobian computes derivatives of variables, and it is not known how the replicas' become one. Use "
+            "tape.gradient for a loss; compute a jacobian in a function without a mark."
+        )
+        raise recording.refusal
+    return _originals[tf.GradientTape, "jacobian"](self, target, sources, *rest, **named)
 
 
 def _gradients(ys: Any, xs: Any, grad_ys: Any = None, *rest: Any, **named: Any) -> Any:

@@ -31,7 +31,7 @@ from autodist_core.loops.side_state import additions, counted
 from autodist_core.loops.terms import terms_of
 from autodist_core.loops.updates import Updates, find_updates
 from autodist_core.loops.variables import Variables
-from autodist_core.loops.weighing import sums_of_two_kinds, weighed
+from autodist_core.loops.weighing import means_of_examples, sums_of_two_kinds, weighed
 from autodist_core.step.graph_item import GraphItem, Joined
 from autodist_core.training import Entry, watched_variable
 
@@ -107,7 +107,7 @@ def trace_function(
         sums=[marker for marker in inside.sums if marker.op.name not in updates.operations],
         gradients=updates.gradients, updates=updates.operations, whole=whole,
     )
-    decided = (_of_each_replica if in_replica else _decided)(traced, updates)
+    decided = (_of_each_replica if in_replica else _decided)(traced, updates, recording)
     item = capture(decided.traced, decided.joined)
     touched = {variable.name for variable in item.variables if variable.handle}
     return CapturedFunction(
@@ -211,7 +211,7 @@ def _outside(graph: Any, handle: Any) -> Any:
     return handle
 
 
-def _decided(traced: Traced, updates: Updates) -> _Decided:
+def _decided(traced: Traced, updates: Updates, recording: Recording) -> _Decided:
     """All that follows from how a step's tensors depend on the examples."""
     seeds: list[Any] = []
     targets: list[Any] = []
@@ -223,13 +223,18 @@ def _decided(traced: Traced, updates: Updates) -> _Decided:
     outputs = {id(output) for output in traced.outputs}
     inner = [tensor for tensor in to_be_joined(traced) if id(tensor) not in outputs]
     terms = [terms_of(output.op.inputs[0]) for output in traced.outputs]
+    of_examples = [tensor for target, _, sources in recording.of_examples for tensor in (target, *sources)]
     asked = [
         targets, traced.outputs, [each.added for each in added], inner, [each.tensor for of in terms for each in of],
+        of_examples,
     ]
     found = follow(traced, {}, [tensor for tensors in asked for tensor in tensors])
     states = iter(found.asked)
-    of_targets, of_outputs, of_added, of_inner, of_terms = (list(islice(states, len(each))) for each in asked)
-    summed, of_seeds = weighed(zip(seeds, of_targets, strict=True))
+    of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients = (
+        list(islice(states, len(each))) for each in asked
+    )
+    by_examples = means_of_examples(recording.of_examples, of_gradients)
+    summed, of_seeds = weighed(zip(seeds, of_targets, strict=True), by_examples)
     by_share = {**counted(added, of_added), **of_seeds}
     sums, of_parts = sums_of_two_kinds(traced.outputs, terms, of_terms, updates.made_of_gradients)
     found = replace(found, uncombined_writes=tuple(
@@ -251,8 +256,9 @@ def _decided(traced: Traced, updates: Updates) -> _Decided:
     )
 
 
-def _of_each_replica(traced: Traced, updates: Updates) -> _Decided:
+def _of_each_replica(traced: Traced, updates: Updates, recording: Recording) -> _Decided:
     """The step with tf.distribute's meaning: gradients are added up, and results are each replica's."""
+    del recording
     seeds = [seed for each in updates.differentiations for seed in each.seeds]
     traced = combined_as_written(replace(traced, added_up=seeds))
     return _Decided(traced, _joined(traced.outputs, ["each"] * len(traced.outputs)), ())

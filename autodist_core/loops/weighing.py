@@ -26,13 +26,34 @@ from autodist_core.capture.traced import Counted
 from autodist_core.loops.terms import Term
 
 
-def weighed(targets: Iterable[tuple[Any, State]]) -> tuple[list[Any], dict[str, Counted]]:
-    """The seeds of which the gradients are added up, and how those of means among them count, by operations' names."""
+def weighed(
+    targets: Iterable[tuple[Any, State]], of_examples: Sequence[Any] = ()
+) -> tuple[list[Any], dict[str, Counted]]:
+    """The seeds of which the gradients are added up, and how those of means among them count, by operations' names.
+
+    `of_examples` are seeds of means that count in any case.
+    """
     found = [(seed, _is_sum(state)) for seed, state in targets]
-    if not any(is_sum for _, is_sum in found):
-        return [], {}
-    counted = {seed.op.name: Counted(0, seed.dtype.base_dtype, 1) for seed, is_sum in found if not is_sum}
+    counted = {seed.op.name: _by_share(seed) for seed in of_examples}
+    if not any(is_sum or seed.op.name in counted for seed, is_sum in found):
+        return [], counted
+    counted |= {seed.op.name: _by_share(seed) for seed, is_sum in found if not is_sum}
     return [seed for seed, _ in found], counted
+
+
+def means_of_examples(noted: Iterable[tuple[Any, Any, Sequence[Any]]], states: Iterable[State]) -> list[Any]:
+    """The seeds of means over the examples that are differentiated with respect to the examples.
+
+    One device divides by the whole batch there, and a replica by its slice. `states` are those of each target and of
+    its sources, in the order of `noted`.
+    """
+    rest = iter(states)
+    found = []
+    for _, seed, sources in noted:
+        target, *of_sources = islice(rest, 1 + len(sources))
+        if target.kind == SUM and target.degree == 0 and all(each.kind == ROWS for each in of_sources):
+            found.append(seed)
+    return found
 
 
 def sums_of_two_kinds(
@@ -53,8 +74,12 @@ def sums_of_two_kinds(
             made[index] = tf.identity(tf.add_n(parts))
         for part, is_sum in zip(parts, sums, strict=True):
             if not is_sum:
-                counted[part.op.name] = Counted(0, part.dtype.base_dtype, 1)
+                counted[part.op.name] = _by_share(part)
     return made, counted
+
+
+def _by_share(identity: Any) -> Counted:
+    return Counted(0, identity.dtype.base_dtype, 1)
 
 
 def _is_sum(state: State) -> bool:

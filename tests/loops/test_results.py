@@ -107,6 +107,7 @@ def _counts(front: Any) -> Any:
     return {"seen": [step(x, y) for x, y in batches(*examples())], "weights": values(net.variables), "steps": steps}
 
 
+@pytest.mark.quick("AllReduce")
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS"])
 def test_counters_and_variables_are_themselves(strategy: str):
     assert_equal_loops(_counts, strategy)
@@ -127,6 +128,7 @@ def _sees_old_and_new(front: Any) -> Any:
     return [step(x, y) for x, y in batches(*examples())]
 
 
+@pytest.mark.quick("PS")
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS"])
 def test_values_before_and_after_the_update(strategy: str):
     assert_equal_loops(_sees_old_and_new, strategy)

@@ -289,6 +289,33 @@ def sharpness_aware(net):
     return step, slots
 
 
+def against_the_examples(net):
+    """Train on examples that were moved along the gradient of a mean loss."""
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = net.loss(x, y)
+        moved = x + 5.0 * tape.gradient(loss, x)
+        second, found = gradients(net, lambda: net.loss(moved, y))
+        net.descend(found)
+        return loss, second
+
+    return step
+
+
+def variables_and_examples_at_once(net):
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = net.loss(x, y)
+        of_examples, found = tape.gradient(loss, [x, net.variables])
+        net.descend(found)
+        return loss, tf.reduce_mean(net(x + 5.0 * of_examples) ** 2)
+
+    return step
+
+
 def loss_and_norm_of_gradients(net):
     def step(x, y):
         loss, found = gradients(net, lambda: net.loss(x, y))
@@ -309,11 +336,16 @@ STEPS = [
     clipped_by_norm, clipped_by_value, with_l2, sum_by_global_size, sum_with_l2, a_loss_for_each_example,
     weighted_by_class, scaled_gradients, averaged_weights, averaged_by_tensorflow, decayed_weights, own_schedule,
     cond_on_a_variable, cond_in_the_forward_pass, while_in_the_forward_pass, nested_forward_pass, persistent_tape,
-    two_losses, some_variables_only, sharpness_aware, weighted_sum_with_l2, loss_and_norm_of_gradients, gradients_as_results,
+    two_losses, some_variables_only, sharpness_aware,
+    against_the_examples, variables_and_examples_at_once, weighted_sum_with_l2, loss_and_norm_of_gradients, gradients_as_results,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS"])
+STRATEGIES = ["PS", "AllReduce", "PartitionedPS"]
+
+
+@pytest.mark.quick(*(f"{step.__name__}-{STRATEGIES[turn % 3]}" for turn, step in enumerate(STEPS)))
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("make_step", STEPS, ids=lambda step: step.__name__)
 def test_a_step_equals_one_device(make_step: Callable, strategy: str):
     assert_equal_loops(trained_by(make_step), strategy)
@@ -334,6 +366,7 @@ def _rates(front: Any) -> Any:
     return {"seen": seen, "weights": values(net.variables)}
 
 
+@pytest.mark.quick("PartitionedPS", "AllReduce")
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS", "PartitionedAR"])
 def test_an_update_reads_a_scalar_argument(strategy: str):
     assert_equal_loops(_rates, strategy)
@@ -353,6 +386,7 @@ def _scales(front: Any) -> Any:
     return {"seen": seen, "weights": values(net.variables)}
 
 
+@pytest.mark.quick("PS")
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce", "UnevenPartitionedPS"])
 def test_an_update_reads_a_whole_argument(strategy: str):
     assert_equal_loops(_scales, strategy)
@@ -383,7 +417,8 @@ def _accumulates(front: Any) -> Any:
     return {"seen": seen, "weights": values(net.variables, sums)}
 
 
-@pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS"])
+@pytest.mark.quick("PartitionedPS")
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_gradients_are_accumulated_by_hand(strategy: str):
     assert_equal_loops(_accumulates, strategy)
 
@@ -438,6 +473,20 @@ def test_gradients_in_a_nested_function_are_refused():
         with pytest.raises(CaptureError, match=r"take the @tf.function of the nested function away"):
             step(*examples(4))
         assert all(np.array_equal(old, new) for old, new in zip(before, values(net.variables), strict=True))
+
+
+def test_a_jacobian_of_variables_is_refused():
+    net = Net()
+    with autodist() as front:
+
+        @front.function
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = net.loss(x, y)
+            net.descend(tape.jacobian(loss, net.variables))
+
+        with pytest.raises(CaptureError, match=r"tape\.jacobian .* Use tape\.gradient for a loss"):
+            step(*examples(4))
 
 
 def test_gradients_in_a_loop_are_refused():

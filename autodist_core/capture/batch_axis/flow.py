@@ -66,7 +66,6 @@ class Flow:
         self._couplings: dict[tuple[int, str], Coupling] = {}
         self._uncombined_writes: dict[int, UncombinedWrite] = {}
         self._undecided: dict[int, tuple[Any, Any]] = {}
-        self._asked: dict[int, State] = {id(tensor): NO_CLAIM for tensor in asked}
         self._call: Any = None
         self._graph = traced.graph
         self._position = 0
@@ -74,6 +73,7 @@ class Flow:
         self._last_write: dict[str, int] = {}
         self._update = traced.updates.keys()
         self.states: dict[int, State] = self._of_inputs(traced)
+        self._asked: dict[int, State] = {id(tensor): self.states.get(id(tensor), NO_CLAIM) for tensor in asked}
         self._tape = Tape()
         self._first_gradient = _first_gradient(traced, self._update)
         self._own = False
