@@ -337,7 +337,8 @@ STEPS = [
     weighted_by_class, scaled_gradients, averaged_weights, averaged_by_tensorflow, decayed_weights, own_schedule,
     cond_on_a_variable, cond_in_the_forward_pass, while_in_the_forward_pass, nested_forward_pass, persistent_tape,
     two_losses, some_variables_only, sharpness_aware,
-    against_the_examples, variables_and_examples_at_once, weighted_sum_with_l2, loss_and_norm_of_gradients, gradients_as_results,
+    against_the_examples, variables_and_examples_at_once, weighted_sum_with_l2, loss_and_norm_of_gradients,
+    gradients_as_results,
 ]  # fmt: skip
 
 

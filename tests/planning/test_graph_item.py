@@ -113,6 +113,8 @@ def allowed(field: str) -> list[str]:
 DTYPES, AGGREGATIONS, KINDS = map(st.sampled_from, map(allowed, ("dtype", "aggregation", "kind")))
 SHAPES = st.lists(st.integers(0, 2**40), max_size=4).map(tuple)
 
+HOWS = st.sampled_from(["same", "sum", "mean", "max", "min", "rows", "each"])
+
 
 @st.composite
 def items(draw):
@@ -139,7 +141,7 @@ def items(draw):
         draw(texts),
         draw(texts),
         tuple(draw(st.lists(st.builds(Table, NAMES, NAMES, NAMES), max_size=2))),
-        tuple(draw(st.lists(st.builds(Joined, NAMES, st.sampled_from(["same", "sum", "mean", "max", "min", "rows", "each"])), max_size=2))),
+        tuple(draw(st.lists(st.builds(Joined, NAMES, HOWS), max_size=2))),
         draw(st.binary(max_size=20)),
     )
 
