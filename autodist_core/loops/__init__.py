@@ -22,6 +22,7 @@ import tensorflow as tf
 from autodist_core.loops.autodist import AutoDist
 from autodist_core.loops.distribute import ReplicaStrategy
 from autodist_core.loops.function import Function
+from autodist_core.resource_spec import ResourceSpec
 
 __all__ = ["AutoDist", "Function", "ReplicaStrategy", "distributed"]
 
@@ -29,11 +30,12 @@ __all__ = ["AutoDist", "Function", "ReplicaStrategy", "distributed"]
 def distributed(resource_spec: Any = None, strategy: Any = None, **settings: Any) -> ReplicaStrategy:
     """Make a strategy with `tf.distribute`'s methods. The arguments are those of `AutoDist`.
 
-    A spec that was made from a cluster resolver has the resolver: it is the strategy's `cluster_resolver`.
+    The devices may also be those of a cluster resolver, which is then the strategy's `cluster_resolver`.
 
     >>> with distributed({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, "Parallax").scope() as strategy:
     ...     strategy.num_replicas_in_sync
     2
     """
-    resolver = resource_spec if isinstance(resource_spec, tf.distribute.cluster_resolver.ClusterResolver) else None
-    return ReplicaStrategy(AutoDist(resource_spec, strategy, **settings), resolver)
+    if isinstance(resource_spec, tf.distribute.cluster_resolver.ClusterResolver):
+        resource_spec = ResourceSpec.from_cluster_resolver(resource_spec)
+    return ReplicaStrategy(AutoDist(resource_spec, strategy, **settings))

@@ -59,6 +59,8 @@ class ResourceSpec:
 
     _own_task: discovery.Task | None = None
     """The scheduler's task that this process is; None if no scheduler describes the cluster."""
+    cluster_resolver: Any = None
+    """The `tf.distribute` cluster resolver from which the spec was made, if there is one."""
     _is_agent = True
     """Whether this process is the one of its machine that serves as the agent."""
 
@@ -107,7 +109,9 @@ class ResourceSpec:
                 f"Received: {resolver!r}."
             ) from None
         task = {"type": getattr(resolver, "task_type", None), "index": getattr(resolver, "task_id", None)}
-        return cls._from_cluster(cluster, gpus, source, discovery.own_task(task))
+        spec = cls._from_cluster(cluster, gpus, source, discovery.own_task(task))
+        spec.cluster_resolver = resolver
+        return spec
 
     @classmethod
     def _from_cluster(

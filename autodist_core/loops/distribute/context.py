@@ -56,9 +56,8 @@ class ReplicaContext(tf.distribute.ReplicaContext):
         )
 
     def merge_call(self, merge_fn: Callable[..., Any], args: Any = (), kwargs: Any = None) -> Any:
-        """Refused: nothing of a function runs for all replicas together."""
-        del merge_fn, args, kwargs
-        raise CaptureError(
-            "merge_call inside run() is not supported: a function runs on each replica. Use all_reduce, or apply the "
-            "gradients with an optimizer, which adds them up over the replicas."
-        )
+        """Call the function in place: one trace stands for every replica, and what it reduces is all-reduced.
+
+        TensorFlow's optimizers of `compat.v1` apply their gradients so.
+        """
+        return merge_fn(self.strategy, *args, **(kwargs or {}))

@@ -17,16 +17,15 @@ from autodist_core.errors import CaptureError
 class Extended(tf.distribute.StrategyExtended):
     """What a strategy has besides its public methods."""
 
-    def __init__(self, strategy: Any, replicas: int, devices: tuple[str, ...], cluster_resolver: Any) -> None:
+    def __init__(self, strategy: Any, devices: tuple[str, ...], cluster_resolver: Any) -> None:
         super().__init__(strategy)
-        self._replicas = replicas
         self._devices = devices
         self._cluster_resolver = cluster_resolver
         self._retrace_functions_for_each_device = False
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        return self._replicas
+        return len(self._devices)
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
@@ -50,8 +49,7 @@ class Extended(tf.distribute.StrategyExtended):
         return False
 
     def _replica_ctx_update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
-        del group
-        return fn(var, *args, **(kwargs or {}))
+        return _grouped(fn(var, *args, **(kwargs or {})), group)
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> NoReturn:
         del var, fn, args, kwargs, group
@@ -60,11 +58,28 @@ class Extended(tf.distribute.StrategyExtended):
             "Assign to the variable itself, or update it in a function that run() calls."
         )
 
-    _update_non_slot = _update
+    def update_non_slot(
+        self, colocate_with: Any, fn: Any, args: Any = (), kwargs: Any = None, group: bool = True
+    ) -> Any:
+        """Call a function that updates variables of no single slot, such as a step counter."""
+        del colocate_with
+        return _grouped(fn(*args, **(kwargs or {})), group)
 
-    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> NoReturn:
-        del reduce_op, value, destinations, options
-        raise CaptureError("extended.reduce_to is not supported: call the strategy's reduce(op, value, axis).")
+    def non_slot_devices(self, var_list: Any) -> Any:
+        """Where variables of no single slot are: anywhere."""
+        del var_list
+
+    def reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
+        """Inside run(), the sum or the mean over the replicas."""
+        del destinations, options
+        context = tf.distribute.get_replica_context()
+        if context is None:
+            raise CaptureError("extended.reduce_to is not supported: call the strategy's reduce(op, value, axis).")
+        return context.all_reduce(reduce_op, value)
+
+    def batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any = None) -> Any:
+        """Inside run(), the sums or means over the replicas."""
+        return [self.reduce_to(reduce_op, value, where, options) for value, where in value_destination_pairs]
 
     def _get_local_replica_id(self, replica_id_in_sync_group: Any) -> Any:
         return replica_id_in_sync_group
@@ -83,3 +98,8 @@ class Extended(tf.distribute.StrategyExtended):
     def experimental_require_static_shapes(self) -> bool:
         """Whether shapes must be known: they need not."""
         return False
+
+
+def _grouped(result: Any, group: bool) -> Any:
+    """The result, or the tuple with the result of each device, of which there is one."""
+    return result if group else (result,)

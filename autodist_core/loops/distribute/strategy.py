@@ -38,11 +38,11 @@ class ReplicaStrategy(tf.distribute.Strategy):
     >>> strategy.autodist.close()
     """
 
-    def __init__(self, autodist: AutoDist, cluster_resolver: Any = None) -> None:
+    def __init__(self, autodist: AutoDist) -> None:
         self.autodist = autodist
         """The engine: its settings, its session and the variables."""
         devices = tuple(name for name, _ in autodist.resource_spec.replica_devices)
-        super().__init__(Extended(self, len(devices), devices, cluster_resolver))
+        super().__init__(Extended(self, devices, autodist.resource_spec.cluster_resolver))
         self._functions: dict[Any, OnEachReplica] = {}
 
     @as_written
