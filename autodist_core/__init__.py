@@ -48,6 +48,7 @@ from autodist_core.strategy.strategy import Strategy
 
 if TYPE_CHECKING:
     from autodist_core.loops import AutoDist
+    from autodist_core.loops import distributed as distribute
 
 __all__ = [
     "AutoDist",
@@ -74,6 +75,7 @@ __all__ = [
     "Table",
     "Tensor",
     "Variable",
+    "distribute",
     "errors",
     "plan",
     "strategy",

@@ -19,9 +19,9 @@ PACKAGES = ("autodist_core", "autodist_keras")
 # Adding a name here is a promise to keep it; taking one away breaks somebody's program.
 PUBLIC_NAMES = {
     "autodist_core": """
-        AutodistError CaptureError CompiledStrategy DeviceSpec Gradient GraphItem KernelError LaunchError Node
+        AutoDist AutodistError CaptureError CompiledStrategy DeviceSpec Gradient GraphItem KernelError LaunchError Node
         NodeLostError NotYetError ResourceSpec ResourceSpecError SSHGroup SeamError SessionError Strategy
-        StrategyBuilder StrategyCompiler StrategyError Table Tensor Variable errors plan strategy
+        StrategyBuilder StrategyCompiler StrategyError Table Tensor Variable distribute errors plan strategy
     """,
     "autodist_core.strategy": """
         AllReduce BUILDERS PS PSLoadBalancing Parallax PartitionedAR PartitionedPS RandomAxisPartitionAR Strategy

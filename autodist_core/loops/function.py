@@ -25,7 +25,14 @@ from autodist_core.training import Steps
 
 
 class Function:
-    """A Python function over all replicas. `AutoDist.function` has an example."""
+    """A Python function over all replicas. `AutoDist.function` makes it.
+
+    >>> from autodist_core import AutoDist
+    >>> with AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}) as distributed:
+    ...     square = distributed.function(lambda x: x**2)
+    ...     print(type(square).__name__, square(tf.constant([1.0, 2.0, 3.0])).numpy().tolist())
+    Function [1.0, 4.0, 9.0]
+    """
 
     def __init__(self, engine: Engine, function: Callable[..., Any], whole: Collection[str]) -> None:
         python = getattr(function, "python_function", function)

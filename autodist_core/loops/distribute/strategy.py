@@ -66,7 +66,12 @@ class ReplicaStrategy(tf.distribute.Strategy):
         return self._functions[key]
 
     def plan(self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Plan:
-        """The table of what is done with each variable when `run` is called so; nothing runs."""
+        """The table of what is done with each variable when `run` is called so; nothing runs.
+
+        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, "PS"))
+        >>> print(strategy.plan(lambda x: 2 * x, args=(1.0,)).splitlines()[0])
+        strategy ..., PS @ 2 replicas
+        """
         return self._on_each_replica(fn).plan(tuple(args), dict(kwargs or {}))
 
     @as_written
@@ -76,12 +81,24 @@ class ReplicaStrategy(tf.distribute.Strategy):
 
     @as_written
     def gather(self, value: Any, axis: int) -> Any:
-        """The values of all replicas, one behind the other along an axis."""
+        """The values of all replicas, one behind the other along an axis.
+
+        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}))
+        >>> (batch,) = strategy.experimental_distribute_dataset(tf.data.Dataset.range(5).batch(5))
+        >>> strategy.gather(batch, axis=0).numpy().tolist()
+        [0, 1, 2, 3, 4]
+        """
         return tf.nest.map_structure(lambda each: gathered(each, axis), value)
 
     @as_written
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """The value of each replica, in order: all replicas are driven by this process."""
+        """The value of each replica, in order: all replicas are driven by this process.
+
+        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}))
+        >>> (batch,) = strategy.experimental_distribute_dataset(tf.data.Dataset.range(5).batch(5))
+        >>> [part.numpy().tolist() for part in strategy.experimental_local_results(batch)]
+        [[0, 1, 2], [3, 4]]
+        """
         return local_results(value)
 
     @as_written
@@ -92,7 +109,14 @@ class ReplicaStrategy(tf.distribute.Strategy):
 
     @as_written
     def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> DistributedDataset:
-        """A dataset whose batches are for one replica each. `dataset_fn` is called once, in this process."""
+        """A dataset whose batches are for one replica each. `dataset_fn` is called once, in this process.
+
+        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}))
+        >>> for each in strategy.distribute_datasets_from_function(lambda context: tf.data.Dataset.range(5).batch(2)):
+        ...     print([part.numpy().tolist() for part in strategy.experimental_local_results(each)])
+        [[0, 1], [2, 3]]
+        [[4], []]
+        """
         del options
         context = tf.distribute.InputContext(1, 0, self.num_replicas_in_sync)
         return DistributedDataset(dataset_fn(context), BatchesOfReplicas(self.num_replicas_in_sync))
@@ -101,13 +125,26 @@ class ReplicaStrategy(tf.distribute.Strategy):
 
     @as_written
     def experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
-        """Values of each replica: what `value_fn(context)` returns, which is called for each replica here."""
+        """Values of each replica: what `value_fn(context)` returns, which is called for each replica here.
+
+        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}))
+        >>> values = strategy.experimental_distribute_values_from_function(lambda each: each.replica_id_in_sync_group)
+        >>> [int(value) for value in strategy.experimental_local_results(values)]
+        [0, 1]
+        """
         replicas = self.num_replicas_in_sync
         contexts = [tf.distribute.experimental.ValueContext(index, replicas) for index in range(replicas)]
         values = [tf.nest.map_structure(tf.convert_to_tensor, value_fn(context)) for context in contexts]
         return tf.nest.map_structure(lambda *leaves: per_replica(leaves), *values)
 
     def _no_tpu(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: it is a method for TPUs.
+
+        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}))
+        >>> strategy.experimental_split_to_logical_devices(1.0, [2])
+        Traceback (most recent call last):
+        NotImplementedError: there is no TPU here: ...
+        """
         raise NotImplementedError("there is no TPU here: a model is not split over logical devices.")
 
     experimental_assign_to_logical_device = _no_tpu
