@@ -103,7 +103,7 @@ def test_a_page_does_what_it_says(page, tmp_path, monkeypatch):
                 assert block.language in kinds, f"{where}: unknown kind of block {block.language!r}"
     finally:
         for value in list(names.values()):
-            if type(value).__name__ == "DistributedModel":
+            if type(value).__name__ in ("DistributedModel", "AutoDist"):
                 value.close()
 
 
