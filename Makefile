@@ -8,10 +8,12 @@
 #   PYTHON=          interpreter for a new .venv (the first of python3, python3.13, python3.12, python3.11 that fits)
 #   VENV=.venv       where to install
 #   JOBS=2           test processes (0: all in one, so that TensorFlow is imported once)
+#   PART=0/1         of the long tests, which part: 0/2 and 1/2 are two halves
 #   PYTEST_ARGS=     more words for pytest, say PYTEST_ARGS="-k plan -x"
 
 VENV ?= .venv
 JOBS ?= 2
+PART ?= 0/1
 PYTEST_ARGS ?=
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
@@ -52,7 +54,7 @@ pytest: $(VENV)/.installed-test
 
 # More combinations of what `make test` shows on some, and what takes its time.
 test-long: $(VENV)/.installed-test
-	$(PYTEST) -m long $(PYTEST_ARGS)
+	$(PYTEST) -m long --part $(PART) $(PYTEST_ARGS)
 
 # A part of the tests on the lower bounds of setup.cfg, in a virtual environment of its own.
 test-oldest: $(OLDEST)/.installed

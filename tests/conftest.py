@@ -6,6 +6,7 @@ import signal
 import sys
 from collections import defaultdict
 from pathlib import Path
+from zlib import crc32
 
 # Both are read when TensorFlow and Keras are imported: once in this process, and after this file.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -30,6 +31,11 @@ def is_numeric(path: Path) -> bool:
     return path.parent.name in NUMERIC and path.parents[1] == Path(__file__).parent
 
 
+def pytest_addoption(parser):
+    """`--part 0/2` runs one of two parts of the long tests: each test is in exactly one of them."""
+    parser.addoption("--part", default="0/1", help="of the long tests, the part K of N: K/N")
+
+
 def pytest_collection_modifyitems(config, items):
     """Warnings are errors, except for the one that is Keras's own; combinations that `quick` does not name are long."""
     named, there = {}, defaultdict(set)
@@ -42,6 +48,10 @@ def pytest_collection_modifyitems(config, items):
             there[test].add(combination)
             if combination not in named[test]:
                 item.add_marker(pytest.mark.long)
+    number, parts = map(int, config.getoption("--part").split("/"))
+    left = [item for item in items if item.get_closest_marker("long") and crc32(item.nodeid.encode()) % parts != number]
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=left)
     # Where a part of a file was asked for, others may be missing for that.
     if not any("::" in argument for argument in config.args):
         refuse_unknown_combinations(named, there)

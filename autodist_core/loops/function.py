@@ -36,7 +36,7 @@ class Function:
 
     def __init__(self, engine: Engine, function: Callable[..., Any], whole: Collection[str]) -> None:
         python = getattr(function, "python_function", function)
-        update_wrapper(self, python)
+        update_wrapper(self, python, updated=())  # an object's attributes, as a model's, are not ours
         self.python_function = python
         self._name = str(getattr(python, "__name__", type(python).__name__))
         self._engine = engine

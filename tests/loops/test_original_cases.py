@@ -158,8 +158,7 @@ CASES = [embedding_classifier, language_model, image_classifier, while_loop]
 
 
 @pytest.mark.quick(
-    "embedding_classifier-Parallax", "language_model-PSLoadBalancing", "image_classifier-PartitionedAR",
-    "while_loop-UnevenPartitionedPS",
+    "embedding_classifier-Parallax", "image_classifier-PartitionedAR", "while_loop-UnevenPartitionedPS",
 )  # fmt: skip
 @pytest.mark.parametrize("case, strategy, replicas", [
     pytest.param(case, strategy, 2 + (turn + row) // 2 % 2, id=f"{case.__name__}-{strategy}")

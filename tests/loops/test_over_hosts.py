@@ -102,7 +102,7 @@ def on_one_device(count: int) -> dict:
     return flat(values(net.variables, momentum, [steps]))
 
 
-@pytest.mark.quick("PS")
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
 def test_a_lost_host_ends_the_loop_and_what_was_trained_is_kept(lan, strategy: str):
     host, batch = lan.hosts[1], examples(13)

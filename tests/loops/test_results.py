@@ -52,6 +52,10 @@ class Joined:
         return [marked(x, y) for x, y in batches(*examples())]
 
 
+@pytest.mark.quick(
+    "rows", "classes", "sum and a penalty", "difference of a sum and a mean", "largest", "how many are right",
+    "an argument", "a structure", "the sum of squares",
+)  # fmt: skip
 @pytest.mark.parametrize("name", JOINED)
 def test_a_result_equals_one_devices(name: str):
     assert_equal_loops(Joined(JOINED[name]))
