@@ -49,9 +49,9 @@ def pytest_collection_modifyitems(config, items):
             if combination not in named[test]:
                 item.add_marker(pytest.mark.long)
     number, parts = map(int, config.getoption("--part").split("/"))
-    left = [item for item in items if item.get_closest_marker("long") and crc32(item.nodeid.encode()) % parts != number]
+    left = {item for item in items if item.get_closest_marker("long") and crc32(item.nodeid.encode()) % parts != number}
     items[:] = [item for item in items if item not in left]
-    config.hook.pytest_deselected(items=left)
+    config.hook.pytest_deselected(items=list(left))
     # Where a part of a file was asked for, others may be missing for that.
     if not any("::" in argument for argument in config.args):
         refuse_unknown_combinations(named, there)
