@@ -1,0 +1,67 @@
+"""The example programs with loops of their own print and train what one device does."""
+
+import importlib.util
+import sys
+
+import keras
+import pytest
+import tensorflow as tf
+
+import autodist_core
+from autodist_core import AutoDist, ResourceSpec
+from tests.network.lan import ROOT
+from tests.support.compare import assert_same
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    before = keras.config.floatx()
+    keras.config.set_floatx("float64")
+    yield
+    keras.config.set_floatx(before)
+
+
+def example(name: str):
+    """The module of a program in examples/, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / f"examples/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[spec.name]
+    return module
+
+
+def begun_anew(train, *args):
+    """What a function of an example returns, with layers named as in a new process."""
+    keras.utils.clear_session(free_memory=False)
+    return train(*args)
+
+
+@pytest.mark.parametrize("strategy", ["Parallax", "PartitionedPS"])
+def test_custom_training(strategy):
+    program = example("custom_training")
+    replicas = autodist_core.distribute(ResourceSpec.local(cpus=3), strategy, share_memory=False)
+    trained = begun_anew(program.train, replicas, 2, 200)
+    replicas.autodist.close()
+    assert_same(begun_anew(program.train, tf.distribute.get_strategy(), 2, 200), trained)
+
+
+@pytest.mark.parametrize("loop", ["train_classifier", "train_gan"])
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
+def test_training_loop(loop, strategy):
+    program = example("training_loop")
+    train = getattr(program, loop)
+    with AutoDist(ResourceSpec.local(cpus=3), strategy, share_memory=False) as autodist:
+        trained = begun_anew(train, autodist.function, 2, 72)
+    assert_same(begun_anew(train, tf.function, 2, 72), trained)
+
+
+def test_a_difference_is_seen():
+    program = example("training_loop")
+    with AutoDist(ResourceSpec.local(cpus=2), "PS") as autodist:
+        ours = begun_anew(program.train_classifier, autodist.function, 1, 40)
+    reference = begun_anew(program.train_classifier, tf.function, 1, 72)
+    assert program.largest_difference(ours, ours)[0] == 0
+    assert program.largest_difference(ours, reference | {"losses of epoch 0": ours["losses of epoch 0"]})[0] > 1e-6
