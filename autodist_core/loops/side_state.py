@@ -34,6 +34,8 @@ class Addition:
     """The operation that adds: an assignment, or the sum that is assigned."""
     position: int
     """The position of what is added among its inputs."""
+    write: Any
+    """The assignment."""
 
     @property
     def added(self) -> Any:
@@ -55,14 +57,14 @@ def _addition(operation: Any, handles: Mapping[int, Variable]) -> Iterator[Addit
     if variable is None or not operation.type.startswith("Assign"):
         return
     if operation.type in ("AssignAddVariableOp", "AssignSubVariableOp"):
-        yield Addition(variable, operation, 1)
+        yield Addition(variable, operation, 1, operation)
     elif operation.type == "AssignVariableOp":
         value = _behind(operation.inputs[1].op)
         if value.type in ("AddV2", "Add", "Sub"):
             for position in (1,) if value.type == "Sub" else (0, 1):
                 own = _behind(value.inputs[1 - position].op)
                 if own.type == "ReadVariableOp" and own.inputs[0] is operation.inputs[0]:
-                    yield Addition(variable, value, position)
+                    yield Addition(variable, value, position, operation)
                     return
 
 

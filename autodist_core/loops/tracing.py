@@ -237,8 +237,9 @@ def _decided(traced: Traced, updates: Updates, recording: Recording) -> _Decided
     summed, of_seeds = weighed(zip(seeds, of_targets, strict=True), by_examples)
     by_share = {**counted(added, of_added), **of_seeds}
     sums, of_parts = sums_of_two_kinds(traced.outputs, terms, of_terms, updates.made_of_gradients)
+    combined = {addition.write.name for addition in added if addition.operation.name in by_share}
     found = replace(found, uncombined_writes=tuple(
-        each for each in found.uncombined_writes if each.operation.name not in by_share
+        each for each in found.uncombined_writes if each.operation.name not in combined
     ))
     hows = [
         "sum" if index in sums else how
