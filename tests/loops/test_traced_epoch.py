@@ -28,3 +28,34 @@ def test_numbers_of_plain_python_count_batches_and_add_results_up(strategy):
 
     total, batches, halves = epoch(dataset)
     assert (total.dtype, float(total), int(batches), float(halves)) == (tf.float64, 21.0, 3, 0.125)
+
+
+def test_an_iterator_gives_elements_inside_a_function(strategy):
+    dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(np.arange(7.0)).batch(3))
+
+    @tf.function
+    def two_steps(iterator):
+        total = tf.constant(0.0, tf.float64)
+        for _ in tf.range(2):
+            total += strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(next(iterator),)), axis=None)
+        return total
+
+    iterator = iter(dataset)
+    assert float(two_steps(iterator)) == sum(range(6))
+    assert [float(part) for part in strategy.experimental_local_results(next(iterator))[0]] == [6.0]
+    with pytest.raises(StopIteration):
+        next(iterator)
+    with pytest.raises(tf.errors.OutOfRangeError):
+        two_steps(iter(strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(np.ones(2)))))
+
+
+def test_a_loop_over_an_iterator_is_refused_with_the_line_to_write(strategy):
+    iterator = iter(strategy.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(2)))
+
+    @tf.function
+    def epoch(iterator):
+        for element in iterator:
+            strategy.run(tf.reduce_sum, args=(element,))
+
+    with pytest.raises(NotImplementedError, match="Write `for element in dataset:`"):
+        epoch(iterator)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from autodist_core.loops.as_written import as_written
 from autodist_core.loops.distribute.values import per_replica, split
 
 
@@ -27,6 +28,10 @@ class Elements(ABC):
     @abstractmethod
     def batches(self) -> int:
         """The number of batches for one element."""
+
+    def fetch(self, iterator: Any, present: int = 0) -> tuple[Any, ...]:
+        """The batches of one element, as many as are not present."""
+        return tuple(iterator.get_next_as_optional() for _ in range(self.batches - present))
 
     @abstractmethod
     def element(self, batches: Sequence[Any]) -> Any:
@@ -67,6 +72,44 @@ def _or_empty(batch: Any) -> Any:
     return tf.cond(batch.has_value(), batch.get_value, empty)
 
 
+class DistributedIterator(tf.distribute.DistributedIterator):
+    """An iterator over elements, which works in Python and inside a `tf.function` that takes it.
+
+    >>> iterator = iter(DistributedDataset(tf.data.Dataset.range(5).batch(3), GlobalBatches(2)))
+    >>> [each.numpy().tolist() for each in next(iterator).values]
+    [[0, 1], [2]]
+    """
+
+    def __init__(self, iterator: Any, elements: Elements) -> None:
+        self._iterator = iterator
+        self._elements = elements
+
+    def __iter__(self) -> DistributedIterator:
+        return self
+
+    @as_written
+    def __next__(self) -> Any:
+        if not tf.executing_eagerly():
+            return self.get_next()
+        batches = self._elements.fetch(self._iterator)
+        if not batches[0].has_value():
+            raise StopIteration
+        return self._elements.element(batches)
+
+    @as_written
+    def get_next(self) -> Any:
+        """The next element; TensorFlow's OutOfRangeError at the end of the data."""
+        first = tf.experimental.Optional.from_value(self._iterator.get_next())
+        return self._elements.element((first, *self._elements.fetch(self._iterator, 1)))
+
+    def get_next_as_optional(self) -> NoReturn:
+        """Refused: TensorFlow asks for it in a `for` loop over an iterator inside a `tf.function`."""
+        raise NotImplementedError(
+            "a loop over an iterator inside a tf.function is not supported. Write `for element in dataset:`, or call "
+            "next(iterator) in a loop over tf.range."
+        )
+
+
 class DistributedDataset(tf.distribute.DistributedDataset):
     """A dataset of values of each replica.
 
@@ -88,20 +131,9 @@ class DistributedDataset(tf.distribute.DistributedDataset):
         if not tf.executing_eagerly():
             raise NotImplementedError(
                 "iter(dataset) inside a tf.function is not supported. Write `for element in dataset:`, or make the "
-                "iterator outside and pass next(iterator) to the function."
+                "iterator outside and pass it to the function, which calls next(iterator)."
             )
-        return self._iterate()
-
-    def _iterate(self) -> Iterator[Any]:
-        iterator = iter(self._dataset)
-        while True:
-            batches = self._fetch(iterator)
-            if not batches[0].has_value():
-                return
-            yield self._elements.element(batches)
-
-    def _fetch(self, iterator: Any) -> tuple[Any, ...]:
-        return tuple(iterator.get_next_as_optional() for _ in range(self._elements.batches))
+        return DistributedIterator(iter(self._dataset), self._elements)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """Fold over the elements, as TensorFlow does for a `for` loop inside a `tf.function`.
@@ -118,10 +150,11 @@ class DistributedDataset(tf.distribute.DistributedDataset):
 
         def body(batches: Any, state: Any) -> Any:
             new = reduce_func(state, self._elements.element(batches))
-            return self._fetch(iterator), new
+            return self._elements.fetch(iterator), new
 
         _, state = tf.while_loop(
-            lambda batches, _: batches[0].has_value(), body, (self._fetch(iterator), start), parallel_iterations=1,
+            lambda batches, _: batches[0].has_value(), body, (self._elements.fetch(iterator), start),
+            parallel_iterations=1,
         )
         return state
 
@@ -133,7 +166,7 @@ class DistributedDataset(tf.distribute.DistributedDataset):
 
         def first_round() -> Any:
             state = tf.nest.pack_sequence_as(initial_state, untyped)
-            after = reduce_func(state, self._elements.element(self._fetch(iter(self._dataset))))
+            after = reduce_func(state, self._elements.element(self._elements.fetch(iter(self._dataset))))
             return tf.nest.map_structure(lambda leaf: leaf.value if isinstance(leaf, _Untyped) else leaf, after)
 
         after = tf.nest.flatten(tf.function(first_round, autograph=False).get_concrete_function().structured_outputs)
