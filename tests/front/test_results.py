@@ -137,3 +137,33 @@ def test_a_term_of_unknown_rank_counts_as_what_it_is(scalar: bool):
         return front.fit(data.x, data.y, batch_size=7, epochs=2, shuffle=False, verbose=0).history
 
     assert_equal_training(ReferenceModel("unknown_rank", build, dense_data, DENSE.settings), program, replicas=3)
+
+
+class ReadsAMetric(keras.Model):
+    """Its evaluation weighs the predictions by a metric that only training writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.seen = keras.layers.Dense(1), keras.metrics.Sum(name="seen")
+
+    def call(self, x):
+        return self.dense(x)
+
+    def test_step(self, data):
+        predicted = self(data[0], training=False)
+        return {"scaled": tf.reduce_mean(predicted * self.seen.total)}
+
+
+def test_a_metric_that_a_step_only_reads_has_its_value_on_every_replica():
+    keras.utils.set_random_seed(7)
+    x = np.random.default_rng(7).normal(size=(7, 3))
+    model = ReadsAMetric()
+    model.compile("sgd", "mse")
+    model(x)
+    model.seen.total.assign(2.5)
+    dm = distributed(model, replicas=3, share_memory=False)
+    # `evaluate` would begin by setting the metric to zero.
+    model.reset_metrics = lambda: None
+    found = dm.evaluate(x, np.zeros((7, 1)), batch_size=7, verbose=0, return_dict=True)["scaled"]
+    dm.close()
+    assert float(found) == pytest.approx(float(np.mean(model(x).numpy())) * 2.5, rel=1e-12)

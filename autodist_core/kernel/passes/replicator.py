@@ -21,7 +21,7 @@ from autodist_core.kernel.analysis.compute import compute_of
 from autodist_core.kernel.draft import Draft, Rows, copied, gradient_type
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.random_streams import take_own_stream
-from autodist_core.kernel.placement.placement import Replica
+from autodist_core.kernel.placement.placement import Copy, Replica
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient, Table
 
@@ -119,7 +119,7 @@ def _source(draft: Draft, replica: Replica, source: str) -> str | None:
         if output < 0:
             return None
         variable = step.handle_of[name]
-        return draft.handle(variable, draft.placement.mirror(variable, replica))
+        return draft.handle(variable, _copy_for(draft, variable, replica))
     if name in _table_handles(draft):
         return None if output < 0 else _table(draft, replica.host, name)
     if source in draft.returned:
@@ -132,12 +132,23 @@ def _source(draft: Draft, replica: Replica, source: str) -> str | None:
     return f"^{target}" if target in draft.editor and not step.is_update(name) else None
 
 
+def _copy_for(draft: Draft, variable: str, replica: Replica) -> Copy:
+    """Return the copy of a variable that a replica's compute uses: its mirror.
+
+    Of a variable with the aggregation `sum`, only the first replica has the sum between steps. A step that reads such
+    a variable, and does not write it, reads the first replica's copy on every replica.
+    """
+    summed = draft.step.variables[variable].aggregation == "sum" and variable not in draft.step.written_by_compute
+    own = not summed or draft.placement.loose is not None
+    return draft.placement.mirror(variable, replica if own else draft.placement.replicas[0])
+
+
 def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
     """Return a node's device: an operation on a variable, or a lookup in it, runs on the device of the variable."""
     step = draft.step
     touched = step.touches.get(node.name)
     if touched:
-        return draft.placement.mirror(touched[0].variable, replica).device
+        return _copy_for(draft, touched[0].variable, replica).device
     if any(naming.node_of(source) in _table_handles(draft) for source in naming.data_inputs(node)):
         return replica.host
     if node.op in _LOOKUPS:
