@@ -142,6 +142,21 @@ def test_every_exact_strategy(alone, name: str):
         assert_same(loop(strategy, "SGD", True), alone("SGD"))
 
 
+def test_an_optimizer_that_was_made_outside_the_scope_is_refused():
+    weight, optimizer = keras.Variable(1.0), keras.optimizers.SGD(0.125)
+    with replicas(count=2) as strategy:
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(x * weight)
+            optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+        batch = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
+        with pytest.raises(CaptureError, match="step uses a Keras optimizer that was made outside"):
+            strategy.run(step, args=(batch,))
+        assert float(weight) == 1.0
+
+
 def test_the_loop_of_the_documentation_of_tf_distribute():
     """The epoch begins its total with a plain 0, and is called several times; each of them trains."""
     weight = tf.Variable(0.0, dtype=tf.float64)

@@ -9,7 +9,7 @@ In: a trace. Out: what `tf.distribute.get_replica_context()` returns inside. ::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +19,11 @@ from autodist_core.loops.tracing import Inside
 
 
 class ReplicaContext(tf.distribute.ReplicaContext):
-    """The context of one trace, which stands for every replica."""
+    """The context of one trace, which stands for every replica.
+
+    `merge_call` calls its function in place, and what the function reduces is all-reduced. TensorFlow's optimizers of
+    `compat.v1` apply their gradients so, and Keras's that were made outside `scope()`.
+    """
 
     def __init__(self, strategy: Any, inside: Inside) -> None:
         super().__init__(strategy, inside.replica)
@@ -55,9 +59,22 @@ class ReplicaContext(tf.distribute.ReplicaContext):
             "value, and call gather(value, axis) on what run() returns."
         )
 
-    def merge_call(self, merge_fn: Callable[..., Any], args: Any = (), kwargs: Any = None) -> Any:
-        """Call the function in place: one trace stands for every replica, and what it reduces is all-reduced.
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._before = _current.set(self)
 
-        TensorFlow's optimizers of `compat.v1` apply their gradients so.
-        """
-        return merge_fn(self.strategy, *args, **(kwargs or {}))
+    def __exit__(self, *error: Any) -> None:
+        _current.reset(self._before)
+        super().__exit__(*error)
+
+
+_current: ContextVar[ReplicaContext | None] = ContextVar("autodist_replica_context", default=None)
+
+
+def inside_run() -> ReplicaContext | None:
+    """The context of the function that is being traced for `run()`, also within its `merge_call`.
+
+    >>> inside_run() is None
+    True
+    """
+    return _current.get()

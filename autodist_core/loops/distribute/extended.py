@@ -7,11 +7,12 @@ they are: the sum of gradients over the replicas is made when the traced functio
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
+from autodist_core.loops.distribute.context import inside_run
 
 
 class Extended(tf.distribute.StrategyExtended):
@@ -51,12 +52,13 @@ class Extended(tf.distribute.StrategyExtended):
     def _replica_ctx_update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
         return _grouped(fn(var, *args, **(kwargs or {})), group)
 
-    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> NoReturn:
-        del var, fn, args, kwargs, group
-        raise CaptureError(
-            "extended.update outside run() is not supported: variables are plain ones here, with one value each. "
-            "Assign to the variable itself, or update it in a function that run() calls."
-        )
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        if inside_run() is None:
+            raise CaptureError(
+                "extended.update outside run() is not supported: variables are plain ones here, with one value each. "
+                "Assign to the variable itself, or update it in a function that run() calls."
+            )
+        return self._replica_ctx_update(var, fn, args, kwargs, group)
 
     def update_non_slot(
         self, colocate_with: Any, fn: Any, args: Any = (), kwargs: Any = None, group: bool = True
@@ -72,7 +74,7 @@ class Extended(tf.distribute.StrategyExtended):
     def reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
         """Inside run(), the sum or the mean over the replicas."""
         del destinations, options
-        context = tf.distribute.get_replica_context()
+        context = inside_run()
         if context is None:
             raise CaptureError("extended.reduce_to is not supported: call the strategy's reduce(op, value, axis).")
         return context.all_reduce(reduce_op, value)

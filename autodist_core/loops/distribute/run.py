@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from autodist_core.errors import CaptureError
 from autodist_core.interrupts import wait_for
 from autodist_core.loops.arguments import Arguments, Parsed, Reader
 from autodist_core.loops.distribute.context import ReplicaContext
@@ -58,10 +59,18 @@ class OnEachReplica:
         return planned_call(self._strategy.autodist.engine, captured)
 
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
-        return trace_function(
-            self._converted, arguments.parsed, specs, self._strategy.autodist.engine.variables,
-            partial(ReplicaContext, self._strategy),
-        )
+        try:
+            return trace_function(
+                self._converted, arguments.parsed, specs, self._strategy.autodist.engine.variables,
+                partial(ReplicaContext, self._strategy),
+            )
+        except RuntimeError as error:
+            if "Must not nest tf.distribute.Strategy scopes" in str(error):
+                raise CaptureError(
+                    f"{self._name} uses a Keras optimizer that was made outside this strategy's scope(), and that "
+                    "belongs to another strategy. Make the optimizer inside: `with strategy.scope(): optimizer = ...`."
+                ) from error
+            raise
 
     def _run(self, parsed: Parsed, tensors: Sequence[Sequence[Any]]) -> tuple[CapturedFunction, list[list[Any]]]:
         """Run once; for each result, the tensors of all replicas."""
