@@ -164,8 +164,10 @@ class Reader:
                 f"{self._name}({name}=...): a {type(leaf).__name__} cannot be split over replicas. Pass a batch: "
                 f"`for batch in dataset: {self._name}(batch)`, or {self._name}(next(iterator))."
             )
+        # A variable is what the function trains or reads, also a Keras variable, which TensorFlow takes for a tensor.
+        is_variable = isinstance(leaf, tf.Variable) or (hasattr(leaf, "handle") and hasattr(leaf, "assign"))
         is_array = isinstance(leaf, np.ndarray | np.generic) or tf.is_tensor(leaf)
-        return (tf.convert_to_tensor(leaf),) if is_array and not isinstance(leaf, tf.Variable) else ()
+        return (tf.convert_to_tensor(leaf),) if is_array and not is_variable else ()
 
     def _rows(self, values: Sequence[Sequence[Any]]) -> tuple[int, ...]:
         """The number of examples of each replica: one, if none of its values has an axis."""
@@ -203,11 +205,24 @@ def _spec(tensor: Any, each: bool) -> tf.TensorSpec:
     return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
+@dataclass(frozen=True, eq=False)
+class Same:
+    """An object as a part of a key: equal to itself only. The key keeps the object, so no other one gets its `id`."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
 def _identity(leaf: Any) -> Hashable:
     """A leaf as a part of a key: its value if it can be compared, else the object."""
     if isinstance(leaf, bool | int | float | complex | str | bytes | None | tf.DType):
         return type(leaf), leaf
-    return type(leaf), id(leaf)
+    return Same(leaf)
 
 
 def _array(tensor: Any) -> Any:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
+
 from autodist_core.step.graph_item import GraphItem
 
 
@@ -27,12 +29,27 @@ class Each:
     rows: tuple[int, ...]
     """The number of examples of each replica. Replicas without examples come last."""
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all arrays."""
+        return sum(int(getattr(value, "nbytes", 0)) for value in self.values)
+
+
+def copied(array: Any) -> Any:
+    """A copy of an array of a batch.
+
+    >>> copied(Each((np.ones(2), np.ones(1)), (2, 1))).nbytes
+    24
+    """
+    if isinstance(array, Each):
+        return Each(tuple(map(np.array, array.values)), array.rows)
+    return np.array(array)
+
 
 class BatchSlicer:
     """Cuts the arrays of a captured step's batches. An array without a batch axis goes to every replica.
 
     >>> from autodist_core.step.graph_item import Tensor
-    >>> import numpy as np
     >>> item = GraphItem((), inputs=(Tensor("x", "float32", (None, 2)), Tensor("rate", "float32", ())))
     >>> [part.shape for part in BatchSlicer(item).rows([np.zeros((7, 2)), np.zeros(())], [0, 1], 0, 3, 5)]
     [(2, 2), ()]

@@ -267,3 +267,31 @@ def _eagerly(front: Any) -> Any:
 
 def test_batches_of_a_dataset():
     assert len(assert_equal_loops(_eagerly)) == len(run_plain(_eagerly)) == 8 + 3
+
+
+def test_another_object_is_another_argument_even_in_the_place_of_one_that_is_gone():
+    class Factor:
+        def __init__(self, value: float) -> None:
+            self.value = value
+
+    with autodist() as front:
+        scaled = front.function(lambda x, factor: x * factor.value)
+        assert [scaled(np.ones(2), Factor(value)).numpy().tolist() for value in (2.0, 3.0, 4.0)] == [
+            [2.0, 2.0], [3.0, 3.0], [4.0, 4.0]
+        ]  # fmt: skip
+
+
+def test_a_variable_is_an_argument_that_is_trained():
+    variables = [tf.Variable([1.0, 1.0], dtype=tf.float64), keras.Variable([1.0, 1.0], dtype="float64")]
+    with autodist() as front:
+
+        @front.function
+        def step(x, weight):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.linalg.matvec(x, tf.convert_to_tensor(weight)))
+            weight.assign_sub(0.5 * tape.gradient(loss, weight))
+            return loss
+
+        for weight in variables:
+            assert float(step(np.ones((5, 2)), weight)) == 2.0
+            assert weight.numpy().tolist() == [0.5, 0.5]

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core import AutoDist
+from autodist_core import AutoDist, distribute
 from autodist_core.errors import NodeLostError
 from autodist_core.strategy import BUILDERS
 from tests.cluster.over_hosts import nothing_left
+from tests.loops.test_distribute import loop as epochs
 from tests.support.compare import assert_same, flat
 from tests.support.loops import SEED, Net, Plain, batches, examples, run_plain, values
 from tests.support.waiting import until
@@ -72,6 +73,15 @@ def test_a_loop_over_uneven_hosts_equals_one_device(lan, strategy: str):
     with AutoDist(lan.spec(cpus=[1, 2]), strategy) as front:
         actual = flat(everything(front))
     assert_same(run_plain(everything), actual)
+
+
+def test_a_traced_epoch_over_uneven_hosts_equals_one_device(lan):
+    strategy = distribute(lan.spec(cpus=[1, 2]), "UnevenPartitionedPS")
+    try:
+        actual = epochs(strategy, "Adam", True)
+    finally:
+        strategy.autodist.close()
+    assert_same(epochs(tf.distribute.get_strategy(), "Adam", False), actual)
 
 
 def agents(host) -> list[int]:

@@ -18,6 +18,7 @@ from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
+from autodist_core.runtime.slices import copied
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 
@@ -247,8 +248,8 @@ class LastingStep(SessionStep):
 
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples."""
-        # Copies: the step may be repeated later, and Keras may reuse the memory of the arrays.
-        return self._session.run(Ran(self._number, tuple(np.array(array) for array in arrays), total))
+        # Copies: the step may be repeated later, and the user may reuse the memory of the arrays.
+        return self._session.run(Ran(self._number, tuple(map(copied, arrays)), total))
 
     @property
     def graph(self) -> DistributedGraph | None:
