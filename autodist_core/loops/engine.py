@@ -62,7 +62,8 @@ class Engine:
     def running(self, name: str) -> Iterator[None]:
         """Run a call inside this block."""
         with self.claimed(name), ignore_repeated_interrupts():
-            if self.training.is_outdated:
+            if self.training.has_ended:
+                self.training.pull()
                 self.training.drop()
             if self.training.state is not None:
                 self.training.state.use_here()

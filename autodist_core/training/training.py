@@ -103,8 +103,12 @@ class Training:
     @property
     def is_outdated(self) -> bool:
         """Whether the session can run no further step, or has lost a machine."""
-        ended = self.state is not None and self.state.session.condition is not Condition.READY
-        return ended or self._sessions.fleet.lost
+        return self.has_ended or self._sessions.fleet.lost
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the session can run no further step. A session that has lost a machine may go on with others."""
+        return self.state is not None and self.state.session.condition is not Condition.READY
 
     @property
     def is_lost(self) -> bool:
