@@ -56,7 +56,7 @@ class Function:
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The table of what is done with each variable, for a call with these arguments; nothing runs.
 
-        Without arguments, the last captured step counts. The plan is a string, and a notebook shows it as a table.
+        Without arguments, the first captured step counts. The plan is a string, and a notebook shows it as a table.
 
         >>> from autodist_core import AutoDist
         >>> weight = tf.Variable(0.0, name="weight")
