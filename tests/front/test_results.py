@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.support.compare import assert_same
 from tests.support.models import DENSE, Data, ReferenceModel, dense_data
-from tests.support.steps import OwnStep
+from tests.support.steps import OwnStep, ReadsAMetric
 from tests.support.training import assert_equal_training, distributed, seeded, train_distributed, train_plain
 
 
@@ -137,21 +137,6 @@ def test_a_term_of_unknown_rank_counts_as_what_it_is(scalar: bool):
         return front.fit(data.x, data.y, batch_size=7, epochs=2, shuffle=False, verbose=0).history
 
     assert_equal_training(ReferenceModel("unknown_rank", build, dense_data, DENSE.settings), program, replicas=3)
-
-
-class ReadsAMetric(keras.Model):
-    """Its evaluation weighs the predictions by a metric that only training writes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dense, self.seen = keras.layers.Dense(1), keras.metrics.Sum(name="seen")
-
-    def call(self, x):
-        return self.dense(x)
-
-    def test_step(self, data):
-        predicted = self(data[0], training=False)
-        return {"scaled": tf.reduce_mean(predicted * self.seen.total)}
 
 
 def test_a_metric_that_a_step_only_reads_has_its_value_on_every_replica():

@@ -46,7 +46,12 @@ def copies_item(
     """A step that returns every variable as each replica has it, one after the other: feed one row a replica."""
 
     def step(tracer, x):
-        return [tf.repeat(variable.read_value()[None], tf.shape(x)[0], axis=0) for variable in variables.values()]
+        seen = [tf.repeat(variable.read_value()[None], tf.shape(x)[0], axis=0) for variable in variables.values()]
+        for name, variable in variables.items():
+            if described is not None and described[name].aggregation == "sum":
+                # A step that only reads a summed variable reads the first replica's copy everywhere.
+                variable.assign_add(tf.zeros_like(variable))
+        return seen
 
     return capture(trace(step, variables, specs, described, concat_outputs=True))
 

@@ -134,3 +134,18 @@ class SlicedStep(keras.Model):
         self.optimizer.apply([tf.constant(gradient) for gradient in gradients], self.trainable_variables)
         self._loss_tracker.update_state(tf.add_n(losses), sample_weight=total)
         return self.compute_metrics(x, y, tf.concat(outputs, axis=0), sample_weight)
+
+
+class ReadsAMetric(keras.Model):
+    """Its evaluation weighs the predictions by a metric that only training writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.seen = keras.layers.Dense(1), keras.metrics.Sum(name="seen")
+
+    def call(self, x):
+        return self.dense(x)
+
+    def test_step(self, data):
+        predicted = self(data[0], training=False)
+        return {"scaled": tf.reduce_mean(predicted * self.seen.total)}
