@@ -124,7 +124,13 @@ class Reader:
             if not tensors:
                 key.append(_identity(leaf))
                 return leaf
-            key.append((tensors[0].dtype, tensors[0].shape.rank, each))
+            kinds = {(tensor.dtype, tensor.shape.rank) for tensor in tensors}
+            if len(kinds) > 1:
+                raise CaptureError(
+                    f"{self._name}({name}=...): the replicas' values are of different types or ranks: "
+                    f"{', '.join(f'{tensor.dtype.name} {tensor.shape}' for tensor in tensors)}."
+                )
+            key.append((*kinds.pop(), each))
             found.append((name, tensors, each))
             return Slot(len(found) - 1)
 
@@ -134,7 +140,7 @@ class Reader:
         shape = repr(tf.nest.map_structure(lambda leaf: isinstance(leaf, Slot), structure))
         return Parsed(
             structure, tuple(tensors for _, tensors, _ in found), tuple(name for name, _, _ in found),
-            tuple(_spec(tensors[0], each) for _, tensors, each in found),
+            tuple(_spec(tensors) if each else _exact(tensors[0]) for _, tensors, each in found),
             tuple(
                 not each and (not self._split or name in self._whole or tensors[0].shape.rank == 0)
                 for name, tensors, each in found
@@ -198,10 +204,15 @@ class Reader:
         return next(iter(every), 1)
 
 
-def _spec(tensor: Any, each: bool) -> tf.TensorSpec:
-    """The spec of a tensor. Replicas have different numbers of examples."""
-    if each and tensor.shape.rank:
-        return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+def _spec(tensors: Sequence[Any]) -> tf.TensorSpec:
+    """One spec for the replicas' tensors. They have different numbers of examples."""
+    shape = tensors[0].shape
+    for tensor in tensors[1:]:
+        shape = shape.most_specific_common_supertype([tensor.shape])
+    return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, tensors[0].dtype)
+
+
+def _exact(tensor: Any) -> tf.TensorSpec:
     return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 

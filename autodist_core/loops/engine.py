@@ -23,7 +23,9 @@ from typing import NoReturn
 from autodist_core.errors import CaptureError, SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
 from autodist_core.loops.variables import Variables
-from autodist_core.training import Entry, Settings, Training
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import StepIndex
+from autodist_core.training import Entry, Settings, State, Training
 
 
 class Engine:
@@ -76,6 +78,17 @@ class Engine:
                     if self.training.is_lost:
                         self.training.close()
                 raise
+
+    def admit(self, state: State, item: GraphItem) -> None:
+        """Refuse a function that writes, outside an update, what another function of this engine trains."""
+        placement, step = state.session.placement, StepIndex(item)
+        trained = placement.owner_of.keys() | placement.optimizer_state | placement.parts.keys()
+        written = sorted((step.written_by_compute - step.written_by_update) & trained)
+        if written:
+            raise CaptureError(
+                f"{self._name} writes variable {written[0]!r}, which another marked function updates: each replica "
+                "would write it. Write it in the function that updates it, or between the calls, in Python."
+            )
 
     def close(self) -> None:
         """Bring the state back to the variables, and free the devices and machines."""

@@ -42,7 +42,9 @@ class Function:
         self._engine = engine
         self._reader = Reader(python, whole)
         self._converted = as_graph_function(python)
-        self._steps: Steps[Arguments, CapturedFunction] = Steps(self._capture, engine.training)
+        self._steps: Steps[Arguments, CapturedFunction] = Steps(
+            self._capture, engine.training, admit=engine.admit
+        )
 
     @as_written
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

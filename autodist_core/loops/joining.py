@@ -44,7 +44,7 @@ def _join(index: int, output: Any, state: State) -> str:
     number = output.dtype.is_floating or output.dtype.is_complex
     if state.kind == ALIKE:
         return "same"
-    if state.kind == ROWS and state.axes == (0,) and state.outer == 1 and state.degree == 0:
+    if state.kind == ROWS and state.axes == (0,) and state.outer == 1 and not (state.degree or state.stride):
         return "rows"
     if state.kind == SUM and state.degree in _OF_DEGREE and (number or state.degree == 1):
         return _OF_DEGREE[state.degree]

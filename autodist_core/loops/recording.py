@@ -64,6 +64,8 @@ class Recording:
     """The variables that the function touches, by the `id` of their handles."""
     of_examples: list[tuple[Any, Any, tuple[Any, ...]]] = field(default_factory=list)
     """The target, its seed, and the tensors with respect to which gradients are computed, variables left out."""
+    given: set[int] = field(default_factory=set)
+    """The `id`s of the seeds that the function gave (`output_gradients`)."""
     refusal: CaptureError | None = None
     """The error that was raised. TensorFlow wraps an error that a nested function raises."""
 
@@ -165,8 +167,10 @@ def _hooks(recording: Recording) -> Iterator[None]:
         with _installing:
             _installed.remove(recording)
             while not _installed and _originals:
-                (holder, name), original = _originals.popitem()
+                # A hook that another thread is about to call needs its original until the hook is gone.
+                (holder, name), original = next(reversed(_originals.items()))
                 setattr(holder, name, original)
+                _originals.pop((holder, name))
 
 
 def _hook(holder: Any, name: str, replacement: Any) -> None:
@@ -194,6 +198,7 @@ def _gradient(
     targets, seeds = _terms(tf.nest.flatten(target), output_gradients)
     found = of_tape(self, targets, sources, seeds, unconnected_gradients)
     recording.note_examples(targets, seeds or (), flat)
+    recording.given |= set() if output_gradients is None else {id(seed) for seed in seeds or ()}
     marked = recording.marked(targets, seeds or (), flat, tf.nest.flatten(found))
     return tf.nest.pack_sequence_as(sources, marked)
 

@@ -26,12 +26,13 @@ from autodist_core.errors import CaptureError
 from autodist_core.loops.arguments import Parsed
 from autodist_core.loops.joining import joins
 from autodist_core.loops.notes import said_of
+from autodist_core.loops.own_writes import require_combined, require_declared
 from autodist_core.loops.recording import Recording, recorded
 from autodist_core.loops.side_state import additions, counted
 from autodist_core.loops.terms import terms_of
 from autodist_core.loops.updates import Updates, find_updates
 from autodist_core.loops.variables import Variables
-from autodist_core.loops.weighing import means_of_examples, sums_of_two_kinds, weighed
+from autodist_core.loops.weighing import means_of_examples, seeded, sums_of_two_kinds, weighed
 from autodist_core.step.graph_item import GraphItem, Joined
 from autodist_core.training import Entry, watched_variable
 
@@ -140,6 +141,12 @@ class Inside:
         return added(value)
 
     def _marked(self, value: Any) -> Any:
+        if not self.recording.is_here():
+            self.recording.refusal = CaptureError(
+                "all_reduce is called inside a loop, a conditional or a nested tf.function of the function that run() "
+                "gets. Call it at the top level: take the @tf.function of the nested function away."
+            )
+            raise self.recording.refusal
         marker = tf.identity(value, name="sum_over_replicas")
         self.sums.append(marker)
         return marker
@@ -226,13 +233,19 @@ def _decided(traced: Traced, updates: Updates, recording: Recording) -> _Decided
     of_examples = [tensor for target, _, sources in recording.of_examples for tensor in (target, *sources)]
     asked = [
         targets, traced.outputs, [each.added for each in added], inner, [each.tensor for of in terms for each in of],
-        of_examples,
+        of_examples, seeds,
     ]
     found = follow(traced, {}, [tensor for tensors in asked for tensor in tensors])
     states = iter(found.asked)
-    of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients = (
+    of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients, of_given = (
         list(islice(states, len(each))) for each in asked
     )
+    by_name = {source.variable.name: source.variable for source in traced.sources}
+    require_combined(updates.own_writes, by_name, added, of_added)
+    of_targets = [
+        seeded(target, given) if id(seed) in recording.given else target
+        for seed, target, given in zip(seeds, of_targets, of_given, strict=True)
+    ]
     by_examples = means_of_examples(recording.of_examples, of_gradients)
     summed, of_seeds = weighed(zip(seeds, of_targets, strict=True), by_examples)
     by_share = {**counted(added, of_added), **of_seeds}
@@ -260,6 +273,7 @@ def _decided(traced: Traced, updates: Updates, recording: Recording) -> _Decided
 def _of_each_replica(traced: Traced, updates: Updates, recording: Recording) -> _Decided:
     """The step with tf.distribute's meaning: gradients are added up, and results are each replica's."""
     del recording
+    require_declared(updates.own_writes, {source.variable.name: source.variable for source in traced.sources})
     seeds = [seed for each in updates.differentiations for seed in each.seeds]
     traced = combined_as_written(replace(traced, added_up=seeds))
     return _Decided(traced, _joined(traced.outputs, ["each"] * len(traced.outputs)), ())

@@ -20,7 +20,7 @@ gradients meet in one operation, as in one norm, make one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,8 @@ class Updates:
     made_of_gradients: frozenset[str]
     """The operations that compute with these gradients, or with variables that an update has written, and with no value
     of the batch besides."""
+    own_writes: tuple[tuple[Any, str], ...] = ()
+    """The operations outside the updates that write values of the batch, each with a variable that it writes."""
 
 
 def find_updates(
@@ -91,7 +93,7 @@ class _Search:
         ours = {name for name in {**self._direct, **self._late} if name not in self._of_batch}
         trained = self._trained()
         if not trained:
-            return Updates((), {}, (), frozenset())
+            return Updates((), {}, (), frozenset(), self._own_writes({}))
         ours |= self._writes_of(trained)
         merged = self._merged()
         occurrence = {name: merged[self._call_of(name)] for name in ours}
@@ -103,7 +105,14 @@ class _Search:
             tuple(self._marked(each, numbers[call]) for call, each in applied if call in numbers),
             {name: numbers[call] for name, call in occurrence.items()},
             tuple(self._found[call] for call in sorted({call for call, _ in trained})),
-            frozenset((self._direct.keys() | self._late.keys()) - self._of_batch),
+            frozenset((self._direct.keys() | self._late.keys()) - self._of_batch), self._own_writes(occurrence),
+        )
+
+    def _own_writes(self, updates: Mapping[str, int]) -> tuple[tuple[Any, str], ...]:
+        return tuple(
+            (operation, touch.variable) for operation in self._operations
+            for touch in self._touches.get(operation.name, ())
+            if touch.writes and operation.name in self._of_batch and operation.name not in updates
         )
 
     def _marked(self, gradient: Recorded, occurrence: int) -> Marked:

@@ -40,11 +40,13 @@ class Variables:
         name = self._unused(path or variable.name.partition(":")[0] or "variable")
         if not variable.shape.is_fully_defined():
             raise CaptureError(f"variable {name!r} has the shape {variable.shape}. A distributed variable's is fixed.")
-        kind = "seed" if name.rpartition("/")[2].startswith(_SEEDS) else "model"
         aggregation = {
             tf.VariableAggregation.SUM: "sum", tf.VariableAggregation.MEAN: "mean",
             tf.VariableAggregation.ONLY_FIRST_REPLICA: "only_first_replica",
         }.get(variable.aggregation, "none")
+        # What replicas add up, they count: metrics do so.
+        kind = "metric" if aggregation == "sum" else "model"
+        kind = "seed" if name.rpartition("/")[2].startswith(_SEEDS) else kind
         return Variable(
             name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name, trainable=False,
             aggregation=aggregation, kind=kind,

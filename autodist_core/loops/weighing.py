@@ -21,7 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import ALIKE, ROWS, SUM, State
+from autodist_core.capture.batch_axis import ALIKE, NO_CLAIM, ROWS, SUM, State
 from autodist_core.capture.traced import Counted
 from autodist_core.loops.terms import Term
 
@@ -39,6 +39,14 @@ def weighed(
         return [], counted
     counted |= {seed.op.name: _by_share(seed) for seed, is_sum in found if not is_sum}
     return [seed for seed, _ in found], counted
+
+
+def seeded(target: State, seed: State) -> State:
+    """The state of a loss whose differentiation begins with a tensor that the user gave: of their product, added up."""
+    degrees = {ALIKE: 0, ROWS: seed.degree}.get(seed.kind, seed.degree if seed.is_size else None)
+    if degrees is None or target.kind not in (ROWS, SUM):
+        return target if degrees == 0 else NO_CLAIM
+    return State(SUM, degree=target.degree + degrees + int(target.kind == ROWS), origin=target.origin)
 
 
 def means_of_examples(noted: Iterable[tuple[Any, Any, Sequence[Any]]], states: Iterable[State]) -> list[Any]:

@@ -79,11 +79,13 @@ class Steps(Generic[B, C]):
 
     def __init__(
         self, trace: Callable[[B, Sequence[tf.TensorSpec]], C], training: Training,
-        check: Callable[[], object] = lambda: None,
+        check: Callable[[], object] = lambda: None, admit: Callable[[State, GraphItem], object] = lambda *_: None,
     ) -> None:
         self._trace = trace
         self._training = training
         self._check = check
+        self._admit = admit
+        """May refuse a captured step in a session."""
         self._alone = training.settings.replicas == 1
         """Whether there is one replica. Its slice is then the batch."""
         self._known: dict[Hashable, list[_Alternative[C]]] = {}
@@ -159,6 +161,7 @@ class Steps(Generic[B, C]):
     def _session_step(self, found: _Alternative[C]) -> tuple[State, SessionStep]:
         if found.added is None or found.added[0] is not self._training.state:
             state = self._training.open(found.captured.item, self._check)
+            self._admit(state, found.captured.item)
             step = state.session.add(found.captured.item, found.usual)
             state.watch(found.captured.entries)
             found.added = state, step

@@ -35,7 +35,7 @@ INSIDE = {
     "autodist_core.loops": (
         "as_written", "terms", "graph_mode", "arguments", "variables", "engine", "recording", "updates", "weighing",
         "side_state",
-        "joining", "notes", "tracing", "planning", "function", "autodist", "distribute",
+        "joining", "own_writes", "notes", "tracing", "planning", "function", "autodist", "distribute",
     ),
     "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
 }  # fmt: skip

@@ -40,7 +40,9 @@ class OnEachReplica:
         self._strategy = strategy
         self._reader = Reader(python, split=False)
         self._converted = as_graph_function(python)
-        self._steps: Steps[Arguments, CapturedFunction] = Steps(self._trace, strategy.autodist.engine.training)
+        self._steps: Steps[Arguments, CapturedFunction] = Steps(
+            self._trace, strategy.autodist.engine.training, admit=strategy.autodist.engine.admit
+        )
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run on each replica; the results are values of each replica."""
@@ -109,8 +111,9 @@ class OnEachReplica:
                 self._strategy.autodist.engine.show(outside.entries)
             return [tensor for values in found for tensor in values]
 
-        # The handles order this operation among those that read or write the same variables.
-        flat = [*(tensor for values in parsed.tensors for tensor in values), *(e.handle for e in captured.entries)]
+        # The handles order this operation among those that read or write the same variables, and among other runs.
+        handles = [self._strategy.order.handle, *(entry.handle for entry in captured.entries)]
+        flat = [*(tensor for values in parsed.tensors for tensor in values), *handles]
         made = tf.py_function(call, flat, [spec.dtype for spec in captured.results for _ in range(replicas)])
         results = []
         for index, spec in enumerate(captured.results):

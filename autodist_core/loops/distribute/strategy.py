@@ -43,6 +43,9 @@ class ReplicaStrategy(tf.distribute.Strategy):
         """The engine: its settings, its session and the variables."""
         devices = tuple(name for name, _ in autodist.resource_spec.replica_devices)
         super().__init__(Extended(self, devices, autodist.resource_spec.cluster_resolver))
+        with tf.device("CPU:0"):
+            self.order = tf.Variable(0, trainable=False, name="order_of_runs")
+            """What every run inside a trace takes, so that TensorFlow orders them."""
         self._functions: dict[Any, OnEachReplica] = {}
 
     @as_written

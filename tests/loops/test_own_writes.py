@@ -1,0 +1,138 @@
+"""What functions write besides their updates, and how it counts: right, or refused with the remedy."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError
+from tests.loops.test_distribute import numbers, replicas
+from tests.support.compare import assert_same
+from tests.support.loops import assert_equal_loops, autodist
+
+
+def test_a_function_may_not_write_what_another_one_trains():
+    weight = tf.Variable(2.0, dtype=tf.float64)
+    with autodist(replicas=2) as front:
+
+        @front.function
+        def train(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(x * weight)
+            weight.assign_sub(0.5 * tape.gradient(loss, weight))
+
+        bump = front.function(lambda x: weight.assign_add(1.0))
+        train(np.ones(4))
+        with pytest.raises(CaptureError, match="writes variable 'Variable', which another marked function updates"):
+            bump(np.ones(4))
+        assert float(weight) == 1.5
+        train(np.ones(4))
+        assert float(weight) == 1.0
+
+
+@pytest.mark.parametrize("aggregation", [tf.VariableAggregation.NONE, tf.VariableAggregation.SUM])
+def test_a_counter_of_integers_says_that_it_is_added_up(aggregation):
+    right = tf.Variable(0, aggregation=aggregation)
+    with autodist(replicas=3) as front:
+        count = front.function(lambda x: right.assign_add(tf.reduce_sum(tf.cast(x > 2.0, tf.int32))))
+        if aggregation == tf.VariableAggregation.NONE:
+            with pytest.raises(CaptureError, match="counts what is in the batch.*VariableAggregation.SUM"):
+                count(np.arange(7.0))
+            assert int(right) == 0
+        else:
+            count(np.arange(7.0))
+            count(np.arange(7.0))
+            assert int(right) == 8
+
+
+def test_rows_of_a_variable_are_not_written_in_place():
+    counts = tf.Variable(tf.zeros(4, tf.float64))
+    with autodist(replicas=2) as front:
+        spread = front.function(lambda x: counts.scatter_add(tf.IndexedSlices(tf.ones_like(x), tf.cast(x, tf.int32))))
+        with pytest.raises(CaptureError, match="written in place.*unsorted_segment_sum"):
+            spread(np.array([0.0, 1.0, 1.0, 3.0]))
+
+
+def test_inside_run_a_variable_says_how_replicas_combine_it():
+    seen = tf.Variable(0.0, dtype=tf.float64)
+    added = tf.Variable(0.0, dtype=tf.float64, aggregation=tf.VariableAggregation.SUM)
+    with replicas(count=2) as strategy:
+        batch = next(iter(strategy.experimental_distribute_dataset(numbers(5))))
+        with pytest.raises(CaptureError, match="on each replica, and it is not known"):
+            strategy.run(lambda x: seen.assign_add(tf.reduce_sum(x)), args=(batch,))
+        strategy.run(lambda x: added.assign_add(tf.reduce_sum(x)), args=(batch,))
+        assert float(added) == 15.0
+
+
+def test_all_reduce_in_a_nested_function_is_refused():
+    with replicas(count=2) as strategy:
+        batch = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
+        total = tf.function(lambda x: tf.distribute.get_replica_context().all_reduce("SUM", tf.reduce_sum(x)))
+        with pytest.raises(CaptureError, match="all_reduce is called inside"):
+            strategy.run(lambda x: total(x), args=(batch,))
+
+
+def _given_seeds(front):
+    """The gradient of log-probabilities that the function weights by itself, as policy gradients are written."""
+    weight = tf.Variable(np.array([0.3, -0.2, 0.5]))
+
+    @front.function
+    def step(x, advantage):
+        with tf.GradientTape() as tape:
+            scores = tf.math.log_sigmoid(tf.linalg.matvec(x, weight))
+        by_mean = advantage / tf.cast(tf.shape(advantage)[0], tf.float64)
+        weight.assign_add(0.1 * tape.gradient(scores, weight, output_gradients=by_mean))
+        return tf.reduce_mean(scores)
+
+    random = np.random.default_rng(5)
+    found = [step(random.normal(size=(7, 3)), random.normal(size=7)) for _ in range(3)]
+    return {"weight": weight.numpy(), "scores": [np.asarray(each) for each in found]}
+
+
+def test_given_gradients_of_outputs_count_in_their_way():
+    assert_equal_loops(_given_seeds, strategy="PS", replicas=3)
+
+
+class Largest(keras.metrics.Metric):
+    """Keeps the largest value."""
+
+    def __init__(self) -> None:
+        super().__init__(name="largest")
+        self.value = self.add_variable((), initializer="zeros", name="value")
+
+    def update_state(self, values):
+        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(values)))
+
+    def result(self):
+        return self.value
+
+
+def test_a_metric_that_keeps_a_maximum_keeps_it():
+    metric = Largest()
+    with autodist(replicas=3) as front:
+        look = front.function(lambda x: metric.update_state(x))
+        look(np.array([1.0, 5.0, 2.0, 4.0, 3.0]))
+        assert float(metric.result()) == 5.0
+        look(np.array([1.0, 2.0, 7.0]))
+        assert float(metric.result()) == 7.0
+
+
+def test_positions_are_no_rows():
+    with autodist(replicas=2) as front, pytest.raises(CaptureError, match="not known how the replicas' values"):
+        front.function(lambda x: tf.range(tf.shape(x)[0]))(np.ones(5))
+
+
+def test_replicas_may_have_batches_of_different_widths():
+    with replicas(count=2) as strategy:
+        own = strategy.experimental_distribute_values_from_function(
+            lambda context: tf.ones([3, 2 + context.replica_id_in_sync_group], tf.float64)
+        )
+        widths = strategy.run(lambda x: tf.reduce_sum(x) / tf.cast(tf.shape(x)[1], x.dtype), args=(own,))
+        assert_same({"widths": np.array([float(each) for each in widths.values])}, {"widths": np.array([3.0, 3.0])})
+        mixed = strategy.experimental_distribute_values_from_function(
+            lambda context: tf.ones([3] * (1 + context.replica_id_in_sync_group))
+        )
+        with pytest.raises(CaptureError, match="different types or ranks"):
+            strategy.run(tf.reduce_sum, args=(mixed,))
