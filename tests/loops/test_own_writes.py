@@ -38,7 +38,7 @@ def test_a_counter_of_integers_says_that_it_is_added_up(aggregation):
     with autodist(replicas=3) as front:
         count = front.function(lambda x: right.assign_add(tf.reduce_sum(tf.cast(x > 2.0, tf.int32))))
         if aggregation == tf.VariableAggregation.NONE:
-            with pytest.raises(CaptureError, match="counts what is in the batch.*VariableAggregation.SUM"):
+            with pytest.raises(CaptureError, match=r"counts what is in the batch.*VariableAggregation.SUM"):
                 count(np.arange(7.0))
             assert int(right) == 0
         else:
@@ -51,7 +51,7 @@ def test_rows_of_a_variable_are_not_written_in_place():
     counts = tf.Variable(tf.zeros(4, tf.float64))
     with autodist(replicas=2) as front:
         spread = front.function(lambda x: counts.scatter_add(tf.IndexedSlices(tf.ones_like(x), tf.cast(x, tf.int32))))
-        with pytest.raises(CaptureError, match="written in place.*unsorted_segment_sum"):
+        with pytest.raises(CaptureError, match=r"written in place.*unsorted_segment_sum"):
             spread(np.array([0.0, 1.0, 1.0, 3.0]))
 
 
