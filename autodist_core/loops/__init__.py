@@ -12,7 +12,11 @@ what a user holds. A call of a marked function goes through these files in order
     updates       the operations that make new values of variables from gradients
     weighing      which losses are sums over the examples, and which are means
     side_state    how additions to metrics count over replicas
+    own_writes    which other writes to variables are refused
     joining       how the replicas' results become one
+    notes         what the plan says of other numbers than one device's
+
+`engine` has what all functions of one `AutoDist` share, and `distribute/` the methods of `tf.distribute`.
 """
 
 from typing import Any

@@ -22,7 +22,7 @@ class ReplicaContext(tf.distribute.ReplicaContext):
     """The context of one trace, which stands for every replica.
 
     `merge_call` calls its function in place, and what the function reduces is all-reduced. TensorFlow's optimizers of
-    `compat.v1` apply their gradients so, and Keras's that were made outside `scope()`.
+    `compat.v1` apply their gradients so.
     """
 
     def __init__(self, strategy: Any, inside: Inside) -> None:
