@@ -25,7 +25,7 @@ from autodist_keras import checks
 from autodist_keras.capture.coupled import Notes
 from autodist_keras.capture.hooks import undone_if_refused
 from autodist_keras.capture.losses import said_of_own
-from autodist_keras.reports import planning
+from autodist_keras.reports import model_plan
 from autodist_keras.reports.verify import verify
 from autodist_keras.training.driver import Driver
 from autodist_keras.training.first_batches import first_batches
@@ -339,10 +339,10 @@ class DistributedModel:
         else:
             batches = first_batches("plan", self.model, driver, x, y, sample_weight, class_weight)
             captured = driver.captured_for(batches[0])
-        item = captured.item if captured else planning.assumed_item(self.model)
+        item = captured.item if captured else model_plan.assumed_item(self.model)
         remarks = captured.remarks if captured else said_of_own(self.model)
         coupled = captured.notes if captured else Notes()
-        return planning.plan(
+        return model_plan.plan(
             self.model, item, driver.training.compile_strategy(item), settings.share_memory, settings.fuses, remarks,
             coupled, written(settings.strategy),
         )
@@ -379,7 +379,7 @@ class DistributedModel:
         if captured is None or trained is None:
             return ()
         share_memory = self._driver.settings.share_memory
-        return planning.explained(self.model, captured.item, trained, share_memory, captured.notes)
+        return model_plan.explained(self.model, captured.item, trained, share_memory, captured.notes)
 
     # The compressors' state --------------------------------------------------------------------------------------
 

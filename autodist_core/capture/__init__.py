@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from autodist_core.capture import batch_axis
 from autodist_core.capture.cut import Cut, cut
-from autodist_core.capture.own_updates import combined_as_written
+from autodist_core.capture.extrema import combined_as_written
 from autodist_core.capture.refuse.resources import captured_resources
 from autodist_core.capture.refuse.writes import written_outside
 from autodist_core.capture.rewrite.conditionals import take_apart

@@ -16,8 +16,8 @@ import tensorflow as tf
 from autodist_core.loops.arguments import Arguments, Reader
 from autodist_core.loops.as_written import as_written
 from autodist_core.loops.engine import Engine
+from autodist_core.loops.function_plan import notes_of, planned_call
 from autodist_core.loops.graph_mode import drawn
-from autodist_core.loops.planning import notes_of, planned_call
 from autodist_core.loops.tracing import CapturedFunction, as_graph_function, trace_function
 from autodist_core.plan import INEXACT, Plan
 from autodist_core.reports import Explanation, compare, require_steps

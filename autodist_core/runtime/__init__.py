@@ -3,9 +3,9 @@
 In: a placement, captured steps and batches. Out: results, and the state of all replicas.
 """
 
+from autodist_core.runtime.batch_slices import Each
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
-from autodist_core.runtime.recovery.lasting import LastingSession
+from autodist_core.runtime.recovery.recovering import RecoveringSession
 from autodist_core.runtime.session import DistributedSession, Step
-from autodist_core.runtime.slices import Each
 
-__all__ = ["Condition", "DistributedSession", "Each", "LastingSession", "Session", "SessionStep", "Step"]
+__all__ = ["Condition", "DistributedSession", "Each", "RecoveringSession", "Session", "SessionStep", "Step"]

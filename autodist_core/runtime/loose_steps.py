@@ -24,10 +24,10 @@ from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import defer_interrupt, wait_for
 from autodist_core.kernel import DistributedGraph
 from autodist_core.kernel import loose_graphs as loose
+from autodist_core.runtime.batch_slices import BatchSlicer
 from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.progress import Progress
 from autodist_core.runtime.protocol import SessionStep
-from autodist_core.runtime.slices import BatchSlicer
 from autodist_core.step.graph_item import GraphItem
 
 _AHEAD = 4  # unfinished batches for each replica without a bound: enough to keep every replica busy

@@ -6,8 +6,8 @@ of all replicas:
     session.add(item) -> step        step(arrays, total) -> outputs
     session.load({name: value})      session.read([name]) -> {name: value}
 
-`DistributedSession` runs on the present devices. `LastingSession` goes on with another session when a node is lost. The
-driver of the front uses sessions only through these types.
+`DistributedSession` runs on the present devices. `RecoveringSession` goes on with another session when a node is lost.
+The driver of the front uses sessions only through these types.
 """
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement, build
 from autodist_core.runtime.added_variables import AddedVariables
+from autodist_core.runtime.batch_slices import BatchSlicer
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.loose_steps import LooseStep
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
-from autodist_core.runtime.slices import BatchSlicer
 from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
 

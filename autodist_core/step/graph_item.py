@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from autodist_core.errors import CaptureError, did_you_mean
 from autodist_core.proto import graphitem_pb2
-from autodist_core.step import messages
+from autodist_core.step import serialization
 from autodist_core.step.values import ALIKE, EACH, UNIQUE, Gradient, Joined, Table, Tensor, Variable, format_bytes
 
 if TYPE_CHECKING:
@@ -100,17 +100,17 @@ class GraphItem:
     @property
     def info(self) -> graphitem_pb2.GraphItem.Info:
         """The variables and tables as the message's ``info`` holds them."""
-        return messages.info(self.variables, self.tables)
+        return serialization.info(self.variables, self.tables)
 
     def serialize(self) -> bytes:
         """Return the item as bytes. Equal items give equal bytes."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return messages.serialize(grad_target_pairs=self.grad_target_pairs, **parts)
+        return serialization.serialize(grad_target_pairs=self.grad_target_pairs, **parts)
 
     @classmethod
     def deserialize(cls, data: bytes) -> GraphItem:
         """Return the item that :meth:`serialize` wrote as ``data``."""
-        return cls(**messages.deserialize(data))
+        return cls(**serialization.deserialize(data))
 
     def __str__(self) -> str:
         trainable = self.trainable_var_op_to_var.values()

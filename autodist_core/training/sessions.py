@@ -2,7 +2,7 @@
 
 In: the settings, and a captured step. Out: a compiled strategy, a placement, and a `Session`. The front stands before
 this module, and `autodist_core.runtime` after it. On one machine a session is a `DistributedSession`. Over several
-machines it is a `LastingSession`, which asks for the machines again when a node is lost.
+machines it is a `RecoveringSession`, which asks for the machines again when a node is lost.
 
 >>> from autodist_core.resource_spec import ResourceSpec
 >>> two = Sessions(Settings(ResourceSpec.local(cpus=2), "PS", None, None, "raise", 60.0, False))
@@ -24,7 +24,7 @@ from autodist_core.cluster.chief import Fleet
 from autodist_core.cluster.on_node.standby import become_agent_unless_chief
 from autodist_core.errors import NodeLostError
 from autodist_core.kernel import Placement, Tasks, inference, place
-from autodist_core.runtime import DistributedSession, LastingSession, Session
+from autodist_core.runtime import DistributedSession, RecoveringSession, Session
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.training.devices import local_spec, replicas
@@ -63,7 +63,7 @@ class Sessions:
         if fleet.cluster is None:
             return DistributedSession(placement())
         restart = None if self.settings.on_failure == "raise" else self._restart
-        return LastingSession(
+        return RecoveringSession(
             lambda: DistributedSession(placement(), fleet.cluster), fleet.restart_servers, restart, fleet.note_progress
         )
 

@@ -16,7 +16,7 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, StrategyBuilder
 from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_keras.capture.coupled import Notes
-from autodist_keras.reports import planning
+from autodist_keras.reports import model_plan
 from tests.support.graphs import captured
 from tests.support.models import BY_NAME
 from tests.support.steps import OwnStep
@@ -72,7 +72,7 @@ def _assert_printed_is_placed(
     strategy = StrategyCompiler(item, spec).compile(builder.build(item, spec))
     addresses = tuple(node.address for node in spec.nodes)
     placement = place(item, strategy, share_memory, Tasks("run", addresses) if len(addresses) > 1 else Tasks())
-    plan = planning.plan(model, item, strategy, share_memory, True, (), Notes())
+    plan = model_plan.plan(model, item, strategy, share_memory, True, (), Notes())
     rows = [re.split(r" : |  +", line.strip()) for line in plan.splitlines() if " : " in line]
     parts = {part.name for each in placement.parts.values() for part in each}
     assert {row[0] for row in rows} == placement.plans.keys() - parts

@@ -18,7 +18,7 @@ from autodist_core.errors import SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
 from autodist_core.kernel import inference
 from autodist_core.runtime import DistributedSession, Step
-from autodist_core.runtime.slices import slices
+from autodist_core.runtime.batch_slices import slices
 from autodist_core.step.graph_item import Variable
 from autodist_core.strategy import PS, AllReduce
 from tests.capture.plain import dense_step, dense_variables, spec_of, trace

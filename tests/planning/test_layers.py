@@ -19,7 +19,7 @@ PLANNING = STAGES[: STAGES.index("capture")]
 # earlier groups. A file that is not named belongs to the last group.
 INSIDE = {
     "autodist_core.seams": ("seam", "table"),
-    "autodist_core.step": ("values", "messages", "graph_item", "naming", "editor", "draws", "index", "union"),
+    "autodist_core.step": ("values", "serialization", "graph_item", "naming", "editor", "draws", "index", "union"),
     "autodist_core.strategy": (
         "partition", "synchronizers", "wire", "compiled", "strategy", "builder", "checker", "compiler", "base",
         "options",
@@ -35,13 +35,13 @@ INSIDE = {
     "autodist_core.loops": (
         "as_written", "terms", "graph_mode", "arguments", "variables", "engine", "recording", "updates", "weighing",
         "side_state",
-        "joining", "own_writes", "notes", "tracing", "planning", "function", "autodist", "distribute",
+        "joining", "own_writes", "notes", "tracing", "function_plan", "function", "autodist", "distribute",
     ),
     "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
 }  # fmt: skip
 # The modules that may import TensorFlow although they stand in a planning stage, and those that read messages.
 EDITING = tuple(f"autodist_core.step.{name}" for name in ("naming", "editor", "draws", "index"))
-READING_MESSAGES = ("autodist_core.step.messages", "autodist_core.step.graph_item", "autodist_core.strategy")
+READING_MESSAGES = ("autodist_core.step.serialization", "autodist_core.step.graph_item", "autodist_core.strategy")
 # The folders of autodist_core.cluster in the order of the flow, each with the folders that it may import too.
 CLUSTER = {
     "protocol": (),

@@ -18,7 +18,7 @@ from autodist_core.capture.batch_axis import arithmetic
 from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import PAIRS, POSITION
 from autodist_core.capture.batch_axis.places import OTHER, UNKNOWN_STRIDE
-from autodist_core.capture.batch_axis.slices import ENTIRE, Size, bound_of, cut_out
+from autodist_core.capture.batch_axis.slice_bounds import ENTIRE, Size, bound_of, cut_out
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
     DISTINCT,

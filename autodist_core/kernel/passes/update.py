@@ -20,7 +20,7 @@ from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.reduction import reduced_for
 from autodist_core.kernel.placement.placement import Owner, Replica
-from autodist_core.kernel.placement.slices import Slices
+from autodist_core.kernel.placement.update_slices import Slices
 from autodist_core.step import naming
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from autodist_core.errors import AutodistError, CaptureError, NotYetError
 from autodist_core.kernel.analysis.gradient_flow import reads_own
 from autodist_core.kernel.placement.placement import Placement
-from autodist_core.kernel.placement.slices import Slices
+from autodist_core.kernel.placement.update_slices import Slices
 from autodist_core.step.draws import Stream
 from autodist_core.step.index import StepIndex
 

@@ -21,10 +21,10 @@ from autodist_core.loops.arguments import Arguments, Parsed, Reader
 from autodist_core.loops.distribute.context import ReplicaContext
 from autodist_core.loops.distribute.reads import ReadElsewhere
 from autodist_core.loops.distribute.values import filled_up, per_replica
-from autodist_core.loops.planning import planned_call
+from autodist_core.loops.function_plan import planned_call
 from autodist_core.loops.tracing import CapturedFunction, as_graph_function, trace_function
 from autodist_core.plan import Plan
-from autodist_core.runtime.slices import BatchSlicer
+from autodist_core.runtime.batch_slices import BatchSlicer
 from autodist_core.training import Steps
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The backup of a session: its last safe state, and all steps and loads since then.
 
-In: the loads and steps of a session, and values read from it. Out: the state and the events with which `LastingSession`
-brings another session to the same state.
+In: the loads and steps of a session, and values read from it. Out: the state and the events with which
+`RecoveringSession` brings another session to the same state.
 
 >>> backup = Backup()
 >>> backup.loaded({"w": np.zeros(2)})

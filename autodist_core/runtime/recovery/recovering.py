@@ -15,10 +15,10 @@ import numpy as np
 from autodist_core.errors import NodeLostError
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
+from autodist_core.runtime.batch_slices import copied
 from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
-from autodist_core.runtime.slices import copied
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 
@@ -27,7 +27,7 @@ _MOST_BROKEN = 2
 """How often a call is repeated after a network error without a lost node. The next such error is raised."""
 
 
-class LastingSession(Session):
+class RecoveringSession(Session):
     """A session over sessions that may be lost.
 
     `open_session` opens a session on the present cluster. `renew` gets the network error, and starts the cluster's
@@ -66,14 +66,14 @@ class LastingSession(Session):
         """The variables that the steps of this session touch."""
         return self._known
 
-    def add(self, item: GraphItem, usual: int | None = None) -> LastingStep:
+    def add(self, item: GraphItem, usual: int | None = None) -> RecoveringStep:
         """Add a step to this session."""
         self._added.append((item, usual))
         self._written.append(_written_by(item))
         if self._session is not None:
             self._steps.append(self._session.add(item, usual))
             self._known = self._session.known
-        return LastingStep(self, len(self._added) - 1, item)
+        return RecoveringStep(self, len(self._added) - 1, item)
 
     def graph_of(self, number: int) -> DistributedGraph | None:
         """The graph of a step's first run in the present session."""
@@ -238,10 +238,10 @@ def _written_by(item: GraphItem) -> frozenset[str]:
     return StepIndex(item).written_by_compute
 
 
-class LastingStep(SessionStep):
-    """One captured function of a lasting session."""
+class RecoveringStep(SessionStep):
+    """One captured function of a recovering session."""
 
-    def __init__(self, session: LastingSession, number: int, item: GraphItem) -> None:
+    def __init__(self, session: RecoveringSession, number: int, item: GraphItem) -> None:
         self._session = session
         self._number = number
         self.item = item

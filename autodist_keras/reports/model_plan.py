@@ -25,7 +25,7 @@ import keras
 
 from autodist_core.kernel import arrange
 from autodist_core.plan import INEXACT, Plan, notes
-from autodist_core.reports.planning import drawing_notes, drawn_in, planned, some
+from autodist_core.reports.step_plan import drawing_notes, drawn_in, planned, some
 from autodist_core.step.draws import Draw
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex

@@ -12,7 +12,7 @@ from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.errors import NodeLostError
 from autodist_core.kernel import Placement
-from autodist_core.runtime import DistributedSession, LastingSession
+from autodist_core.runtime import DistributedSession, RecoveringSession
 from autodist_core.runtime.recovery import backup
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import dense_step, dense_variables, spec_of, trace
@@ -90,13 +90,13 @@ def nothing_is_due(monkeypatch):
 
 
 @pytest.fixture
-def lasting(calls):
-    """Makes a lasting session with a training step; it is closed in the end."""
-    made: list[LastingSession] = []
+def recovering(calls):
+    """Makes a session that recovers with a training step; it is closed in the end."""
+    made: list[RecoveringSession] = []
 
     def make(restart: Callable[[NodeLostError], None] | None = None) -> tuple:
         item, *others = _items()
-        made.append(LastingSession(
+        made.append(RecoveringSession(
             lambda: Fragile(placed(item, AllReduce()), calls), lambda error: None, restart,
         ))
         return made[0], made[0].add(item), others
@@ -119,8 +119,8 @@ def _after(steps: int) -> np.ndarray:
     return np.array(found)
 
 
-def test_a_node_that_is_lost_in_the_first_load_leaves_what_was_to_be_loaded(lasting, calls):
-    session, _, _ = lasting()
+def test_a_node_that_is_lost_in_the_first_load_leaves_what_was_to_be_loaded(recovering, calls):
+    session, _, _ = recovering()
     calls.fail(MOVING, LOST)
     with pytest.raises(NodeLostError, match=r"10\.0\.0\.2"):
         session.load(START)
@@ -128,8 +128,8 @@ def test_a_node_that_is_lost_in_the_first_load_leaves_what_was_to_be_loaded(last
     np.testing.assert_array_equal(session.read(["w"])["w"], START["w"])
 
 
-def test_a_loss_that_a_look_met_is_raised_where_the_call_ends(lasting, calls):
-    session, step, _ = lasting()
+def test_a_loss_that_a_look_met_is_raised_where_the_call_ends(recovering, calls):
+    session, step, _ = recovering()
     session.load(START)
     step([X], len(X))
     session.settle()
@@ -141,8 +141,8 @@ def test_a_loss_that_a_look_met_is_raised_where_the_call_ends(lasting, calls):
     session.settle()
 
 
-def test_a_loss_that_a_look_met_is_what_the_next_step_says(lasting, calls):
-    session, step, _ = lasting()
+def test_a_loss_that_a_look_met_is_what_the_next_step_says(recovering, calls):
+    session, step, _ = recovering()
     session.load(START)
     step([X], len(X))
     calls.fail(MOVING, LOST)
@@ -151,8 +151,8 @@ def test_a_loss_that_a_look_met_is_what_the_next_step_says(lasting, calls):
         step([X], len(X))
 
 
-def test_an_interrupt_while_steps_are_repeated_leaves_the_last_safe_state(lasting, calls):
-    session, step, _ = lasting(restart=lambda error: None)
+def test_an_interrupt_while_steps_are_repeated_leaves_the_last_safe_state(recovering, calls):
+    session, step, _ = recovering(restart=lambda error: None)
     session.load(START)
     step([X], len(X))
     session.settle()
@@ -168,8 +168,8 @@ def test_an_interrupt_while_steps_are_repeated_leaves_the_last_safe_state(lastin
     assert "the model holds the state after training step 1" in str(interrupt.value.__notes__)
 
 
-def test_a_load_that_was_interrupted_is_done_before_the_state_is_taken(lasting, calls):
-    session, step, _ = lasting()
+def test_a_load_that_was_interrupted_is_done_before_the_state_is_taken(recovering, calls):
+    session, step, _ = recovering()
     session.load(START)
     step([X], len(X))
     calls.fail(MOVING, KeyboardInterrupt())
@@ -179,9 +179,9 @@ def test_a_load_that_was_interrupted_is_done_before_the_state_is_taken(lasting, 
     np.testing.assert_array_equal(session.read(["b"])["b"], [3.0, 4.0])
 
 
-def test_repeated_steps_go_on_where_they_were(lasting, calls):
+def test_repeated_steps_go_on_where_they_were(recovering, calls):
     """Loads between the steps are repeated too, in their order."""
-    session, step, _ = lasting(restart=lambda error: None)
+    session, step, _ = recovering(restart=lambda error: None)
     session.load(START)
     step([X], len(X))
     session.load({"b": np.zeros(2), "w": START["w"]})
@@ -191,8 +191,8 @@ def test_repeated_steps_go_on_where_they_were(lasting, calls):
     np.testing.assert_allclose(session.read(["b"])["b"], _after(2), rtol=1e-14)
 
 
-def test_what_a_step_does_not_write_is_not_brought_home_again(lasting, calls):
-    session, step, (predicting, evaluating) = lasting()
+def test_what_a_step_does_not_write_is_not_brought_home_again(recovering, calls):
+    session, step, (predicting, evaluating) = recovering()
     session.load(START)
     step([X], len(X))
     session.settle()
