@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autodist_core.kernel import arrange
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.tracing import CapturedFunction
-from autodist_core.plan import INEXACT, Plan, notes
-from autodist_core.reports import drawing_notes, planned
+from autodist_core.plan import INEXACT, Plan
+from autodist_core.reports import drawing_notes, inexact_notes, planned
 from autodist_core.step.draws import Draw
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.written import written
@@ -36,8 +35,7 @@ def notes_of(engine: Engine, captured: CapturedFunction) -> tuple[str, ...]:
     strategy = engine.training.compile_strategy(captured.item)
     if len(strategy.replicas) == 1:
         return ()
-    arranged = arrange(captured.item, strategy, engine.training.settings.share_memory).strategy
-    own = [note for note in notes(arranged) if note.startswith(INEXACT)]
+    own = inexact_notes(captured.item, strategy, engine.training.settings.share_memory)
     # Replicas' random numbers are no rounding, and no defect.
     drawn = [f"{INEXACT}: {note}" for note in drawing_notes(captured.item, _where)]
     return (*own, *captured.notes, *drawn)

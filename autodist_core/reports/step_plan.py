@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from autodist_core.kernel import arrange, drawn_by_replicas, examine
-from autodist_core.plan import Plan, table
+from autodist_core.plan import INEXACT, Plan, notes, table
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -56,6 +56,20 @@ def planned(
     if rows and not shares and len(strategy.replicas) > 1:
         lines.append(f"of {some(rows)} only rows travel, as they would to a server; every replica updates its own copy")
     return table(strategy, item, arranged.memories, [*lines, *more(strategy)], name)
+
+
+def inexact_notes(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None) -> tuple[str, ...]:
+    """Those notes on a step's strategy that explain other numbers than one device's.
+
+    >>> from autodist_core.resource_spec import ResourceSpec
+    >>> from autodist_core.step.graph_item import Variable
+    >>> from autodist_core.strategy import PS
+    >>> from autodist_core.strategy.compiler import StrategyCompiler
+    >>> item, spec = GraphItem((Variable("kernel", (3, 1), "float32"),)), ResourceSpec.local(cpus=2)
+    >>> inexact_notes(item, StrategyCompiler(item, spec).compile(PS(staleness=2).build(item, spec)), False)
+    ('not exact: staleness=2 lets a replica compute on weights up to 2 steps old',)
+    """
+    return tuple(note for note in notes(arrange(item, strategy, share_memory).strategy) if note.startswith(INEXACT))
 
 
 def drawing_notes(item: GraphItem, where: Callable[[Draw], str]) -> Iterator[str]:

@@ -37,12 +37,14 @@ from autodist_core.capture.batch_axis import (
     joined,
     mean_over_examples,
     rows,
+    sentences,
     to_be_joined,
 )
+from autodist_core.plan import INEXACT
 from autodist_core.step.graph_item import Joined
 from autodist_keras.capture.hooks import hook
 
-_EXACT = "not exact: "
+_INEXACT = f"{INEXACT}: "
 _ONE_NUMBER = (
     "loss {!r} makes one number of a batch, which counts as a mean over its examples; for a sum, return a value for "
     "each example from a keras.losses.Loss of reduction='sum'"
@@ -185,25 +187,19 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes
     for owner, of_metric, note in _of_variables(found, names):
         (reported if of_metric else trained).setdefault(owner or note, note)
     for each in found.uncombined_results:
-        note = (
-            f"{_EXACT}result {results[each.index]!r} of the step is the replicas' mean, and "
-            f"{_operation(each.state.origin)} does not make a mean over the examples"
-        )
+        note = _INEXACT + sentences.averaged(f"result {results[each.index]!r} of the step", each)
         reported.setdefault(note, note)
     unknown: dict[str, str] = {}
     for operation, within in found.undecided:
         metric = names.metric(operation) or names.metric(within)
         owner = f"metric {metric!r}" if metric else names.owner(operation, within)
-        note = (
-            f"whether {_operation(operation)} in {owner} mixes the examples of a batch is not known: verify(x, y) "
-            "compares with one device"
-        )
+        note = sentences.undecided(f"{sentences.named(operation)} in {owner}", "verify(x, y)")
         (reported if metric else unknown).setdefault(note, note)
     trained |= {f"loss {name!r}": note for name, note in seen.inexact.items()}
     for (name, made, degree), state in zip(seen.asked, found.asked, strict=True):
         said = _of_loss(name, made.shape.rank == 0, degree, state)
         if said is not None and f"loss {name!r}" not in trained:
-            (trained if said.startswith(_EXACT) else unknown).setdefault(said, said)
+            (trained if said.startswith(_INEXACT) else unknown).setdefault(said, said)
     return Notes(tuple(trained.values()), tuple(reported.values()), tuple(unknown))
 
 
@@ -216,18 +212,19 @@ def _of_loss(name: str, one_number: bool, degree: int, state: State) -> str | No
     if one_number and (state.kind not in (*REDUCED, ROWS) or (state.kind == SUM and state.degree == 1)):
         return _ONE_NUMBER.format(name)
     if state.kind == ROWS:
+        by = sentences.named(state.origin)
         what = (
             "gives a value for some examples only, and the mean of these is no mean over the examples of the batch"
-            if state.subset else f"gives each example a value of its place in the batch, by {_operation(state.origin)}"
+            if state.subset else f"gives each example a value of its place in the batch, by {by}"
             if state.stride else "gives each example a value that depends on how many examples the batch has, by "
-            f"{_operation(state.origin)}, and a replica has only its own"
+            f"{by}, and a replica has only its own"
         )
-        return f"{_EXACT}loss {name!r} {what}"
+        return f"{_INEXACT}loss {name!r} {what}"
     if state.kind not in REDUCED:
         return None
     return (
-        f"{_EXACT}loss {name!r} makes a value of the whole batch that is no mean over its examples, by "
-        f"{_operation(state.origin)}, and a replica has only its own"
+        f"{_INEXACT}loss {name!r} makes a value of the whole batch that is no mean over its examples, by "
+        f"{sentences.named(state.origin)}, and a replica has only its own"
     )
 
 
@@ -246,35 +243,21 @@ def _of_couplings(found: Found, names: _Names) -> tuple[dict[str, str], dict[str
     reported: dict[str, str] = {}
     for owner, group in groups.items():
         more = f", and {len(group) - 1} more such" if len(group) > 1 else ""
-        (reported if owner in metrics else trained)[owner] = (
-            f"{_EXACT}in {owner}, {_operation(group[0].operation)} {group[0].what}, and a replica has only "
-            f"its own{more}"
-        )
+        said = sentences.mixing(f"in {owner}, {sentences.named(group[0].operation)}", group[0].what)
+        (reported if owner in metrics else trained)[owner] = f"{_INEXACT}{said}{more}"
     return trained, reported
 
 
 def _of_variables(found: Found, names: _Names) -> Iterator[tuple[str, bool, str]]:
     """For each variable: the metric that writes it, whether the variable belongs to a metric, and the note."""
     for each in found.uncombined_writes:
-        variable, origin = each.variable, each.state.origin
-        if origin is not None and origin.type == "ReadVariableOp":
-            origin = each.operation.inputs[1].op
-        how = _HOW.get(variable.aggregation, "the first replica's")
-        if variable.aggregation == "none" and tf.as_dtype(variable.dtype).is_floating:
-            how = _HOW["mean"]
-        made = "the same on every replica" if origin is None else f"made by {_operation(origin)}"
+        variable = each.variable
         metric = names.metric(each.operation) or names.metric(each.within)
         whose = f"metric {metric!r}" if metric else ""
         subject = f"{whose}: its variable" if metric else "variable"
         # A variable that is added up is only logged: a layer's sum on which gradients depend is refused.
         of_metric = bool(metric) or variable.kind == "metric" or variable.aggregation == "sum"
-        yield whose, of_metric, f"{_EXACT}{subject} {variable.name!r} is {how}, and what is written to it is {made}"
-
-
-_HOW = {
-    "sum": "added up over the replicas", "max": "the largest of the replicas'", "min": "the smallest of the replicas'",
-    "mean": "averaged over the replicas",
-}
+        yield whose, of_metric, _INEXACT + sentences.kept(subject, each)
 
 
 class _Names:
@@ -309,7 +292,3 @@ class _Names:
 def _is_within(operation: Any, graph: Any, first: int, last: int) -> bool:
     # A graph lists its operations in the order in which they were made.
     return operation.graph is graph and operation in graph.get_operations()[first:last]
-
-
-def _operation(operation: Any) -> str:
-    return f"{operation.type} ({operation.name})"

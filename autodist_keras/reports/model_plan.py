@@ -23,9 +23,8 @@ from typing import Any
 
 import keras
 
-from autodist_core.kernel import arrange
-from autodist_core.plan import INEXACT, Plan, notes
-from autodist_core.reports.step_plan import drawing_notes, drawn_in, planned, some
+from autodist_core.plan import Plan
+from autodist_core.reports.step_plan import drawing_notes, drawn_in, inexact_notes, planned, some
 from autodist_core.step.draws import Draw
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -85,9 +84,8 @@ def explained(
     model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, coupled: Notes
 ) -> tuple[str, ...]:
     """Those notes of the plan that explain other numbers than one device's. `DistributedModel.inexact` shows them."""
-    found = [note for note in notes(arrange(item, strategy, share_memory).strategy) if note.startswith(INEXACT)]
-    found += coupled.trained if len(strategy.replicas) > 1 else ()
-    return (*found, *_of_each_replica(model, item, strategy))
+    mixing = coupled.trained if len(strategy.replicas) > 1 else ()
+    return (*inexact_notes(item, strategy, share_memory), *mixing, *_of_each_replica(model, item, strategy))
 
 
 def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) -> Iterator[str]:

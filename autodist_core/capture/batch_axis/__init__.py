@@ -10,10 +10,12 @@ subtracts the mean of the batch::
 A replica has its slice of a batch only, so such an operation gives other numbers there than on one device. The analysis
 follows the batch axis of each tensor from the inputs on, through functions and loops. It runs nothing. `flow` walks
 over the operations, `rules` has a rule for each type of operation, and `state` is what is known of one tensor.
+`sentences` puts findings into words.
 
 Gradients are not followed: a gradient mixes examples only where the forward pass does.
 """
 
+from autodist_core.capture.batch_axis import sentences
 from autodist_core.capture.batch_axis.finding import Coupling, Found, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.flow import follow
 from autodist_core.capture.batch_axis.joining import joined, to_be_joined
@@ -33,5 +35,6 @@ from autodist_core.capture.batch_axis.state import (
 
 __all__ = [
     "ALIKE", "LARGEST", "NO_CLAIM", "REDUCED", "ROWS", "SAME", "SMALLEST", "SUM", "Coupling", "Found", "State",
-    "UncombinedResult", "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows", "to_be_joined",
+    "UncombinedResult", "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows", "sentences",
+    "to_be_joined",
 ]  # fmt: skip

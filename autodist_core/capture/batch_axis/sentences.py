@@ -1,0 +1,58 @@
+"""Findings of the static analysis in words. The notes of a model's plan and of a marked function's plan use them.
+
+In: a finding, and the name of its place as the front knows it. Out: a sentence, or a part of one.
+
+>>> mixing("in layer 'centred', Mean (centred/Mean)", "gives each example a value of the whole batch")
+"in layer 'centred', Mean (centred/Mean) gives each example a value of the whole batch, and a replica has only its own"
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.capture.batch_axis.finding import UncombinedResult, UncombinedWrite
+
+_HOW = {
+    "sum": "added up over the replicas", "max": "the largest of the replicas'", "min": "the smallest of the replicas'",
+    "mean": "averaged over the replicas",
+}
+
+
+def named(operation: Any) -> str:
+    """An operation's type and name."""
+    return f"{operation.type} ({operation.name})"
+
+
+def mixing(operation: str, what: str) -> str:
+    """The sentence on an operation that mixes the examples of a batch. The module's docstring has an example."""
+    return f"{operation} {what}, and a replica has only its own"
+
+
+def kept(subject: str, write: UncombinedWrite) -> str:
+    """The sentence on a variable for which the replicas' values do not combine to one device's value."""
+    variable, origin = write.variable, write.state.origin
+    if origin is not None and origin.type == "ReadVariableOp":
+        origin = write.operation.inputs[1].op
+    how = _HOW.get(variable.aggregation, "the first replica's")
+    if variable.aggregation == "none" and tf.as_dtype(variable.dtype).is_floating:
+        how = _HOW["mean"]
+    made = "the same on every replica" if origin is None else f"made by {named(origin)}"
+    return f"{subject} {variable.name!r} is {how}, and what is written to it is {made}"
+
+
+def averaged(subject: str, result: UncombinedResult) -> str:
+    """The sentence on a result for which the mean of the replicas' results is not one device's result."""
+    return (
+        f"{subject} is the replicas' mean, and {named(result.state.origin)} does not make a mean over the examples"
+    )
+
+
+def undecided(operation: str, verify: str) -> str:
+    """The sentence on an operation of which it is not known whether it mixes examples.
+
+    >>> undecided("Bincount (Bincount)", "verify")
+    'whether Bincount (Bincount) mixes the examples of a batch is not known: verify compares with one device'
+    """
+    return f"whether {operation} mixes the examples of a batch is not known: {verify} compares with one device"
