@@ -11,8 +11,8 @@ The stages, in the order of the flow:
 - ``training`` keeps the session and the variables one state.
 - ``loops`` runs the functions of a training loop that a user writes: ``AutoDist``.
 
-This package exports the planning half, which is the first three items, and ``AutoDist`` and ``distribute``. Importing
-the planning half does not import TensorFlow.
+This package exports the planning half, which is the first three items, and ``AutoDist``, ``distribute`` and
+``whole_batch``. Importing the planning half does not import TensorFlow.
 
 >>> from autodist_core.strategy import PS
 >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=2)
@@ -47,6 +47,7 @@ from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_core.strategy.strategy import Strategy
 
 if TYPE_CHECKING:
+    from autodist_core.capture import whole_batch
     from autodist_core.loops import AutoDist
     from autodist_core.loops import distributed as distribute
 
@@ -79,11 +80,12 @@ __all__ = [
     "errors",
     "plan",
     "strategy",
+    "whole_batch",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `AutoDist` when it is asked for: it needs TensorFlow, and planning does not."""
+    """Import what needs TensorFlow when it is asked for: planning does without."""
     if name == "AutoDist":
         from autodist_core.loops import AutoDist
 
@@ -92,4 +94,8 @@ def __getattr__(name: str) -> Any:
         from autodist_core.loops import distributed
 
         return distributed
+    if name == "whole_batch":
+        from autodist_core.capture import whole_batch
+
+        return whole_batch
     raise AttributeError(f"module 'autodist_core' has no attribute {name!r}")

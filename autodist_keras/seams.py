@@ -82,6 +82,7 @@ FIRST_BATCHES = "reading the first batches of data for plan and verify"
 LOOPS = "running distributed steps in Keras's own loops"
 
 GET_MASK = Seam("keras.src.backend.common.masking", "get_keras_mask", LOSSES, _WRONG_LOSS)
+SET_MASK = Seam("keras.src.backend.common.masking", "set_keras_mask", LOSSES, _WRONG_LOSS)
 
 # Checked by the code that relies on them.
 LOOP_ASKS = Seam(
@@ -188,6 +189,7 @@ TABLE: tuple[Seam, ...] = (
     Seam(_LOSS, "call", LOSSES, _WRONG_LOSS, parameters=("self", "y_true", "y_pred"), callers=("__call__",)),
     Seam(_LOSS, "reduction", LOSSES, _WRONG_LOSS, STORED, callers=("__call__",)),
     GET_MASK,
+    SET_MASK,
     Seam(_COMPILE_METRICS, "metrics", METRICS, _WRONG_METRIC),
     Seam(_COMPILE_METRICS, "_user_metrics", AHEAD, _SLOW, STORED),
     Seam(_COMPILE_METRICS, "_user_weighted_metrics", AHEAD, _SLOW, STORED),

@@ -21,7 +21,7 @@ PUBLIC_NAMES = {
     "autodist_core": """
         AutoDist AutodistError CaptureError CompiledStrategy DeviceSpec Gradient GraphItem KernelError LaunchError Node
         NodeLostError NotYetError ResourceSpec ResourceSpecError SSHGroup SeamError SessionError Strategy
-        StrategyBuilder StrategyCompiler StrategyError Table Tensor Variable distribute errors plan strategy
+        StrategyBuilder StrategyCompiler StrategyError Table Tensor Variable distribute errors plan strategy whole_batch
     """,
     "autodist_core.strategy": """
         AllReduce BUILDERS PS PSLoadBalancing Parallax PartitionedAR PartitionedPS RandomAxisPartitionAR Strategy

@@ -24,6 +24,7 @@ import tensorflow as tf
 from autodist_core.capture import batch_axis
 from autodist_core.capture.cut import Cut, cut
 from autodist_core.capture.extrema import combined_as_written
+from autodist_core.capture.gathering import gathering, own_rows, whole_batch
 from autodist_core.capture.refuse.resources import captured_resources
 from autodist_core.capture.refuse.writes import written_outside
 from autodist_core.capture.rewrite.conditionals import take_apart
@@ -39,7 +40,8 @@ from autodist_core.step.graph_item import GraphItem, Joined, Table, Tensor, Vari
 from autodist_core.step.naming import UPDATE
 
 __all__ = [
-    "Marked", "Source", "Traced", "capture", "combined_as_written", "computed_from", "reached_from", "sources",
+    "Marked", "Source", "Traced", "capture", "combined_as_written", "computed_from", "gathering", "own_rows",
+    "reached_from", "sources", "whole_batch",
 ]  # fmt: skip
 
 
@@ -79,6 +81,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         total=traced.total.op.name,
         replica=traced.replica.op.name if traced.replica is not None else "",
         cross_replica_sums=tuple(tensor.op.name for tensor in traced.sums),
+        cross_replica_gathers=tuple(tensor.op.name for tensor in traced.gathers),
         targets=tuple(
             name for op in dict.fromkeys(traced.graph.control_outputs)
             if op.type not in ("ReadVariableOp", "Placeholder") for name in effects.get(op.name, (op.name,))

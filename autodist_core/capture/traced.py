@@ -78,6 +78,8 @@ class Traced:
     """The occurrence of each operation of an update, by the operation's name."""
     sums: Sequence[Any] = ()
     """The tensors that are to be summed over the replicas."""
+    gathers: Sequence[Any] = ()
+    """The tensors that are to have the rows of all replicas."""
     weighting: Sequence[Any] = ()
     """The tensors at which the tape weights a loss: every value computed from them counts the replica's share."""
     whole: Sequence[Any] = ()

@@ -54,6 +54,8 @@ class GraphItem:
     """The placeholder for the number of this replica; empty if the step does not ask for it."""
     cross_replica_sums: tuple[str, ...] = ()
     """Identity nodes whose values are summed over the replicas."""
+    cross_replica_gathers: tuple[str, ...] = ()
+    """Identity nodes whose values are the rows of all replicas, one replica's behind the other's."""
     targets: tuple[str, ...] = ()
     """Nodes that must run although no other node reads them."""
     tables: tuple[Table, ...] = ()

@@ -20,7 +20,10 @@ __all__ = ["deserialize", "info", "serialize"]
 _VARIABLE = "type.googleapis.com/autodist.proto.Variable"
 _GRAPH_DEF = "type.googleapis.com/tensorflow.GraphDef"
 # The fields that have the same name and type in the message and in the GraphItem.
-_PLAIN = ("outputs", "concat_outputs", "examples", "total", "replica", "cross_replica_sums", "targets")
+_PLAIN = (
+    "outputs", "concat_outputs", "examples", "total", "replica", "cross_replica_sums", "cross_replica_gathers",
+    "targets",
+)
 
 
 def info(variables: Iterable[Variable], tables: Iterable[Table]) -> graphitem_pb2.GraphItem.Info:

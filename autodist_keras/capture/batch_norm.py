@@ -18,9 +18,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from autodist_core.capture import computed_from
 from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
+from autodist_keras.capture.over_replicas import summed
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def _statistics(layer: Any, trace: Any, asked: list[bool]) -> Any:
     axes = layer._reduction_axes
 
     def added_up(values: Any) -> Any:
-        return _sum_over_replicas(tf.reduce_sum(values, axis=axes, keepdims=True), trace)
+        return summed(tf.reduce_sum(values, axis=axes, keepdims=True), trace)
 
     def statistics(inputs: Any, mask: Any) -> Any:
         asked.append(True)
@@ -76,17 +76,3 @@ def _statistics(layer: Any, trace: Any, asked: list[bool]) -> Any:
         return tf.squeeze(mean), tf.squeeze(variance)
 
     return statistics
-
-
-def _sum_over_replicas(value: Any, trace: Any) -> Any:
-    def summed(value: Any) -> Any:
-        def gradient(upstream: Any) -> Any:
-            if upstream.op.name in computed_from(trace.weighting):
-                return trace.sum_over_replicas(upstream)
-            # The loss is not multiplied by this replica's share yet. Its gradient will be.
-            share = trace.share(upstream.dtype)
-            return trace.sum_over_replicas(upstream * share) / share
-
-        return trace.sum_over_replicas(value), gradient
-
-    return tf.custom_gradient(summed)(value)

@@ -205,6 +205,11 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes
 
 def _of_loss(name: str, one_number: bool, degree: int, state: State) -> str | None:
     """The note on the value of a loss, or None if the replicas' values combine to one device's value."""
+    if state.kind == ALIKE and degree:
+        return (
+            f"{_INEXACT}loss {name!r} is the same number on every replica, and is added up over the replicas: for the "
+            "loss of a whole batch, use reduction='sum_over_batch_size'"
+        )
     if state.kind == ALIKE or (state.kind == SUM and state.degree == degree):
         return None
     if state.kind == ROWS and not (state.degree or state.stride or (state.subset and not degree)):

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import keras
 import tensorflow as tf
 
-from autodist_core.capture import Marked, Source, Traced, capture, combined_as_written
+from autodist_core.capture import Marked, Source, Traced, capture, combined_as_written, gathering
 from autodist_core.errors import CaptureError
 from autodist_core.kernel import Joining, joining
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAMED
@@ -36,7 +36,7 @@ from autodist_core.step.index import StepIndex, output_type
 from autodist_core.step.naming import node_of
 from autodist_core.training import Entry
 from autodist_keras import seams
-from autodist_keras.capture import batch_norm, coupled, custom_gradients, losses
+from autodist_keras.capture import batch_norm, coupled, custom_gradients, losses, over_replicas
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.fused_updates import fused
 from autodist_keras.capture.hooks import hook
@@ -52,18 +52,20 @@ _UNKNOWN_RESULT = (
 class Trace:
     """The records of the hooks while one graph is traced, and the operations that the hooks add.
 
-    `losses.py`, `batch_norm.py` and `coupled.py` read and write it.
+    `losses.py`, `batch_norm.py`, `over_replicas.py` and `coupled.py` read and write it.
     """
 
     graph: Any
     examples: Any
     total: Any
+    replica: Any
     complete: bool
     """Whether model, optimizer, losses and metrics were built before the trace, so that every hook was in place."""
     result: Any = None
     gradients: list[tuple[Any, Marked]] = field(default_factory=list)
     updates: dict[int, tuple[int, int]] = field(default_factory=dict)
     sums: list[Any] = field(default_factory=list)
+    gathers: list[Any] = field(default_factory=list)
     weighting: list[Any] = field(default_factory=list)
     """The tensors in which a gradient is multiplied by this replica's share of the batch."""
     reduced: bool = False
@@ -131,6 +133,13 @@ class Trace:
         self.sums.append(marker)
         return marker
 
+    def rows_of_replicas(self, value: Any) -> Any:
+        """A marker of a value. The kernels replace the marker by the rows of all replicas."""
+        self.require_top("the whole batch is needed")
+        marker = tf.identity(tf.stop_gradient(value), name="rows_of_replicas")
+        self.gathers.append(marker)
+        return marker
+
 
 @dataclass(frozen=True)
 class CapturedStep:
@@ -171,9 +180,9 @@ def trace_step(
         sources=[Source(entry.spec, entry.handle) for entry in variables.entries],
         inputs=function.inputs[: len(specs)],
         outputs=[flat[index] for index in tensors],
-        examples=trace.examples, total=trace.total,
+        examples=trace.examples, total=trace.total, replica=trace.replica if trace.gathers else None,
         gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
-        updates=trace.updated, sums=trace.sums, weighting=trace.weighting, concat_outputs=concat,
+        updates=trace.updated, sums=trace.sums, gathers=trace.gathers, weighting=trace.weighting, concat_outputs=concat,
     )
     # The structure without its tensors: these would keep the graph alive.
     structure = keras.tree.map_structure(lambda _: 0, trace.result)
@@ -256,8 +265,8 @@ def _trace(
     passes: list[Trace] = []
 
     def function(*arguments: Any) -> list[Any]:
-        *tensors, examples, total = arguments
-        trace = Trace(tf.compat.v1.get_default_graph(), examples, total, _is_built(model))
+        *tensors, examples, total, replica = arguments
+        trace = Trace(tf.compat.v1.get_default_graph(), examples, total, replica, _is_built(model))
         passes.append(trace)
         remaining = iter(tensors)
         leaves = [next(remaining) if here else None for here in present]
@@ -266,7 +275,8 @@ def _trace(
         return [leaf for leaf in keras.tree.flatten(trace.result) if tf.is_tensor(leaf)]
 
     named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(specs)]
-    signature = [*named, tf.TensorSpec((), tf.float64, "examples"), tf.TensorSpec((), tf.float64, "total")]
+    counts = [tf.TensorSpec((), tf.float64, name) for name in ("examples", "total")]
+    signature = [*named, *counts, tf.TensorSpec((), tf.int32, "replica")]
     try:
         traced = tf.function(function, autograph=False).get_concrete_function(*signature)
     except Exception:
@@ -291,6 +301,7 @@ def _hooks(model: Any, trace: Trace, fused_updates: bool) -> Iterator[None]:
         hooks.enter_context(losses.corrected(model, trace))
         hooks.enter_context(batch_norm.synchronized(model, trace))
         hooks.enter_context(coupled.watched(model, trace))
+        hooks.enter_context(gathering(lambda value: over_replicas.gathered(value, trace)))
         yield
 
 

@@ -96,8 +96,8 @@ def test_a_stage_imports_earlier_stages_only(path):
         if not name.startswith("autodist_core"):
             continue
         if own == "autodist_core":
-            # The loops are imported when somebody asks for them: `import autodist_core` does without TensorFlow.
-            stages = (*PLANNING, "loops")
+            # These are imported when somebody asks for them: `import autodist_core` does without TensorFlow.
+            stages = (*PLANNING, "capture", "loops")
             assert name.split(".")[1] in stages, f"{relative} imports {name}, which is not of the planning half"
         else:
             assert stage(name) <= stage(own), f"{relative} imports {name}, a later stage"

@@ -62,7 +62,7 @@ class Flow:
     """One walk over the operations of a traced step."""
 
     def __init__(self, traced: Traced, known: Mapping[int, State], asked: Sequence[Any]) -> None:
-        self._known = {**known, **{id(marker): SAME for marker in traced.sums}}
+        self._known = {**known, **{id(marker): SAME for marker in (*traced.sums, *traced.gathers)}}
         self._couplings: dict[tuple[int, str], Coupling] = {}
         self._uncombined_writes: dict[int, UncombinedWrite] = {}
         self._undecided: dict[int, tuple[Any, Any]] = {}

@@ -59,7 +59,7 @@ def reads_own(step: StepIndex) -> dict[str, str]:
     """
     inputs = {tensor.name for tensor in step.item.inputs if tensor.has_rows}
     inputs |= {step.item.examples, step.item.replica, *step.draws}
-    equal = step.markers.keys() | set(step.item.cross_replica_sums)
+    equal = step.markers.keys() | {*step.item.cross_replica_sums, *step.item.cross_replica_gathers}
     apart = {name for name, variable in step.variables.items() if variable.aggregation == "sum"}
     differing: set[str] = set()
     found: dict[str, str] = {}

@@ -6,12 +6,13 @@ In: the captured step. Out: the copies, and each replica's own gradients, `draft
     replica1/MatMul = MatMul(replica1/x, variable/kernel)
 
 Every replica computes on its mirrors, as captured, with three changes. A lookup in a table of which the replica has no
-copy runs on the server. Values that are marked as sums over the replicas are summed. Every replica draws random numbers
-from a stream of its own (`random_streams.py`).
+copy runs on the server. Values that are marked as sums over the replicas are summed, and rows that are marked as those
+of the whole batch are joined. Every replica draws random numbers from a stream of its own (`random_streams.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -43,7 +44,9 @@ class Replicator(Kernel):
             for name in names:
                 copy_node(draft, replica, name)
         for name in draft.step.in_order(set(names).intersection(draft.step.item.cross_replica_sums)):
-            _sum_over_replicas(draft, name)
+            _replace(draft, name, draft.add_up)
+        for name in draft.step.in_order(set(names).intersection(draft.step.item.cross_replica_gathers)):
+            _replace(draft, name, draft.join)
         for replica in draft.active_replicas:
             for gradient in draft.step.item.gradients:
                 key = gradient.variable, gradient.occurrence
@@ -158,11 +161,12 @@ def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
     return replica.device
 
 
-def _sum_over_replicas(draft: Draft, name: str) -> None:
+def _replace(draft: Draft, name: str, combine: Callable[[str, Sequence[str], tf.DType, str], str]) -> None:
+    """Let the copies of a marker have the value that `combine` makes of what the replicas gave them."""
     node = draft.step.nodes[name]
     dtype = tf.as_dtype(node.attr["T"].type)
     parts = [draft.editor[copied(replica, name)].input[0] for replica in draft.active_replicas]
-    total = draft.add_up(f"sum/{name}", parts, dtype, draft.active_replicas[0].device)
+    total = combine(f"whole/{name}", parts, dtype, draft.active_replicas[0].device)
     for replica in draft.active_replicas:
         _, *rest = draft.editor[copied(replica, name)].input
         draft.editor.change(copied(replica, name), inputs=[total, *rest])

@@ -111,4 +111,6 @@ def _in_step_reason(item: GraphItem, strategy: CompiledStrategy) -> str:
         return "the step updates several times, each time on what the last one gave"
     if item.cross_replica_sums:
         return "the step adds something up over all replicas (masked or weighted losses, synchronized statistics)"
+    if item.cross_replica_gathers:
+        return "the step computes with the rows of the whole batch on every replica (whole_batch)"
     return ""

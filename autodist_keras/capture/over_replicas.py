@@ -1,0 +1,45 @@
+"""Values of all replicas inside a step, through which gradients flow: sums, and the rows of the whole batch.
+
+In: a tensor, and the `Trace` of a step. Out: a marker, which the kernels replace (see `replicator.py`). The gradients
+that come back through the marker are added over the replicas::
+
+    summed(x)      Sum of the replicas' x                gradient: the sum of the replicas' gradients
+    gathered(x)    the rows of all replicas, in order    gradient: the same sum, of which a replica takes its own rows
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.capture import computed_from, own_rows
+
+
+def summed(value: Any, trace: Any) -> Any:
+    """The sum of a value over the replicas."""
+    def forward(value: Any) -> Any:
+        return trace.sum_over_replicas(value), lambda upstream: _added(upstream, trace)
+
+    return tf.custom_gradient(forward)(value)
+
+
+def gathered(value: Any, trace: Any) -> Any:
+    """The rows of all replicas, in the order of the batch."""
+    def forward(value: Any) -> Any:
+        def gradient(upstream: Any) -> Any:
+            return own_rows(_added(upstream, trace), value, trace.replica, trace.rows_of_replicas)
+
+        return trace.rows_of_replicas(value), gradient
+
+    return tf.custom_gradient(forward)(value)
+
+
+def _added(upstream: Any, trace: Any) -> Any:
+    """The sum of gradients over the replicas."""
+    upstream = tf.convert_to_tensor(upstream)
+    if upstream.op.name in computed_from(trace.weighting):
+        return trace.sum_over_replicas(upstream)
+    # The loss is not multiplied by this replica's share yet. Its gradient will be.
+    share = trace.share(upstream.dtype)
+    return trace.sum_over_replicas(upstream * share) / share

@@ -1,0 +1,153 @@
+"""Losses and layers that take the whole batch equal one device, on uneven batches too."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from autodist_core import CaptureError, whole_batch
+from autodist_keras.losses import WholeBatch
+from tests.support.training import assert_equal_training, distributed, seeded
+
+ROWS, FEATURES = 22, 6
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def examples():
+    random = np.random.default_rng(3)
+    return random.normal(size=(ROWS, FEATURES)), random.normal(size=(ROWS, 4)), random.random(ROWS) + 0.2
+
+
+def in_batch_softmax(labels, embeddings):
+    """Two towers' embeddings side by side: each query's own candidate against all candidates of the batch."""
+    query, candidate = ops.split(embeddings, 2, axis=-1)
+    scores = ops.matmul(query, ops.transpose(candidate))
+    return keras.losses.sparse_categorical_crossentropy(ops.arange(ops.shape(scores)[0]), scores, from_logits=True)
+
+
+class Contrastive(keras.losses.Loss):
+    def call(self, labels, embeddings):
+        norms = keras.ops.normalize(embeddings, axis=-1)
+        apart = tf.linalg.set_diag(tf.matmul(norms, norms, transpose_b=True), tf.zeros(tf.shape(norms)[0], norms.dtype))
+        return ops.logsumexp(apart, axis=-1)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Centred(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs - tf.reduce_mean(whole_batch(inputs), axis=0)
+
+
+def model(loss, layers=(), **compiled):
+    network = keras.Sequential([
+        keras.Input((FEATURES,)), keras.layers.Dense(8, activation="tanh"), *(layer() for layer in layers),
+        keras.layers.Dense(4, use_bias=False),
+    ])
+    network.compile("adam", loss, **compiled)
+    return network
+
+
+def of_whole_batch(labels, embeddings):
+    return in_batch_softmax(*whole_batch((labels, embeddings)))
+
+
+def spread(labels, embeddings):
+    return ops.max(whole_batch(embeddings)) - ops.min(whole_batch(embeddings))
+
+
+def fitted(weights=False):
+    def program(front, _):
+        x, y, mass = examples()
+        history = front.fit(
+            x, y, sample_weight=mass if weights else None, batch_size=9, epochs=2, shuffle=False, verbose=0
+        ).history
+        return {**history, "evaluated": front.evaluate(x[:9], y[:9], verbose=0, return_dict=True)}
+    return program
+
+
+def masked():
+    """A loss of each time step; half of the steps are masked."""
+    def unlike_the_mean(labels, values):
+        return ops.sum(ops.square(values - ops.mean(values, axis=0)), axis=-1)
+
+    network = keras.Sequential([
+        keras.Input((3, 2)), keras.layers.Masking(), keras.layers.LSTM(4, return_sequences=True),
+        keras.layers.Dense(2, use_bias=False),
+    ])
+    network.compile("sgd", WholeBatch(unlike_the_mean))
+    return network
+
+
+def of_sequences(front, _):
+    x = np.random.default_rng(1).normal(size=(ROWS, 3, 2))
+    x[::3, 1:] = 0.0
+    return front.fit(x, np.zeros((ROWS, 3, 1)), batch_size=9, epochs=2, shuffle=False, verbose=0).history
+
+
+CASES = {
+    "softmax": lambda: model(WholeBatch(in_batch_softmax)),
+    "function": lambda: model(of_whole_batch),
+    "contrastive": lambda: model(WholeBatch(Contrastive()), metrics=[spread]),
+    "dice": lambda: model(WholeBatch(keras.losses.Dice(axis=(1,)))),
+    "centred": lambda: model("mse", [Centred, Centred]),
+}
+
+
+@pytest.mark.parametrize(("case", "strategy", "replicas"), [
+    ("softmax", "PS", 2), ("softmax", "AllReduce", 3), ("function", "Parallax", 2), ("contrastive", "AllReduce", 4),
+    ("dice", "PS", 3), ("centred", "AllReduce", 3),
+])
+def test_equals_one_device(case, strategy, replicas):
+    assert_equal_training(CASES[case], strategy=strategy, replicas=replicas, program=fitted())
+
+
+@pytest.mark.parametrize("case", ["softmax", "contrastive"])
+def test_weights_of_examples_count_as_on_one_device(case):
+    assert_equal_training(CASES[case], strategy="AllReduce", replicas=3, program=fitted(weights=True))
+
+
+def test_masks_count_as_on_one_device():
+    assert_equal_training(masked, strategy="AllReduce", replicas=3, program=of_sequences)
+
+
+def test_a_sum_of_the_whole_batch_is_said():
+    class Summed(Contrastive):
+        def call(self, labels, embeddings):
+            return super().call(labels, whole_batch(embeddings))
+
+    x, y, _ = examples()
+    with distributed(seeded(lambda: model(Summed(reduction="sum"))), "AllReduce", replicas=2) as front:
+        plan = str(front.plan(x[:9], y[:9]))
+    assert "not exact: loss 'summed' is the same number on every replica, and is added up over the replicas" in plan
+
+
+def test_weights_are_not_rows():
+    def loss(labels, embeddings):
+        return ops.mean(whole_batch(tf.constant([1.0, 2.0])))
+
+    x, y, _ = examples()
+    refused = "one row for each example of the batch. Received one of shape (2,), whose first axis is not the batch's"
+    with (
+        distributed(seeded(lambda: model(loss)), "AllReduce", replicas=2) as front,
+        pytest.raises(CaptureError, match=re.escape(refused)),
+    ):
+        front.fit(x, y, verbose=0)
+
+
+def test_it_is_saved_with_the_model(tmp_path):
+    network = seeded(lambda: model(WholeBatch(keras.losses.Dice(axis=(1,)), name="overlap")))
+    network.optimizer.build(network.trainable_variables)
+    network.save(tmp_path / "model.keras")
+    loss = keras.saving.load_model(tmp_path / "model.keras").loss
+    assert (type(loss), loss.name, type(loss.loss), loss.loss.axis) == (WholeBatch, "overlap", keras.losses.Dice, [1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_plan_has_no_note(case):
+    x, y, _ = examples()
+    with distributed(seeded(CASES[case]), "AllReduce", replicas=2) as front:
+        assert "not exact" not in str(front.plan(x[:9], y[:9]))
+        front.verify(x[:9], y[:9])
