@@ -56,7 +56,8 @@ class Counted:
     position: int
     dtype: tf.DType
     power: int
-    """1: the value counts by the share of the batch. -1: by the inverse, where the values' weighted mean is taken."""
+    """1: the value counts by the share of the batch. 2: by its square, where it is divided by the replica's number
+    of examples. -1: by the inverse, where the values' weighted mean is taken."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from autodist_core.loops.as_written import as_written
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.function_plan import notes_of, planned_call
 from autodist_core.loops.graph_mode import drawn
+from autodist_core.loops.replica import OfWholeBatch
 from autodist_core.loops.tracing import CapturedFunction, as_graph_function, trace_function
 from autodist_core.plan import INEXACT, Plan
 from autodist_core.reports import Explanation, compare, require_steps
@@ -116,7 +117,7 @@ class Function:
         return self if instance is None else partial(self, instance)
 
     def _capture(self, arguments: Arguments, specs: Any) -> CapturedFunction:
-        return trace_function(self._converted, arguments.parsed, specs, self._engine.variables)
+        return trace_function(self._converted, arguments.parsed, specs, self._engine.variables, OfWholeBatch)
 
 
 def _as_tensor(value: Any) -> Any:

@@ -12,16 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from autodist_core.capture.batch_axis import (
-    ALIKE,
-    REDUCED,
-    ROWS,
-    SUM,
-    Found,
-    State,
-    UncombinedResult,
-    sentences,
-)
+from autodist_core.capture.batch_axis import ALIKE, REDUCED, SUM, Found, State, UncombinedResult, sentences
 from autodist_core.plan import INEXACT
 
 
@@ -37,13 +28,12 @@ def said_of(found: Found, losses: Iterable[State], results: Iterable[tuple[int, 
 
 def _of_losses(losses: Iterable[State]) -> Iterator[str]:
     for state in losses:
-        summed = state.kind in (SUM, ROWS) and state.degree in (0, 1)
-        if state.kind in REDUCED and not summed:
+        if state.kind in REDUCED and state.kind != SUM:
             yield (
                 f"{INEXACT}: a loss made by {sentences.named(state.origin)} is neither a mean nor a sum over the "
                 "examples, and a replica has only its own"
             )
-        elif state.kind != ALIKE and not summed:
+        elif state.kind not in (ALIKE, SUM):
             yield "a loss counts as a mean over the examples: it is not known how it is made of them"
 
 

@@ -15,16 +15,17 @@ TensorFlow's own functions are hooked for the time of the trace, and in the thre
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from autodist_core.loops.terms import terms_of
+from autodist_core.loops.terms import factors, terms_of, without
 from autodist_core.seams.seam import owner
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, GRADIENTS_HELPER, VARIABLE_HANDLE
 
@@ -60,14 +61,17 @@ class Recording:
 
     graph: Any = None
     found: list[Differentiation] = field(default_factory=list)
-    variables: dict[int, Any] = field(default_factory=dict)
-    """The variables that the function touches, by the `id` of their handles."""
+    variables: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    """The variables that the function touches, each with its handle, by the `id` of the handle."""
     of_examples: list[tuple[Any, Any, tuple[Any, ...]]] = field(default_factory=list)
     """The target, its seed, and the tensors with respect to which gradients are computed, variables left out."""
-    given: set[int] = field(default_factory=set)
-    """The `id`s of the seeds that the function gave (`output_gradients`)."""
     refusal: CaptureError | None = None
     """The error that was raised. TensorFlow wraps an error that a nested function raises."""
+
+    def variable_of(self, handle: Any, otherwise: Callable[[Any], Any]) -> Any:
+        """The variable of a handle, if the function has asked for it."""
+        found = self.variables.get(id(handle))
+        return otherwise(handle) if found is None else found[1]
 
     def is_marked(self, tensor: Any) -> bool:
         """Whether a tensor is a gradient behind its marker."""
@@ -123,8 +127,8 @@ class Recording:
 _current: ContextVar[Recording | None] = ContextVar("autodist_recording", default=None)
 _installing = threading.RLock()
 _installed: list[Recording] = []
-_originals: dict[tuple[Any, str], Any] = {}
-"""The functions that are hooked, by their holder and name."""
+_originals: list[tuple[Any, str, Any]] = []
+"""The functions that are hooked, each with its holder and name."""
 
 
 @contextmanager
@@ -156,10 +160,10 @@ def _hooks(recording: Recording) -> Iterator[None]:
     """Hook TensorFlow's functions while at least one thread records."""
     with _installing:
         if not _installed:
-            _hook(tf.GradientTape, "gradient", _gradient)
-            _hook(tf.GradientTape, "jacobian", _jacobian)
-            _hook(owner(VARIABLE_HANDLE.owner), VARIABLE_HANDLE.name, property(_noted_handle))
-            _hook(owner(GRADIENTS_HELPER.owner), GRADIENTS_HELPER.name, _gradients)
+            _hook(tf.GradientTape, "gradient", lambda original: _calling(_gradient, original))
+            _hook(tf.GradientTape, "jacobian", lambda original: _calling(_jacobian, original))
+            _hook(owner(VARIABLE_HANDLE.owner), VARIABLE_HANDLE.name, _noted)
+            _hook(owner(GRADIENTS_HELPER.owner), GRADIENTS_HELPER.name, lambda original: _calling(_gradients, original))
         _installed.append(recording)
     try:
         yield
@@ -167,43 +171,52 @@ def _hooks(recording: Recording) -> Iterator[None]:
         with _installing:
             _installed.remove(recording)
             while not _installed and _originals:
-                # A hook that another thread is about to call needs its original until the hook is gone.
-                (holder, name), original = next(reversed(_originals.items()))
+                holder, name, original = _originals.pop()
                 setattr(holder, name, original)
-                _originals.pop((holder, name))
 
 
-def _hook(holder: Any, name: str, replacement: Any) -> None:
-    _originals[holder, name] = vars(holder)[name]
-    setattr(holder, name, replacement)
+def _hook(holder: Any, name: str, replacing: Callable[[Any], Any]) -> None:
+    """Replace a function. The replacement holds the original: another thread may call it after the hook is gone."""
+    original = vars(holder)[name]
+    _originals.append((holder, name, original))
+    setattr(holder, name, replacing(original))
 
 
-def _noted_handle(variable: Any) -> Any:
-    handle = _originals[owner(VARIABLE_HANDLE.owner), VARIABLE_HANDLE.name].fget(variable)
-    recording = _current.get()
-    if recording is not None:
-        # An assignment returns another object for the same variable. The first object is the variable itself.
-        recording.variables.setdefault(id(handle), variable)
-    return handle
+def _calling(replacement: Callable[..., Any], original: Any) -> Callable[..., Any]:
+    @wraps(original)
+    def called(*args: Any, **named: Any) -> Any:
+        return replacement(original, *args, **named)
+
+    return called
+
+
+def _noted(original: property) -> property:
+    def handle(variable: Any) -> Any:
+        assert original.fget is not None
+        found, recording = original.fget(variable), _current.get()
+        if recording is not None:
+            # An assignment returns another object for the same variable. The first object is the variable itself.
+            recording.variables.setdefault(id(found), (found, variable))
+        return found
+
+    return property(handle)
 
 
 def _gradient(
-    self: Any, target: Any, sources: Any, output_gradients: Any = None,
+    of_tape: Any, self: Any, target: Any, sources: Any, output_gradients: Any = None,
     unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
 ) -> Any:
-    of_tape, recording = _originals[tf.GradientTape, "gradient"], _current.get()
-    flat = tf.nest.flatten(sources)
+    flat, recording = tf.nest.flatten(sources), _current.get()
     if recording is None or not (recording.applies_here(flat) or recording.is_here()):
         return of_tape(self, target, sources, output_gradients, unconnected_gradients)
-    targets, seeds = _terms(tf.nest.flatten(target), output_gradients)
+    targets, seeds = _terms(tf.nest.flatten(target), output_gradients, flat)
     found = of_tape(self, targets, sources, seeds, unconnected_gradients)
     recording.note_examples(targets, seeds or (), flat)
-    recording.given |= set() if output_gradients is None else {id(seed) for seed in seeds or ()}
     marked = recording.marked(targets, seeds or (), flat, tf.nest.flatten(found))
     return tf.nest.pack_sequence_as(sources, marked)
 
 
-def _jacobian(self: Any, target: Any, sources: Any, *rest: Any, **named: Any) -> Any:
+def _jacobian(of_tape: Any, self: Any, target: Any, sources: Any, *rest: Any, **named: Any) -> Any:
     recording = _current.get()
     if recording is not None and recording.applies_here(tf.nest.flatten(sources)):
         recording.refusal = CaptureError(
@@ -211,31 +224,43 @@ def _jacobian(self: Any, target: Any, sources: Any, *rest: Any, **named: Any) ->
             "tape.gradient for a loss; compute a jacobian in a function without a mark."
         )
         raise recording.refusal
-    return _originals[tf.GradientTape, "jacobian"](self, target, sources, *rest, **named)
+    return of_tape(self, target, sources, *rest, **named)
 
 
-def _gradients(ys: Any, xs: Any, grad_ys: Any = None, *rest: Any, **named: Any) -> Any:
-    of_graph, recording = _originals[owner(GRADIENTS_HELPER.owner), GRADIENTS_HELPER.name], _current.get()
+def _gradients(of_graph: Any, ys: Any, xs: Any, grad_ys: Any = None, *rest: Any, **named: Any) -> Any:
+    recording = _current.get()
     flat = list(xs) if isinstance(xs, list | tuple) else [xs]
     if recording is None or not recording.applies_here(flat):
         return of_graph(ys, xs, grad_ys, *rest, **named)
-    targets, seeds = _terms(list(ys) if isinstance(ys, list | tuple) else [ys], grad_ys)
+    targets, seeds = _terms(list(ys) if isinstance(ys, list | tuple) else [ys], grad_ys, flat)
     return recording.marked(targets, seeds or (), flat, of_graph(targets, xs, seeds, *rest, **named))
 
 
-def _terms(targets: Sequence[Any], given: Any) -> tuple[list[Any], list[Any] | None]:
+def _terms(targets: Sequence[Any], given: Any, sources: Sequence[Any]) -> tuple[list[Any], list[Any] | None]:
     """The numbers that are added up in the targets, each with a tensor with which differentiation begins.
 
     A term may be a sum over the examples and another one a mean, or a penalty of the weights: each counts in its way.
     """
     if not all(isinstance(target, tf.Tensor) for target in targets):
         return list(targets), given
-    seeds = [None] * len(targets) if given is None else tf.nest.flatten(given)
-    pairs = [
-        (term.tensor, term.signed(tf.ones_like(term.tensor) if seed is None else seed))
-        for target, seed in zip(targets, seeds, strict=True) for term in terms_of(target)
-    ]
-    return [target for target, _ in pairs], [tf.identity(seed, name="seed") for _, seed in pairs]
+    tensors: list[Any] = []
+    seeds: list[Any] = []
+    firsts = [None] * len(targets) if given is None else tf.nest.flatten(given)
+    is_fixed, ends = without(_operations_of(sources)), {id(source) for source in sources}
+    for target, first in zip(targets, firsts, strict=True):
+        terms = terms_of(target, is_fixed, ends)
+        first = tf.ones_like(target) if first is None else tf.convert_to_tensor(first, target.dtype)
+        tensors += [term.tensor for term in terms]
+        seeds += [tf.identity(factor, name="seed") for factor in factors(terms, first)]
+    return tensors, seeds
+
+
+def _operations_of(sources: Sequence[Any]) -> set[str]:
+    """The names of the operations of the current graph that give these variables and tensors."""
+    outside = {id(handle) for source in sources if (handle := _handle(source)) is not None}
+    captured = tf.compat.v1.get_default_graph().captures
+    names = {placeholder.op.name for value, placeholder in captured if id(value) in outside}
+    return names | {source.op.name for source in sources if tf.is_tensor(source) and not _is_variable(source)}
 
 
 def _mark(gradient: Any) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ kernels take. For a function that trains a kernel::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -29,7 +29,7 @@ from autodist_core.loops.notes import said_of
 from autodist_core.loops.own_writes import require_combined, require_declared
 from autodist_core.loops.recording import Recording, recorded
 from autodist_core.loops.side_state import additions, counted
-from autodist_core.loops.terms import terms_of
+from autodist_core.loops.terms import terms_of, without
 from autodist_core.loops.updates import Updates, find_updates
 from autodist_core.loops.variables import Variables
 from autodist_core.loops.weighing import means_of_examples, seeded, sums_of_two_kinds, weighed
@@ -78,14 +78,14 @@ def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def trace_function(
     function: Callable[..., Any], parsed: Parsed, specs: Sequence[tf.TensorSpec], variables: Variables,
-    in_replica: Callable[[Inside], AbstractContextManager[Any]] | None = None,
+    context: Callable[[Inside], AbstractContextManager[Any]], of_each_replica: bool = False,
 ) -> CapturedFunction:
-    """Trace the function for arguments of these specs, and capture it.
+    """Trace the function for arguments of these specs, within a context, and capture it.
 
-    With `in_replica`, the function is traced within that context and has tf.distribute's meaning: it is one replica's,
-    gradients and what is added to variables are added up, and every replica's results are returned.
+    With `of_each_replica`, it has tf.distribute's meaning: it is one replica's, gradients and what is added to
+    variables are added up, and every replica's results are returned.
     """
-    concrete, inside = _trace(function, parsed, specs, in_replica)
+    concrete, inside = _trace(function, parsed, specs, context)
     graph, recording = concrete.graph, inside.recording
     inputs = concrete.inputs[: len(specs)]
     entries = _entries(graph, recording, variables)
@@ -103,12 +103,12 @@ def trace_function(
     traced = Traced(
         graph=graph, sources=[Source(entry.spec, entry.handle) for entry in entries], inputs=inputs,
         outputs=[flat[index] for index in tensors], examples=inside.examples, total=inside.total,
-        replica=inside.replica if in_replica else None,
+        replica=inside.replica if of_each_replica else None,
         # A gradient that reaches an update is the sum already.
         sums=[marker for marker in inside.sums if marker.op.name not in updates.operations],
         gradients=updates.gradients, updates=updates.operations, whole=whole,
     )
-    decided = (_of_each_replica if in_replica else _decided)(traced, updates, recording)
+    decided = (_of_each_replica if of_each_replica else _decided)(traced, updates, recording)
     item = capture(decided.traced, decided.joined)
     touched = {variable.name for variable in item.variables if variable.handle}
     return CapturedFunction(
@@ -144,7 +144,7 @@ class Inside:
         if not self.recording.is_here():
             self.recording.refusal = CaptureError(
                 "all_reduce is called inside a loop, a conditional or a nested tf.function of the function that run() "
-                "gets. Call it at the top level: take the @tf.function of the nested function away."
+                "gets, or that is marked. Call it at the top level: take the @tf.function of the nested function away."
             )
             raise self.recording.refusal
         marker = tf.identity(value, name="sum_over_replicas")
@@ -154,7 +154,7 @@ class Inside:
 
 def _trace(
     function: Callable[..., Any], parsed: Parsed, specs: Sequence[tf.TensorSpec],
-    in_replica: Callable[[Inside], AbstractContextManager[Any]] | None,
+    context: Callable[[Inside], AbstractContextManager[Any]],
 ) -> tuple[Any, Inside]:
     """One concrete function. TensorFlow traces a function twice if it makes variables; the last pass counts."""
     passes: list[Inside] = []
@@ -165,7 +165,7 @@ def _trace(
             inside = Inside(recording, examples, total, replica)
             passes.append(inside)
             args, kwargs = parsed.with_tensors(given)
-            with in_replica(inside) if in_replica else nullcontext():
+            with context(inside):
                 inside.result = tf.nest.map_structure(_as_tensor, function(*args, **kwargs))
         return [leaf for leaf in tf.nest.flatten(inside.result) if tf.is_tensor(leaf)]
 
@@ -204,9 +204,7 @@ def _entries(graph: Any, recording: Recording, variables: Variables) -> list[Ent
         for call in recording.found for each in call.gradients if hasattr(each.variable, "handle")
     }
     # A variable that is watched does not show that its handle is asked for.
-    touched = [
-        (id(value), recording.variables.get(id(value), watched_variable(value))) for value, _ in graph.captures
-    ]
+    touched = [(id(value), recording.variable_of(value, watched_variable)) for value, _ in graph.captures]
     return [variables.entry(variable, paths.get(handle, "")) for handle, variable in touched if variable is not None]
 
 
@@ -229,26 +227,26 @@ def _decided(traced: Traced, updates: Updates, recording: Recording) -> _Decided
     added = additions(traced.graph, variables, traced.updates)
     outputs = {id(output) for output in traced.outputs}
     inner = [tensor for tensor in to_be_joined(traced) if id(tensor) not in outputs]
-    terms = [terms_of(output.op.inputs[0]) for output in traced.outputs]
-    of_examples = [tensor for target, _, sources in recording.of_examples for tensor in (target, *sources)]
+    whole = {id(each) for each in traced.whole}
+    batch = {each.op.name for each in (traced.examples, *traced.inputs) if id(each) not in whole}
+    terms = [terms_of(output.op.inputs[0], without(batch)) for output in traced.outputs]
+    of_terms = [tensor for of in terms for each in of for tensor in (each.tensor, *(by for by, _ in each.numbers))]
+    of_examples = [tensor for target, seed, sources in recording.of_examples for tensor in (target, seed, *sources)]
     asked = [
-        targets, traced.outputs, [each.added for each in added], inner, [each.tensor for of in terms for each in of],
-        of_examples, seeds,
+        targets, traced.outputs, [each.added for each in added], inner, of_terms, of_examples, seeds,
     ]
     found = follow(traced, {}, [tensor for tensors in asked for tensor in tensors])
     states = iter(found.asked)
-    of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients, of_given = (
+    of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients, of_seeds = (
         list(islice(states, len(each))) for each in asked
     )
     by_name = {source.variable.name: source.variable for source in traced.sources}
     require_combined(updates.own_writes, by_name, added, of_added)
-    of_targets = [
-        seeded(target, given) if id(seed) in recording.given else target
-        for seed, target, given in zip(seeds, of_targets, of_given, strict=True)
-    ]
+    of_targets = [seeded(*states) for states in zip(of_targets, of_seeds, strict=True)]
     by_examples = means_of_examples(recording.of_examples, of_gradients)
-    summed, of_seeds = weighed(zip(seeds, of_targets, strict=True), by_examples)
-    by_share = {**counted(added, of_added), **of_seeds}
+    # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
+    summed, by_seeds = weighed(zip(seeds, of_targets, strict=True), by_examples, always=bool(traced.sums))
+    by_share = {**counted(added, of_added), **by_seeds}
     sums, of_parts = sums_of_two_kinds(traced.outputs, terms, of_terms, updates.made_of_gradients)
     combined = {addition.write.name for addition in added if addition.operation.name in by_share}
     found = replace(found, uncombined_writes=tuple(

@@ -8,9 +8,11 @@ batch::
     tf.reduce_sum(losses)                  a sum
     tf.reduce_sum(losses) * (1 / 64)       a sum: the number is a constant
     losses                                 a sum: a tape adds the entries up
+    penalty / tf.cast(tf.shape(x)[0], ...)  neither: on one device it is divided by the size of the whole batch
 
-Where a function has losses of both kinds, such as a sum and a penalty of the weights, all gradients are added up, and
-the seeds of the means count by the share. A result with terms of both kinds is added up over the replicas likewise.
+Where a function has losses of several kinds, such as a sum and a penalty of the weights, all gradients are added up,
+and each seed counts by a power of the share: 0 for a sum, 1 for a mean and for what is alike on all replicas, 2 for
+that divided by the batch size. A result with terms of several kinds is added up over the replicas likewise.
 """
 
 from __future__ import annotations
@@ -21,74 +23,106 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import ALIKE, NO_CLAIM, ROWS, SUM, State
+from autodist_core.capture.batch_axis import ALIKE, MIXED, NO_CLAIM, REDUCED, ROWS, SUM, State
 from autodist_core.capture.traced import Counted
-from autodist_core.loops.terms import Term
+from autodist_core.loops.terms import Term, factors
 
 
 def weighed(
-    targets: Iterable[tuple[Any, State]], of_examples: Sequence[Any] = ()
+    targets: Iterable[tuple[Any, State]], of_examples: Iterable[tuple[Any, State]], always: bool = False
 ) -> tuple[list[Any], dict[str, Counted]]:
-    """The seeds of which the gradients are added up, and how those of means among them count, by operations' names.
+    """The seeds of which the gradients are added up, and how those among them count, by operations' names.
 
-    `of_examples` are seeds of means that count in any case.
+    Without any, all gradients count by the share. `of_examples` are seeds that count by a power of the share in any
+    case. `always` says that gradients are added up where they are computed: the seeds must count by the share there.
     """
-    found = [(seed, _is_sum(state)) for seed, state in targets]
-    counted = {seed.op.name: _by_share(seed) for seed in of_examples}
-    if not any(is_sum or seed.op.name in counted for seed, is_sum in found):
-        return [], counted
-    counted |= {seed.op.name: _by_share(seed) for seed, is_sum in found if not is_sum}
-    return [seed for seed, _ in found], counted
+    found = list(targets)
+    counted = _counted(of_examples)
+    if not always and not counted and all(_power(state) == 1 for _, state in found):
+        return [], {}
+    return [seed for seed, _ in found], {**counted, **_counted(found)}
 
 
 def seeded(target: State, seed: State) -> State:
-    """The state of a loss whose differentiation begins with a tensor that the user gave: of their product, added up."""
-    degrees = {ALIKE: 0, ROWS: seed.degree}.get(seed.kind, seed.degree if seed.is_size else None)
-    if degrees is None or target.kind not in (ROWS, SUM):
-        return target if degrees == 0 else NO_CLAIM
-    return State(SUM, degree=target.degree + degrees + int(target.kind == ROWS), origin=target.origin)
+    """The state of a loss whose differentiation begins with a tensor: of their product, added up."""
+    state = times(target, seed)
+    return State(SUM, degree=state.degree + 1, origin=state.origin) if state.kind == ROWS else state
 
 
-def means_of_examples(noted: Iterable[tuple[Any, Any, Sequence[Any]]], states: Iterable[State]) -> list[Any]:
-    """The seeds of means over the examples that are differentiated with respect to the examples.
+def times(state: State, by: State, power: int = 1) -> State:
+    """The state of a tensor that is multiplied by another one, or divided by it (power -1).
 
-    One device divides by the whole batch there, and a replica by its slice. `states` are those of each target and of
-    its sources, in the order of `noted`.
+    >>> times(State(ALIKE), State(SUM, degree=1), -1).degree
+    -1
+    """
+    if by.couples:
+        return State(MIXED, origin=by.origin)
+    if by.kind not in (ALIKE, ROWS) and not by.is_size:
+        return NO_CLAIM
+    degree = power * by.degree
+    if state.kind in (ROWS, SUM):
+        return state._replace(degree=state.degree + degree)
+    if state.kind == ALIKE and degree:
+        return State(SUM, degree=degree)
+    return state if not degree or state.kind in REDUCED else NO_CLAIM
+
+
+def means_of_examples(
+    noted: Iterable[tuple[Any, Any, Sequence[Any]]], states: Iterable[State]
+) -> list[tuple[Any, State]]:
+    """The seeds of sums and means over the examples that are differentiated with respect to the examples.
+
+    One device divides a mean by the whole batch there, and a replica by its slice. `states` are those of each target,
+    of its seed and of its sources, in the order of `noted`.
     """
     rest = iter(states)
     found = []
     for _, seed, sources in noted:
-        target, *of_sources = islice(rest, 1 + len(sources))
-        if target.kind == SUM and target.degree == 0 and all(each.kind == ROWS for each in of_sources):
-            found.append(seed)
+        target, of_seed, *of_sources = islice(rest, 2 + len(sources))
+        state = seeded(target, of_seed)
+        if target.kind in (ROWS, SUM) and state.kind == SUM and all(each.kind == ROWS for each in of_sources):
+            found.append((seed, state))
     return found
 
 
 def sums_of_two_kinds(
     outputs: Sequence[Any], terms: Sequence[Sequence[Term]], states: Iterable[State], made_of_gradients: Collection[str]
 ) -> tuple[dict[int, Any], dict[str, Counted]]:
-    """Make new outputs for those with terms of both kinds, by index; and how their terms that are no sums count."""
+    """Make new outputs for those with terms of several kinds, by index; and how the terms count.
+
+    `states` are those of each term and of the numbers that it is multiplied by, in the order of `terms`.
+    """
     made: dict[int, Any] = {}
     counted: dict[str, Counted] = {}
     rest = iter(states)
     for index, (output, own) in enumerate(zip(outputs, terms, strict=True)):
-        found = list(islice(rest, len(own)))
-        sums = [_is_sum(state) for state in found]
-        known = all(state.kind == ALIKE or (state.kind == SUM and state.degree in (0, 1)) for state in found)
-        if not known or all(sums) or not any(sums) or output.op.name in made_of_gradients:
+        found = []
+        for term in own:
+            state = next(rest)
+            for _, power in term.numbers:
+                state = times(state, next(rest), power)
+            found.append(state)
+        powers = {_power(state) for state in found}
+        known = all(state.kind in (ALIKE, SUM) for state in found)
+        if not known or powers in ({0}, {1}) or output.op.name in made_of_gradients:
             continue
         with output.graph.as_default():
-            parts = [term.signed(tf.identity(term.tensor, name="term")) for term in own]
-            made[index] = tf.identity(tf.add_n(parts))
-        for part, is_sum in zip(parts, sums, strict=True):
-            if not is_sum:
-                counted[part.op.name] = _by_share(part)
+            parts = [tf.identity(term.tensor, name="term") for term in own]
+            one = tf.ones([], output.dtype)
+            scaled = [
+                tf.cast(part, output.dtype) * factor
+                for part, factor in zip(parts, factors(own, one, casts=False), strict=True)
+            ]
+            made[index] = tf.identity(tf.add_n(scaled))
+        counted |= _counted(zip(parts, found, strict=True))
     return made, counted
 
 
-def _by_share(identity: Any) -> Counted:
-    return Counted(0, identity.dtype.base_dtype, 1)
+def _counted(found: Iterable[tuple[Any, State]]) -> dict[str, Counted]:
+    powers = [(tensor, _power(state)) for tensor, state in found]
+    return {tensor.op.name: Counted(0, tensor.dtype.base_dtype, power) for tensor, power in powers if power}
 
 
-def _is_sum(state: State) -> bool:
-    return (state.kind == SUM and state.degree == 1) or (state.kind == ROWS and state.degree == 0)
+def _power(state: State) -> int:
+    """The power of the share by which something counts, so that the replicas' sum is one device's."""
+    return 1 - state.degree if state.kind == SUM else 1

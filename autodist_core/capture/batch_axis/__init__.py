@@ -22,6 +22,7 @@ from autodist_core.capture.batch_axis.joining import joined, to_be_joined
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
     LARGEST,
+    MIXED,
     NO_CLAIM,
     REDUCED,
     ROWS,
@@ -34,7 +35,7 @@ from autodist_core.capture.batch_axis.state import (
 )
 
 __all__ = [
-    "ALIKE", "LARGEST", "NO_CLAIM", "REDUCED", "ROWS", "SAME", "SMALLEST", "SUM", "Coupling", "Found", "State",
-    "UncombinedResult", "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows", "sentences",
+    "ALIKE", "LARGEST", "MIXED", "NO_CLAIM", "REDUCED", "ROWS", "SAME", "SMALLEST", "SUM", "Coupling", "Found",
+    "State", "UncombinedResult", "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows", "sentences",
     "to_be_joined",
 ]  # fmt: skip

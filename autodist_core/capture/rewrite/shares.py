@@ -34,8 +34,10 @@ def count_by_share(graph: Editor, counted: Mapping[str, Counted], examples: str,
         inputs = list(node.input)
         how = counted.get(node.name)
         if how is not None:
-            factor = (examples, total) if how.power == 1 else (total, examples)
-            share = changed.add("RealDiv", f"{node.name}/share", factor, T=tf.float64)
+            factor = (examples, total) if how.power > 0 else (total, examples)
+            once = share = changed.add("RealDiv", f"{node.name}/share", factor, T=tf.float64)
+            for power in range(2, abs(how.power) + 1):
+                share = changed.add("Mul", f"{node.name}/share_{power}", [share, once], T=tf.float64)
             if how.dtype != tf.float64:
                 share = changed.add("Cast", f"{node.name}/cast", [share], SrcT=tf.float64, DstT=how.dtype)
             added = [inputs[how.position], share]

@@ -64,7 +64,7 @@ class OnEachReplica:
         try:
             return trace_function(
                 self._converted, arguments.parsed, specs, self._strategy.autodist.engine.variables,
-                partial(ReplicaContext, self._strategy),
+                partial(ReplicaContext, self._strategy), of_each_replica=True,
             )
         except RuntimeError as error:
             if "Must not nest tf.distribute.Strategy scopes" in str(error):

@@ -1,0 +1,69 @@
+"""What `tf.distribute.get_replica_context()` returns in a function that is traced for all replicas.
+
+In: a trace. Out: a context whose `all_reduce` adds values up over the replicas. Layers of Keras that are synchronized,
+such as batch normalization, call it. In a marked function, the numbers are those of one device::
+
+    context.all_reduce("SUM", total)     the sum over the whole batch
+    context.all_reduce("MEAN", mean)     the mean over the whole batch: each example counts once
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError
+from autodist_core.loops.tracing import Inside
+
+
+class Replica(tf.distribute.ReplicaContext, ABC):
+    """The context of one trace, which stands for every replica.
+
+    `merge_call` calls its function in place, and what the function reduces is all-reduced. TensorFlow's optimizers of
+    `compat.v1` apply their gradients so.
+    """
+
+    def __init__(self, strategy: Any, replica: Any, inside: Inside) -> None:
+        super().__init__(strategy, replica)
+        self._inside = inside
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """The sum or the mean over the replicas; it can be differentiated."""
+        del options
+        name = str(getattr(reduce_op, "name", reduce_op)).upper()
+        if name not in ("SUM", "MEAN"):
+            raise ValueError(f"all_reduce: the operation is SUM or MEAN. Received: {reduce_op!r}.")
+        return tf.nest.map_structure(lambda each: self._reduced(name, each), value)
+
+    def _reduced(self, name: str, value: Any) -> Any:
+        if isinstance(value, tf.IndexedSlices):
+            if name == "SUM" and self._inside.recording.is_marked(value.values):
+                # A sparse gradient on its way into an optimizer: the update gets all replicas' rows.
+                return value
+            value = tf.convert_to_tensor(value)
+        value = tf.convert_to_tensor(value)
+        return self._inside.add_up(value if name == "SUM" else self._part_of_mean(value))
+
+    @abstractmethod
+    def _part_of_mean(self, value: Any) -> Any:
+        """What this replica adds to the mean of the replicas' values."""
+
+
+class OfWholeBatch(Replica):
+    """The context of a marked function: a number of the whole batch is one device's. It belongs to no strategy."""
+
+    def __init__(self, inside: Inside) -> None:
+        super().__init__(tf.distribute.get_strategy(), 0, inside)
+
+    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
+        """Refused: replicas may have different numbers of examples."""
+        del value, axis, options
+        raise CaptureError(
+            "all_gather inside a marked function is not supported: replicas may have different numbers of examples. "
+            "Return the value: rows of examples come back as those of the whole batch."
+        )
+
+    def _part_of_mean(self, value: Any) -> Any:
+        return value * tf.cast(self._inside.examples / self._inside.total, value.dtype)

@@ -1,0 +1,61 @@
+"""Numbers of the whole batch inside a marked function: synchronized batch normalization, and all_reduce."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from tests.support.loops import Net, assert_equal_loops, batches, examples, values
+
+
+def _normalized(front: Any) -> Any:
+    """Two functions: one with a mean loss and one with a sum, and evaluation by the moving statistics."""
+    norm = keras.layers.BatchNormalization(synchronized=True, momentum=0.5, dtype="float64")
+    norm.build((None, 7))
+    net = Net()
+    trained = [*net.variables, norm.gamma.value, norm.beta.value]
+
+    def losses(x, y, training):
+        logits = norm(tf.tanh(x @ net.kernel + net.bias), training=training) @ net.out
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+
+    def descend(loss_of):
+        with tf.GradientTape() as tape:
+            loss = loss_of()
+        for variable, gradient in zip(trained, tape.gradient(loss, trained), strict=True):
+            variable.assign_sub(0.05 * gradient)
+        return loss
+
+    mean = front.function(lambda x, y: descend(lambda: tf.reduce_mean(losses(x, y, True))))
+    of_sum = front.function(
+        lambda x, y: descend(lambda: (tf.reduce_sum(losses(x, y, True)) + tf.nn.l2_loss(net.kernel)) / 13.0)
+    )
+    evaluate = front.function(lambda x, y: tf.reduce_mean(losses(x, y, False)))
+    seen = [[step(x, y) for step in (mean, of_sum, evaluate)] for x, y in batches(*examples())]
+    plans = [step.plan(*next(batches(*examples()))) for step in (mean, of_sum) if hasattr(step, "plan")]
+    assert not any("not exact" in plan or "is not known" in plan for plan in plans), plans
+    return {"seen": seen, "weights": values(trained, norm.variables)}
+
+
+@pytest.mark.quick("AllReduce")
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
+def test_synchronized_batch_normalization(strategy: str):
+    assert_equal_loops(_normalized, strategy)
+
+
+def _reduced(front: Any) -> Any:
+    @front.function
+    def step(x):
+        context = tf.distribute.get_replica_context()
+        total, count = context.all_reduce("SUM", [tf.reduce_sum(x, 0), tf.cast(tf.shape(x)[0], x.dtype)])
+        mean = context.all_reduce(tf.distribute.ReduceOp.MEAN, tf.reduce_mean(x, 0))
+        return x - mean, total / count, mean, total
+
+    return [step(x) for x, _ in batches(*examples())]
+
+
+def test_what_is_reduced_is_of_the_whole_batch():
+    assert_equal_loops(_reduced)

@@ -1,0 +1,122 @@
+"""Losses that are made of several terms: each term counts in its own way, whatever the sum of them is multiplied by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tests.support.loops import Net, assert_equal_loops, autodist, batches, examples, values
+
+
+def summed(net: Net, x: Any, y: Any) -> Any:
+    return tf.reduce_sum(net.losses(x, y))
+
+
+def penalty(net: Net) -> Any:
+    return tf.nn.l2_loss(net.kernel)
+
+
+def size(x: Any) -> Any:
+    return tf.cast(tf.shape(x)[0], x.dtype)
+
+
+def half(number: Any) -> Any:
+    return tf.cast(number, tf.float32)
+
+
+LOSSES: dict[str, Callable[[Net, Any, Any, Any], Any]] = {
+    "times a number": lambda net, x, y, beta: (summed(net, x, y) + penalty(net)) * 0.125,
+    "a number times": lambda net, x, y, beta: 0.125 * (penalty(net) + summed(net, x, y)),
+    "by a number": lambda net, x, y, beta: (summed(net, x, y) + penalty(net)) / 13.0,
+    "subtracted": lambda net, x, y, beta: -(penalty(net) - summed(net, x, y)) / 13.0,
+    "copied": lambda net, x, y, beta: tf.identity(tf.identity(summed(net, x, y)) + penalty(net)) / 13.0,
+    "by the batch size": lambda net, x, y, beta: (summed(net, x, y) + penalty(net)) / size(x),
+    "a mean by the batch size": lambda net, x, y, beta: (net.loss(x, y) + penalty(net)) / size(x),
+    "a penalty by the batch size": lambda net, x, y, beta: net.loss(x, y) + penalty(net) / size(x),
+    "by a variable": lambda net, x, y, beta: beta * (summed(net, x, y) + penalty(net)),
+    "by several, in turn": lambda net, x, y, beta: (
+        beta * (0.5 * (summed(net, x, y) - penalty(net)) + net.loss(x, y)) / 7.0 + penalty(net)
+    ),
+}
+
+
+def _trained(front: Any) -> Any:
+    beta = tf.Variable(0.25, dtype=tf.float64)
+    found = {}
+    for name, loss_of in LOSSES.items():
+        net = Net()
+
+        def step(x, y, net=net, loss_of=loss_of):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = loss_of(net, x, y, beta)
+            gradients, of_examples = tape.gradient(loss, [net.variables, x])
+            net.descend(gradients, 0.05)
+            return loss, tf.reduce_mean(net(x + 5.0 * of_examples) ** 2)
+
+        marked = front.function(step)
+        found[name] = {"seen": [marked(x, y) for x, y in batches(*examples())], "weights": values(net.variables)}
+        plan = marked.plan(*next(batches(*examples()))) if hasattr(marked, "plan") else ""
+        assert "not exact" not in plan and "is not known" not in plan, f"{name}: {plan}"
+    return found
+
+
+@pytest.mark.quick("PS")
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
+def test_a_sum_of_two_kinds_may_be_scaled(strategy: str):
+    assert_equal_loops(_trained, strategy)
+
+
+def _in_half_precision(front: Any) -> Any:
+    """A loss in float32, scaled in float64."""
+    net = Net()
+
+    @front.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.cast(half(summed(net, x, y)) + half(penalty(net)), tf.float64) / 16.0
+        net.descend(tape.gradient(loss, net.variables), 0.05)
+        return loss
+
+    return {"seen": [step(x, y) for x, y in batches(*examples())], "weights": values(net.variables)}
+
+
+def test_a_sum_of_two_kinds_may_be_cast():
+    assert_equal_loops(_in_half_precision, tolerance=1e-6)
+
+
+def _factor_is_trained(front: Any) -> Any:
+    """Gradients with respect to a factor, and to sums: of these the terms are no terms of the loss."""
+    net, factor = Net(), tf.Variable(0.5, dtype=tf.float64)
+
+    @front.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            total = net.loss(x, y) + penalty(net)
+            loss = factor * penalty(net) + total
+        of_total, of_factor, found = tape.gradient(loss, [total, factor, net.variables])
+        net.descend(found, 0.05)
+        factor.assign_sub(0.05 * of_factor)
+        return loss, of_total
+
+    return {"seen": [step(x, y) for x, y in batches(*examples())], "weights": values([*net.variables, factor])}
+
+
+def test_a_factor_and_a_sum_may_be_sources():
+    assert_equal_loops(_factor_is_trained)
+
+
+def test_a_factor_of_the_batch_is_not_exact_and_the_plan_says_so():
+    net = Net()
+    with autodist() as front:
+
+        @front.function
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = (summed(net, x, y) + penalty(net)) / tf.reduce_sum(x**2)
+            net.descend(tape.gradient(loss, net.variables))
+
+        assert "not exact: a loss made by" in step.plan(*examples(13))

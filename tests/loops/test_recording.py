@@ -1,0 +1,22 @@
+"""The hooks that are in place while a function is traced."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from autodist_core.loops.recording import recorded
+from autodist_core.seams.seam import owner
+from autodist_core.seams.table import VARIABLE_HANDLE
+
+
+def test_a_hook_that_another_thread_holds_works_after_it_is_gone():
+    variable, kind = tf.Variable(3.0), owner(VARIABLE_HANDLE.owner)
+    before, gradient = vars(kind)[VARIABLE_HANDLE.name], tf.GradientTape.gradient
+    with tf.Graph().as_default(), recorded():
+        held, held_gradient = vars(kind)[VARIABLE_HANDLE.name], tf.GradientTape.gradient
+        assert held is not before and held_gradient is not gradient
+    assert vars(kind)[VARIABLE_HANDLE.name] is before and tf.GradientTape.gradient is gradient
+    with tf.GradientTape() as tape:
+        loss = variable**2
+    assert held.fget(variable) is variable.handle
+    assert float(held_gradient(tape, loss, variable)) == 6.0
