@@ -1,6 +1,7 @@
 """The plan of a marked function.
 
-In: a captured function, and the engine with its settings. Out: a `Plan`. `Function.plan` has an example.
+In: a captured function, and the engine with its settings. Out: a `Plan`. `Function.plan` has an example. Training
+functions that have run are placed together: the plan shows the function's own variables, where all of them leave these.
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ def planned_call(engine: Engine, captured: CapturedFunction) -> Plan:
             yield from drawing_notes(captured.item, _where)
 
     settings = engine.training.settings
-    strategy = engine.training.compile_strategy(captured.item)
+    placed = engine.training.placed_with(captured.item)
+    strategy = engine.training.compile_strategy(placed)
     assumed = "" if captured.item.gradients else "the function applies no gradients: every replica has a copy"
-    return planned(captured.item, strategy, settings.share_memory, more, written(settings.strategy), assumed)
+    return planned(captured.item, strategy, settings.share_memory, more, written(settings.strategy), assumed, placed)
 
 
 def notes_of(engine: Engine, captured: CapturedFunction) -> tuple[str, ...]:
     """The notes that explain other numbers than one device's."""
-    strategy = engine.training.compile_strategy(captured.item)
+    placed = engine.training.placed_with(captured.item)
+    strategy = engine.training.compile_strategy(placed)
     if len(strategy.replicas) == 1:
         return ()
-    own = inexact_notes(captured.item, strategy, engine.training.settings.share_memory)
+    own = inexact_notes(placed, strategy, engine.training.settings.share_memory)
     # Replicas' random numbers are no rounding, and no defect.
     drawn = [f"{INEXACT}: {note}" for note in drawing_notes(captured.item, _where)]
     return (*own, *captured.notes, *drawn)

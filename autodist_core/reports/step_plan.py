@@ -15,7 +15,8 @@ table in a notebook. `plan` of a model and of a marked function call this module
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from autodist_core.kernel import arrange, drawn_by_replicas, examine
 from autodist_core.plan import INEXACT, Plan, notes, table
@@ -28,23 +29,33 @@ from autodist_core.strategy.synchronizers import AllReducePlan
 
 def planned(
     item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None,
-    more: Callable[[CompiledStrategy], Iterable[str]], name: str, assumed: str = "",
+    more: Callable[[CompiledStrategy], Iterable[str]], name: str, assumed: str = "", placed: GraphItem | None = None,
 ) -> Plan:
     """The table for a step, and the notes. The module's docstring has an example.
 
     A captured step that a training would refuse is refused here, too. `more` gives the front's notes. `name` is the
-    strategy's builder as text. `assumed` says what is assumed of a step that is not captured.
+    strategy's builder as text. `assumed` says what is assumed of a step that is not captured. `placed` is the step
+    together with those that are placed with it. The strategy is then for all of them, and the table has what this step
+    trains.
     """
-    arranged = arrange(item, strategy, share_memory)
+    trained = {gradient.variable for gradient in item.gradients}
+    arranged = arrange(placed or item, strategy, share_memory)
+    together = placed is not None and any(gradient.variable not in trained for gradient in placed.gradients)
     if item.gradients:
-        examine(item, arranged, share_memory)
+        alone = arrange(item, _only(strategy, trained), share_memory) if together else arranged
+        examine(item, alone, share_memory)
     strategy, shares, lines = arranged.strategy, arranged.shares_memory, []
+    if together:
+        strategy = _only(strategy, trained)
+        if not shares:
+            lines.append("the training functions that have run are placed together; these are this one's variables")
     if shares:
         lines.append(
             "the replicas share one copy of the weights: nothing travels or is split (share_memory=False: as the "
             "strategy has it)"
         )
-    lines += [f"{name} stays whole: {why} needs all of it" for name, why in arranged.whole.items()]
+    shown = {plan.variable.name for plan in strategy.variables}
+    lines += [f"{name} stays whole: {why} needs all of it" for name, why in arranged.whole.items() if name in shown]
     if arranged.shares_by_machine:
         lines.append("the replicas of a machine share one copy of the weights (share_memory=False: each has its own)")
     if assumed:
@@ -56,6 +67,10 @@ def planned(
     if rows and not shares and len(strategy.replicas) > 1:
         lines.append(f"of {some(rows)} only rows travel, as they would to a server; every replica updates its own copy")
     return table(strategy, item, arranged.memories, [*lines, *more(strategy)], name)
+
+
+def _only(strategy: CompiledStrategy, names: Collection[str]) -> CompiledStrategy:
+    return replace(strategy, variables=tuple(plan for plan in strategy.variables if plan.variable.name in names))
 
 
 def inexact_notes(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None) -> tuple[str, ...]:

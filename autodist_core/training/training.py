@@ -165,6 +165,20 @@ class Training:
         assert self.state is not None
         return self.state
 
+    def placed_with(self, item: GraphItem) -> GraphItem:
+        """The training steps of the session with which a step is placed, and the step itself, as one.
+
+        >>> from autodist_core.resource_spec import ResourceSpec
+        >>> training = Training(Settings(ResourceSpec.local(cpus=2), "PS", None, None, "raise", 60.0, False))
+        >>> item = GraphItem(())
+        >>> training.placed_with(item) is item
+        True
+        """
+        items = self._running.items
+        if not item.gradients or not items:
+            return item
+        return union(items if self._has_place_for(item) else (*items, item))
+
     def _has_place_for(self, item: GraphItem) -> bool:
         """Whether the session has owners for all that a training step updates."""
         if self.state is None or self.trained is None:
