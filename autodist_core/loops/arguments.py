@@ -122,7 +122,7 @@ class Reader:
             each = isinstance(leaf, PER_REPLICA.get())
             tensors = tuple(map(tf.convert_to_tensor, leaf.values)) if each else self._tensors(name, leaf)
             if not tensors:
-                key.append(_identity(leaf))
+                key.append(identity(leaf))
                 return leaf
             kinds = {(tensor.dtype, tensor.shape.rank) for tensor in tensors}
             if len(kinds) > 1:
@@ -229,9 +229,16 @@ class Same:
         return id(self.value)
 
 
-def _identity(leaf: Any) -> Hashable:
-    """A leaf as a part of a key: its value if it can be compared, else the object."""
-    if isinstance(leaf, bool | int | float | complex | str | bytes | None | tf.DType):
+def identity(leaf: Any) -> Hashable:
+    """A leaf as a part of a key: its value if it can be compared, else the object.
+
+    >>> identity(0.0) == identity(-0.0), identity(float("nan")) == identity(float("nan")), identity([]) == identity([])
+    (False, True, False)
+    """
+    if isinstance(leaf, float | complex):
+        # As text: 0.0 and -0.0 are equal, and are other numbers; nan is not equal, and is the same number.
+        return type(leaf), repr(leaf)
+    if isinstance(leaf, bool | int | str | bytes | None | tf.DType):
         return type(leaf), leaf
     return Same(leaf)
 

@@ -15,17 +15,25 @@ autodist_core.errors.SessionError: evaluate is called while train_step of the sa
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 from autodist_core.errors import CaptureError, SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
+from autodist_core.loops.arguments import Same
 from autodist_core.loops.variables import Variables
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.training import Entry, Settings, State, Training
+
+_log = logging.getLogger("autodist")
+
+_MANY_TRACES = 10
 
 
 class Engine:
@@ -35,6 +43,7 @@ class Engine:
         self.training = Training(settings)
         self.variables = Variables()
         self._lock = threading.Lock()
+        self._traces: Counter[Any] = Counter()
         self._name = ""
         """The function that runs."""
 
@@ -88,6 +97,21 @@ class Engine:
             raise CaptureError(
                 f"{self._name} writes variable {written[0]!r}, which another marked function updates: each replica "
                 "would write it. Write it in the function that updates it, or between the calls, in Python."
+            )
+
+    def note_trace(self, name: str, function: Any) -> None:
+        """Note that a function was traced and is kept. A warning names a function of which there are many traces."""
+        while isinstance(function, partial):
+            function = function.func
+        code = getattr(getattr(function, "__func__", function), "__code__", None)
+        key = Same(function) if code is None else code
+        self._traces[key] += 1
+        if self._traces[key] == _MANY_TRACES:
+            where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+            _log.warning(
+                "%s%s was traced %d times; every trace takes time and memory. A function is traced anew for another "
+                "Python number or object among its arguments, or in what it refers to: give numbers that change as "
+                "tensors, among the arguments.", name, where, _MANY_TRACES,
             )
 
     def close(self) -> None:

@@ -80,12 +80,15 @@ class Steps(Generic[B, C]):
     def __init__(
         self, trace: Callable[[B, Sequence[tf.TensorSpec]], C], training: Training,
         check: Callable[[], object] = lambda: None, admit: Callable[[State, GraphItem], object] = lambda *_: None,
+        added: Callable[[], object] = lambda: None,
     ) -> None:
         self._trace = trace
         self._training = training
         self._check = check
         self._admit = admit
         """May refuse a captured step in a session."""
+        self._added = added
+        """Is called for each captured step that is kept."""
         self._alone = training.settings.replicas == 1
         """Whether there is one replica. Its slice is then the batch."""
         self._known: dict[Hashable, list[_Alternative[C]]] = {}
@@ -156,6 +159,7 @@ class Steps(Generic[B, C]):
         self._session_step(found)
         self.captured = self.captured or found.captured
         self._known.setdefault(batch.signature, []).append(found)
+        self._added()
         return found
 
     def _session_step(self, found: _Alternative[C]) -> tuple[State, SessionStep]:

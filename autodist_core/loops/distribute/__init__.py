@@ -3,6 +3,7 @@
 In: a resource spec, a strategy, and a loop that calls a `tf.distribute.Strategy`. Out: the loop's results. ::
 
     strategy    what a user holds: ReplicaStrategy
+    functions   which functions are the same one, made anew
     run         one function on each replica, in Python or as an operation of somebody's trace
     context     what the function finds inside: the number of its replica, all_reduce
     dataset     elements with a slice of a batch for each replica

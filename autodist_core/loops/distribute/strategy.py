@@ -15,6 +15,7 @@ from autodist_core.loops.as_written import as_written
 from autodist_core.loops.autodist import AutoDist
 from autodist_core.loops.distribute.dataset import BatchesOfReplicas, DistributedDataset, GlobalBatches
 from autodist_core.loops.distribute.extended import Extended
+from autodist_core.loops.distribute.functions import Functions
 from autodist_core.loops.distribute.run import OnEachReplica
 from autodist_core.loops.distribute.values import gathered, local_results, per_replica, reduced
 from autodist_core.plan import Plan
@@ -46,7 +47,7 @@ class ReplicaStrategy(tf.distribute.Strategy):
         with tf.device("CPU:0"):
             self.order = tf.Variable(0, trainable=False, name="order_of_runs")
             """What every run inside a trace takes, so that TensorFlow orders them."""
-        self._functions: dict[Any, OnEachReplica] = {}
+        self._functions = Functions(lambda function: OnEachReplica(self, function))
 
     @as_written
     def run(
@@ -63,10 +64,10 @@ class ReplicaStrategy(tf.distribute.Strategy):
         return self._on_each_replica(fn)(tuple(args), dict(kwargs or {}))
 
     def _on_each_replica(self, fn: Callable[..., Any]) -> OnEachReplica:
-        key = getattr(fn, "python_function", fn)
-        if key not in self._functions:
-            self._functions[key] = OnEachReplica(self, fn)
-        return self._functions[key]
+        python = getattr(fn, "python_function", fn)
+        found = self._functions.get(python)
+        found.python_function = python
+        return found
 
     def plan(self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Plan:
         """The table of what is done with each variable when `run` is called so; nothing runs.
