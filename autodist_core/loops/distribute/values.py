@@ -53,6 +53,13 @@ def split(batch: Any, replicas: int) -> Any:
         sizes = size + tf.cast(tf.range(replicas) < extra, tf.int32)
         return per_replica(tf.split(tensor, sizes, num=replicas))
 
+    sizes = {shape[0] for shape in (tf.convert_to_tensor(part).shape for part in tf.nest.flatten(batch)) if shape.rank}
+    known = sorted(sizes - {None})
+    if len(known) > 1:
+        raise ValueError(
+            f"the parts of a dataset's element have {' and '.join(map(str, known))} rows. Every part of an element is "
+            "a batch, with one row for each example: batch the dataset (dataset.batch(global_batch_size))."
+        )
     return tf.nest.map_structure(slices, batch)
 
 
