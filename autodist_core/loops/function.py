@@ -6,26 +6,26 @@ In: the arguments of a call. Out: what the function returns, for the whole batch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from functools import partial, update_wrapper
+from collections.abc import Callable, Collection, Sequence
+from functools import update_wrapper
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.loops.arguments import Arguments, Reader
+from autodist_core.loops.arguments import Arguments
 from autodist_core.loops.as_written import as_written
 from autodist_core.loops.engine import Engine
-from autodist_core.loops.function_plan import notes_of, planned_call
+from autodist_core.loops.function_plan import notes_of
 from autodist_core.loops.graph_mode import drawn
 from autodist_core.loops.replica import OfWholeBatch
-from autodist_core.loops.tracing import CapturedFunction, as_graph_function, trace_function
+from autodist_core.loops.traced_function import TracedFunction
+from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import INEXACT, Plan
 from autodist_core.reports import Explanation, compare, require_steps
-from autodist_core.training import Steps
 
 
-class Function:
+class Function(TracedFunction):
     """A Python function over all replicas. `AutoDist.function` makes it.
 
     >>> from autodist_core import AutoDist
@@ -36,25 +36,22 @@ class Function:
     """
 
     def __init__(self, engine: Engine, function: Callable[..., Any], whole: Collection[str]) -> None:
-        python = getattr(function, "python_function", function)
-        update_wrapper(self, python, updated=())  # an object's attributes, as a model's, are not ours
-        self.python_function = python
-        self._name = str(getattr(python, "__name__", type(python).__name__))
-        self._engine = engine
-        self._reader = Reader(python, whole)
-        self._converted = as_graph_function(python)
-        self._steps: Steps[Arguments, CapturedFunction] = Steps(
-            self._capture, engine.training, admit=engine.admit
-        )
+        super().__init__(engine, function, whole)
+        update_wrapper(self, self.python_function, updated=())  # an object's attributes, as a model's, are not ours
 
     @as_written
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on a batch over all replicas; return its results for the whole batch."""
         if not tf.executing_eagerly():
             self._engine.refuse_within_trace(self._name)
-        arguments = self._reader.read(*drawn(args, kwargs))
-        with self._engine.running(self._name):
-            return tf.nest.map_structure(_as_tensor, self._steps(arguments))
+        with drawn(args, kwargs) as batches:
+            arguments = self._reader.read(batches.args, batches.kwargs)
+            with self._engine.running(self._name):
+                if batches:
+                    # Whatever refuses the function does so before the batches count as used.
+                    self._steps.prepare(arguments)
+                    batches.use()
+                return tf.nest.map_structure(_as_tensor, self._steps(arguments))
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The table of what is done with each variable, for a call with these arguments; nothing runs.
@@ -72,7 +69,7 @@ class Function:
         ...     print(train_step.plan(tf.ones([4])).splitlines()[3])
           weight : f32[]  in shared memory  4 B  0 B/step
         """
-        return planned_call(self._engine, self._captured_for(args, kwargs))
+        return self._planned(self._captured_for(args, kwargs))
 
     def verify(self, *args: Any, steps: int = 3, **kwargs: Any) -> str:
         """Run a few steps on one device and over all replicas, from the same state, and compare every variable.
@@ -92,7 +89,10 @@ class Function:
         2 steps on one device and over all replicas; max|a-b| / max|a|:
         """
         require_steps(steps)
-        args, kwargs = drawn(args, kwargs)
+        with drawn(args, kwargs) as batches:
+            return self._verified(batches.args, batches.kwargs, steps)
+
+    def _verified(self, args: Any, kwargs: Any, steps: int) -> str:
         captured, training = self._captured_for(args, kwargs), self._engine.training
         alone, compressors = tf.function(self.python_function), training.compressor_state()
         notes = notes_of(self._engine, captured)
@@ -109,15 +109,47 @@ class Function:
     def _captured_for(self, args: Any, kwargs: Any) -> CapturedFunction:
         if not args and not kwargs and self._steps.captured is not None:
             return self._steps.captured
-        arguments = self._reader.read(*drawn(args, kwargs))
-        with self._engine.claimed(self._name):
-            return self._steps.capture(arguments)
+        with drawn(args, kwargs) as batches:
+            return self._captured(self._reader.read(batches.args, batches.kwargs))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else partial(self, instance)
+        return self if instance is None else Method(self, instance)
 
-    def _capture(self, arguments: Arguments, specs: Any) -> CapturedFunction:
+    def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
         return trace_function(self._converted, arguments.parsed, specs, self._engine.variables, OfWholeBatch)
+
+
+class Method:
+    """A marked method of an object: the function, with the object as its first argument.
+
+    >>> from autodist_core import AutoDist
+    >>> distributed = AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]})
+    >>> class Scale:
+    ...     @distributed.function
+    ...     def times(self, x):
+    ...         return 3 * x
+    >>> scale = Scale()
+    >>> scale.times(tf.constant([1.0, 2.0])).numpy().tolist(), scale.times.plan(tf.ones([2])).splitlines()[1]
+    ([3.0, 6.0], '  replica localhost:CPU:0')
+    >>> distributed.close()
+    """
+
+    def __init__(self, function: Function, instance: Any) -> None:
+        update_wrapper(self, function, updated=())
+        self.__self__, self.__func__ = instance, function
+
+    @as_written
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the method on a batch over all replicas, as `Function` does."""
+        return self.__func__(self.__self__, *args, **kwargs)
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """The table of what is done with each variable, for a call with these arguments, as of `Function`."""
+        return self.__func__.plan(self.__self__, *args, **kwargs)
+
+    def verify(self, *args: Any, steps: int = 3, **kwargs: Any) -> str:
+        """Run a few steps on one device and over all replicas, and compare every variable, as `Function` does."""
+        return self.__func__.verify(self.__self__, *args, steps=steps, **kwargs)
 
 
 def _as_tensor(value: Any) -> Any:

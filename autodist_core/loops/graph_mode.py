@@ -7,7 +7,8 @@ In: a dataset, within `AutoDist.scope()`. Out: an iterator whose `get_next()` gi
     train_step(batch)                draws the first batch
     train_step(batch)                draws the second batch
 
-All handles of one `get_next()` are of one batch: a call that gets several of them draws once.
+All handles of one `get_next()` are of one batch: a call that gets several of them draws once. A call that is refused,
+`plan` and `verify` put what they have drawn back.
 """
 
 from __future__ import annotations
@@ -20,18 +21,33 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 
+class Source:
+    """The batches of one iterator, in flat order."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._iterator = iter(dataset)
+        self._back: list[list[Any]] = []
+        """The batches that were put back; the last one is drawn first."""
+
+    def draw(self) -> list[Any]:
+        """Draw a batch; its tensors in flat order. At the end of the data, TensorFlow's OutOfRangeError is raised."""
+        if self._back:
+            return self._back.pop()
+        try:
+            return tf.nest.flatten(next(self._iterator))
+        except StopIteration:
+            raise tf.errors.OutOfRangeError(None, None, "the iterator of this batch has no more data") from None
+
+    def put_back(self, batch: list[Any]) -> None:
+        """Let a batch be the next one again: the call that drew it was refused."""
+        self._back.append(batch)
+
+
 @dataclass(frozen=True, eq=False)
 class NextBatch:
     """One call of `get_next()`: the batch that the next call of a marked function draws."""
 
-    iterator: Any
-
-    def draw(self) -> list[Any]:
-        """Draw a batch; its tensors in flat order. At the end of the data, TensorFlow's OutOfRangeError is raised."""
-        try:
-            return tf.nest.flatten(next(self.iterator))
-        except StopIteration:
-            raise tf.errors.OutOfRangeError(None, None, "the iterator of this batch has no more data") from None
+    source: Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +69,13 @@ class OneShotIterator:
     """An iterator whose `get_next()` gives handles."""
 
     def __init__(self, dataset: Any) -> None:
-        self._iterator = iter(dataset)
+        self._source = Source(dataset)
         self.element_spec = dataset.element_spec
 
     def get_next(self, name: str | None = None) -> Any:
         """The handles of a batch that a marked function draws when it is called."""
         del name
-        batch = NextBatch(self._iterator)
+        batch = NextBatch(self._source)
         specs = tf.nest.flatten(self.element_spec)
         handles = [Handle(batch, index, spec) for index, spec in enumerate(specs)]
         return tf.nest.pack_sequence_as(self.element_spec, handles)
@@ -71,8 +87,8 @@ def graph_mode_iterators() -> Iterator[None]:
 
     >>> with graph_mode_iterators():
     ...     batch = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(4).batch(2)).get_next()
-    >>> drawn((batch,), {})[0][0].numpy().tolist(), drawn((batch,), {})[0][0].numpy().tolist()
-    ([0, 1], [2, 3])
+    >>> type(batch).__name__
+    'Handle'
     """
     module = tf.compat.v1.data
     before = module.make_one_shot_iterator
@@ -83,15 +99,53 @@ def graph_mode_iterators() -> Iterator[None]:
         module.make_one_shot_iterator = before
 
 
-def drawn(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with batches in place of handles; every batch is drawn once."""
-    batches: dict[int, list[Any]] = {}
+@contextmanager
+def drawn(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Drawn]:
+    """Draw the batches of a call; every batch is drawn once. Without `use()`, they are the next ones again afterwards.
 
-    def value(leaf: Any) -> Any:
+    >>> with graph_mode_iterators():
+    ...     batch = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(4).batch(2)).get_next()
+    >>> for _ in range(2):
+    ...     with drawn((batch,), {}) as call:
+    ...         print(call.args[0].numpy().tolist())
+    [0, 1]
+    [0, 1]
+    """
+    found = Drawn()
+    try:
+        found.args = tf.nest.map_structure(found.value, tuple(args))
+        found.kwargs = tf.nest.map_structure(found.value, dict(kwargs))
+        yield found
+    finally:
+        found.put_back()
+
+
+class Drawn:
+    """The arguments of a call, with batches in place of handles. It is true if there was a handle."""
+
+    def __init__(self) -> None:
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self._batches: dict[NextBatch, list[Any]] = {}
+        self._used = False
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def value(self, leaf: Any) -> Any:
+        """A leaf of the arguments, or the tensor for which it is a handle."""
         if not isinstance(leaf, Handle):
             return leaf
-        if id(leaf.batch) not in batches:
-            batches[id(leaf.batch)] = leaf.batch.draw()
-        return batches[id(leaf.batch)][leaf.index]
+        if leaf.batch not in self._batches:
+            self._batches[leaf.batch] = leaf.batch.source.draw()
+        return self._batches[leaf.batch][leaf.index]
 
-    return tf.nest.map_structure(value, tuple(args)), tf.nest.map_structure(value, dict(kwargs))
+    def use(self) -> None:
+        """The batches are used: they are not put back."""
+        self._used = True
+
+    def put_back(self) -> None:
+        """Let unused batches be the next ones again."""
+        if not self._used:
+            for batch, tensors in reversed(self._batches.items()):
+                batch.source.put_back(tensors)

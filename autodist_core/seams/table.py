@@ -80,6 +80,15 @@ PER_REPLICA = Seam(
     "tensorflow.python.distribute.values", "PerReplica", "values of each replica",
     "loops with tf.distribute's methods could not be run",
 )
+_TAPES = "tensorflow.python.pywrap_tfe"
+RESTART_TAPES = Seam(
+    _TAPES, "TFE_Py_TapeSetRestartOnThread", "tracing a function that another traced function runs",
+    "the function would have no gradients",
+)
+STOP_TAPES = Seam(
+    _TAPES, "TFE_Py_TapeSetStopOnThread", "tracing a function that another traced function runs",
+    "a tape around the traced function would record what is no part of it",
+)
 CALLABLE = Seam(
     "tensorflow.compat.v1.Session", "_make_callable_from_options", "running a step in a session",
     "no step could run", parameters=("self", "callable_options"),
@@ -116,8 +125,8 @@ CUSTOM_GRADIENT_IS_NAMED = Seam(
 
 TABLE: tuple[Seam, ...] = (
     OP_DEF, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, CONTROL_FLOW_GRAPH, GRADIENT_REGISTRY, GRADIENT_TAPE,
-    GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION,
-    CREATE_ITERATOR,
+    GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, RESTART_TAPES, STOP_TAPES, CALLABLE,
+    SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
     Seam(
         "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", "_handle", _LOOKS, _OLD, STORED,
         callers=("handle",),

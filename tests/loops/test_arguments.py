@@ -230,6 +230,29 @@ def test_two_batches_of_one_iterator_are_drawn_in_turn():
         assert step({"one": one, "other": other}).numpy().tolist() == [608, 709]
 
 
+def test_a_batch_is_the_next_one_until_a_call_uses_it():
+    with autodist() as front, front.scope():
+        one, other = (
+            tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(start, start + 6).batch(2)).get_next()
+            for start in (0, 10)
+        )
+
+        @front.function
+        def step(x, y, gives=None):
+            return x + y if gives is None else gives(x)
+
+        step.plan(one, other)
+        step.verify(one, other, steps=2)
+        with pytest.raises(CaptureError, match="result 0 of the function"):
+            step(one, other, tf.linalg.diag)
+        with pytest.raises(CaptureError, match="disagree on the number of examples"):
+            step(one, other, tf.ones(3))
+        assert step(one, other).numpy().tolist() == [10, 12]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="a bad batch"):
+            step(one, other, lambda x: tf.debugging.assert_equal(x, x + 1, message="a bad batch"))
+        assert step(one, other).numpy().tolist() == [18, 20]
+
+
 def test_the_iterators_are_tensorflows_own_again_after_the_scope():
     own = tf.compat.v1.data.make_one_shot_iterator
     with autodist() as front:
@@ -279,6 +302,37 @@ def test_another_object_is_another_argument_even_in_the_place_of_one_that_is_gon
         assert [scaled(np.ones(2), Factor(value)).numpy().tolist() for value in (2.0, 3.0, 4.0)] == [
             [2.0, 2.0], [3.0, 3.0], [4.0, 4.0]
         ]  # fmt: skip
+
+
+class Count:
+    """How often a function was traced."""
+
+    value = 0
+
+
+def test_a_number_of_python_is_another_argument_if_it_is_another_number():
+    traces = Count()
+    with autodist() as front:
+
+        @front.function
+        def divided(x, number):
+            traces.value += 1
+            return x / number
+
+        x = np.ones(2)
+        found = [float(divided(x, number)[0]) for number in (0.0, -0.0, 2.0, True, 1, float("nan"), -float("nan"))]
+        assert found[:5] == [np.inf, -np.inf, 0.5, 1.0, 1.0] and all(map(np.isnan, found[5:]))
+        assert traces.value == 6
+
+
+def test_a_function_with_many_traces_is_named(caplog):
+    with autodist() as front:
+        scaled = front.function(lambda x, factor: x * factor)
+        for factor in range(12):
+            scaled(np.ones(2), float(factor))
+    (record,) = [each for each in caplog.records if "was traced" in each.getMessage()]
+    line = test_a_function_with_many_traces_is_named.__code__.co_firstlineno + 2
+    assert record.getMessage().startswith(f"<lambda> ({__file__}:{line}) was traced 10 times; ")
 
 
 def test_a_variable_is_an_argument_that_is_trained():

@@ -336,9 +336,70 @@ def test_a_failing_step_leaves_the_state_and_the_loop_goes_on():
         assert weight.numpy().item() == -0.25
         with pytest.raises(tf.errors.InvalidArgumentError, match="no negative numbers"):
             strategy.run(step, args=(bad,))
+        gathered = tf.function(
+            lambda batch: strategy.run(lambda x: tf.distribute.get_replica_context().all_gather(x, 0), args=(batch,)),
+            autograph=False,
+        )
+        with pytest.raises(CaptureError, match="call gather"):
+            gathered(good)
         assert weight.numpy().item() == -0.25
         strategy.run(step, args=(good,))
         assert weight.numpy().item() == -1.5
+
+
+class Count:
+    """How often a function was traced."""
+
+    value = 0
+
+
+def test_a_function_that_is_made_anew_for_each_call_is_traced_once():
+    traces = Count()
+    with replicas(count=2) as strategy:
+        batch = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
+
+        def counted(x, factor):
+            traces.value += 1
+            return x * factor
+
+        def multiplied(factor):
+            return lambda x: counted(x, factor)
+
+        def total(function):
+            return strategy.reduce(SUM, strategy.run(function, args=(batch,)), axis=0).numpy().item()
+
+        assert [total(lambda x: counted(x, 2.0)) for _ in range(20)] == [20.0] * 20
+        assert traces.value == 1
+        assert [total(multiplied(factor)) for factor in (3.0, 4.0, 3.0, 4.0)] == [30.0, 40.0, 30.0, 40.0]
+        assert traces.value == 3
+        array, numbers_in_a_list = np.array(1.0), [5.0]
+        for value in (1.0, 2.0):
+            array[...] = numbers_in_a_list[0] = value
+            assert total(lambda x: counted(x, array.item())) == 10.0 * value
+            assert total(lambda x: counted(x, *numbers_in_a_list)) == 10.0 * value
+
+
+def test_a_function_inside_a_trace_sees_what_keras_keeps_for_each_thread():
+    seen = []
+
+    def draw():
+        seen.append(keras.config.dtype_policy().name)
+        return keras.random.normal((3,))
+
+    def drawn(traced):
+        keras.utils.set_random_seed(SEED)
+        with replicas(count=2) as strategy:
+            run = tf.function(lambda: strategy.run(draw)) if traced else lambda: strategy.run(draw)
+            return strategy.experimental_local_results(run())[0].numpy().tolist()
+
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        eager, traced = drawn(False), drawn(True)
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert set(seen) == {"mixed_bfloat16"}
+    assert eager == traced
 
 
 def test_what_is_refused_says_what_to_do():
@@ -359,6 +420,9 @@ def test_what_is_refused_says_what_to_do():
             strategy.experimental_assign_to_logical_device(tf.constant(1.0), 0)
         with pytest.raises(ValueError, match="batch the dataset"):
             list(strategy.experimental_distribute_dataset(tf.data.Dataset.range(3)))
+        unbatched = tf.data.Dataset.from_tensor_slices((np.ones((4, 5)), np.ones((4, 3))))
+        with pytest.raises(ValueError, match=r"3 and 5 rows.*batch the dataset"):
+            list(strategy.experimental_distribute_dataset(unbatched))
         with pytest.raises(SessionError, match="is called while"):
             strategy.run(lambda x: strategy.run(tf.reduce_sum, args=(x,)), args=(batch,))
 

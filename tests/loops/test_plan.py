@@ -1,9 +1,11 @@
-"""What the plan of a marked function says of metrics."""
+"""What the plan of a marked function says: of metrics, of several training functions, and of methods."""
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from autodist_core import AutoDist
+from tests.support.loops import autodist as replicas
 
 SPEC = {"nodes": [{"address": "localhost", "cpus": [0, 1]}]}
 
@@ -23,3 +25,53 @@ def test_a_mean_of_losses_is_exact_and_the_plan_does_not_deny_it():
         evaluate(values[:1])
     assert "not exact" not in plan
     assert float(mean.result()) == (np.mean(values**2) + values[0] ** 2) / 2
+
+
+def test_functions_that_train_are_placed_together_and_their_plans_say_so():
+    large, small, other = (tf.Variable(tf.zeros(size), name=f"of_{size}") for size in (100, 10, 50))
+    with replicas("PSLoadBalancing") as front:
+
+        def trained_by(*variables):
+            def step(x, rate):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(x) * tf.add_n([tf.reduce_sum(each) for each in variables])
+                for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+                    variable.assign_sub(rate * gradient)
+
+            return front.function(step)
+
+        first, second = trained_by(large, small), trained_by(other)
+        given = tf.ones(4), tf.constant(0.5)
+        assert "of_50 : f32[50]  ps(localhost:CPU:0)" in second.plan(*given)
+        alone = first.plan(*given)
+        first(*given)
+        assert first.plan(*given) == alone
+        plan = second.plan(*given)
+        assert "of_50 : f32[50]  ps(localhost:CPU:1)" in plan and "of_100" not in plan and "placed together" in plan
+        second(*given)
+        assert second.plan(*given) == plan
+        owners = front.engine.training.state.session.placement.owner_of
+        assert owners["of_50"] == "server_localhost_CPU_1" and "of_50" not in first.plan(*given)
+
+
+def test_a_marked_method_has_a_plan_and_can_be_verified():
+    with replicas() as front:
+
+        class Trainer:
+            def __init__(self):
+                self.weight = tf.Variable([0.0, 0.0], name="weight")
+
+            @front.function
+            def step(self, x):
+                """One step."""
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((x @ self.weight[:, None] - 1.0) ** 2)
+                self.weight.assign_sub(0.1 * tape.gradient(loss, self.weight))
+                return loss
+
+        trainer, x = Trainer(), np.ones((4, 2), "float32")
+        assert "weight : f32[2]  ps(localhost:CPU:0)" in trainer.step.plan(x)
+        assert trainer.step.verify(x, steps=2).startswith("2 steps on one device and over all replicas")
+        assert trainer.weight.numpy().tolist() == [0.0, 0.0]
+        assert float(trainer.step(x)) == 1.0
+        assert trainer.step.__doc__ == "One step."

@@ -33,9 +33,9 @@ INSIDE = {
         "sessions", "training", "steps",
     ),
     "autodist_core.loops": (
-        "as_written", "terms", "graph_mode", "arguments", "variables", "engine", "recording", "updates", "weighing",
-        "side_state",
-        "joining", "own_writes", "notes", "tracing", "function_plan", "function", "autodist", "distribute",
+        "as_written", "outside_trace", "terms", "graph_mode", "arguments", "variables", "engine", "recording",
+        "updates", "weighing", "side_state", "joining", "own_writes", "notes", "tracing", "replica", "function_plan",
+        "traced_function", "function", "autodist", "distribute",
     ),
     "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
 }  # fmt: skip

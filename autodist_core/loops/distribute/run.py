@@ -8,7 +8,6 @@ code runs elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,54 +15,45 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from autodist_core.interrupts import wait_for
-from autodist_core.loops.arguments import Arguments, Parsed, Reader
+from autodist_core.loops.arguments import Arguments, Parsed
 from autodist_core.loops.distribute.context import ReplicaContext
 from autodist_core.loops.distribute.reads import ReadElsewhere
 from autodist_core.loops.distribute.values import filled_up, per_replica
-from autodist_core.loops.function_plan import planned_call
-from autodist_core.loops.tracing import CapturedFunction, as_graph_function, trace_function
+from autodist_core.loops.outside_trace import outside_trace
+from autodist_core.loops.traced_function import TracedFunction
+from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import Plan
 from autodist_core.runtime.batch_slices import BatchSlicer
-from autodist_core.training import Steps
 
 if TYPE_CHECKING:
     from autodist_core.loops.distribute.strategy import ReplicaStrategy
 
 
-class OnEachReplica:
+class OnEachReplica(TracedFunction):
     """A function that `run()` calls."""
 
     def __init__(self, strategy: ReplicaStrategy, function: Callable[..., Any]) -> None:
-        python = getattr(function, "python_function", function)
-        self._name = str(getattr(python, "__name__", type(python).__name__))
+        super().__init__(strategy.autodist.engine, function, split=False)
         self._strategy = strategy
-        self._reader = Reader(python, split=False)
-        self._converted = as_graph_function(python)
-        self._steps: Steps[Arguments, CapturedFunction] = Steps(
-            self._trace, strategy.autodist.engine.training, admit=strategy.autodist.engine.admit
-        )
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run on each replica; the results are values of each replica."""
         parsed = self._reader.parse(args, kwargs)
         if not tf.executing_eagerly():
             return self._in_graph(parsed)
-        with self._strategy.autodist.engine.running(self._name):
+        with self._engine.running(self._name):
             captured, values = self._run(parsed, parsed.tensors)
         return captured.rebuild(list(map(per_replica, values)))
 
     def plan(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Plan:
         """The table of what is done with each variable; nothing runs."""
         parsed = self._reader.parse(args, kwargs)
-        with self._strategy.autodist.engine.claimed(self._name):
-            captured = self._steps.capture(self._filled(parsed, parsed.tensors))
-        return planned_call(self._strategy.autodist.engine, captured)
+        return self._planned(self._captured(self._filled(parsed, parsed.tensors)))
 
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
         try:
             return trace_function(
-                self._converted, arguments.parsed, specs, self._strategy.autodist.engine.variables,
+                self._converted, arguments.parsed, specs, self._engine.variables,
                 partial(ReplicaContext, self._strategy), of_each_replica=True,
             )
         except RuntimeError as error:
@@ -96,19 +86,16 @@ class OnEachReplica:
     def _in_graph(self, parsed: Parsed) -> Any:
         """The call as an operation of the graph that is being traced."""
         graph, replicas = tf.compat.v1.get_default_graph(), self._strategy.num_replicas_in_sync
-        with self._strategy.autodist.engine.running(self._name), ThreadPoolExecutor(1) as thread:
-            # Another thread has no graph and no tape. tf.init_scope would leave the graph, and stop all tapes.
-            preparing = thread.submit(self._steps.prepare, Arguments(parsed, (), replicas))
-            wait_for(preparing)
-        captured = preparing.result()
+        with outside_trace(), self._engine.running(self._name):
+            captured = self._steps.prepare(Arguments(parsed, (), replicas))
         outside = ReadElsewhere(graph, captured.entries)
         sizes = [len(values) for values in parsed.tensors]
 
         def call(*given: Any) -> list[Any]:
             tensors = iter(given)
-            with self._strategy.autodist.engine.running(self._name):
+            with self._engine.running(self._name):
                 _, found = self._run(parsed, [[next(tensors) for _ in range(size)] for size in sizes])
-                self._strategy.autodist.engine.show(outside.entries)
+                self._engine.show(outside.entries)
             return [tensor for values in found for tensor in values]
 
         # The handles order this operation among those that read or write the same variables, and among other runs.
