@@ -5,6 +5,7 @@ such as batch normalization, call it. In a marked function, the numbers are thos
 
     context.all_reduce("SUM", total)     the sum over the whole batch
     context.all_reduce("MEAN", mean)     the mean over the whole batch: each example counts once
+    context.all_gather(rows, axis=0)     the rows of the whole batch
 """
 
 from __future__ import annotations
@@ -46,6 +47,23 @@ class Replica(tf.distribute.ReplicaContext, ABC):
         value = tf.convert_to_tensor(value)
         return self._inside.add_up(value if name == "SUM" else self._part_of_mean(value))
 
+    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
+        """The replicas' values, concatenated along an axis, on every replica; it can be differentiated."""
+        del options
+        return tf.nest.map_structure(lambda each: self._gathered(tf.convert_to_tensor(each), axis), value)
+
+    def _gathered(self, value: Any, axis: int) -> Any:
+        if not value.shape.rank:
+            raise CaptureError(
+                f"all_gather takes tensors with axes, which it concatenates along axis {axis}. Received one of shape "
+                f"{value.shape}. Give it an axis: value[tf.newaxis]."
+            )
+        order = list(range(value.shape.rank))
+        order.insert(0, order.pop(axis))
+        # A slice of all rows: the number of rows that all replicas have together is not known while it is traced.
+        rows = tf.transpose(value, order)[self._inside.replica * 0 :]
+        return tf.transpose(self._inside.gather(rows), [order.index(at) for at in range(len(order))])
+
     @abstractmethod
     def _part_of_mean(self, value: Any) -> Any:
         """What this replica adds to the mean of the replicas' values."""
@@ -56,14 +74,6 @@ class OfWholeBatch(Replica):
 
     def __init__(self, inside: Inside) -> None:
         super().__init__(tf.distribute.get_strategy(), 0, inside)
-
-    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
-        """Refused: replicas may have different numbers of examples."""
-        del value, axis, options
-        raise CaptureError(
-            "all_gather inside a marked function is not supported: replicas may have different numbers of examples. "
-            "Return the value: rows of examples come back as those of the whole batch."
-        )
 
     def _part_of_mean(self, value: Any) -> Any:
         return value * tf.cast(self._inside.examples / self._inside.total, value.dtype)

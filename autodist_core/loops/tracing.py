@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import Source, Traced, capture, combined_as_written
+from autodist_core.capture import Source, Traced, capture, combined_as_written, gathering, own_rows
 from autodist_core.capture.batch_axis import follow, joined, to_be_joined
 from autodist_core.capture.traced import name_of
 from autodist_core.errors import CaptureError
@@ -103,9 +103,10 @@ def trace_function(
     traced = Traced(
         graph=graph, sources=[Source(entry.spec, entry.handle) for entry in entries], inputs=inputs,
         outputs=[flat[index] for index in tensors], examples=inside.examples, total=inside.total,
-        replica=inside.replica if of_each_replica else None,
+        replica=inside.replica if of_each_replica or inside.gathers else None,
         # A gradient that reaches an update is the sum already.
         sums=[marker for marker in inside.sums if marker.op.name not in updates.operations],
+        gathers=[marker for marker in inside.gathers if marker.op.name not in updates.operations],
         gradients=updates.gradients, updates=updates.operations, whole=whole,
     )
     decided = (_of_each_replica if of_each_replica else _decided)(traced, updates, recording)
@@ -130,6 +131,8 @@ class Inside:
     result: Any = None
     sums: list[Any] = field(default_factory=list)
     """Markers of values that are added up over the replicas."""
+    gathers: list[Any] = field(default_factory=list)
+    """Markers of values that become the rows of all replicas."""
 
     def add_up(self, value: Any) -> Any:
         """The sum of a value over the replicas. Its gradient is the sum of the replicas' gradients."""
@@ -140,16 +143,37 @@ class Inside:
 
         return added(value)
 
+    def gather(self, value: Any) -> Any:
+        """The rows of all replicas. The gradient of a row is the sum of the replicas' gradients."""
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def gathered(value: Any) -> Any:
+            def gradient(upstream: Any) -> Any:
+                return own_rows(self._marked(tf.convert_to_tensor(upstream)), value, self.replica, self._rows)
+
+            return self._rows(value), gradient
+
+        return gathered(value)
+
     def _marked(self, value: Any) -> Any:
-        if not self.recording.is_here():
-            self.recording.refusal = CaptureError(
-                "all_reduce is called inside a loop, a conditional or a nested tf.function of the function that run() "
-                "gets, or that is marked. Call it at the top level: take the @tf.function of the nested function away."
-            )
-            raise self.recording.refusal
+        self._require_here("all_reduce")
         marker = tf.identity(value, name="sum_over_replicas")
         self.sums.append(marker)
         return marker
+
+    def _rows(self, value: Any) -> Any:
+        self._require_here("all_gather or whole_batch")
+        marker = tf.identity(value, name="rows_of_replicas")
+        self.gathers.append(marker)
+        return marker
+
+    def _require_here(self, called: str) -> None:
+        if not self.recording.is_here():
+            self.recording.refusal = CaptureError(
+                f"{called} is called inside a loop, a conditional or a nested tf.function of the function that run() "
+                "gets, or that is marked. Call it at the top level: take the @tf.function of the nested function away."
+            )
+            raise self.recording.refusal
 
 
 def _trace(
@@ -165,7 +189,7 @@ def _trace(
             inside = Inside(recording, examples, total, replica)
             passes.append(inside)
             args, kwargs = parsed.with_tensors(given)
-            with context(inside):
+            with context(inside), gathering(inside.gather):
                 inside.result = tf.nest.map_structure(_as_tensor, function(*args, **kwargs))
         return [leaf for leaf in tf.nest.flatten(inside.result) if tf.is_tensor(leaf)]
 
@@ -245,7 +269,8 @@ def _decided(traced: Traced, updates: Updates, recording: Recording) -> _Decided
     of_targets = [seeded(*states) for states in zip(of_targets, of_seeds, strict=True)]
     by_examples = means_of_examples(recording.of_examples, of_gradients)
     # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
-    summed, by_seeds = weighed(zip(seeds, of_targets, strict=True), by_examples, always=bool(traced.sums))
+    over_replicas = bool(traced.sums or traced.gathers)
+    summed, by_seeds = weighed(zip(seeds, of_targets, strict=True), by_examples, always=over_replicas)
     by_share = {**counted(added, of_added), **by_seeds}
     sums, of_parts = sums_of_two_kinds(traced.outputs, terms, of_terms, updates.made_of_gradients)
     combined = {addition.write.name for addition in added if addition.operation.name in by_share}

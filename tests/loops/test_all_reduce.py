@@ -8,6 +8,7 @@ import keras
 import pytest
 import tensorflow as tf
 
+from autodist_core import whole_batch
 from tests.support.loops import Net, assert_equal_loops, batches, examples, values
 
 
@@ -44,6 +45,37 @@ def _normalized(front: Any) -> Any:
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
 def test_synchronized_batch_normalization(strategy: str):
     assert_equal_loops(_normalized, strategy)
+
+
+def _contrastive(front: Any) -> Any:
+    """Losses that compare all examples of the batch with each other: a mean, and a mean plus a sum of examples."""
+    net = Net()
+    rate = tf.constant(0.05, tf.float64)
+
+    def apart(x, y):
+        whole, labels = whole_batch((tf.tanh(x @ net.kernel + net.bias), y))
+        scores = tf.matmul(whole, whole, transpose_b=True)
+        same = tf.cast(labels[:, None] == labels[None], scores.dtype)
+        return tf.reduce_mean(tf.reduce_logsumexp(scores, 1) - tf.reduce_sum(same * scores, 1) / tf.reduce_sum(same, 1))
+
+    def descend(loss_of):
+        with tf.GradientTape() as tape:
+            loss = loss_of()
+        for variable, gradient in zip(net.variables, tape.gradient(loss, net.variables), strict=True):
+            variable.assign_sub(rate * (tf.zeros_like(variable) if gradient is None else gradient))
+        return loss
+
+    mean = front.function(lambda x, y: descend(lambda: apart(x, y) + tf.reduce_mean(net.losses(x, y))))
+    both = front.function(lambda x, y: descend(lambda: apart(x, y) + tf.reduce_sum(net.losses(x, y)) / 13.0))
+    seen = [[step(x, y) for step in (mean, both)] for x, y in batches(*examples())]
+    plans = [step.plan(*next(batches(*examples()))) for step in (mean, both) if hasattr(step, "plan")]
+    assert not any("not exact" in plan or "is not known" in plan for plan in plans), plans
+    return {"seen": seen, "weights": values(net.variables)}
+
+
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
+def test_a_loss_of_the_whole_batch(strategy: str):
+    assert_equal_loops(_contrastive, strategy)
 
 
 def _reduced(front: Any) -> Any:

@@ -337,10 +337,12 @@ def test_a_failing_step_leaves_the_state_and_the_loop_goes_on():
         with pytest.raises(tf.errors.InvalidArgumentError, match="no negative numbers"):
             strategy.run(step, args=(bad,))
         gathered = tf.function(
-            lambda batch: strategy.run(lambda x: tf.distribute.get_replica_context().all_gather(x, 0), args=(batch,)),
+            lambda batch: strategy.run(
+                lambda x: tf.distribute.get_replica_context().all_gather(tf.reduce_sum(x), 0), args=(batch,)
+            ),
             autograph=False,
         )
-        with pytest.raises(CaptureError, match="call gather"):
+        with pytest.raises(CaptureError, match="Give it an axis"):
             gathered(good)
         assert weight.numpy().item() == -0.25
         strategy.run(step, args=(good,))
@@ -402,13 +404,44 @@ def test_a_function_inside_a_trace_sees_what_keras_keeps_for_each_thread():
     assert eager == traced
 
 
+def test_rows_of_all_replicas_inside_run():
+    """Scores of each example with the whole batch: every replica has its own rows of them, and all columns."""
+    random = np.random.default_rng(5)
+    x, start = random.normal(size=(7, 4)), random.normal(size=(4, 3))
+
+    def train(weight, batch, gather):
+        with tf.GradientTape() as tape:
+            own = tf.tanh(batch @ weight)
+            scores = tf.matmul(own, gather(own), transpose_b=True)
+            loss = tf.reduce_sum(tf.reduce_logsumexp(scores, axis=1)) / len(x)
+        weight.assign_sub(0.5 * tape.gradient(loss, weight))
+        return scores
+
+    plain, weight = tf.Variable(start), tf.Variable(start)
+    for _ in range(2):
+        expected = train(plain, tf.constant(x), lambda own: own)
+    with replicas(count=3) as strategy:
+        data = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(x).repeat(2))
+        context = tf.distribute.get_replica_context
+        for batch in data:
+            scores = strategy.run(train, args=(weight, batch, lambda own: context().all_gather(own, 0)))
+        per_replica = strategy.experimental_local_results(
+            strategy.run(lambda x: context().all_gather(x, axis=1), args=(tf.constant([[1.0, 2.0]]),))
+        )
+    assert_same(
+        {"weight": weight.numpy(), "scores": strategy.gather(scores, 0).numpy()},
+        {"weight": plain.numpy(), "scores": expected.numpy()},
+    )
+    assert per_replica[0].numpy().tolist() == [[1.0, 2.0] * 3]
+
+
 def test_what_is_refused_says_what_to_do():
     variable = tf.Variable(1.0)
     with replicas(count=2) as strategy:
         batch = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
         context = tf.distribute.get_replica_context
         refused = {
-            "call gather": lambda x: context().all_gather(x, 0),
+            "Give it an axis": lambda x: context().all_gather(tf.reduce_sum(x), 0),
             "SUM or MEAN": lambda x: context().all_reduce("MAX", x),
         }
         for words, function in refused.items():

@@ -14,7 +14,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.errors import CaptureError
 from autodist_core.loops.replica import Replica
 from autodist_core.loops.tracing import Inside
 
@@ -32,14 +31,6 @@ class ReplicaContext(Replica):
 
     def _part_of_mean(self, value: Any) -> Any:
         return value / tf.cast(self.num_replicas_in_sync, value.dtype)
-
-    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
-        """Refused: replicas may have different numbers of examples."""
-        del value, axis, options
-        raise CaptureError(
-            "all_gather inside run() is not supported: replicas may have different numbers of examples. Return the "
-            "value, and call gather(value, axis) on what run() returns."
-        )
 
     def __enter__(self) -> None:
         super().__enter__()
