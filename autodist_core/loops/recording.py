@@ -104,7 +104,7 @@ class Recording:
         return tf.compat.v1.get_default_graph() is self.graph
 
     def note_examples(self, targets: Sequence[Any], seeds: Sequence[Any], sources: Sequence[Any]) -> None:
-        """Note gradients with respect to tensors, such as a batch: those of a mean count by the replica's share."""
+        """Record gradients of tensors, such as the inputs. If the loss is a mean, they count by the replica's share."""
         tensors = tuple(each for each in sources if tf.is_tensor(each) and _handle(each) is None)
         if tensors:
             self.of_examples += [(target, seed, tensors) for target, seed in zip(targets, seeds, strict=False)]

@@ -233,7 +233,7 @@ def _entries(graph: Any, recording: Recording, variables: Variables) -> list[Ent
 
 
 def _outside(graph: Any, handle: Any) -> Any:
-    """The handle outside the graph of a handle that may be the graph's placeholder for it."""
+    """Return the outer handle of a captured placeholder, and any other handle as it is."""
     for value, placeholder in graph.captures:
         if placeholder is handle:
             return value

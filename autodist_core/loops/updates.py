@@ -176,7 +176,7 @@ class _Search:
         return max(own, self._after.get(name, own))
 
     def _merged(self) -> dict[int, int]:
-        """For each call, the call by whose number its update goes: calls whose gradients meet make one update."""
+        """Map each gradient call to the first call of its update. Calls whose gradients meet make one update."""
         root = {call: call for call in range(len(self._found))}
 
         def find(call: int) -> int:

@@ -60,7 +60,7 @@ class BatchSlicer:
 
     @staticmethod
     def bounds(arrays: Sequence[Any], total: int, replicas: int) -> list[tuple[int, int]]:
-        """Where each busy replica's slice of the batch begins and ends.
+        """Where each active replica's slice of the batch begins and ends.
 
         >>> BatchSlicer.bounds([], 7, 3), BatchSlicer.bounds([Each(("a", "b", "c"), (1, 4, 0))], 5, 3)
         ([(0, 3), (3, 5), (5, 7)], [(0, 1), (1, 5)])

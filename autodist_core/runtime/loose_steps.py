@@ -133,7 +133,7 @@ class LooseStep(SessionStep):
             self._stop(self._progress.failure)
 
     def _prepare(self, active: int) -> None:
-        """Build the missing graphs for a batch with so many busy replicas, in the calling thread.
+        """Build the missing graphs for a batch with so many active replicas, in the calling thread.
 
         Only one thread may extend the session's graph.
         """

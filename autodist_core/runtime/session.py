@@ -6,7 +6,7 @@ with the kernels when it first runs, and imports the graph into the session::
     session = DistributedSession(placement)
     step = session.add(item)                 # the graph of the step is not built yet
     session.load({"w": w})
-    outputs = step([x, y], total=32)         # builds the graph for this number of busy replicas, and runs it
+    outputs = step([x, y], total=32)         # builds the graph for this number of active replicas, and runs it
     session.read(["w"])
 """
 
@@ -188,7 +188,8 @@ class DistributedSession(Session):
         try:
             return self.call(doing, *call)
         except tf.errors.OpError as error:
-            # The tasks in TensorFlow's message may only have passed the error on. The node in the message has failed.
+            # A task that TensorFlow's message names may only have passed the error on. The graph node that the message
+            # names has failed.
             for replica in dict.fromkeys(_NODE.findall(str(error))):
                 error.add_note(f"This happened on {self.placement.replicas[int(replica)].name}, during {doing}.")
             # A replica that waits for tensors of the failed step fails too, sometimes before TensorFlow tells it to

@@ -100,7 +100,7 @@ class State:
                 moment = self._compare(name)
                 if moment.life in IS_CHANGED:
                     changed[name] = value = self._entries[name].read()
-                    # Another value, written while this one is loaded, is another change.
+                    # If the user assigns the variable during the load, that assignment counts as a new change.
                     self._moments[name] = Moment(moment.life, value)
         if changed:
             self.session.load(changed)

@@ -202,7 +202,7 @@ class Flow:
     def _is_undecided(self, operation: Any, states: Sequence[State], found: Sequence[State]) -> bool:
         """Whether what depends on the batch goes into an operation, and nothing is known of its results.
 
-        A result of which nothing is known because nothing is known of an input is not named once more.
+        If an input is unknown already, the operation's results are not reported again.
         """
         kinds = {state.kind for state in states}
         return (
