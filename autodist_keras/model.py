@@ -355,16 +355,16 @@ class DistributedModel:
         Data may have any form that `fit` takes. Arrays are one batch, and every step trains on that batch. Of a dataset
         or generator, each step takes one batch. Afterwards the model has the state that it had before.
 
-        The result is a table. Below the table stand the plan's reasons for other numbers: a lossy strategy, batch
-        statistics or random numbers of each replica's own. If variables differ by more than rounding and the plan has
-        no reason, a ValueError names these variables.
+        The result is a table. Below the table stand the plan's reasons for other numbers, such as a lossy strategy or
+        random numbers of each replica's own, and then the verdict. If variables differ by more than rounding and the
+        plan has no reason, a ValueError names these variables.
 
         >>> import numpy as np
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
         >>> model.compile("sgd", "mse")
         >>> with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
-        ...     print(dm.verify(np.ones((4, 3)), np.zeros((4, 1)), steps=2).splitlines()[0])
-        2 steps on one device and over all replicas; max|a-b| / max|a|:
+        ...     print(dm.verify(np.ones((4, 3)), np.zeros((4, 1)), steps=2).splitlines()[-1])
+        verdict: equal to one device, up to rounding
         """
         return verify(self, x, y, steps, sample_weight, class_weight)
 

@@ -29,7 +29,8 @@ def compare(
 ) -> str:
     """Train both ways, restore the variables, and return the table of differences.
 
-    If variables differ by more than rounding and no note of the plan says why, a ValueError names them.
+    The last line of the table is the verdict. If variables differ by more than rounding and no note of the plan says
+    why, a ValueError names them.
 
     >>> import tensorflow as tf
     >>> from autodist_core.step.graph_item import Variable
@@ -39,6 +40,7 @@ def compare(
     >>> print(compare(entries, twice, twice, 1, lambda: Explanation((), ())))
     1 steps on one device and over all replicas; max|a-b| / max|a|:
       weight  0.0e+00
+    verdict: equal to one device, up to rounding
     """
     start = values_of(entries)
 
@@ -128,7 +130,10 @@ def _differences(
 
 
 def _table(found: list[Difference], rounding: dict[str, float], steps: int, explanation: Explanation) -> str:
-    """The table, with a note on each variable of which one device has nothing but rounding."""
+    """The table, the plan's notes and the verdict.
+
+    A variable of which one device has nothing but rounding is marked.
+    """
     lines = [f"{steps} steps on one device and over all replicas; max|a-b| / max|a|:"]
     width = max((len(each.name) for each in found), default=0)
     wrong = []
@@ -139,12 +144,18 @@ def _table(found: list[Difference], rounding: dict[str, float], steps: int, expl
         elif each.is_wrong:
             wrong.append(f"{each.name} ({each.size:.1e}, {each.dtype} allows {TOLERANCE[each.dtype]:.0e})")
         lines.append(line)
-    if explanation.inexact:
-        return "\n".join([*lines, *(f"  note: {note}" for note in explanation.inexact)])
-    if wrong:
+    lines += [f"  note: {note}" for note in explanation.inexact]
+    if wrong and not explanation.inexact:
         said = "; ".join(explanation.remarks)
         raise ValueError(
             f"training over replicas differs from one device in {'; '.join(wrong)}. "
             + (f"The plan says: {said}." if said else _UNEXPLAINED)
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, f"verdict: {_verdict(len(wrong), len(found))}"])
+
+
+def _verdict(wrong: int, compared: int) -> str:
+    if not wrong:
+        return "equal to one device, up to rounding"
+    verb = "differs" if wrong == 1 else "differ"
+    return f"accepted: {wrong} of {compared} variables {verb} by more than rounding, and the notes above say why"
