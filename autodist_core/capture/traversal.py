@@ -9,8 +9,10 @@ In: operations or tensors of a TensorFlow graph. Out: the operations that are re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+from autodist_core.seams.table import FUNC_GRAPH
 
 
 def sources(operation: Any) -> Iterable[Any]:
@@ -67,3 +69,21 @@ def reached_from(
 def computed_from(tensors: Iterable[Any]) -> frozenset[str]:
     """Return the names of the operations that make these tensors, and of all operations that compute with them."""
     return frozenset(reached_from((tensor.op for tensor in tensors), readers))
+
+
+def function_graphs(graph: Any) -> Iterator[Any]:
+    """Yield a function's graph and those around it, from the inside out. The graph of a process is no function's.
+
+    >>> import tensorflow as tf
+    >>> @tf.function
+    ... def outer():
+    ...     inner = tf.function(lambda: print(len(list(function_graphs(tf.compat.v1.get_default_graph())))))
+    ...     inner()
+    >>> outer()
+    2
+    >>> list(function_graphs(tf.Graph()))
+    []
+    """
+    while isinstance(graph, FUNC_GRAPH.get()):
+        yield graph
+        graph = graph.outer_graph

@@ -24,6 +24,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.capture.traversal import function_graphs
 from autodist_core.errors import CaptureError
 from autodist_core.loops.terms import factors, terms_of, without
 from autodist_core.seams.seam import owner
@@ -87,10 +88,8 @@ class Recording:
             return any(_handle(source) is not None for source in sources)
         while isinstance(graph, CONTROL_FLOW_GRAPH.get()):
             graph = graph.outer_graph
-        outer = graph
-        while outer is not None and outer is not self.graph:
-            outer = getattr(outer, "outer_graph", None)  # the graph of a process has none
-        if outer is self.graph and any(_is_variable(source) for source in sources):
+        nested = any(outer is self.graph for outer in function_graphs(graph))
+        if nested and any(_is_variable(source) for source in sources):
             self.refusal = CaptureError(
                 "gradients of variables are computed inside a loop, a conditional or a nested tf.function. Compute "
                 "them at the top level of the function that AutoDist.function marks: take the @tf.function of the "

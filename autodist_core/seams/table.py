@@ -56,6 +56,10 @@ CONTROL_FLOW_GRAPH = Seam(
     "telling a conditional from a nested tf.function while losses are corrected",
     "metrics that are updated in a conditional would be refused",
 )
+FUNC_GRAPH = Seam(
+    "tensorflow.python.framework.func_graph", "FuncGraph", "telling the graph of a function from that of a process",
+    "gradients in a nested tf.function would not be refused, and variables that a loop reads would have old values",
+)
 GRADIENT_REGISTRY = Seam(
     "tensorflow.python.framework.ops", "gradient_registry", "releasing the graphs of traced steps",
     "every capture would keep its graph, and the model's variables, for ever",
@@ -124,9 +128,9 @@ CUSTOM_GRADIENT_IS_NAMED = Seam(
 )
 
 TABLE: tuple[Seam, ...] = (
-    OP_DEF, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, CONTROL_FLOW_GRAPH, GRADIENT_REGISTRY, GRADIENT_TAPE,
-    GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, RESTART_TAPES, STOP_TAPES, CALLABLE,
-    SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
+    OP_DEF, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, CONTROL_FLOW_GRAPH, FUNC_GRAPH, GRADIENT_REGISTRY,
+    GRADIENT_TAPE, GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, RESTART_TAPES, STOP_TAPES,
+    CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
     Seam(
         "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", "_handle", _LOOKS, _OLD, STORED,
         callers=("handle",),
@@ -143,7 +147,10 @@ TABLE: tuple[Seam, ...] = (
     ),
     Seam(_FUNC_GRAPH, "captures", "finding the variables and tables of a step", _GRAPH_LOST),
     Seam(_FUNC_GRAPH, "variables", "finding the variables of a step", _GRAPH_LOST),
-    Seam(_FUNC_GRAPH, "outer_graph", "telling where a loss is computed", "a loss in a conditional would be refused"),
+    Seam(
+        _FUNC_GRAPH, "outer_graph", "telling where a loss or a gradient is computed",
+        "a loss in a conditional would be refused",
+    ),
     Seam(_FUNC_GRAPH, "control_outputs", "running the side effects of a step", _GRAPH_LOST, STORED),
     Seam(_FUNC_GRAPH, "inputs", "following gradients into nested functions", _GRAPH_LOST, STORED),
     Seam(_FUNC_GRAPH, "outputs", "following gradients into nested functions", _GRAPH_LOST, STORED),

@@ -100,7 +100,9 @@ def test_every_private_module_is_listed():
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_seam_has_a_default(path):
     """A name that is missing is an error: nobody asks whether it is there, or takes something else."""
-    names = {seam.name for seam in TABLE if is_private(seam.name)}
+    # Keras's models have some names of a function's graph too, as public ones.
+    of_graphs = {seam.name for seam in TABLE if seam.owner.endswith(".FuncGraph")} - {"inputs", "outputs", "variables"}
+    names = {seam.name for seam in TABLE if is_private(seam.name)} | of_graphs
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr") and len(node.args) > 1:
             asked = node.args[1]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from autodist_core.capture.traversal import function_graphs
 from autodist_core.training import Entry
 
 _RUN = {"EagerPyFunc"}
@@ -36,11 +37,8 @@ class ReadElsewhere:
 
 def _is_read(graph: Any, handle: Any) -> bool:
     """Whether an operation of the graph, or of a graph around it, takes a handle besides those that lead to `run()`."""
-    chain = [graph]
-    while getattr(chain[-1], "outer_graph", None) is not None and hasattr(chain[-1].outer_graph, "captures"):
-        chain.append(chain[-1].outer_graph)
     known = {id(handle)}
-    for depth, each in reversed(list(enumerate(chain))):
+    for depth, each in reversed(list(enumerate(function_graphs(graph)))):
         for value, placeholder in each.captures:
             if id(value) not in known:
                 continue
