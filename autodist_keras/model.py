@@ -22,13 +22,13 @@ from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.written import written
 from autodist_core.training import SETTINGS, CompressorState, Settings
 from autodist_keras import checks
-from autodist_keras.capture.coupled import Notes
 from autodist_keras.capture.hooks import undone_if_refused
 from autodist_keras.capture.losses import said_of_own
+from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.reports import model_plan
+from autodist_keras.reports.first_batches import first_batches
 from autodist_keras.reports.verify import verify
 from autodist_keras.training.driver import Driver
-from autodist_keras.training.first_batches import first_batches
 
 _OWN = ("model", "_driver", "_replacements")
 """The attributes that the wrapper stores on itself. It passes every other one to the model or to the settings."""
@@ -341,10 +341,10 @@ class DistributedModel:
             captured = driver.captured_for(batches[0])
         item = captured.item if captured else model_plan.assumed_item(self.model)
         remarks = captured.remarks if captured else said_of_own(self.model)
-        coupled = captured.notes if captured else Notes()
+        mixing = captured.notes if captured else Notes()
         return model_plan.plan(
             self.model, item, driver.training.compile_strategy(item), settings.share_memory, settings.fuses, remarks,
-            coupled, written(settings.strategy),
+            mixing, written(settings.strategy),
         )
 
     def verify(

@@ -29,7 +29,7 @@ from autodist_core.loops.arguments import Same
 from autodist_core.loops.variables import Variables
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
-from autodist_core.training import Entry, Settings, State, Training
+from autodist_core.training import Entry, Settings, Training, TrainingState
 
 _log = logging.getLogger("autodist")
 
@@ -75,7 +75,7 @@ class Engine:
         with self.claimed(name), ignore_repeated_interrupts():
             if self.training.has_ended:
                 self.training.pull()
-                self.training.drop()
+                self.training.close_session()
             if self.training.state is not None:
                 self.training.state.use_here()
             try:
@@ -88,7 +88,7 @@ class Engine:
                         self.training.close()
                 raise
 
-    def admit(self, state: State, item: GraphItem) -> None:
+    def admit(self, state: TrainingState, item: GraphItem) -> None:
         """Refuse a function that writes, outside an update, what another function of this engine trains."""
         placement, step = state.session.placement, StepIndex(item)
         trained = placement.owner_of.keys() | placement.optimizer_state | placement.parts.keys()

@@ -25,7 +25,7 @@ from autodist_core.capture.traced import name_of
 from autodist_core.errors import CaptureError
 from autodist_core.loops.arguments import Parsed
 from autodist_core.loops.joining import joins
-from autodist_core.loops.notes import said_of
+from autodist_core.loops.mixing_notes import said_of
 from autodist_core.loops.own_writes import require_combined, require_declared
 from autodist_core.loops.recording import Recording, recorded
 from autodist_core.loops.side_state import additions, counted

@@ -9,12 +9,12 @@ from autodist_core.training.devices import replicas
 from autodist_core.training.entries import Entry
 from autodist_core.training.sessions import Sessions
 from autodist_core.training.settings import SETTINGS, Settings
-from autodist_core.training.state import State
+from autodist_core.training.state import TrainingState
 from autodist_core.training.steps import Steps
 from autodist_core.training.training import Training
 from autodist_core.training.watching import watched_variable
 
 __all__ = [
-    "SETTINGS", "CompressorState", "Entry", "Sessions", "Settings", "State", "Steps", "Training", "replicas",
+    "SETTINGS", "CompressorState", "Entry", "Sessions", "Settings", "TrainingState", "Steps", "Training", "replicas",
     "watched_variable",
 ]  # fmt: skip

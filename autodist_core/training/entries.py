@@ -1,6 +1,6 @@
 """The variables of a training: each with its name and properties in a captured step, and the TensorFlow variable.
 
-In: what a front knows of its variables. Out: an `Entry` for each. The capture, the plan and `State` use the entries.
+In: what a front knows of its variables. Out: an `Entry` for each. The capture, the plan and `TrainingState` use them.
 
 >>> entry = Entry(Variable("w", (2,), "float32"), tf.Variable([1.0, 2.0]))
 >>> entry.write(3 * entry.read())

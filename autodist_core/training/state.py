@@ -36,7 +36,7 @@ _PATIENCE, _PAUSE = 1.0, 0.002
 """The seconds for which another thread waits for the end of a step, and the seconds between two of its attempts."""
 _CHANGED, _STALE = Moment(Life.CHANGED), Moment(Life.STALE)
 
-class State:
+class TrainingState:
     """Keeps the model's variables and the session's equal, and moves only variables that somebody saw or changed."""
 
     def __init__(self, session: Session) -> None:

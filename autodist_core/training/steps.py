@@ -17,7 +17,7 @@ import tensorflow as tf
 from autodist_core.runtime import SessionStep
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.training.entries import Entry
-from autodist_core.training.state import State
+from autodist_core.training.state import TrainingState
 from autodist_core.training.training import Training
 
 _log = logging.getLogger("autodist")
@@ -70,7 +70,7 @@ class _Alternative(Generic[C]):
     specs: tuple[tf.TensorSpec, ...]
     captured: C
     usual: int | None
-    added: tuple[State, SessionStep] | None = field(default=None)
+    added: tuple[TrainingState, SessionStep] | None = field(default=None)
     """The session's step, and the state to which it belongs."""
 
 
@@ -79,7 +79,8 @@ class Steps(Generic[B, C]):
 
     def __init__(
         self, trace: Callable[[B, Sequence[tf.TensorSpec]], C], training: Training,
-        check: Callable[[], object] = lambda: None, admit: Callable[[State, GraphItem], object] = lambda *_: None,
+        check: Callable[[], object] = lambda: None,
+        admit: Callable[[TrainingState, GraphItem], object] = lambda *_: None,
         added: Callable[[], object] = lambda: None,
     ) -> None:
         self._trace = trace
@@ -162,7 +163,7 @@ class Steps(Generic[B, C]):
         self._added()
         return found
 
-    def _session_step(self, found: _Alternative[C]) -> tuple[State, SessionStep]:
+    def _session_step(self, found: _Alternative[C]) -> tuple[TrainingState, SessionStep]:
         if found.added is None or found.added[0] is not self._training.state:
             state = self._training.open(found.captured.item, self._check)
             self._admit(state, found.captured.item)

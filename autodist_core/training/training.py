@@ -1,7 +1,7 @@
 """One training: its session, the state of its variables, and what becomes of them when settings or machines change.
 
-In: settings and captured steps, from a front. Out: the `State` in which a step runs. Keras's loops (`Driver`) and
-marked functions (`AutoDist`) each hold one `Training`.
+In: settings and captured steps, from a front. Out: the `TrainingState` in which a step runs. Keras's loops (`Driver`)
+and marked functions (`AutoDist`) each hold one `Training`.
 
 The first captured step opens a session. The first step with gradients opens the session of the training, in place of
 one that trains nothing. Whatever can be refused is refused before anything is replaced.
@@ -22,14 +22,14 @@ from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.training.compressor_state import CompressorState
 from autodist_core.training.sessions import Sessions
 from autodist_core.training.settings import Settings
-from autodist_core.training.state import State
+from autodist_core.training.state import TrainingState
 
 
 @dataclass(frozen=True)
 class Running:
     """The parts of one session. They are replaced in one assignment, so a refusal changes nothing."""
 
-    state: State | None = None
+    state: TrainingState | None = None
     """The session and the variables as one state; None until the first step is captured."""
     trained: CompiledStrategy | None = None
     """The strategy of the training; None in a session that trains nothing."""
@@ -58,7 +58,7 @@ class Training:
         return self._sessions.settings
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> TrainingState | None:
         """The session and the variables as one state, where a session is open."""
         return self._running.state
 
@@ -77,12 +77,12 @@ class Training:
         """Go on with other settings in a new session; on new machines if settings about machines changed."""
         before, after = self._sessions, self._sessions.changed(settings)
         with ignore_repeated_interrupts():
-            self.drop()
+            self.close_session()
         self._sessions = after
         if after.fleet is not before.fleet:
             before.fleet.close()
 
-    def drop(self) -> None:
+    def close_session(self) -> None:
         """Close the session. The compressors' state is kept for the next one."""
         state = self.state
         if state is not None:
@@ -96,7 +96,7 @@ class Training:
         """Free the devices and machines. The next step opens a new session."""
         with ignore_repeated_interrupts():
             try:
-                self.drop()
+                self.close_session()
             finally:
                 self._sessions.fleet.close()
 
@@ -153,7 +153,7 @@ class Training:
 
     # A session ---------------------------------------------------------------------------------------------------
 
-    def open(self, item: GraphItem, check: Callable[[], object] = lambda: None) -> State:
+    def open(self, item: GraphItem, check: Callable[[], object] = lambda: None) -> TrainingState:
         """The state in which a captured step runs. `check` may refuse it, once the machines are known."""
         self._sessions.start_machines()
         check()
@@ -161,7 +161,7 @@ class Training:
             self._begin((*self._running.items, item))
         elif self.state is None:
             session = self._sessions.open(self._sessions.placement_without_training)
-            self._running = replace(self._running, state=State(session))
+            self._running = replace(self._running, state=TrainingState(session))
         assert self.state is not None
         return self.state
 
@@ -205,7 +205,7 @@ class Training:
             session.close()
             raise
         with defer_interrupt():
-            self._running = Running(State(session), trained, items)
+            self._running = Running(TrainingState(session), trained, items)
             self._compressors = None
             if before is not None:
                 before.release()
@@ -220,7 +220,7 @@ class Training:
         return self._sessions.placement(item, strategy)
 
 
-def _settle_and_pull(state: State) -> None:
+def _settle_and_pull(state: TrainingState) -> None:
     try:
         state.settle()
     finally:

@@ -1,9 +1,10 @@
 """Watch TensorFlow variables: tell a state before somebody sees the value of one of its variables.
 
-In: the entries of variables, from `state.py`. Out: a call of `State.looked_at` for each look. The variable *instance*
-gets a subclass of its class with other properties `handle` and `_handle`: TensorFlow's Python code asks for the first
-one before it computes with a variable, and its code in C++ for the second one. What TensorFlow has traced keeps the
-handle instead; `in_graphs.py` reports it. When the last watcher has gone, the instance gets its own class back.
+In: the entries of variables, from `state.py`. Out: a call of `TrainingState.looked_at` for each look. The variable
+*instance* gets a subclass of its class with other properties `handle` and `_handle`: TensorFlow's Python code asks for
+the first one before it computes with a variable, and its code in C++ for the second one. What TensorFlow has traced
+keeps the handle instead; `in_graphs.py` reports it. When the last watcher has gone, the instance gets its own class
+back.
 
 >>> class Recording:
 ...     seen = set()
@@ -37,7 +38,7 @@ from autodist_core.training.in_graphs import reported
 
 
 class Watcher(Protocol):
-    """What is told of looks: a `State`."""
+    """What is told of looks: a `TrainingState`."""
 
     def looked_at(self, entry: Entry) -> None:
         """Give the variable its current value; somebody is about to see it."""

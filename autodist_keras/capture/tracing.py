@@ -36,7 +36,7 @@ from autodist_core.step.index import StepIndex, output_type
 from autodist_core.step.naming import node_of
 from autodist_core.training import Entry
 from autodist_keras import seams
-from autodist_keras.capture import batch_norm, coupled, custom_gradients, losses, over_replicas
+from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing_notes, over_replicas
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.fused_updates import fused
 from autodist_keras.capture.hooks import hook
@@ -52,7 +52,7 @@ _UNKNOWN_RESULT = (
 class Trace:
     """The records of the hooks while one graph is traced, and the operations that the hooks add.
 
-    `losses.py`, `batch_norm.py`, `over_replicas.py` and `coupled.py` read and write it.
+    `losses.py`, `batch_norm.py`, `over_replicas.py` and `mixing_notes.py` read and write it.
     """
 
     graph: Any
@@ -72,8 +72,8 @@ class Trace:
     """Whether the step asked a compiled loss for one number. Keras reduced that loss, and it was corrected."""
     remarks: list[str] = field(default_factory=list)
     """The plan's remarks on the losses of the step."""
-    seen: coupled.Seen = field(default_factory=coupled.Seen)
-    """The records by which `coupled.py` tells right values of the whole batch from others."""
+    seen: mixing_notes.Seen = field(default_factory=mixing_notes.Seen)
+    """The records by which `mixing_notes.py` tells right values of the whole batch from others."""
     expects_losses: bool = False
     """Whether there are compiled losses to correct."""
     asked_losses: bool = False
@@ -152,7 +152,7 @@ class CapturedStep:
     """The variables that the step touches."""
     remarks: tuple[str, ...] = ()
     """The plan's remarks on how the step was captured."""
-    notes: coupled.Notes = field(default_factory=coupled.Notes)
+    notes: mixing_notes.Notes = field(default_factory=mixing_notes.Notes)
     """The plan's notes on computations that mix the examples of a batch."""
 
 
@@ -195,7 +195,7 @@ def trace_step(
         return keras.tree.pack_sequence_as(structure, leaves)
 
     traced = combined_as_written(traced)
-    found, joined = coupled.followed(traced, trace.seen, bool(traced.gradients))
+    found, joined = mixing_notes.followed(traced, trace.seen, bool(traced.gradients))
     item = capture(traced, joined)
     _require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
@@ -203,7 +203,7 @@ def trace_step(
     paths = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(trace.result)]
     results = [paths[index] for index in tensors]
     remarks = (*losses.said_of(model, trace), *_said_of_results(item, results))
-    notes = coupled.notes(model, found, trace.seen, results) if item.gradients else coupled.Notes()
+    notes = mixing_notes.notes(model, found, trace.seen, results) if item.gradients else mixing_notes.Notes()
     return CapturedStep(item, rebuild, entries, remarks, notes)
 
 
@@ -300,7 +300,7 @@ def _hooks(model: Any, trace: Trace, fused_updates: bool) -> Iterator[None]:
                 hooks.enter_context(fused(optimizer))
         hooks.enter_context(losses.corrected(model, trace))
         hooks.enter_context(batch_norm.synchronized(model, trace))
-        hooks.enter_context(coupled.watched(model, trace))
+        hooks.enter_context(mixing_notes.watched(model, trace))
         hooks.enter_context(gathering(lambda value: over_replicas.gathered(value, trace)))
         yield
 

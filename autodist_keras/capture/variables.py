@@ -2,7 +2,7 @@
 
 In: a model, its optimizers, and the variables that a trace captured. Out: an `Entry` for each variable, with its name,
 its properties (a `Variable` of the captured step) and the TensorFlow variable that has its value. The capture, the plan
-and the training's `State` use the entries.
+and the training's `TrainingState` use the entries.
 
 >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")], name="small")
 >>> [entry.spec.name for entry in ModelVariables(model, [keras.optimizers.SGD(name="sgd")]).entries]

@@ -30,8 +30,8 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_keras import checks
-from autodist_keras.capture.coupled import Notes
 from autodist_keras.capture.fused_updates import kernels_of
+from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.capture.tracing import optimizers_of
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
 
@@ -62,11 +62,11 @@ def assumed_item(model: Any) -> GraphItem:
 
 def plan(
     model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_updates: bool,
-    remarks: Iterable[str], coupled: Notes, name: str = "",
+    remarks: Iterable[str], mixing: Notes, name: str = "",
 ) -> Plan:
     """The table for a captured or assumed step, and the notes. The module's docstring has an example.
 
-    `remarks`, and the notes on computations that mix examples (`coupled`), are shown for several replicas only. A
+    `remarks`, and the notes on computations that mix examples (`mixing`), are shown for several replicas only. A
     captured step that a training would refuse is refused here, too. `name` is the strategy's builder as text.
     """
     def more(strategy: CompiledStrategy) -> Iterator[str]:
@@ -74,18 +74,18 @@ def plan(
         if kernels:
             yield f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)"
         if len(strategy.replicas) > 1:
-            yield from (*remarks, *coupled.trained, *coupled.reported, *coupled.unknown)
+            yield from (*remarks, *mixing.trained, *mixing.reported, *mixing.unknown)
         yield from (*_of_each_replica(model, item, strategy), *checks.without_effect(model))
 
     return planned(item, strategy, share_memory, more, name, "" if item.gradients else _ASSUMED)
 
 
 def explained(
-    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, coupled: Notes
+    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, mixing: Notes
 ) -> tuple[str, ...]:
     """Those notes of the plan that explain other numbers than one device's. `DistributedModel.inexact` shows them."""
-    mixing = coupled.trained if len(strategy.replicas) > 1 else ()
-    return (*inexact_notes(item, strategy, share_memory), *mixing, *_of_each_replica(model, item, strategy))
+    trained = mixing.trained if len(strategy.replicas) > 1 else ()
+    return (*inexact_notes(item, strategy, share_memory), *trained, *_of_each_replica(model, item, strategy))
 
 
 def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) -> Iterator[str]:

@@ -14,8 +14,8 @@ from autodist_core.reports.comparison import Explanation, compare, require_steps
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.tracing import optimizers_of
 from autodist_keras.capture.variables import ModelVariables
+from autodist_keras.reports.first_batches import first_batches
 from autodist_keras.training.exclusive import claimed
-from autodist_keras.training.first_batches import first_batches
 
 
 def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = None, class_weight: Any = None) -> str:

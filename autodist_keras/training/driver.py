@@ -1,9 +1,9 @@
 """Run Keras's own loops on a distributed session.
 
 In: a model, its settings, and calls of `fit` and its siblings from `model.py`. Out: Keras's loops, whose step functions
-(`step_functions.py`) run in a `Training`, which has the session and its `State`. While a call runs, Keras finds these
-step functions on the model. The first batch captures a step, and the captured step opens a session. After the call the
-model has the trained state and Keras's own functions again. Session and steps stay for the next call.
+(`step_functions.py`) run in a `Training`, which has the session and its `TrainingState`. While a call runs, Keras finds
+these step functions on the model. The first batch captures a step, and the captured step opens a session. After the
+call the model has the trained state and Keras's own functions again. Session and steps stay for the next call.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Driver:
     def _drop(self) -> None:
         """Forget every captured step, and the session."""
         self._functions, self._compiled_as = {}, None
-        self.training.drop()
+        self.training.close_session()
 
     def close(self) -> None:
         """Free the devices and machines. The next call opens a new session."""

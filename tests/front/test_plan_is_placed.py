@@ -15,7 +15,7 @@ from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, StrategyBuilder
 from autodist_core.strategy.compiler import StrategyCompiler
-from autodist_keras.capture.coupled import Notes
+from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.reports import model_plan
 from tests.support.graphs import captured
 from tests.support.models import BY_NAME
@@ -80,7 +80,7 @@ def _assert_printed_is_placed(
         pieces = len(placement.parts.get(name, ())) or 1
         assert _printed(text, pieces) == _said_of(placement, name), (name, text)
         assert (f"note: {name} stays whole" in plan) == (name in placement.partitioner.whole)
-    copies = {placement.lead(replica).index for replica in placement.replicas}
+    copies = {placement.holder(replica).index for replica in placement.replicas}
     assert ("the replicas share one copy" in plan) == placement.shares_memory
     by_machine = not placement.shares_memory and len(copies) < len(placement.replicas)
     assert ("the replicas of a machine share one copy" in plan) == by_machine
@@ -133,7 +133,7 @@ def test_a_plan_says_that_nothing_is_shared_where_each_replica_writes_a_slot():
     optimizer.model = lambda: model
     model.compile(optimizer, jit_compile=False)
     placement = _assert_printed_is_placed(model, captured(model, data.x, data.y).item, TWO, AllReduce(), None)
-    assert [placement.lead(replica).index for replica in placement.replicas] == [0, 1, 2]
+    assert [placement.holder(replica).index for replica in placement.replicas] == [0, 1, 2]
 
 
 class HalfAServers(HandWritten):

@@ -132,10 +132,10 @@ class Placement:
     def updater(self, variable: str, replica: Replica) -> Owner:
         """Return the owner from which a replica gets a trained variable's new value: itself if replicas are owners."""
         owner = self.owner(self.owner_of[variable])
-        return owner if owner.replica is None else self.owner(self.lead(replica).prefix)
+        return owner if owner.replica is None else self.owner(self.holder(replica).prefix)
 
-    def lead(self, replica: Replica) -> Replica:
-        """Return the replica that has the copies on which this replica computes."""
+    def holder(self, replica: Replica) -> Replica:
+        """Return the replica that holds the copies on which this replica computes."""
         return self.replicas[self.memories[replica.index]] if self.memories else replica
 
     def mirror(self, variable: str, replica: Replica) -> Copy:
@@ -146,7 +146,7 @@ class Placement:
         if variable in self.remote_rows:
             return self.owned_copy(variable, self.owner(self.owner_of[variable]))
         if trained:
-            replica = self.lead(replica)
+            replica = self.holder(replica)
         return Copy(f"{variable}@{replica.prefix}", replica.device, replica.index)
 
     def owned_copy(self, variable: str, owner: Owner) -> Copy:

@@ -85,7 +85,7 @@ def _assemble(
 ) -> None:
     """Read each shard's value once, and write the variable put together in every replica's memory."""
     dtype, axis = draft.spec(variable).dtype, draft.step.variables[parts[0]].axis
-    for replica in dict.fromkeys(draft.placement.lead(replica) for replica in replicas):
+    for replica in dict.fromkeys(draft.placement.holder(replica) for replica in replicas):
         values = []
         for part in parts:
             owned = draft.placement.owned_copy(part, draft.placement.updater(part, replica))
