@@ -7,10 +7,7 @@ Between two calls the wrapped model is a plain Keras model that holds the traine
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
 from os import PathLike
 from typing import Any
 
@@ -25,6 +22,7 @@ from autodist_keras import checks
 from autodist_keras.capture.hooks import undone_if_refused
 from autodist_keras.capture.losses import said_of_own
 from autodist_keras.capture.mixing_notes import Notes
+from autodist_keras.keras_methods import keras_loop, shown_as_keras
 from autodist_keras.reports import model_plan
 from autodist_keras.reports.first_batches import first_batches
 from autodist_keras.reports.verify import verify
@@ -32,30 +30,6 @@ from autodist_keras.training.driver import Driver
 
 _OWN = ("model", "_driver", "_replacements")
 """The attributes that the wrapper stores on itself. It passes every other one to the model or to the settings."""
-
-
-def _shown_as_keras(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a method the signature of Keras's method of that name, which `help` and editors show.
-
-    The keyword-only parameters that the method itself declares follow Keras's.
-    """
-    signature = inspect.signature(getattr(keras.Model, method.__name__))
-    keyword_only = inspect.Parameter.KEYWORD_ONLY
-    added = [one for one in inspect.signature(method).parameters.values() if one.kind is keyword_only]
-    method.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
-    return method
-
-
-def _keras_loop(declared: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method that runs Keras's loop of the same name over all replicas; `declared` gives name and docstring."""
-    name = declared.__name__
-
-    @wraps(declared)
-    def run(self: DistributedModel, *args: Any, **kwargs: Any) -> Any:
-        with self._driver.running(name):
-            return self._call_model(name, *args, **kwargs)
-
-    return _shown_as_keras(run)
 
 
 class DistributedModel:
@@ -114,7 +88,7 @@ class DistributedModel:
 
     # Keras's surface ---------------------------------------------------------------------------------------------
 
-    @_shown_as_keras
+    @shown_as_keras
     def compile(self, *args: Any, strategy: Any = None, **kwargs: Any) -> None:
         """Call Keras's `compile`, and set another strategy if one is given. The weights stay.
 
@@ -133,7 +107,7 @@ class DistributedModel:
             self._call_model("compile", *args, **kwargs)
             self._driver.change(settings)
 
-    @_keras_loop
+    @keras_loop
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Run Keras's `fit`. Every batch is split over the replicas.
 
@@ -147,7 +121,7 @@ class DistributedModel:
         {'loss': 2, 'mae': 2}
         """
 
-    @_keras_loop
+    @keras_loop
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
         """Run Keras's `evaluate`. Losses and metrics are those of the whole data.
 
@@ -160,7 +134,7 @@ class DistributedModel:
         9.0
         """
 
-    @_keras_loop
+    @keras_loop
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Run Keras's `predict`. The results are in the order of the data.
 
@@ -171,7 +145,7 @@ class DistributedModel:
         [[1.0], [2.0], [3.0]]
         """
 
-    @_keras_loop
+    @keras_loop
     def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Run Keras's `train_on_batch`. The batch is split over the replicas.
 
@@ -183,7 +157,7 @@ class DistributedModel:
         9.0
         """
 
-    @_keras_loop
+    @keras_loop
     def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Run Keras's `test_on_batch`. The batch is split over the replicas.
 
@@ -195,7 +169,7 @@ class DistributedModel:
         9.0
         """
 
-    @_keras_loop
+    @keras_loop
     def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Run Keras's `predict_on_batch`. The batch is split over the replicas.
 
@@ -206,7 +180,7 @@ class DistributedModel:
         [[1.0], [2.0]]
         """
 
-    @_shown_as_keras
+    @shown_as_keras
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Run Keras's `save`. The file is one of a plain Keras model; the compressors' state is added to it.
 

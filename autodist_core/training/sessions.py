@@ -5,7 +5,7 @@ this module, and `autodist_core.runtime` after it. On one machine a session is a
 machines it is a `RecoveringSession`, which asks for the machines again when a node is lost.
 
 >>> from autodist_core.resource_spec import ResourceSpec
->>> two = Sessions(Settings(ResourceSpec.local(cpus=2), "PS", None, None, "raise", 60.0, False))
+>>> two = Sessions(Settings(ResourceSpec.local(cpus=2), "PS"))
 >>> other = two.changed(replace(two.settings, strategy="AllReduce"))
 >>> other.fleet is two.fleet
 True

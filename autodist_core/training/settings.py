@@ -51,18 +51,18 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
 class Settings:
     """The settings of a training; `DistributedModel` describes them. Every instance has passed its checks.
 
-    >>> settings = Settings(ResourceSpec.local(cpus=2), "PS", None, None, "raise", 60.0, False)
+    >>> settings = Settings(ResourceSpec.local(cpus=2), "PS")
     >>> type(settings.strategy).__name__, settings.replicas, settings.fuses
     ('PS', 2, True)
     """
 
     resource_spec: ResourceSpec
     strategy: StrategyBuilder
-    share_memory: bool | None
-    fused_updates: bool | None
-    on_failure: str
-    lost_after: float
-    tunnelled: bool
+    share_memory: bool | None = None
+    fused_updates: bool | None = None
+    on_failure: str = "raise"
+    lost_after: float = 60.0
+    tunnelled: bool = False
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():

@@ -41,7 +41,7 @@ class Training:
     """A session and a state under some settings, on a cluster if needed.
 
     >>> from autodist_core.resource_spec import ResourceSpec
-    >>> training = Training(Settings(ResourceSpec.local(cpus=2), "PS", None, None, "raise", 60.0, False))
+    >>> training = Training(Settings(ResourceSpec.local(cpus=2), "PS"))
     >>> training.state is None, training.trained is None, training.is_outdated
     (True, True, False)
     >>> training.close()

@@ -36,7 +36,7 @@ def kernels_of(optimizers: Iterable[Any]) -> tuple[str, ...]:
     >>> kernels_of([keras.optimizers.AdamW(), keras.optimizers.Adagrad()])
     ('ResourceApplyAdam',)
     """
-    found = [_find(each) for optimizer in optimizers for each in _with_inner(optimizer)]
+    found = [_find(each) for optimizer in optimizers for each in _with_wrapped(optimizer)]
     return tuple(dict.fromkeys(kernel[0] for kernel in found if kernel))
 
 
@@ -50,7 +50,7 @@ def fused(optimizer: Any) -> Iterator[None]:
     True
     """
     with ExitStack() as hooks:
-        for each in _with_inner(optimizer):
+        for each in _with_wrapped(optimizer):
             found = _find(each)
             if found is not None:
                 _require_same_formula(each)
@@ -58,13 +58,13 @@ def fused(optimizer: Any) -> Iterator[None]:
         yield
 
 
-def _with_inner(optimizer: Any) -> Iterator[Any]:
+def _with_wrapped(optimizer: Any) -> Iterator[Any]:
     """An optimizer and those that it wraps: one below a loss scale, or one for each group of variables."""
     yield optimizer
     for value in list(vars(optimizer).values()):
         for leaf in value if isinstance(value, list | tuple) else [value]:
             if isinstance(leaf, keras.optimizers.Optimizer):
-                yield from _with_inner(leaf)
+                yield from _with_wrapped(leaf)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Correct losses that are not means over examples, while the step is traced.
 
-In: a model, and the `Trace` of a step. Out: hooks on the compiled losses, on the updates of metrics and on `add_loss`
-terms, and remarks for the plan. `tracing.py` opens the hooks for the time of the trace.
+In: a model, and the `Trace` of a step. Out: hooks on the compiled losses and on `add_loss` terms, and notes for the
+plan. `tracing.py` opens the hooks for the time of the trace. `metric_weights.py` does the same for metrics.
 
 Replica r's loss counts n_r/N. That is right for every mean over examples. If Keras reduces a loss in another way, the
 replica's value is multiplied by a factor, so that the weighted sum over the replicas is the whole batch's value:
@@ -19,7 +19,7 @@ logged loss is the same number. For a loss of `reduction="sum"` the graph of a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -86,17 +86,13 @@ def said_of(model: Any, trace: Any) -> tuple[str, ...]:
 
 @contextmanager
 def corrected(model: Any, trace: Any) -> Iterator[None]:
-    """Correct the compiled losses, means of batch values and per-example `add_loss` terms of a model."""
+    """Correct the compiled losses and the per-example `add_loss` terms of a model."""
     compile_loss = model._compile_loss
     with ExitStack() as hooks:
         if compile_loss is not None and compile_loss.built:
             trace.expects_losses = bool(compile_loss._flat_losses)
             flat = [entry._replace(loss=_Corrected(entry.loss, trace)) for entry in compile_loss._flat_losses]
             hooks.enter_context(hook(compile_loss, "_flat_losses", flat))
-        for metric in _with_inner(model.metrics):
-            hooked = _UPDATES.get(type(metric).update_state)
-            if hooked is not None:
-                hooks.enter_context(hook(metric, "update_state", hooked(metric, trace)))
         aggregate = model._aggregate_additional_loss
         hooks.enter_context(
             hook(model, "_aggregate_additional_loss", lambda loss: aggregate(_per_example(loss, trace)))
@@ -231,78 +227,3 @@ def _looks_at_examples(value: Any) -> bool:
     """Whether a value depends on the step's data. A regularizer depends on variables alone."""
     behind = reached_from([value.op], sources).values()
     return any(operation.type == "Placeholder" and operation.outputs[0].dtype != tf.resource for operation in behind)
-
-
-def _with_inner(metrics: Iterable[Any]) -> Iterator[Any]:
-    """Every metric, and the metrics that it contains: Keras puts the compiled ones into a metric of its own."""
-    for metric in metrics:
-        yield metric
-        # Public. Only a metric that contains others has `metrics`: Keras's own (a seam), and those of other packages.
-        yield from _with_inner(getattr(metric, "metrics", ()))
-
-
-def _of_scalars(metric: Any, trace: Any) -> Any:
-    """The update of a mean of scalars. Each scalar is the value of a batch, and counts by the replica's share.
-
-    Examples are `tracker.update_state(loss)` in a custom step, and Keras's own trackers of single outputs.
-    """
-    update_state = metric.update_state
-
-    def hooked(values: Any, sample_weight: Any = None) -> Any:
-        return update_state(values, sample_weight=_weight(values, sample_weight, trace))
-
-    return hooked
-
-
-def _of_sums(metric: Any, trace: Any) -> Any:
-    """The update of a sum of scalars. Each scalar is the value of a batch; a replica adds its share of the scalar."""
-    update_state = metric.update_state
-
-    def hooked(values: Any, sample_weight: Any = None) -> Any:
-        of_batch = _is_float_scalar(values) and not tf.is_tensor(sample_weight)
-        return update_state(values * trace.share(metric.dtype) if of_batch else values, sample_weight=sample_weight)
-
-    return hooked
-
-
-def _of_function(metric: Any, trace: Any) -> Any:
-    """The update of a mean of a function's values. `mae` of rank 1, for example, makes one number of a batch."""
-    update_state = metric.update_state
-
-    def hooked(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        values = metric._fn(y_true, y_pred, **metric._fn_kwargs)
-        asked = []
-
-        def computed(*_: Any, **__: Any) -> Any:
-            asked.append(True)
-            return values
-
-        with hook(metric, "_fn", computed):
-            updated = update_state(y_true, y_pred, sample_weight=_weight(values, sample_weight, trace))
-        if not asked:
-            raise seams.METRIC_CALLS.error(f"the update of {type(metric).__name__} {metric.name!r} did without it")
-        return updated
-
-    return hooked
-
-
-_UPDATES = {
-    keras.metrics.Mean.update_state: _of_scalars,
-    keras.metrics.Sum.update_state: _of_sums,
-    keras.metrics.MeanMetricWrapper.update_state: _of_function,
-}
-"""How a metric's update is hooked, by the update of its class. A metric with another update has no hook."""
-
-
-def _weight(values: Any, sample_weight: Any, trace: Any) -> Any:
-    """The weight of values in a mean. One number for a batch has the replica's share as its weight.
-
-    A weight that is a tensor (the number of examples) already belongs to this replica.
-    """
-    if not _is_float_scalar(values) or tf.is_tensor(sample_weight):
-        return sample_weight
-    return trace.share(tf.float64) * (1.0 if sample_weight is None else sample_weight)
-
-
-def _is_float_scalar(value: Any) -> bool:
-    return isinstance(value, float) or (tf.is_tensor(value) and value.shape.rank == 0 and value.dtype.is_floating)

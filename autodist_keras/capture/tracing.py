@@ -36,10 +36,11 @@ from autodist_core.step.index import StepIndex, output_type
 from autodist_core.step.naming import node_of
 from autodist_core.training import Entry
 from autodist_keras import seams
-from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing_notes, over_replicas
+from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.fused_updates import fused
-from autodist_keras.capture.hooks import hook
+from autodist_keras.capture.metric_weights import weighted_metrics
+from autodist_keras.capture.optimizers import hooked_optimizer, optimizers_of
 from autodist_keras.capture.variables import ModelVariables
 
 _UNKNOWN_RESULT = (
@@ -52,7 +53,7 @@ _UNKNOWN_RESULT = (
 class Trace:
     """The records of the hooks while one graph is traced, and the operations that the hooks add.
 
-    `losses.py`, `batch_norm.py`, `over_replicas.py` and `mixing_notes.py` read and write it.
+    `losses.py`, `batch_norm.py`, `over_replicas.py` and `mixing.py` read and write it.
     """
 
     graph: Any
@@ -72,8 +73,8 @@ class Trace:
     """Whether the step asked a compiled loss for one number. Keras reduced that loss, and it was corrected."""
     remarks: list[str] = field(default_factory=list)
     """The plan's remarks on the losses of the step."""
-    seen: mixing_notes.Seen = field(default_factory=mixing_notes.Seen)
-    """The records by which `mixing_notes.py` tells right values of the whole batch from others."""
+    seen: mixing.Seen = field(default_factory=mixing.Seen)
+    """The records by which `mixing.py` tells right values of the whole batch from others."""
     expects_losses: bool = False
     """Whether there are compiled losses to correct."""
     asked_losses: bool = False
@@ -195,7 +196,7 @@ def trace_step(
         return keras.tree.pack_sequence_as(structure, leaves)
 
     traced = combined_as_written(traced)
-    found, joined = mixing_notes.followed(traced, trace.seen, bool(traced.gradients))
+    found, joined = mixing.followed(traced, trace.seen, bool(traced.gradients))
     item = capture(traced, joined)
     _require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
@@ -295,12 +296,13 @@ def _trace(
 def _hooks(model: Any, trace: Trace, fused_updates: bool) -> Iterator[None]:
     with ExitStack() as hooks:
         for optimizer in optimizers_of(model):
-            hooks.enter_context(_hooked_optimizer(optimizer, trace))
+            hooks.enter_context(hooked_optimizer(optimizer, trace))
             if fused_updates:
                 hooks.enter_context(fused(optimizer))
         hooks.enter_context(losses.corrected(model, trace))
+        hooks.enter_context(weighted_metrics(model, trace))
         hooks.enter_context(batch_norm.synchronized(model, trace))
-        hooks.enter_context(mixing_notes.watched(model, trace))
+        hooks.enter_context(mixing.watched(model, trace))
         hooks.enter_context(gathering(lambda value: over_replicas.gathered(value, trace)))
         yield
 
@@ -315,78 +317,6 @@ def _as_tensor(value: Any) -> Any:
 def _is_built(model: Any) -> bool:
     parts = [model, model.optimizer if model.compiled else None, model._compile_loss, model._compile_metrics]
     return all(part is None or part.built for part in parts)
-
-
-def optimizers_of(model: Any) -> list[Any]:
-    """Every optimizer that is an attribute of a model or of its layers, also inside a list or a dict.
-
-    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    >>> model.compile("sgd", "mse")
-    >>> [type(optimizer).__name__ for optimizer in optimizers_of(model)]
-    ['SGD']
-    """
-    found: dict[int, Any] = {}
-    for layer in [model, *model._flatten_layers(include_self=False)]:
-        for value in vars(layer).values():
-            for leaf in _leaves(value):
-                if isinstance(leaf, keras.optimizers.Optimizer):
-                    found.setdefault(id(leaf), leaf)
-    return list(found.values())
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for part in value:
-            yield from _leaves(part)
-    else:
-        yield value
-
-
-@contextmanager
-def _hooked_optimizer(optimizer: Any, trace: Trace) -> Iterator[None]:
-    """Mark the gradients that an optimizer's `apply` gets, and weight the losses that its `scale_loss` gets."""
-    apply, scale_loss = optimizer.apply, optimizer.scale_loss
-
-    def hooked_apply(grads: Any, trainable_variables: Any = None) -> Any:
-        if trace.inside:
-            return apply(grads, trainable_variables)
-        trace.require_top(f"{type(optimizer).__name__}.apply is called")
-        occurrence = len(trace.updates)
-        variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
-        marked = [
-            None if gradient is None else _mark(gradient, variable, occurrence)
-            for gradient, variable in zip(grads, variables, strict=True)
-        ]
-        trace.gradients += [(v, m[0]) for v, m in zip(variables, marked, strict=True) if m is not None]
-        first = len(trace.graph.get_operations())
-        trace.inside += 1
-        try:
-            result = apply([None if m is None else m[1] for m in marked], trainable_variables)
-        finally:
-            trace.inside -= 1
-        trace.updates[occurrence] = first, len(trace.graph.get_operations())
-        return result
-
-    def hooked_scale_loss(loss: Any) -> Any:
-        scaled = scale_loss(loss)
-        if trace.inside or tf.compat.v1.get_default_graph() is not trace.graph:
-            return scaled
-        return losses.weighted(scaled, trace)
-
-    with hook(optimizer, "apply", hooked_apply), hook(optimizer, "scale_loss", hooked_scale_loss):
-        yield
-
-
-def _mark(gradient: Any, variable: Any, occurrence: int) -> tuple[Marked, Any]:
-    if isinstance(gradient, tf.IndexedSlices):
-        values, indices = tf.identity(gradient.values), tf.identity(gradient.indices)
-        # The gradient of a function has the function's shape tensor. The update would then depend on the function.
-        shape = tf.constant(list(variable.shape), tf.int32)
-        return Marked("", occurrence, values, indices), tf.IndexedSlices(values, indices, shape)
-    values = tf.identity(gradient)
-    return Marked("", occurrence, values), values
 
 
 def _named(variables: ModelVariables, variable: Any, marked: Marked) -> Marked:

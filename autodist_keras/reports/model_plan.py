@@ -32,7 +32,7 @@ from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_keras import checks
 from autodist_keras.capture.fused_updates import kernels_of
 from autodist_keras.capture.mixing_notes import Notes
-from autodist_keras.capture.tracing import optimizers_of
+from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
 
 _ASSUMED = (

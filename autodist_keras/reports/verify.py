@@ -12,7 +12,7 @@ from typing import Any
 
 from autodist_core.reports.comparison import Explanation, compare, require_steps
 from autodist_keras.capture.hooks import hook
-from autodist_keras.capture.tracing import optimizers_of
+from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables
 from autodist_keras.reports.first_batches import first_batches
 from autodist_keras.training.exclusive import claimed

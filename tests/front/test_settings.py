@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import MISSING, fields
+
 import keras
 import pytest
 
-from autodist_core import ResourceSpec
+from autodist_core import AutoDist, ResourceSpec
 from autodist_core.errors import ResourceSpecError, SessionError, StrategyError
 from autodist_core.strategy import PS, AllReduce, Strategy
+from autodist_core.training import Settings
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, named
 from tests.support.models import DENSE, dense_data
 from tests.support.training import QUIET, compiled, distributed
+
+
+@pytest.mark.parametrize("front", [DistributedModel, AutoDist])
+def test_a_front_has_the_defaults_of_settings(front: type):
+    parameters = inspect.signature(front).parameters
+    defaults = {field.name: field.default for field in fields(Settings) if field.default is not MISSING}
+    shown = {name: parameters[name].default for name in defaults if name in parameters}
+    assert shown == {name: default for name, default in defaults.items() if name in shown}
+    assert {"share_memory", "on_failure", "lost_after", "tunnelled"} <= shown.keys()
 
 
 @pytest.mark.parametrize("value", ["False", "no", 0, 1, []], ids=repr)

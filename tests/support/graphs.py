@@ -21,7 +21,7 @@ def captured(
 ) -> CapturedStep:
     """What is captured of one step of a compiled model."""
     batch = read_batch((x,) if y is None else (x, y))
-    settings = Settings(ResourceSpec.local(cpus=2), None, None, fused_updates, "raise", 60.0, False)
+    settings = Settings(ResourceSpec.local(cpus=2), None, fused_updates=fused_updates)
     step, training = getattr(model, f"{mode}_step"), Training(settings)
     return StepFunction(model, step, mode == "predict", training, lambda: None).captured_for(batch)
 

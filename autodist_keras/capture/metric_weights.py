@@ -1,0 +1,107 @@
+"""Weight what metrics are updated with, while the step is traced.
+
+In: a model, and the `Trace` of a step. Out: hooks on the updates of metrics. `tracing.py` opens the hooks for the time
+of the trace. If a step updates a metric with one number of the batch, such as a loss, each replica has the number of
+its slice. That number counts by the replica's share of the batch. For `tracker.update_state(loss)` the graph has::
+
+    sum += loss * (examples / total)      # the metric's own variables
+    count += examples / total
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from autodist_keras import seams
+from autodist_keras.capture.hooks import hook
+
+
+@contextmanager
+def weighted_metrics(model: Any, trace: Any) -> Iterator[None]:
+    """Weight means and sums of batch values in the metrics of a model."""
+    with ExitStack() as hooks:
+        for metric in _with_contained(model.metrics):
+            hooked = _UPDATES.get(type(metric).update_state)
+            if hooked is not None:
+                hooks.enter_context(hook(metric, "update_state", hooked(metric, trace)))
+        yield
+
+
+def _with_contained(metrics: Iterable[Any]) -> Iterator[Any]:
+    """Every metric, and the metrics that it contains: Keras puts the compiled ones into a metric of its own."""
+    for metric in metrics:
+        yield metric
+        # Public. Only a metric that contains others has `metrics`: Keras's own (a seam), and those of other packages.
+        yield from _with_contained(getattr(metric, "metrics", ()))
+
+
+def _of_scalars(metric: Any, trace: Any) -> Any:
+    """The update of a mean of scalars. Each scalar is the value of a batch, and counts by the replica's share.
+
+    Examples are `tracker.update_state(loss)` in a custom step, and Keras's own trackers of single outputs.
+    """
+    update_state = metric.update_state
+
+    def hooked(values: Any, sample_weight: Any = None) -> Any:
+        return update_state(values, sample_weight=_weight(values, sample_weight, trace))
+
+    return hooked
+
+
+def _of_sums(metric: Any, trace: Any) -> Any:
+    """The update of a sum of scalars. Each scalar is the value of a batch; a replica adds its share of the scalar."""
+    update_state = metric.update_state
+
+    def hooked(values: Any, sample_weight: Any = None) -> Any:
+        of_batch = _is_float_scalar(values) and not tf.is_tensor(sample_weight)
+        return update_state(values * trace.share(metric.dtype) if of_batch else values, sample_weight=sample_weight)
+
+    return hooked
+
+
+def _of_function(metric: Any, trace: Any) -> Any:
+    """The update of a mean of a function's values. `mae` of rank 1, for example, makes one number of a batch."""
+    update_state = metric.update_state
+
+    def hooked(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        values = metric._fn(y_true, y_pred, **metric._fn_kwargs)
+        asked = []
+
+        def computed(*_: Any, **__: Any) -> Any:
+            asked.append(True)
+            return values
+
+        with hook(metric, "_fn", computed):
+            updated = update_state(y_true, y_pred, sample_weight=_weight(values, sample_weight, trace))
+        if not asked:
+            raise seams.METRIC_CALLS.error(f"the update of {type(metric).__name__} {metric.name!r} did without it")
+        return updated
+
+    return hooked
+
+
+_UPDATES = {
+    keras.metrics.Mean.update_state: _of_scalars,
+    keras.metrics.Sum.update_state: _of_sums,
+    keras.metrics.MeanMetricWrapper.update_state: _of_function,
+}
+"""How a metric's update is hooked, by the update of its class. A metric with another update has no hook."""
+
+
+def _weight(values: Any, sample_weight: Any, trace: Any) -> Any:
+    """The weight of values in a mean. One number for a batch has the replica's share as its weight.
+
+    A weight that is a tensor (the number of examples) already belongs to this replica.
+    """
+    if not _is_float_scalar(values) or tf.is_tensor(sample_weight):
+        return sample_weight
+    return trace.share(tf.float64) * (1.0 if sample_weight is None else sample_weight)
+
+
+def _is_float_scalar(value: Any) -> bool:
+    return isinstance(value, float) or (tf.is_tensor(value) and value.shape.rank == 0 and value.dtype.is_floating)

@@ -1,0 +1,148 @@
+"""Find the computations of a step that mix the examples of a batch. A replica can mix only its own examples.
+
+In: a model and its traced step. Out: the findings of the static analysis, from which `mixing_notes.py` makes notes. For
+a layer that returns `x - tf.reduce_mean(x, axis=0)`, the analysis finds one coupling::
+
+    found.couplings[0].operation.type    # 'Mean'
+
+While the step is traced, hooks record the operations of each metric. They also record the values that mix examples and
+are right all the same: the losses as Keras reduces them (corrected in `losses.py`), and the statistics of batch
+normalization, which have a note of their own. Afterwards `autodist_core.capture.batch_axis` follows the batch axis
+through the traced step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from autodist_core.capture import Traced
+from autodist_core.capture.batch_axis import (
+    NO_CLAIM,
+    SAME,
+    Found,
+    State,
+    follow,
+    joined,
+    mean_over_examples,
+    rows,
+    to_be_joined,
+)
+from autodist_core.step.graph_item import Joined
+from autodist_keras.capture.hooks import hook
+
+_HINGES = (keras.metrics.Hinge, keras.metrics.SquaredHinge)
+_HINGE_FUNCTIONS = (keras.losses.hinge, keras.losses.squared_hinge)
+
+
+@dataclass
+class Seen:
+    """The records of the hooks on a step, for the analysis that follows."""
+
+    known: list[tuple[Any, State]] = field(default_factory=list)
+    """Tensors whose state the analysis need not find out."""
+    losses: set[str] = field(default_factory=set)
+    """The names of the compiled losses."""
+    inexact: dict[str, str] = field(default_factory=dict)
+    """The notes on losses that compare examples by their definition, by the name of the loss."""
+    asked: list[tuple[str, Any, int]] = field(default_factory=list)
+    """For each loss: its name, its value before Keras reduces it, and the degree that is right for a sum."""
+    silent: list[tuple[Any, int, int]] = field(default_factory=list)
+    """Operations that have a note of their own: a graph, and the first and the last one's position in it."""
+    metrics: list[tuple[Any, int, int, str]] = field(default_factory=list)
+    """The operations of a metric's update, named in the same way, and the metric's name."""
+
+    def reduced(self, name: str, loss: Any) -> None:
+        """Record a loss as Keras reduces it: its value is right."""
+        self.losses.add(name)
+        self.known.append((loss, rows(0) if loss.shape.rank else mean_over_examples(loss.op)))
+
+    def ask(self, name: str, made: Any, degree: int = 0) -> None:
+        """Record the value of a loss before Keras reduces it, so that the analysis decides whether it is exact."""
+        self.asked.append((name, made, degree))
+
+    @contextmanager
+    def noted_elsewhere(self) -> Iterator[None]:
+        """Record the operations that are traced in a block: they have a note of their own."""
+        graph = tf.compat.v1.get_default_graph()
+        first = len(graph.get_operations())
+        yield
+        self.silent.append((graph, first, len(graph.get_operations())))
+
+    @contextmanager
+    def converting_labels(self, of: Any) -> Iterator[None]:
+        """Record the choice that Keras's hinge functions make of all labels, if a block traces one of them.
+
+        Labels of 0 and 1 become -1 and 1. A replica's labels may all be 1, and stay 1 in both cases.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        first = len(graph.get_operations())
+        yield
+        if isinstance(of, _HINGES) or vars(of).get("fn") in _HINGE_FUNCTIONS:
+            made = graph.get_operations()[first:]
+            self.known += [(operation.outputs[0], SAME) for operation in made if operation.type == "All"]
+
+    @contextmanager
+    def updating(self, metric: str) -> Iterator[None]:
+        """Record the operations that are traced in a block: they are a metric's update."""
+        graph = tf.compat.v1.get_default_graph()
+        first = len(graph.get_operations())
+        yield
+        self.metrics.append((graph, first, len(graph.get_operations()), metric))
+
+
+@contextmanager
+def watched(model: Any, trace: Any) -> Iterator[None]:
+    """Record the operations of metrics and batch normalization while a step is traced."""
+    with ExitStack() as hooks:
+        for metric in _innermost(model.metrics):
+            hooks.enter_context(hook(metric, "update_state", _recorded(metric, trace.seen)))
+        for layer in model._flatten_layers():
+            if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized:
+                hooks.enter_context(hook(layer, "_moments", _moments_known(layer._moments, trace.seen)))
+        yield
+
+
+def _innermost(metrics: Sequence[Any]) -> Iterator[Any]:
+    """The metrics that contain no others."""
+    for metric in metrics:
+        inner = getattr(metric, "metrics", ())
+        yield from _innermost(inner) if inner else (metric,)
+
+
+def _recorded(metric: Any, seen: Seen) -> Any:
+    update_state = metric.update_state
+
+    def hooked(*arguments: Any, **named: Any) -> Any:
+        with seen.updating(metric.name), seen.converting_labels(metric):
+            return update_state(*arguments, **named)
+
+    return hooked
+
+
+def _moments_known(moments: Any, seen: Seen) -> Any:
+    def hooked(*arguments: Any, **named: Any) -> Any:
+        with seen.noted_elsewhere():
+            found = moments(*arguments, **named)
+        seen.known += [(value, NO_CLAIM) for value in found]
+        return found
+
+    return hooked
+
+
+def followed(traced: Traced, seen: Seen, trains: bool) -> tuple[Found, tuple[Joined, ...]]:
+    """What the batch axis tells of a traced step, and how the replicas' integers and truth values are joined.
+
+    A step that neither trains nor returns integers is not followed.
+    """
+    returned = to_be_joined(traced)
+    if not (trains or returned):
+        return Found(), ()
+    losses = [made for _, made, _ in seen.asked]
+    found = follow(traced, {id(tensor): state for tensor, state in seen.known}, [*losses, *returned])
+    return replace(found, asked=found.asked[: len(losses)]), joined(returned, found.asked[len(losses) :])

@@ -1,0 +1,93 @@
+"""The optimizers of a model: found, and hooked while a step is traced.
+
+In: a model, and the `Trace` of a step. Out: its optimizers, each with hooks on `apply` and `scale_loss`, which
+`tracing.py` opens for the time of the trace. The hook on `apply` puts a marker on each gradient::
+
+    optimizer.apply([gradient], [kernel])    # as a custom step writes it
+    marked = Identity(gradient)              # what the hook adds; `apply` updates the kernel with `marked`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from autodist_core.capture import Marked
+from autodist_keras.capture import losses
+from autodist_keras.capture.hooks import hook
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """Every optimizer that is an attribute of a model or of its layers, also inside a list or a dict.
+
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> [type(optimizer).__name__ for optimizer in optimizers_of(model)]
+    ['SGD']
+    """
+    found: dict[int, Any] = {}
+    for layer in [model, *model._flatten_layers(include_self=False)]:
+        for value in vars(layer).values():
+            for leaf in _leaves(value):
+                if isinstance(leaf, keras.optimizers.Optimizer):
+                    found.setdefault(id(leaf), leaf)
+    return list(found.values())
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
+@contextmanager
+def hooked_optimizer(optimizer: Any, trace: Any) -> Iterator[None]:
+    """Mark the gradients that an optimizer's `apply` gets, and weight the losses that its `scale_loss` gets."""
+    apply, scale_loss = optimizer.apply, optimizer.scale_loss
+
+    def hooked_apply(grads: Any, trainable_variables: Any = None) -> Any:
+        if trace.inside:
+            return apply(grads, trainable_variables)
+        trace.require_top(f"{type(optimizer).__name__}.apply is called")
+        occurrence = len(trace.updates)
+        variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
+        marked = [
+            None if gradient is None else _mark(gradient, variable, occurrence)
+            for gradient, variable in zip(grads, variables, strict=True)
+        ]
+        trace.gradients += [(v, m[0]) for v, m in zip(variables, marked, strict=True) if m is not None]
+        first = len(trace.graph.get_operations())
+        trace.inside += 1
+        try:
+            result = apply([None if m is None else m[1] for m in marked], trainable_variables)
+        finally:
+            trace.inside -= 1
+        trace.updates[occurrence] = first, len(trace.graph.get_operations())
+        return result
+
+    def hooked_scale_loss(loss: Any) -> Any:
+        scaled = scale_loss(loss)
+        if trace.inside or tf.compat.v1.get_default_graph() is not trace.graph:
+            return scaled
+        return losses.weighted(scaled, trace)
+
+    with hook(optimizer, "apply", hooked_apply), hook(optimizer, "scale_loss", hooked_scale_loss):
+        yield
+
+
+def _mark(gradient: Any, variable: Any, occurrence: int) -> tuple[Marked, Any]:
+    if isinstance(gradient, tf.IndexedSlices):
+        values, indices = tf.identity(gradient.values), tf.identity(gradient.indices)
+        # The gradient of a function has the function's shape tensor. The update would then depend on the function.
+        shape = tf.constant(list(variable.shape), tf.int32)
+        return Marked("", occurrence, values, indices), tf.IndexedSlices(values, indices, shape)
+    values = tf.identity(gradient)
+    return Marked("", occurrence, values), values

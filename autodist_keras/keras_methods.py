@@ -1,0 +1,44 @@
+"""Methods that `DistributedModel` has in common with `keras.Model`: their signatures, and Keras's loops.
+
+In: a method of `DistributedModel` that is named like one of Keras's. Out: the same method with Keras's signature, or a
+method that runs Keras's loop over all replicas.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import keras
+
+
+def shown_as_keras(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a method the signature of Keras's method of that name, which `help` and editors show.
+
+    The keyword-only parameters that the method itself declares follow Keras's.
+
+    >>> @shown_as_keras
+    ... def compile(self, *args, strategy=None, **kwargs):
+    ...     pass
+    >>> list(inspect.signature(compile).parameters)[:3], list(inspect.signature(compile).parameters)[-1]
+    (['self', 'optimizer', 'loss'], 'strategy')
+    """
+    signature = inspect.signature(getattr(keras.Model, method.__name__))
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    added = [one for one in inspect.signature(method).parameters.values() if one.kind is keyword_only]
+    method.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
+    return method
+
+
+def keras_loop(declared: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a method that runs Keras's loop of the same name over all replicas; `declared` gives name and docstring."""
+    name = declared.__name__
+
+    @wraps(declared)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._driver.running(name):
+            return self._call_model(name, *args, **kwargs)
+
+    return shown_as_keras(run)
