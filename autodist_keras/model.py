@@ -314,10 +314,10 @@ class DistributedModel:
             batches = first_batches("plan", self.model, driver, x, y, sample_weight, class_weight)
             captured = driver.captured_for(batches[0])
         item = captured.item if captured else model_plan.assumed_item(self.model)
-        remarks = captured.remarks if captured else said_of_own(self.model)
+        notes = captured.other_notes if captured else said_of_own(self.model)
         mixing = captured.notes if captured else Notes()
         return model_plan.plan(
-            self.model, item, driver.training.compile_strategy(item), settings.share_memory, settings.fuses, remarks,
+            self.model, item, driver.training.compile_strategy(item), settings.share_memory, settings.fuses, notes,
             mixing, written(settings.strategy),
         )
 

@@ -113,7 +113,7 @@ def plan_table(
             plan.variable.byte_size,
             0 if shared else bytes_per_step(plan, holders, max(counts[plan.variable.name], 1)),
             {MEMORY: DeviceBytes(plan.variable.byte_size)} if shared else _bytes_by_device(plan, holders),
-            plan.remark if shared else plan.note,
+            plan.builder_note if shared else plan.note,
         )
         for plan in compiled.variables
     )
@@ -174,7 +174,7 @@ def notes(strategy: CompiledStrategy) -> tuple[str, ...]:
     >>> notes(StrategyCompiler(item, spec).compile(PS(sync=False).build(item, spec)))
     ('not exact: asynchronous updates (sync=False) use gradients of older weights',)
     """
-    return (*strategy.remarks, *_notes(strategy))
+    return (*strategy.notes, *_notes(strategy))
 
 
 def _notes(strategy: CompiledStrategy) -> Iterator[str]:

@@ -93,7 +93,7 @@ class Explanation:
 
     inexact: tuple[str, ...]
     """Reasons that are certain."""
-    remarks: tuple[str, ...]
+    possible: tuple[str, ...]
     """Reasons that depend on what the model's losses and steps compute."""
 
 
@@ -146,7 +146,7 @@ def _table(found: list[Difference], rounding: dict[str, float], steps: int, expl
         lines.append(line)
     lines += [f"  note: {note}" for note in explanation.inexact]
     if wrong and not explanation.inexact:
-        said = "; ".join(explanation.remarks)
+        said = "; ".join(explanation.possible)
         raise ValueError(
             f"training over replicas differs from one device in {'; '.join(wrong)}. "
             + (f"The plan says: {said}." if said else _UNEXPLAINED)

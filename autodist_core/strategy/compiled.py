@@ -59,14 +59,14 @@ class VariablePlan:
     axis: int | None = None
     """The axis along which the variable is split; ``None`` for a variable that is not partitioned."""
     shards: tuple[Shard, ...] = ()
-    remark: str = ""
+    builder_note: str = ""
     """What the builder noted about this variable."""
 
     @property
     def note(self) -> str:
         """What the builder noted, or else the reason why the shards have unequal sizes."""
-        if self.remark or self.axis is None:
-            return self.remark
+        if self.builder_note or self.axis is None:
+            return self.builder_note
         return _uneven_note(self.axis, self.variable.shape[self.axis], len(self.shards))
 
     @property
@@ -75,7 +75,7 @@ class VariablePlan:
         synchronizer = self.synchronizer
         if isinstance(synchronizer, PSPlan):
             synchronizer = replace(synchronizer, destinations=synchronizer.destinations[:1])
-        return VariablePlan(self.variable, synchronizer, remark=self.remark)
+        return VariablePlan(self.variable, synchronizer, builder_note=self.builder_note)
 
     @property
     def pieces(self) -> tuple[tuple[tuple[int, ...], Synchronizer], ...]:
@@ -159,7 +159,7 @@ class CompiledStrategy:
     id: str
     replicas: tuple[str, ...]
     variables: tuple[VariablePlan, ...]
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """What the builder noted about the strategy as a whole."""
     in_step_reason: str = ""
     """Why the captured step keeps the replicas in step although the strategy allows a lead; empty if it does not."""

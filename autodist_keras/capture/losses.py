@@ -69,7 +69,7 @@ def require_asked(model: Any, step: Any, trace: Any) -> None:
 
 
 def said_of_own(model: Any) -> tuple[str, ...]:
-    """The plan's remark on a model that has a training step or a loss of its own.
+    """The plan's notes on a model that has a training step or a loss of its own.
 
     >>> said_of_own(keras.Sequential([keras.layers.Dense(1)]))
     ()
@@ -80,8 +80,8 @@ def said_of_own(model: Any) -> tuple[str, ...]:
 
 
 def said_of(model: Any, trace: Any) -> tuple[str, ...]:
-    """The plan's remarks on the losses of a traced training step."""
-    return (*dict.fromkeys(trace.remarks), *(() if trace.reduced else said_of_own(model)))
+    """The plan's notes on the losses of a traced training step."""
+    return (*dict.fromkeys(trace.notes), *(() if trace.reduced else said_of_own(model)))
 
 
 @contextmanager
@@ -208,7 +208,7 @@ def _per_example(loss: Any, trace: Any) -> Any:
     elif loss.shape.rank > 0 and loss.shape[0] is None:
         return loss * trace.inverse_share(loss.dtype)
     if tf.is_symbolic_tensor(loss) and _looks_at_examples(loss):
-        trace.remarks.append(_ADDED)
+        trace.notes.append(_ADDED)
     return loss
 
 

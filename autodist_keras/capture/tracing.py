@@ -71,8 +71,8 @@ class Trace:
     """The tensors in which a gradient is multiplied by this replica's share of the batch."""
     reduced: bool = False
     """Whether the step asked a compiled loss for one number. Keras reduced that loss, and it was corrected."""
-    remarks: list[str] = field(default_factory=list)
-    """The plan's remarks on the losses of the step."""
+    notes: list[str] = field(default_factory=list)
+    """The plan's notes on the losses of the step."""
     seen: mixing.Seen = field(default_factory=mixing.Seen)
     """The records by which `mixing.py` tells right values of the whole batch from others."""
     expects_losses: bool = False
@@ -151,8 +151,8 @@ class CapturedStep:
     """Packs output tensors into the structure that the step returns."""
     entries: tuple[Entry, ...]
     """The variables that the step touches."""
-    remarks: tuple[str, ...] = ()
-    """The plan's remarks on how the step was captured."""
+    other_notes: tuple[str, ...] = ()
+    """The plan's notes on how the step was captured."""
     notes: mixing_notes.Notes = field(default_factory=mixing_notes.Notes)
     """The plan's notes on computations that mix the examples of a batch."""
 
@@ -203,13 +203,13 @@ def trace_step(
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
     paths = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(trace.result)]
     results = [paths[index] for index in tensors]
-    remarks = (*losses.said_of(model, trace), *_said_of_results(item, results))
+    other_notes = (*losses.said_of(model, trace), *_said_of_results(item, results))
     notes = mixing_notes.notes(model, found, trace.seen, results) if item.gradients else mixing_notes.Notes()
-    return CapturedStep(item, rebuild, entries, remarks, notes)
+    return CapturedStep(item, rebuild, entries, other_notes, notes)
 
 
 def _said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:
-    """The plan's remarks on results for which it is not known how the replicas' values combine."""
+    """The plan's notes on results for which it is not known how the replicas' values combine."""
     if item.concat_outputs:
         return
     index = StepIndex(item)

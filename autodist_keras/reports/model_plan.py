@@ -62,11 +62,11 @@ def assumed_item(model: Any) -> GraphItem:
 
 def plan(
     model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_updates: bool,
-    remarks: Iterable[str], mixing: Notes, name: str = "",
+    notes: Iterable[str], mixing: Notes, name: str = "",
 ) -> Plan:
     """The table for a captured or assumed step, and the notes. The module's docstring has an example.
 
-    `remarks`, and the notes on computations that mix examples (`mixing`), are shown for several replicas only. A
+    `notes`, and those on computations that mix examples (`mixing`), are shown for several replicas only. A
     captured step that a training would refuse is refused here, too. `name` is the strategy's builder as text.
     """
     def more(strategy: CompiledStrategy) -> Iterator[str]:
@@ -74,7 +74,7 @@ def plan(
         if kernels:
             yield f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)"
         if len(strategy.replicas) > 1:
-            yield from (*remarks, *mixing.trained, *mixing.reported, *mixing.unknown)
+            yield from (*notes, *mixing.trained, *mixing.reported, *mixing.unknown)
         yield from (*_of_each_replica(model, item, strategy), *checks.without_effect(model))
 
     return planned(item, strategy, share_memory, more, name, "" if item.gradients else _ASSUMED)

@@ -45,7 +45,7 @@ def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = No
     try:
         return compare(
             entries, on_one_device, over_replicas, len(batches),
-            lambda: Explanation(distributed.inexact, (*captured.remarks, *captured.notes.unknown)),
+            lambda: Explanation(distributed.inexact, (*captured.other_notes, *captured.notes.unknown)),
         )
     finally:
         distributed.set_compressor_state(compressors)

@@ -125,7 +125,7 @@ def test_json_and_a_range_of_ports(network, healthy):
     done = doctor(network, healthy, "--json", AUTODIST_PORTS="20000-20003")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["ready"] and found["ports"] == [20000, 20003] and found["remarks"] == []
+    assert found["ready"] and found["ports"] == [20000, 20003] and found["notes"] == []
     assert [node["chief"] for node in found["nodes"]] == [True, False, False]
     assert all(node["description"]["cpus"] and node["problems"] == [] for node in found["nodes"])
     assert len(found["pairs"]) == 6
@@ -173,7 +173,7 @@ def test_every_fault_at_once_and_the_others_are_measured(make_network, tmp_path)
 
     done = doctor(network, file)
     assert done.returncode == 1
-    table, latencies, bandwidths, _, remarks, verdict = done.stdout.strip().split("\n\n")
+    table, latencies, bandwidths, _, notes, verdict = done.stdout.strip().split("\n\n")
 
     rows = [re.split(r" {2,}", line.strip()) for line in table.splitlines()[1:]]
     assert [row[1] for row in rows] == [f"10.77.0.{number}" for number in range(1, 8)]
@@ -191,7 +191,7 @@ def test_every_fault_at_once_and_the_others_are_measured(make_network, tmp_path)
     assert "under half of what the spec says" in bandwidths and "no: cannot be reached" in bandwidths
     assert matrix(done.stdout, "round trip")["10.77.0.2"][4] == "no" and "spec" not in latencies
 
-    assert re.sub(r"0\.1\d*", "0.1", remarks).splitlines() == [
+    assert re.sub(r"0\.1\d*", "0.1", notes).splitlines() == [
         "note: 10.77.0.4 comes to 10.77.0.1 under another address than the spec's: 10.77.0.99.",
         "note: every link of 10.77.0.4 has 0.1 Gbit/s or less, under half of what the spec says (network_bandwidth): "
         "look for what slows that node, or correct the spec.",

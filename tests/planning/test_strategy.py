@@ -222,14 +222,14 @@ def test_the_compiler_is_found_where_users_look():
 
 def test_the_id_is_the_contents():
     one, two = written(), written()
-    two.notes.append("a remark")
+    two.notes.append("a note of its own")
     two.node_config[0].note = "another"
     two.path = "strategies/1"
     assert one.id == two.id and one != two
     two.graph_config.replicas.reverse()
     assert one.id != two.id
     assert len({written(Node(var_name="w", PSSynchronizer=on(place))).id for place in (CPU0, CPU1)}) == 2
-    assert "note: a remark" in str(two)
+    assert "note: a note of its own" in str(two)
     copy = one.copy()
     copy.node_config.pop()
     assert len(one.node_config) == 3 and copy.id != one.id

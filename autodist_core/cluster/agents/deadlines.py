@@ -23,7 +23,7 @@ class Deadlines:
     """Until a node has reached another node."""
     serve: float = 120.0
     """Until an agent has imported TensorFlow and started its server."""
-    standing: float = 300.0
+    scheduled: float = 300.0
     """Until an agent that a scheduler starts answers at its port."""
 
     @classmethod
@@ -33,12 +33,12 @@ class Deadlines:
         >>> import os
         >>> os.environ["AUTODIST_DEADLINES"] = "connect=5, answer=2.5"
         >>> Deadlines.from_environment()
-        Deadlines(connect=5.0, answer=2.5, reach=10.0, serve=120.0, standing=300.0)
+        Deadlines(connect=5.0, answer=2.5, reach=10.0, serve=120.0, scheduled=300.0)
         >>> os.environ["AUTODIST_DEADLINES"] = "conect=5"
         >>> Deadlines.from_environment()
         Traceback (most recent call last):
         autodist_core.errors.LaunchError: AUTODIST_DEADLINES='conect=5': 'conect=5' is not one of connect, answer,
-        reach, serve, standing with '=' and a positive number of seconds. Did you mean 'connect'?
+        reach, serve, scheduled with '=' and a positive number of seconds. Did you mean 'connect'?
         >>> del os.environ["AUTODIST_DEADLINES"]
         """
         text = os.environ.get(VARIABLE, "")

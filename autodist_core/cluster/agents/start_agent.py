@@ -26,5 +26,5 @@ def start_agent(node: Node, group: SSHGroup, deadlines: Deadlines, keepalive: fl
     if node.chief:
         return ChildAgent(env)
     if node.agent_port is not None:
-        return ScheduledAgent(node.address, node.agent_port, deadlines.standing)
+        return ScheduledAgent(node.address, node.agent_port, deadlines.scheduled)
     return AgentOverSSH(node, group, env, deadlines.connect, keepalive)

@@ -82,11 +82,11 @@ class Report:
         return {address: tuple(problems) for address, problems in found.items() if problems}
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """Notes on what does not keep a run from starting, but what its user should know.
 
         >>> nodes = tuple(NodeReport(Node(address)) for address in ("10.0.0.1", "10.0.0.2"))
-        >>> Report("cluster.yml", nodes, (Pair("10.0.0.2", "10.0.0.1", 1, comes_from="10.9.0.2"),)).remarks
+        >>> Report("cluster.yml", nodes, (Pair("10.0.0.2", "10.0.0.1", 1, comes_from="10.9.0.2"),)).notes
         ("10.0.0.2 comes to 10.0.0.1 under another address than the spec's: 10.9.0.2",)
         """
         others: dict[tuple[str, str], list[str]] = {}

@@ -34,8 +34,8 @@ def as_text(report: Report) -> str:
         marks += ["no: cannot be reached"] if any(pair.problem for pair in report.pairs) else []
         parts[-1] += "".join(f"\n   {mark}" for mark in marks)
     parts.append(_ports(report))
-    if report.remarks:
-        parts.append("\n".join(f"note: {remark}." for remark in report.remarks))
+    if report.notes:
+        parts.append("\n".join(f"note: {note}." for note in report.notes))
     return "\n\n".join([*parts, verdict(report)])
 
 
@@ -57,7 +57,7 @@ def as_data(report: Report) -> dict[str, Any]:
     """The report as plain data, for `json.dumps`.
 
     >>> as_data(Report("cluster.yml", ()))
-    {'source': 'cluster.yml', 'ready': True, 'ports': None, 'nodes': [], 'pairs': [], 'remarks': []}
+    {'source': 'cluster.yml', 'ready': True, 'ports': None, 'nodes': [], 'pairs': [], 'notes': []}
     """
     return {
         "source": report.source, "ready": not report.problems,
@@ -72,7 +72,7 @@ def as_data(report: Report) -> dict[str, Any]:
             for node in report.nodes
         ],
         "pairs": [asdict(pair) | {"slow": pair.slow} for pair in report.pairs],
-        "remarks": list(report.remarks),
+        "notes": list(report.notes),
     }
 
 
