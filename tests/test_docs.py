@@ -192,8 +192,7 @@ def test_the_architecture_names_files_and_kernels_that_exist():
     pipeline = (ROOT / "autodist_core/kernel/pipeline.py").read_text()
     kernels = re.findall(r"(\w+)\(\)", re.search(r"^PIPELINE.*?^\)", pipeline, re.MULTILINE | re.DOTALL)[0])
     table = page.partition("## The kernels")[2].partition("\n## ")[0]
-    # The partitioner runs first. It is no kernel: it makes another captured step.
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == ["VariablePartitioner", *kernels]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == kernels
 
 
 def test_pictures_are_what_the_script_draws():

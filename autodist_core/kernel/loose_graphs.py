@@ -1,12 +1,13 @@
 """Loose steps: the graphs of replicas that do not wait for each other.
 
-In: a captured step, its placement, and one or more replicas. Out: a `DistributedGraph` for one part of the step::
+In: a captured step, its placement, and one or more replicas. Out: a `DistributedGraph` for one part of the step. There
+are five such graphs. `following` makes the first one, `computing` the second one, and so on::
 
-    following     mirror = the server's value             for one replica
-    computing     queue <- the replica's gradients        for one replica
-    updating      the update <- the queues' gradients     for the replicas of one step
-    discarding    (nothing) <- the queue's gradients      for one replica
-    combining     one state of the replicas' metrics      for all replicas, when no step is under way
+    follow     mirror = the server's value             for one replica
+    compute    queue <- the replica's gradients        for one replica
+    update     the update <- the queues' gradients     for the replicas of one step
+    discard    (nothing) <- the queue's gradients      for one replica
+    combine    one state of the replicas' metrics      for all replicas, when no step is under way
 
 Each replica has a queue of its own. The update runs on the servers.
 """

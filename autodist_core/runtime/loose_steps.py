@@ -1,7 +1,8 @@
 """A training step of loose replicas: they do not wait for each other, up to a bound or without one.
 
 In: a captured training step and batches. Out: the first replica's results, and the state after all updates. Every
-replica has a thread. For each batch the thread runs three graphs of `autodist_core.kernel.loose_graphs`::
+replica has a thread. For each batch the thread runs the first three of the five graphs of
+`autodist_core.kernel.loose_graphs` (discard and combine run when a step has failed or has to be settled)::
 
     follow     copy the servers' values to the replica's mirrors
     compute    compute on the replica's slice of the batch, and put the gradients into the replica's queue
