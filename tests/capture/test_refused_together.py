@@ -62,8 +62,8 @@ REFUSED: dict[str, tuple[Callable, str, type[Exception], list[str]]] = {
     ]),
     "values of the batch": (_of_the_batch, "AllReduce", CaptureError, [
         "reads the step's input 'input_0' and 'input_1', of which each replica has a part",
-        "what is made of gradients reads 'metric/squares/count'",
-        "what is made of gradients reads 'metric/squares/total'",
+        "a value computed from gradients reads 'metric/squares/count'",
+        "a value computed from gradients reads 'metric/squares/total'",
     ]),
     "random numbers": (_noisy, "AllReduce", NotYetError, ["the update draws random numbers at"] * 4),
 }  # fmt: skip

@@ -114,7 +114,7 @@ def test_a_kernel_without_what_it_builds_on_fails_by_name():
 def test_a_draft_is_refused_before_any_kernel_runs():
     item = dense_item()
     parts = replace(item, variables=tuple(replace(variable, aggregation="sum") for variable in item.variables))
-    with pytest.raises(CaptureError, match="gradients are made of 'w', read at"):
+    with pytest.raises(CaptureError, match="gradients are computed from 'w', read at"):
         draft_of(parts, AllReduce())
 
 

@@ -37,9 +37,9 @@ def changed_in_variables(traced: Traced, tape: Tape, updates: Collection[str]) -
             for read in _changed_reads(gradient, tape):
                 if left_in(read):
                     yield CaptureError(
-                        f"the gradient of {gradient.variable!r} is made of what this step left of gradients in a "
-                        f"variable (read at {read.name!r}), and not linearly: each replica would do it by itself. Let "
-                        "the optimizer keep such state (momentum, gradient_accumulation_steps) and clip."
+                        f"the gradient of {gradient.variable!r} is computed from gradients that this step stored in a "
+                        f"variable (read at {read.name!r}), and not linearly: each replica would store and use its "
+                        "own. Let the optimizer keep such state (momentum, gradient_accumulation_steps) and clip."
                     )
                     break
 

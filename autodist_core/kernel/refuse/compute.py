@@ -2,7 +2,7 @@
 
 In: the index of a captured step, and its placement. Out: an error for each violation::
 
-    gradients are made of 'total', read at 'Read_3': it is summed up over the replicas, and each has a part of it. ...
+    gradients are computed from 'total', read at 'Read_3': this variable is summed up over the replicas, ...
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def _partial_state(step: StepIndex) -> Iterator[CaptureError]:
             if step.variables[touch.variable].aggregation == "sum" and touch.variable not in refused:
                 refused.add(touch.variable)
                 yield CaptureError(
-                    f"gradients are made of {touch.variable!r}, read at {name!r}: it is summed up over the replicas, "
-                    "and each has a part of it. Use a variable of the model's own that is no metric's."
+                    f"gradients are computed from {touch.variable!r}, read at {name!r}: this variable is summed up "
+                    "over the replicas, and each replica has only its part of the sum. Use a variable of the model's "
+                    "own that is no metric's."
                 )
 
 

@@ -51,8 +51,9 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
     own = {reads_own(step)[name]: name for name in reversed(names) if name in reads_own(step)} if several else {}
     for variable, name in reversed(own.items()):
         yield CaptureError(
-            f"what is made of gradients reads {variable!r} at {name!r} ({step.nodes[name].op}) when each replica "
-            "has its own value of it, from its part of the batch. Read it before the step writes it, or after apply."
+            f"a value computed from gradients reads {variable!r} at {name!r} ({step.nodes[name].op}) when each replica "
+            "has its own value of that variable, from its part of the batch. Read the variable before the step writes "
+            "it, or after apply."
         )
     for owner, name in slices:
         if several and owner.replica is not None and _draws(step, name):
