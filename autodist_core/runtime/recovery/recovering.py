@@ -7,6 +7,7 @@ session gets the state and repeats the events. Without a restart, reads return t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
+
+_log = logging.getLogger("autodist")
 
 T = TypeVar("T")
 _MOST_BROKEN = 2
@@ -212,6 +215,7 @@ class RecoveringSession(Session):
     def _back_up(self, session: Session) -> None:
         self._load_rest(session)
         self._backup.take(session.read, session.read_added)
+        _log.debug("The state after training step %d is safe.", self._backup.steps)
 
     def _read(self, session: Session, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         self._load_rest(session)
