@@ -119,7 +119,8 @@ def test_a_lost_host_ends_the_loop_and_what_was_trained_is_kept(lan, strategy: s
         step, momentum = counting(front, net, steps)
         losses = [step(*batch)]
         with caplog.at_level(logging.DEBUG, logger="autodist"):
-            until(lambda: losses.append(step(*batch)) or re.search(r"after training step [1-9]\d* is safe", caplog.text))
+            safe = re.compile(r"after training step [1-9]\d* is safe")
+            until(lambda: losses.append(step(*batch)) or safe.search(caplog.text))
         for pid in agents(host):
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(NodeLostError, match=rf"(?s){host.address} was lost during training step \d+") as raised:

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from autodist_core import AutoDist, ResourceSpec
+from autodist_core import AutoDist
 from autodist_core.strategy import StrategyBuilder
 from tests.support.compare import TOLERANCE, assert_same, flat
-from tests.support.strategies import strategy_named
+from tests.support.once import once
+from tests.support.strategies import on_local_replicas
 
 SEED = 20
 BATCHES = (13, 13, 2, 9)
@@ -45,8 +45,7 @@ class Plain:
 
 def autodist(strategy: str | StrategyBuilder | None = "PS", *, replicas: int = 2, **settings) -> AutoDist:
     """An `AutoDist` on so many logical CPUs; every replica has a memory of its own unless told otherwise."""
-    spec, settings = ResourceSpec.local(cpus=replicas), {"share_memory": False, **settings}
-    return AutoDist(spec, strategy_named(strategy), **settings)
+    return AutoDist(**on_local_replicas(strategy, replicas, settings))
 
 
 def run(loop: Loop, front: Any) -> dict[str, np.ndarray]:
@@ -57,19 +56,12 @@ def run(loop: Loop, front: Any) -> dict[str, np.ndarray]:
 
 
 def run_plain(loop: Loop) -> dict[str, np.ndarray]:
-    """What a loop returns on one device; computed once for a loop that is a value."""
-    known = "<locals>" not in getattr(loop, "__qualname__", "")
-    return _known_plain(loop, keras.config.floatx(), _optimized()) if known else run(loop, Plain())
+    """What a loop returns on one device; computed once."""
+    return once(_run_plain, loop)
 
 
-@lru_cache(maxsize=64)
-def _known_plain(loop: Loop, floatx: str, optimized: bool) -> dict[str, np.ndarray]:
-    del floatx, optimized
+def _run_plain(loop: Loop) -> dict[str, np.ndarray]:
     return run(loop, Plain())
-
-
-def _optimized() -> bool:
-    return not tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
 
 
 def run_marked(

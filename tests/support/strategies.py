@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from autodist_core import ResourceSpec
 from autodist_core.proto import strategy_pb2
 from autodist_core.strategy import (
     PS,
@@ -106,3 +110,11 @@ HAND_WRITTEN = {"Alternating": Alternating, "Mixed": Mixed, "EveryAxis": EveryAx
 def strategy_named(name: str | StrategyBuilder | None) -> StrategyBuilder | None:
     """A builder of the package, or a hand-written one; a builder itself is as good."""
     return (BUILDERS | HAND_WRITTEN)[name]() if isinstance(name, str) else name
+
+
+def on_local_replicas(
+    strategy: str | StrategyBuilder | None, replicas: int, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings for so many logical CPUs; every replica has a memory of its own unless told otherwise."""
+    spec = ResourceSpec.local(cpus=replicas)
+    return {"resource_spec": spec, "strategy": strategy_named(strategy), "share_memory": False, **settings}

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import lru_cache
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from autodist_core import ResourceSpec
 from autodist_core.strategy import StrategyBuilder
 from autodist_keras import DistributedModel
 from tests.support.compare import TOLERANCE, Trained, assert_equally_trained, assert_same, flat, named
 from tests.support.models import BATCH, Data, ReferenceModel
-from tests.support.strategies import strategy_named
+from tests.support.once import once
+from tests.support.strategies import on_local_replicas
 
 SEED = 20
 EPOCHS = 3
@@ -56,8 +54,7 @@ def distributed(
     model: keras.Model, strategy: str | StrategyBuilder | None = None, *, replicas: int = 2, **settings
 ) -> DistributedModel:
     """The model on so many logical CPUs; every replica has a memory of its own unless told otherwise."""
-    spec, settings = ResourceSpec.local(cpus=replicas), {"share_memory": False, **settings}
-    return DistributedModel(model, spec, strategy_named(strategy), **settings)
+    return DistributedModel(model, **on_local_replicas(strategy, replicas, settings))
 
 
 def fit(front: Any, data: Data, **options) -> Mapping[str, np.ndarray]:
@@ -158,22 +155,11 @@ def _entering(
 def plain(
     case: Case, program: Program | None = None, *, optimizer: str = "adam", replicas: int = 1, built: bool = True
 ) -> Trained:
-    """The same as `train_plain`, computed once for each case and program of a test module.
-
-    Once with TensorFlow's graph optimizer and once without it, which may round differently.
-    """
-    replicas = replicas if getattr(case, "reference", None) else 1
-    off = tf.config.optimizer.get_experimental_options().get("disable_meta_optimizer", False)
-    numbers = keras.config.floatx(), keras.config.dtype_policy().name, not off
-    if any("<locals>" in getattr(part, "__qualname__", "") for part in (case, program)):
-        # A function that a test makes is not seen again.
-        return train_plain(case, program, optimizer=optimizer, replicas=replicas, built=built)
-    return _known_plain(numbers, case, program, optimizer, replicas, built)
+    """The same as `train_plain`, computed once for each case and program."""
+    return once(_train_plain, case, program, optimizer, replicas if getattr(case, "reference", None) else 1, built)
 
 
-@lru_cache(maxsize=64)
-def _known_plain(numbers: tuple, case: Case, program: Program | None, optimizer: str, replicas: int, built: bool):
-    del numbers
+def _train_plain(case: Case, program: Program | None, optimizer: str, replicas: int, built: bool) -> Trained:
     return train_plain(case, program, optimizer=optimizer, replicas=replicas, built=built)
 
 
