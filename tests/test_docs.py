@@ -26,6 +26,19 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 COMPLETE = {"README.md", "docs/start.md"}
 """Pages that can be run as they are."""
+SET_BY_A_SCHEDULER = {
+    "docs/schedulers.md": {
+        "TF_CONFIG": json.dumps(
+            {"cluster": {"chief": ["10.0.0.1:8888"], "worker": ["10.0.0.2:8888"]}, "task": {"type": "chief", "index": 0}}
+        ),
+        "SLURM_PROCID": "0",
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_STEP_NODELIST": "node[1-4]",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+    }
+}
+"""The environment variables that a scheduler sets before the program of a page runs."""
 TEXT = ("text", "{ .text .wrap }")
 """What the python block before prints; in the second form, the site wraps it."""
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -85,6 +98,8 @@ def _case(page: Path):
 def test_a_page_does_what_it_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(logging.getLogger("autodist"), "level", logging.getLogger("autodist").level)
+    for name, value in SET_BY_A_SCHEDULER.get(label(page), {}).items():
+        monkeypatch.setenv(name, value)
     run = [block for block in blocks(page) if block.language == "python"]
     names, printed = starting_names(page) if run else {}, ""
     try:
