@@ -48,7 +48,12 @@ def origin_of(states: Sequence[State]) -> Any:
 
 
 def element_wise(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of any function of the entries at the same position after broadcasting."""
+    """Return the state of any function of the entries at the same position after broadcasting.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: (tf.exp(x), tf.exp(tf.reduce_mean(x))))
+    'rows along axis 0, mixed'
+    """
     with_rows = [position for position, state in enumerate(states) if state.kind == ROWS]
     if with_rows:
         return _rows(flow, operation, states, with_rows)
@@ -111,7 +116,12 @@ def _require_unscaled(flow: Any, operation: Any, states: Sequence[State]) -> Non
 
 
 def same(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a copy, of a cast, or of a tensor with the sign changed."""
+    """Return the state of a copy, of a cast, or of a tensor with the sign changed.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.identity(x))
+    'rows along axis 0'
+    """
     if (size := function_of_sizes(operation, states)) is not None:
         return size
     state = states[0]
@@ -129,7 +139,14 @@ def _keeps_sums(operation: Any) -> bool:
 
 
 def added(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a sum or a difference."""
+    """Return the state of a sum or a difference.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.reduce_mean(x) + tf.reduce_mean(2.0 * x))
+    'a mean over the examples'
+    >>> shown(lambda x: tf.reduce_mean(x) + tf.reduce_max(x))
+    'mixed'
+    """
     if (size := function_of_sizes(operation, states)) is not None:
         return size
     if any(state.kind not in (ALIKE, SUM) for state in states):
@@ -151,12 +168,22 @@ def added(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def multiplied(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a product."""
+    """Return the state of a product.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.reduce_mean(x) * tf.cast(tf.shape(x)[0], tf.float32))
+    'a sum over the examples'
+    """
     return _scaled(flow, operation, states, 1)
 
 
 def divided(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a quotient."""
+    """Return the state of a quotient.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.reduce_sum(x) / tf.cast(tf.shape(x)[0], tf.float32))
+    'a mean over the examples'
+    """
     return _scaled(flow, operation, states, -1)
 
 
@@ -183,7 +210,12 @@ def _by_size(operation: Any, state: State, degree: int) -> State:
 
 
 def larger(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of the larger or the smaller of two numbers."""
+    """Return the state of the larger or the smaller of two numbers.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.maximum(tf.reduce_max(x), 0.0))
+    'the largest value over the examples'
+    """
     extreme = LARGEST if operation.type == "Maximum" else SMALLEST
     kinds = {state.kind for state in states}
     if extreme in kinds and kinds <= {extreme, ALIKE}:

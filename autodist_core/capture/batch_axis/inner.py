@@ -74,13 +74,23 @@ def _graphs(operation: Any) -> list[Any] | None:
 
 
 def call(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """Return the states of the results of a called function."""
+    """Return the states of the results of a called function.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.function(lambda part: 2.0 * part)(x))
+    'rows along axis 0'
+    """
     graphs = _graphs(operation)
     return flow.run(graphs[0], states, operation) if graphs else [NO_CLAIM] * len(operation.outputs)
 
 
 def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """Return the states of the results of a conditional."""
+    """Return the states of the results of a conditional.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.cond(tf.reduce_sum(tf.ones([3])) > 2, lambda: x, lambda: -x))
+    'rows along axis 0'
+    """
     choice, *handed = states
     results = [flow.run(graph, handed, operation) for graph in _graphs(operation) or ()]
     if not results:
@@ -95,7 +105,12 @@ def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
 
 
 def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """Return the states of the results of a loop."""
+    """Return the states of the results of a loop.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.while_loop(lambda i, _: i < 3, lambda i, part: (i + 1, 2.0 * part), (0, x))[1])
+    'rows along axis 0'
+    """
     graphs, current = _graphs(operation), list(states)
     if not graphs:
         return [NO_CLAIM] * len(operation.outputs)
@@ -140,7 +155,12 @@ def _by_rounds(flow: Any, operation: Any, choice: State, state: State) -> State:
 
 
 def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a list into which an element is put."""
+    """Return the state of a list into which an element is put.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.TensorArray(tf.float32, 2).write(0, x).write(1, x).stack())
+    'rows along axis 1'
+    """
     here, item = states[0], states[-1]
     if item.kind == ROWS:
         item = item.at(*(axis + 1 for axis in item.axes))
@@ -150,7 +170,12 @@ def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of one element of a list."""
+    """Return the state of one element of a list.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.TensorArray(tf.float32, 1).write(0, x).read(0))
+    'rows along axis 0'
+    """
     state = states[0]
     if state.kind != ROWS:
         return state
@@ -165,12 +190,22 @@ def popped(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
 
 
 def listed(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a list made from a tensor, or of a tensor made from a list."""
+    """Return the state of a list made from a tensor, or of a tensor made from a list.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.TensorArray(tf.float32, 3).unstack(tf.transpose(x)).stack())
+    'rows along axis 1'
+    """
     return states[0]
 
 
 def length(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of the length of a list."""
+    """Return the state of the length of a list.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.TensorArray(tf.float32, 3).unstack(tf.transpose(x)).size())
+    'alike'
+    """
     return NO_CLAIM if states[0].kind == ROWS and 0 in states[0].axes else SAME
 
 

@@ -36,7 +36,12 @@ _OF_EXTREME = {LARGEST: "Max", SMALLEST: "Min"}
 
 
 def transpose(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a tensor with its axes in another order."""
+    """Return the state of a tensor with its axes in another order.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.transpose(x))
+    'rows along axis 1'
+    """
     order = value_of(operation.inputs[1])
     if states[0].kind != ROWS:
         return states[0]
@@ -44,14 +49,24 @@ def transpose(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def reshape(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a tensor in another shape."""
+    """Return the state of a tensor in another shape.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.reshape(x, [-1, 3, 1]))
+    'rows along axis 0'
+    """
     if states[0].kind != ROWS:
         return states[0]
     return reshaped(states[0], operation.inputs[0].shape, operation.outputs[0].shape, states[1])
 
 
 def expand(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a tensor with one more axis."""
+    """Return the state of a tensor with one more axis.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.expand_dims(x, 0))
+    'rows along axis 1'
+    """
     axes = flow.axes_of(operation.inputs[1], operation.outputs[0].shape.rank)
     if states[0].kind != ROWS:
         return states[0]
@@ -59,7 +74,12 @@ def expand(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def squeeze(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a tensor without some axes of size 1."""
+    """Return the state of a tensor without some axes of size 1.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.squeeze(x, 1), None, 1)
+    'rows along axis 0'
+    """
     sizes, gone = sizes_of(operation.inputs[0].shape), list(operation.get_attr("squeeze_dims"))
     if states[0].kind != ROWS:
         return states[0]
@@ -72,12 +92,22 @@ def squeeze(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def alike_in_shape(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of zeros or ones in a tensor's shape."""
+    """Return the state of zeros or ones in a tensor's shape.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.zeros_like(x))
+    'rows along axis 0'
+    """
     return State(ROWS, states[0].axes, states[0].outer, states[0].inner) if states[0].kind == ROWS else SAME
 
 
 def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a tensor that is repeated to a shape."""
+    """Return the state of a tensor that is repeated to a shape.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.broadcast_to(x, [2, tf.shape(x)[0], 3]))
+    'rows along axis 1'
+    """
     state, asked = states
     if state.kind == ROWS:
         rank, own = operation.outputs[0].shape.rank, operation.inputs[0].shape.rank
@@ -88,7 +118,12 @@ def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a tensor that is repeated along its axes."""
+    """Return the state of a tensor that is repeated along its axes.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.tile(x, [1, 2]))
+    'rows along axis 0'
+    """
     state, often = states
     if state.kind != ROWS:
         return rows(often.axes[0]) if state.kind == ALIKE and often.kind == SIZES else state
@@ -102,7 +137,12 @@ def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def pack(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of several tensors along a new axis."""
+    """Return the state of several tensors along a new axis.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.stack([x, x], axis=0))
+    'rows along axis 1'
+    """
     if operation.outputs[0].shape.rank == 1:
         counts = [position for position, state in enumerate(states) if state.is_size]
         if len(counts) == 1 and all(state.kind == ALIKE or state.is_size for state in states):
@@ -119,7 +159,12 @@ def pack(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of the entries along an axis, each in a tensor of its own."""
+    """Return the state of the entries along an axis, each in a tensor of its own.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.unstack(x, axis=1)[0])
+    'rows along axis 0'
+    """
     state, rank = states[0], operation.inputs[0].shape.rank
     if state.kind == SIZES:
         size = SIZE._replace(outer=state.outer, origin=state.origin)
@@ -140,7 +185,12 @@ def _extreme(states: Sequence[State]) -> State | None:
 
 
 def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of several tensors, one behind the other along an axis."""
+    """Return the state of several tensors, one behind the other along an axis.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.concat([x, x], axis=1))
+    'rows along axis 0'
+    """
     axes, parts = flow.axes_of(operation.inputs[-1], operation.outputs[0].shape.rank), states[:-1]
     if any(state.kind == SIZES for state in parts):
         before = 0
@@ -170,12 +220,22 @@ def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def split(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of the parts of a tensor, all of one size."""
+    """Return the state of the parts of a tensor, all of one size.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.split(x, 3, axis=1)[0])
+    'rows along axis 0'
+    """
     return _parted(flow, operation, states[1], operation.inputs[0], operation.inputs[1])
 
 
 def split_sizes(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of the parts of a tensor, with given sizes."""
+    """Return the state of the parts of a tensor, with given sizes.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.split(x, [1, 2], axis=1)[1])
+    'rows along axis 0'
+    """
     return _parted(flow, operation, states[0], operation.inputs[2], operation.inputs[0], states[1])
 
 
@@ -197,7 +257,12 @@ def _parted(
 
 
 def pad(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a tensor with entries added around it."""
+    """Return the state of a tensor with entries added around it.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.pad(x, [[0, 0], [1, 1]]))
+    'rows along axis 0'
+    """
     state, around = states[0], value_of(operation.inputs[1])
     if state.kind == ROWS and around is not None and any(np.any(around[axis]) for axis in state.axes):
         return state._replace(outer=None, inner=None)
@@ -205,7 +270,12 @@ def pad(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def one_hot(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a one-hot tensor, whose new axis is for the classes."""
+    """Return the state of a one-hot tensor, whose new axis is for the classes.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.one_hot(x, 10), None, dtype="int32")
+    'rows along axis 0'
+    """
     state, axis = states[0], operation.get_attr("axis")
     if states[1].is_size:
         flow.couple(operation, ALONG_EXAMPLES, operation)

@@ -3,7 +3,7 @@
 In: nothing. Out: tuples of types, as a NodeDef's `op` has them::
 
     SAME            ("Cast", ..., "Identity", "Neg", ...)    rule `arithmetic.same`
-    BY_EXAMPLE      (..., "Conv2D", ..., "MaxPool", ...)     rule `rules.by_example`
+    BY_EXAMPLE      (..., "Conv2D", ..., "MaxPool", ...)     rule `along_axes.by_example`
 """
 
 

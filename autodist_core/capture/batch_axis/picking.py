@@ -40,7 +40,12 @@ _MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 
 
 def part(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a slice with a begin and a size for each axis."""
+    """Return the state of a slice with a begin and a size for each axis.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.slice(x, [0, 1], [-1, 2]))
+    'rows along axis 0'
+    """
     state = states[0]
     if state.kind == SIZES:
         return _of_sizes(operation, state, value_of(operation.inputs[1]), None)
@@ -80,7 +85,14 @@ def _of_sizes(operation: Any, state: State, begin: Any, shrinks: Any) -> State:
 
 
 def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a slice with a begin, an end and a step for each axis."""
+    """Return the state of a slice with a begin, an end and a step for each axis.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: x[:, 0])
+    'rows along axis 0'
+    >>> shown(lambda x: x[:2])
+    'unknown; StridedSlice takes examples by their place in the batch'
+    """
     state = states[0]
     if state.kind not in (ROWS, SIZES):
         return state
@@ -131,7 +143,14 @@ def _is_all(masks: dict[str, int], at: int, begin: Any, end: Any, step: Any) -> 
 
 
 def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of entries that are taken along an axis, by index."""
+    """Return the state of entries that are taken along an axis, by index.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.gather(x, [0, 2], axis=1))
+    'rows along axis 0'
+    >>> shown(lambda x: tf.gather(x, [0, 1]))
+    'unknown; GatherV2 takes examples by their place in the batch'
+    """
     if operation.type == "ResourceGather":
         table, index, axis, batch = SAME, states[1], 0, operation.get_attr("batch_dims")
     else:
@@ -195,7 +214,12 @@ def _picked(operation: Any, table: State, index: State) -> State:
 
 
 def gather_nd(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of entries that are taken by index vectors."""
+    """Return the state of entries that are taken by index vectors.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.gather_nd(tf.ones([5, 4]), x), None, 2, dtype="int32")
+    'rows along axis 0'
+    """
     table, index = (SAME, states[1]) if operation.type == "ResourceGatherNd" else states[:2]
     depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
     if index.kind == ROWS and table.kind == ROWS:
@@ -214,7 +238,12 @@ def gather_nd(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a new tensor to which entries are added by index."""
+    """Return the state of a new tensor to which entries are added by index.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.scatter_nd(x, x[:, 0], [4]), None, 1, dtype="int32")
+    'a sum over the examples'
+    """
     index, values, asked = states
     if index.kind == ALIKE and values.kind == ALIKE:
         return SAME
@@ -229,7 +258,12 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def scatter_on(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a tensor to which entries are written by index."""
+    """Return the state of a tensor to which entries are written by index.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.tensor_scatter_nd_update(tf.zeros([4, 3]), [[0]], tf.reduce_sum(x, 0)[tf.newaxis]))
+    'mixed'
+    """
     table, index, values = states
     if table.kind == ROWS:
         depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
@@ -249,7 +283,12 @@ def scatter_on(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of entries that are reduced by segment."""
+    """Return the state of entries that are reduced by segment.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.math.unsorted_segment_sum(x, tf.cast(x[:, 0], tf.int32), 4))
+    'a sum over the examples'
+    """
     values, index = states[0], states[1]
     if ROWS not in (values.kind, index.kind):
         return arithmetic.element_wise(flow, operation, states[:2])
@@ -264,7 +303,12 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def counts(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of the counts of each number, over all entries or in each row of a matrix."""
+    """Return the state of the counts of each number, over all entries or in each row of a matrix.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.math.bincount(x, minlength=4, maxlength=4), None, dtype="int32")
+    'a sum over the examples'
+    """
     if states[0].kind != ROWS:
         return arithmetic.element_wise(flow, operation, states[:1])
     if operation.type == "DenseBincount" and operation.inputs[0].shape.rank == 2 and states[0].axes == (0,):

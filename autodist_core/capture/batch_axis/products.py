@@ -20,7 +20,14 @@ from autodist_core.capture.batch_axis.state import MIXED, NO_CLAIM, ONE, ROWS, S
 
 
 def product(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a product of two tensors that sums over the axes which its result lacks."""
+    """Return the state of a product of two tensors that sums over the axes which its result lacks.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: x @ tf.ones([3, 4]))
+    'rows along axis 0'
+    >>> shown(lambda x: tf.matmul(x, x, transpose_a=True))
+    'a sum over the examples'
+    """
     if all(state.kind != ROWS for state in states):
         return _without_rows(flow, operation, states)
     found = labels(operation)

@@ -1,0 +1,206 @@
+"""States of functions along axes: they mix examples if the examples are along one of these axes.
+
+In: the walk, an operation and the states of its inputs. Out: one state for all results, or a list of states. For `x`
+with the examples along its first axis::
+
+    Softmax(x)            rows along axis 0; a coupling if x has one axis only
+    Cumsum(x, axis 0)     a coupling: the sum goes along the examples
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from autodist_core.capture.batch_axis import arithmetic
+from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, BATCH_VALUE
+from autodist_core.capture.batch_axis.state import (
+    MIXED,
+    NO_CLAIM,
+    ROWS,
+    SUM,
+    State,
+)
+
+_LINEAR = ("Cumsum", "ReverseV2", "Roll")
+
+
+def along_last(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of a function along the last axis, such as a softmax.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.nn.softmax(x))
+    'rows along axis 0'
+    >>> shown(lambda x: tf.nn.softmax(x[:, 0]))
+    'unknown; Softmax goes along the examples of a batch'
+    """
+    rank = operation.inputs[0].shape.rank
+    return _along(flow, operation, states, None if rank is None else [rank - 1])
+
+
+def along(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of a function along the axes of the second input, such as a cumulative sum.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.cumsum(x, axis=1))
+    'rows along axis 0'
+    >>> shown(lambda x: tf.cumsum(x, axis=0))
+    'unknown; Cumsum goes along the examples of a batch'
+    """
+    return _along(flow, operation, states, flow.axes_of(operation.inputs[1], operation.inputs[0].shape.rank))
+
+
+def _along(flow: Any, operation: Any, states: Sequence[State], axes: Any) -> State:
+    if states[0].kind == SUM and operation.type in _LINEAR:
+        return states[0]
+    if states[0].kind == ROWS and axes is not None and set(axes) & set(states[0].axes):
+        flow.couple(operation, ALONG_EXAMPLES, operation)
+        return NO_CLAIM
+    return alone(flow, operation, states[0])
+
+
+def alone(flow: Any, operation: Any, state: State) -> State:
+    """Return the state of an operation on the entries of each example, such as a softmax over features."""
+    return state if state.kind == ROWS else arithmetic.element_wise(flow, operation, [state])
+
+
+def arg_extreme(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of the position of the largest or smallest entry along an axis.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: (tf.argmax(x, axis=1), tf.argmax(x, axis=0)))
+    'rows along axis 0, mixed'
+    """
+    axes = flow.axes_of(operation.inputs[1], operation.inputs[0].shape.rank)
+    if states[0].kind == ROWS and axes is not None and axes[0] in states[0].axes:
+        return State(MIXED, origin=operation)
+    if states[0].kind == ROWS and axes is not None:
+        return states[0].at(*(axis - (axes[0] < axis) for axis in states[0].axes))._replace(inner=None)
+    return NO_CLAIM if axes is None else alone(flow, operation, states[0])
+
+
+def roll(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of a tensor rolled along the axes of the third input.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.roll(x, 1, axis=1))
+    'rows along axis 0'
+    >>> shown(lambda x: tf.roll(x, 1, axis=0))
+    'unknown; Roll goes along the examples of a batch'
+    """
+    axes = flow.axes_of(operation.inputs[2], operation.inputs[0].shape.rank)
+    return _along(flow, operation, states, axes)
+
+
+def shuffle(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of a tensor in random order along its first axis.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.random.shuffle(x))
+    'unknown; RandomShuffle goes along the examples of a batch'
+    """
+    return _along(flow, operation, states, [0])
+
+
+def reverse_sequence(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of sequences that are reversed up to a length of each example.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.reverse_sequence(x, [1, 2], seq_axis=1))
+    'rows along axis 0'
+    """
+    return _along(flow, operation, states, [operation.get_attr("seq_dim")])
+
+
+def by_example(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of an operation that treats the entries along the first axis one by one, as a convolution.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.nn.conv1d(x, tf.ones([2, 3, 4]), 1, "SAME"), None, 5, 3)
+    'rows along axis 0'
+    """
+    state = states[0]
+    if state.kind == ROWS and state.axes != (0,):
+        return NO_CLAIM
+    if state.kind == ROWS:
+        flow.couple_values(states[1:], operation)
+    else:
+        return arithmetic.element_wise(flow, operation, [s for s in states if s.kind != ROWS])
+    return state._replace(outer=1 if state.outer == 1 else None, inner=1 if state.inner == 1 else None)
+
+
+def transposed(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of a transposed convolution of the third input, which a convolution's gradient is, too.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.nn.conv2d_transpose(x, tf.ones([2, 2, 1, 3]), [5, 4, 4, 1], 1), None, 4, 4, 3)
+    'rows along axis 0'
+    """
+    return states[2] if states[2].kind == ROWS and states[2].axes == (0,) else NO_CLAIM
+
+
+def of_matrices(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of an operation on the matrices of the last axes: it mixes examples along these axes.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.linalg.det(x), None, 2, 2)
+    'rows along axis 0'
+    """
+    return _of_last_axes(flow, operation, states, 2)
+
+
+def of_vectors(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of an operation on the vectors of the last axis: it mixes examples along this axis.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.signal.fft(tf.cast(x, tf.complex64)))
+    'rows along axis 0'
+    >>> shown(lambda x: tf.signal.fft(tf.cast(x[:, 0], tf.complex64)))
+    'unknown; FFT goes along the examples of a batch'
+    """
+    return _of_last_axes(flow, operation, states, 1)
+
+
+def _of_last_axes(flow: Any, operation: Any, states: Sequence[State], count: int) -> State:
+    with_rows = [state for state in states if state.kind == ROWS]
+    if not with_rows:
+        return arithmetic.element_wise(flow, operation, states)
+    for tensor, state in zip(operation.inputs, states, strict=True):
+        if state.kind != ROWS:
+            continue
+        rank = tensor.shape.rank
+        if rank is None or state.axes != with_rows[0].axes:
+            return NO_CLAIM
+        if max(state.axes) >= rank - count:
+            flow.couple(operation, ALONG_EXAMPLES, operation)
+            return NO_CLAIM
+    flow.couple_values(states, operation)
+    return with_rows[0]
+
+
+def batch_norm(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of TensorFlow's batch normalization, which uses the batch's statistics in training.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> parameters = {"scale": tf.ones(3), "offset": tf.zeros(3), "mean": [], "variance": []}
+    >>> shown(lambda x: tf.raw_ops.FusedBatchNormV3(x=x, **parameters).y, None, 2, 2, 3)
+    'rows along axis 0; FusedBatchNormV3 gives each example a value of the whole batch'
+    """
+    if states[0].kind == ROWS and operation.get_attr("is_training"):
+        flow.couple(operation, BATCH_VALUE, operation)
+    return alone(flow, operation, states[0])
+
+
+def cross_entropy(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
+    """Return the states of the cross-entropy of logits and labels, and of its gradient.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.nn.softmax_cross_entropy_with_logits(x, x))
+    'rows along axis 0'
+    """
+    if all(state.kind != ROWS for state in states):
+        return [arithmetic.element_wise(flow, operation, states)] * 2
+    if any(state.kind == ROWS and state.axes != (0,) for state in states):
+        flow.couple(operation, ALONG_EXAMPLES, operation)
+        return [NO_CLAIM] * 2
+    return [next(state for state in states if state.kind == ROWS)] * 2

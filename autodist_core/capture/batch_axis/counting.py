@@ -1,0 +1,114 @@
+"""States of shapes and sizes, and of what is made in a size: numbers from 0 on, random numbers, tensors of one value.
+
+In: the walk, an operation and the states of its inputs. Out: one state for all results, or a list of states. For `x`
+with the examples along its first axis::
+
+    Shape(x)                     a shape with the batch size at 0
+    Range(0, batch size, 1)      the positions of the examples
+    RandomNormal(Shape(x))       rows along axis 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from autodist_core.capture.batch_axis.constants import value_of
+from autodist_core.capture.batch_axis.places import OTHER
+from autodist_core.capture.batch_axis.reshaping import product, sizes_of
+from autodist_core.capture.batch_axis.state import (
+    ALIKE,
+    DISTINCT,
+    MIXED,
+    NO_CLAIM,
+    NUMBER,
+    ROWS,
+    SAME,
+    SIZES,
+    SUM,
+    State,
+    rows,
+)
+
+
+def shape(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
+    """Return the states of the shapes of tensors.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.shape(x))
+    'a shape with the batch size at 0'
+    """
+    found = []
+    for state in states:
+        if state.kind == ROWS and len(state.axes) == 1:
+            found.append(State(SIZES, state.axes, outer=state.each, origin=operation if state.subset else None))
+        else:
+            found.append(SAME if state.kind == ALIKE else NO_CLAIM)
+    return found
+
+
+def size(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of the number of entries of a tensor.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.size(x))
+    'a multiple of the number of examples'
+    """
+    if states[0].kind == DISTINCT:
+        return State(MIXED, origin=operation)
+    if states[0].kind != ROWS:
+        return NO_CLAIM
+    return State(
+        SUM, degree=1, outer=product(_others(operation.inputs[0].shape, states[0].axes), states[0].each),
+        origin=operation if states[0].subset else None,
+    )
+
+
+def _others(shape: Any, axes: Sequence[int]) -> list[int | None]:
+    sizes = sizes_of(shape)
+    return [None] if sizes is None else [size for axis, size in enumerate(sizes) if axis not in axes]
+
+
+def drawn(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of random numbers: examples are along the axis whose size is the batch size.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: (tf.random.normal(tf.shape(x)), tf.random.normal([4])))
+    'rows along axis 0, alike'
+    """
+    return filled(flow, operation, states[:1])
+
+
+def filled(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of a tensor that is filled with one value.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.fill(tf.shape(x), 0.5))
+    'rows along axis 0'
+    """
+    value = states[1] if len(states) > 1 else SAME
+    if value.kind != ALIKE:
+        return value
+    if states[0].kind == SIZES:
+        return rows(states[0].axes[0], outer=states[0].outer)
+    return State(NUMBER, origin=states[0].origin) if states[0].couples else SAME
+
+
+def counted(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of the numbers from 0 on: the positions of the examples if their count is the batch size.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: (tf.range(tf.shape(x)[0]), tf.range(3)))
+    'rows along axis 0, alike'
+    """
+    if all(state.kind == ALIKE for state in states):
+        return SAME
+    first, _, step = (value_of(tensor) for tensor in operation.inputs)
+    limit = states[1]
+    if limit.is_size and limit.degree == 1 and states[0].kind == ALIKE and first == 0 and step == 1:
+        stride = 1 if limit.outer == 1 else OTHER
+        return rows(0, outer=1 if limit.outer == 1 else None, inner=1 if limit.outer == 1 else None,
+                    stride=stride, origin=operation)
+    if all(state.kind == ALIKE or state.is_size or state.kind == NUMBER for state in states):
+        return State(NUMBER, origin=operation)
+    return NO_CLAIM

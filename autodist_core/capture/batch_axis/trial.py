@@ -1,0 +1,54 @@
+"""Try the static analysis on a function of one batch. The examples of the rules do.
+
+In: a Python function, and the shape of a batch. Out: one line on the function's results, and the findings:
+
+>>> shown(lambda x: x - tf.reduce_mean(x, axis=0))
+'rows along axis 0; Mean gives each example a value of the whole batch'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.capture.batch_axis.flow import follow
+from autodist_core.capture.batch_axis.state import ROWS, SIZES, SUM, State
+from autodist_core.capture.traced import Traced
+
+__all__ = ["shown", "tf"]
+
+
+def shown(function: Callable[[Any], Any], *shape: int | None, dtype: Any = "float32") -> str:
+    """Return what is known of a function's results for batches of a shape, which is (None, 3) unless it is given.
+
+    >>> shown(lambda x: (tf.reduce_sum(x), tf.shape(x)[0], tf.transpose(x)))
+    'a sum over the examples, the number of examples, rows along axis 1'
+    """
+    specs = [tf.TensorSpec(shape or (None, 3), dtype), *[tf.TensorSpec((), tf.float64)] * 2]
+    results: list[Any] = []
+
+    def traced_function(batch: Any, *_: Any) -> None:
+        results.extend(tf.nest.flatten(function(batch)))
+
+    graph = tf.function(traced_function, autograph=False).get_concrete_function(*specs).graph
+    batch, examples, total = graph.inputs[:3]
+    found = follow(Traced(graph, (), [batch], results, examples, total), {}, results)
+    notes = [f"{each.operation.type} {each.what}" for each in found.couplings]
+    notes += [f"{operation.type} is not decided" for operation, _ in found.undecided]
+    return "; ".join([", ".join(map(_words, found.asked)), *notes])
+
+
+def _words(state: State) -> str:
+    if state.kind == ROWS:
+        return f"rows along {'axis' if len(state.axes) == 1 else 'axes'} {' and '.join(map(str, state.axes))}"
+    if state.kind == SIZES:
+        return f"a shape with the batch size at {state.axes[0]}"
+    if state.kind == SUM:
+        if state.is_size and state.degree == 1:
+            return "the number of examples" if state.outer == 1 else "a multiple of the number of examples"
+        return {0: "a mean over the examples", 1: "a sum over the examples"}.get(state.degree, "a product of sums")
+    return {"max": "the largest value over the examples", "min": "the smallest value over the examples"}.get(
+        state.kind, state.kind
+    )
