@@ -28,9 +28,10 @@ COMPLETE = {"README.md", "docs/start.md"}
 """Pages that can be run as they are."""
 SET_BY_A_SCHEDULER = {
     "docs/schedulers.md": {
-        "TF_CONFIG": json.dumps(
-            {"cluster": {"chief": ["10.0.0.1:8888"], "worker": ["10.0.0.2:8888"]}, "task": {"type": "chief", "index": 0}}
-        ),
+        "TF_CONFIG": """{
+            "cluster": {"chief": ["10.0.0.1:8888"], "worker": ["10.0.0.2:8888"]},
+            "task": {"type": "chief", "index": 0}
+        }""",
         "SLURM_PROCID": "0",
         "SLURM_STEP_NUM_TASKS": "4",
         "SLURM_STEP_NODELIST": "node[1-4]",

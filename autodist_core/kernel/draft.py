@@ -30,7 +30,11 @@ from autodist_core.step.index import StepIndex
 
 @dataclass(frozen=True)
 class Rows:
-    """A gradient as tensors of the draft: dense if `indices` is empty, else rows of the variable."""
+    """A gradient as tensors of the draft: dense if `indices` is empty, else rows of the variable.
+
+    >>> Rows("replica0/gradient"), Rows("replica0/rows", "replica0/ids")
+    (Rows(values='replica0/gradient', indices=''), Rows(values='replica0/rows', indices='replica0/ids'))
+    """
 
     values: str
     indices: str = ""
@@ -38,7 +42,15 @@ class Rows:
 
 @dataclass
 class Draft:
-    """A distributed step under construction. The `active` replicas have examples, the others take an idle step."""
+    """A distributed step under construction. The `active` replicas have examples, the others take an idle step.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> draft = Draft.of(example_step(), example_placement(PS()))
+    >>> draft.active, [replica.name for replica in draft.active_replicas]
+    ((0, 1), ['localhost:CPU:0', 'localhost:CPU:1'])
+    """
 
     # Given, and not changed by any kernel.
     step: StepIndex
@@ -223,7 +235,13 @@ def copied(replica: Replica, name: str) -> str:
 
 
 def gradient_type(step: StepIndex, gradient: Gradient) -> tf.DType:
-    """Return the type of a gradient's values."""
+    """Return the type of a gradient's values.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> item = example_step()
+    >>> gradient_type(StepIndex(item), item.gradients[0])
+    tf.float32
+    """
     return tf.as_dtype(step.nodes[naming.node_of(gradient.values)].attr["T"].type)
 
 

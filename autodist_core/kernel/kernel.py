@@ -69,7 +69,17 @@ class Change:
 
 
 def run(draft: Draft, kernels: Sequence[Kernel]) -> tuple[Change, ...]:
-    """Apply kernels in order, and check the graph after each. An error says which kernels have already run."""
+    """Apply kernels in order, and check the graph after each. An error says which kernels have already run.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> from autodist_core.kernel.passes.replicator import Replicator
+    >>> draft = Draft.of(example_step(), example_placement(PS()))
+    >>> (change,) = run(draft, [Replicator()])
+    >>> [counts for counts in change.ops if counts[0] == "MatMul"]
+    [('MatMul', 0, 4)]
+    """
     require_order(kernels, draft.provided)
     changes: list[Change] = []
     for kernel in kernels:

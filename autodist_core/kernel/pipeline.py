@@ -49,6 +49,15 @@ class DistributedGraph:
     `inputs` are the indices of the captured inputs that the graph reads. `feeds` names their placeholders for each
     replica. `counts` names the placeholders for each replica's number of examples and for the number of all. A graph
     for batches of one size has no `counts`.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> graph = build(example_step(), example_placement(PS()))
+    >>> graph.feeds, graph.counts
+    ((('replica0/x',), ('replica1/x',)), ('feed/replica0/examples', 'feed/replica1/examples', 'feed/total'))
+    >>> print(graph.changes[2])
+    PSSynchronizer: AddN: 0 -> 1, AssignVariableOp: 0 -> 2, ReadVariableOp: 2 -> 3, VarHandleOp: 4 -> 5
     """
 
     graph_def: Any
@@ -74,6 +83,12 @@ def build(
 
     `sizes` is the number of examples of each active replica. With it, the graph takes batches of these sizes only, and
     TensorFlow computes in advance the values that depend on shapes alone.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> build(example_step(), example_placement(PS())).outputs
+    ('joined/loss/output0/done', 'update/server_localhost_CPU_0/norm/Squeeze')
     """
     draft = Draft.of(placement.partitioner.apply(item), placement, active, sizes)
     changes = run(draft, kernels)

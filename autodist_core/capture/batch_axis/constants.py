@@ -1,4 +1,10 @@
-"""Values that a graph computes of constants alone, such as the permutation of a transpose."""
+"""Values that a graph computes of constants alone, such as the permutation of a transpose.
+
+In: a tensor of a graph. Out: its value as a NumPy array, or None if it depends on anything else than constants::
+
+    Sub(Rank(x), 1)    array(2), for an `x` of three axes
+    Shape(x)           None, if the batch size is open
+"""
 
 from __future__ import annotations
 

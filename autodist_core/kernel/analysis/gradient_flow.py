@@ -18,6 +18,10 @@ def after_update(step: StepIndex) -> frozenset[str]:
     """Return the nodes of compute that run after the update: they read reduced gradients, and no gradient needs them.
 
     A node that reads a variable which such a node has written is one of them, too.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> sorted(after_update(StepIndex(example_step())))
+    ['Identity_1']
     """
     before = step.cone(step.markers)
     return frozenset(name for name in _made_of_gradients(step) if not step.is_update(name) and name not in before)
@@ -28,6 +32,10 @@ def handed_back(step: StepIndex) -> tuple[str, ...]:
     """Return the nodes whose values the update hands back to compute.
 
     Nodes that run after the update read these values, or they are results of the step.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> handed_back(StepIndex(example_step()))
+    ('norm/Squeeze',)
     """
     read = {naming.node_of(source) for name in after_update(step) for source in naming.data_inputs(step.nodes[name])}
     read.update(naming.node_of(name) for name in step.item.outputs)
@@ -56,6 +64,10 @@ def reads_own(step: StepIndex) -> dict[str, str]:
 
     Copies differ after compute has written a value that depends on the batch or on random numbers. The copies of a
     variable with the aggregation `sum` always differ: the sum is on the first replica.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> reads_own(StepIndex(example_step()))
+    {'AssignAddVariableOp': 'total'}
     """
     inputs = {tensor.name for tensor in step.item.inputs if tensor.has_rows}
     inputs |= {step.item.examples, step.item.replica, *step.draws}
@@ -78,7 +90,12 @@ def reads_own(step: StepIndex) -> dict[str, str]:
 
 @analysis
 def first_written(step: StepIndex) -> dict[str, int]:
-    """Return for each variable the position of the node of compute that first writes it."""
+    """Return for each variable the position of the node of compute that first writes it.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> sorted(first_written(StepIndex(example_step())))
+    ['total']
+    """
     found: dict[str, int] = {}
     for node in step.in_order(step.touches):
         for touch in step.touches[node]:

@@ -23,13 +23,22 @@ def slots(step: StepIndex) -> dict[str, str]:
 
     A slot's new value depends on the gradient or the value of one trained variable. If it depends on several, as with a
     global norm, its shape and its name decide. If they decide nothing, it is no slot, and every owner has a copy.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> slots(StepIndex(example_step()))
+    {'velocity': 'kernel'}
     """
     return {name: owners[0] for name, owners in _owners_of_written(step).items() if len(owners) == 1}
 
 
 @analysis
 def shared_state(step: StepIndex) -> frozenset[str]:
-    """Return the variables that the update writes and that belong to no single trained variable."""
+    """Return the variables that the update writes and that belong to no single trained variable.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> shared_state(StepIndex(example_step()))
+    frozenset({'iterations'})
+    """
     return step.written_by_update - set(step.trained) - set(slots(step))
 
 

@@ -19,7 +19,12 @@ from autodist_core.step.index import StepIndex, analysis, output_type
 
 
 class Joining(Enum):
-    """How the replicas' values of one result are joined."""
+    """How the replicas' values of one result are joined.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> joining(StepIndex(example_step()), "loss")
+    <Joining.MEAN: 'the mean over the examples'>
+    """
 
     ROWS = "the rows, one behind the other"
     EACH = "a value of every replica"
@@ -70,7 +75,12 @@ def _known(step: StepIndex) -> dict[str, Joining]:
 
 
 def differs(step: StepIndex, name: str) -> bool:
-    """Whether a tensor is computed from the batch, or from a variable that compute has written before."""
+    """Whether a tensor is computed from the batch, or from a variable that compute has written before.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> differs(StepIndex(example_step()), "loss")
+    True
+    """
     cone = step.cone([naming.node_of(name)])
     inputs = {naming.node_of(tensor.name) for tensor in step.item.inputs} | {step.item.examples, step.item.replica}
     written = first_written(step)

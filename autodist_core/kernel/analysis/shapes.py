@@ -16,7 +16,12 @@ from autodist_core.step.index import StepIndex, analysis
 
 @analysis
 def partial_shapes(step: StepIndex) -> dict[str, tf.TensorShape]:
-    """Return for each captured tensor the shape that TensorFlow infers; some axes may be unknown."""
+    """Return for each captured tensor the shape that TensorFlow infers; some axes may be unknown.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> partial_shapes(StepIndex(example_step()))["matmul"]
+    TensorShape([None, 1])
+    """
     known = editor.Editor(step.graph.library, step.graph.versions)
     for node in step.nodes.values():
         if node.name in step.handle_of:

@@ -32,7 +32,13 @@ from autodist_core.step.index import StepIndex
 
 @dataclass(frozen=True)
 class Barriers(Kernel):
-    """Adds one barrier for compute's writes, and one for the update of each occurrence."""
+    """Adds one barrier for compute's writes, and one for the update of each occurrence.
+
+    >>> from autodist_core.kernel.example import example_change
+    >>> from autodist_core.strategy import PS
+    >>> example_change(PS(), "Barriers", "NoOp")
+    'NoOp: 0 -> 6'
+    """
 
     needs = ("compute",)
     provides = ("barriers",)

@@ -30,7 +30,13 @@ from autodist_core.step.index import accesses
 
 @dataclass(frozen=True)
 class Order(Kernel):
-    """Adds control edges for every variable, and the nodes to run for one step."""
+    """Adds control edges for every variable, and the nodes to run for one step.
+
+    >>> from autodist_core.kernel.example import example_change
+    >>> from autodist_core.strategy import PS
+    >>> example_change(PS(), "Order", "NoOp")
+    'NoOp: 6 -> 7'
+    """
 
     provides = ("steps",)
 

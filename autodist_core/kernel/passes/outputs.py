@@ -30,7 +30,13 @@ from autodist_core.step.index import StepIndex, output_type
 
 @dataclass(frozen=True)
 class Outputs(Kernel):
-    """Makes one value for each output of the captured step."""
+    """Makes one value for each output of the captured step.
+
+    >>> from autodist_core.kernel.example import example_change
+    >>> from autodist_core.strategy import PS
+    >>> example_change(PS(), "Outputs", "AddV2")
+    'AddV2: 4 -> 5'
+    """
 
     needs = ("compute",)
     reads = ("returned",)

@@ -31,7 +31,13 @@ _LOOKUPS = {"GatherV2", "ResourceGather"}
 
 @dataclass(frozen=True)
 class Replicator(Kernel):
-    """Adds one copy of compute for every active replica."""
+    """Adds one copy of compute for every active replica.
+
+    >>> from autodist_core.kernel.example import example_change
+    >>> from autodist_core.strategy import PS
+    >>> example_change(PS(), "Replicator", "MatMul")
+    'MatMul: 0 -> 4'
+    """
 
     provides = ("compute", "local", "initializers")
 

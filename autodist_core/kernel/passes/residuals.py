@@ -22,7 +22,13 @@ from autodist_core.step import naming
 
 @dataclass(frozen=True)
 class Residuals(Kernel):
-    """Writes the new values of added variables."""
+    """Writes the new values of added variables.
+
+    >>> from autodist_core.kernel.example import example_change
+    >>> from autodist_core.strategy import AllReduce
+    >>> example_change(AllReduce(compressor="HorovodCompressorEF"), "Residuals", "AssignVariableOp")
+    'AssignVariableOp: 0 -> 2'
+    """
 
     needs = ("new_values", "barriers")
     provides = ("added",)

@@ -37,7 +37,13 @@ def is_combined(variable: Variable) -> bool:
 
 @dataclass(frozen=True)
 class StateCombiner(Kernel):
-    """Makes one state of the replicas' copies, after all captured nodes have run."""
+    """Makes one state of the replicas' copies, after all captured nodes have run.
+
+    >>> from autodist_core.kernel.example import example_change
+    >>> from autodist_core.strategy import PS
+    >>> example_change(PS(), "StateCombiner", "AssignVariableOp")
+    'AssignVariableOp: 3 -> 5'
+    """
 
     def apply(self, draft: Draft) -> None:
         """Combine every variable that compute writes."""

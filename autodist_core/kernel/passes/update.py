@@ -26,7 +26,15 @@ from autodist_core.step import naming
 
 @dataclass(frozen=True)
 class Update(Kernel):
-    """Copies the update once for each owner."""
+    """Copies the update once for each owner.
+
+    >>> from autodist_core.kernel.example import example_change
+    >>> from autodist_core.strategy import PS, AllReduce
+    >>> example_change(PS(), "Update", "AssignSubVariableOp")
+    'AssignSubVariableOp: 0 -> 1'
+    >>> example_change(AllReduce(), "Update", "AssignSubVariableOp")
+    'AssignSubVariableOp: 0 -> 2'
+    """
 
     needs = ("reduced", "barriers")
     provides = ("reduced", "returned")

@@ -81,7 +81,12 @@ def arrange(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | No
 
 
 def optimizer_state(step: StepIndex) -> frozenset[str]:
-    """Return the shared state of the optimizer, of which every owner has a copy."""
+    """Return the shared state of the optimizer, of which every owner has a copy.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> sorted(optimizer_state(StepIndex(example_step())))
+    ['iterations']
+    """
     family = step.trained.keys() | slots(step).keys()
     return frozenset(
         variable.name for variable in step.item.variables

@@ -63,7 +63,14 @@ class Replica:
 
 @dataclass(frozen=True)
 class Owner:
-    """A device that runs the update of the variables it holds."""
+    """A device that runs the update of the variables it holds.
+
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> owner = example_placement(PS()).owners[-1]
+    >>> owner.name, owner.device, sorted(owner.variables)
+    ('server_localhost_CPU_0', '/device:CPU:0', ['kernel', 'velocity'])
+    """
 
     name: str
     device: str
@@ -73,7 +80,13 @@ class Owner:
 
 @dataclass(frozen=True)
 class Copy:
-    """One concrete variable of the session."""
+    """One concrete variable of the session.
+
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> [copy.name for copy in example_placement(PS()).copies("kernel")]
+    ['kernel@server_localhost_CPU_0', 'kernel@replica0', 'kernel@replica1']
+    """
 
     name: str
     device: str
@@ -82,7 +95,14 @@ class Copy:
 
 @dataclass(frozen=True)
 class Placement:
-    """The copies and the owner of every variable, for one strategy."""
+    """The copies and the owner of every variable, for one strategy.
+
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> placement = example_placement(PS())
+    >>> placement.owner_of["velocity"], sorted(placement.optimizer_state)
+    ('server_localhost_CPU_0', ['iterations'])
+    """
 
     replicas: tuple[Replica, ...]
     owners: tuple[Owner, ...]

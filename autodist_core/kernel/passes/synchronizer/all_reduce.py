@@ -33,7 +33,13 @@ _HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}
 
 @dataclass(frozen=True)
 class AllReduceSynchronizer(Kernel):
-    """Adds collectives over all replicas, in the order in which the backward pass computes the gradients."""
+    """Adds collectives over all replicas, in the order in which the backward pass computes the gradients.
+
+    >>> from autodist_core.kernel.example import example_change
+    >>> from autodist_core.strategy import AllReduce
+    >>> example_change(AllReduce(), "AllReduceSynchronizer", "CollectiveReduceV2")
+    'CollectiveReduceV2: 0 -> 2'
+    """
 
     needs = ("local",)
     provides = ("reduced", "collectives", "added", "new_values")

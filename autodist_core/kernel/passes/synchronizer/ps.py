@@ -26,7 +26,13 @@ from autodist_core.step import naming
 
 @dataclass(frozen=True)
 class PSSynchronizer(Kernel):
-    """Adds one reduction for each variable with one owner and each occurrence."""
+    """Adds one reduction for each variable with one owner and each occurrence.
+
+    >>> from autodist_core.kernel.example import example_change
+    >>> from autodist_core.strategy import PS
+    >>> example_change(PS(), "PSSynchronizer", "AddN", "AssignVariableOp")
+    'AddN: 0 -> 1, AssignVariableOp: 0 -> 2'
+    """
 
     needs = ("local",)
     provides = ("reduced",)

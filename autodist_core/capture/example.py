@@ -1,0 +1,66 @@
+"""A small captured step, for the examples of docstrings.
+
+It trains a kernel by momentum and counts its updates, adds the loss of each batch to a metric's total, and returns the
+loss and the norm of the gradient:
+
+>>> item = example_step()
+>>> print(*item.variables, sep="; ")
+kernel : f32[3,1]; velocity : f32[3,1]; iterations : i64[]; total : f32[]
+>>> [gradient.variable for gradient in item.gradients]
+['kernel']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.capture import capture
+from autodist_core.capture.traced import Marked, Source, Traced
+from autodist_core.step.graph_item import GraphItem, Variable
+
+
+def example_step() -> GraphItem:
+    """Capture the step, whose batches have three features. The module's docstring shows its variables.
+
+    >>> example_step().inputs[0].name
+    'x'
+    """
+    shapes = {"kernel": (3, 1), "velocity": (3, 1), "iterations": (), "total": ()}
+    kinds = {"kernel": "model", "velocity": "optimizer", "iterations": "optimizer", "total": "metric"}
+    variables = {
+        name: tf.Variable(tf.ones(shape, "int64" if name == "iterations" else "float32"), name=name)
+        for name, shape in shapes.items()
+    }
+    found: dict[str, Any] = {}
+
+    def step(x: Any, examples: Any, total: Any) -> Sequence[Any]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ variables["kernel"]) ** 2)
+            counted = loss * tf.cast(examples / total, tf.float32)
+        variables["total"].assign_add(counted)
+        marker = tf.identity(tape.gradient(counted, variables["kernel"]), name="marker")
+        graph = tf.compat.v1.get_default_graph()
+        first = len(graph.get_operations())
+        variables["velocity"].assign(0.9 * variables["velocity"] + marker)
+        variables["kernel"].assign_sub(0.1 * variables["velocity"])
+        variables["iterations"].assign_add(1)
+        updates = {operation.name: 0 for operation in graph.get_operations()[first:]}
+        outputs = [tf.identity(loss, name="loss"), tf.norm(marker, name="norm")]
+        found.update(gradients=[Marked("kernel", 0, marker)], updates=updates, outputs=outputs)
+        return outputs
+
+    counts = [tf.TensorSpec((), tf.float64, name) for name in ("examples", "total")]
+    function = tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec((None, 3), name="x"), *counts)
+    x, examples, total = function.inputs[:3]
+    sources = [
+        Source(
+            Variable(name, shapes[name], one.dtype.name, trainable=name == "kernel", kind=kinds[name],
+                     aggregation="sum" if name == "total" else "none"),
+            one.handle,
+        )
+        for name, one in variables.items()
+    ]  # fmt: skip
+    return capture(Traced(function.graph, sources, [x], examples=examples, total=total, **found))

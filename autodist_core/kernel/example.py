@@ -1,0 +1,43 @@
+"""The example step on two replicas, for the examples of docstrings.
+
+In: a strategy builder. Out: the placement of the step that `autodist_core.capture.example` captures, and what a kernel
+does to its graph:
+
+>>> from autodist_core.strategy import PS
+>>> example_placement(PS()).owner_of["kernel"]
+'server_localhost_CPU_0'
+>>> example_change(PS(), "PSSynchronizer", "AddN")
+'AddN: 0 -> 1'
+"""
+
+from __future__ import annotations
+
+from autodist_core.capture.example import example_step
+from autodist_core.kernel.pipeline import build
+from autodist_core.kernel.placement.placement import Placement, place
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.strategy import StrategyBuilder
+from autodist_core.strategy.compiler import StrategyCompiler
+
+
+def example_placement(builder: StrategyBuilder) -> Placement:
+    """Place the example step on two replicas that share no memory.
+
+    >>> from autodist_core.strategy import AllReduce
+    >>> [owner.name for owner in example_placement(AllReduce()).owners]
+    ['replica0', 'replica1']
+    """
+    item, spec = example_step(), ResourceSpec.local(cpus=2)
+    return place(item, StrategyCompiler(item, spec).compile(builder.build(item, spec)), share_memory=False)
+
+
+def example_change(builder: StrategyBuilder, kernel: str, *ops: str) -> str:
+    """Return how many operations of these types the graph has before a kernel of the pipeline runs, and after it.
+
+    >>> from autodist_core.strategy import AllReduce
+    >>> example_change(AllReduce(), "AllReduceSynchronizer", "CollectiveReduceV2")
+    'CollectiveReduceV2: 0 -> 2'
+    """
+    graph = build(example_step(), example_placement(builder))
+    (change,) = (change for change in graph.changes if change.kernel == kernel)
+    return ", ".join(f"{op}: {before} -> {after}" for op, before, after in change.ops if op in ops)
