@@ -67,7 +67,15 @@ def reached_from(
 
 
 def computed_from(tensors: Iterable[Any]) -> frozenset[str]:
-    """Return the names of the operations that make these tensors, and of all operations that compute with them."""
+    """Return the names of the operations that make these tensors, and of all operations that compute with them.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     x = tf.constant(1.0, name="x")
+    ...     y = tf.square(x, name="y")
+    >>> sorted(computed_from([x])), sorted(computed_from([y]))
+    (['x', 'y'], ['y'])
+    """
     return frozenset(reached_from((tensor.op for tensor in tensors), readers))
 
 

@@ -77,12 +77,26 @@ def require_steps(steps: object) -> None:
 
 
 def values_of(entries: Sequence[Entry]) -> dict[str, np.ndarray]:
-    """The current values of variables, by name."""
+    """The current values of variables, by name.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.step.graph_item import Variable
+    >>> values_of([Entry(Variable("weight", (2,), "float32"), tf.Variable([1.0, 2.0]))])
+    {'weight': array([1., 2.], dtype=float32)}
+    """
     return {entry.spec.name: np.array(entry.tf_variable.numpy()) for entry in entries}
 
 
 def restore(entries: Sequence[Entry], values: Mapping[str, np.ndarray]) -> None:
-    """Give variables these values."""
+    """Give variables these values.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.step.graph_item import Variable
+    >>> weight = tf.Variable(1.0)
+    >>> restore([Entry(Variable("weight", (), "float32"), weight)], {"weight": np.float32(3.0)})
+    >>> float(weight)
+    3.0
+    """
     for entry in entries:
         entry.tf_variable.assign(values[entry.spec.name])
 
@@ -99,7 +113,11 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one variable is apart after training both ways."""
+    """How far one variable is apart after training both ways.
+
+    >>> Difference("kernel", "float64", 1e-9).is_wrong, Difference("kernel", "float32", 1e-9).is_wrong
+    (True, False)
+    """
 
     name: str
     dtype: str

@@ -165,7 +165,11 @@ class ResourceSpec:
 
     @property
     def cpu_devices(self) -> Devices:
-        """The CPU devices as ``(name, DeviceSpec)``; reductions run on them."""
+        """The CPU devices as ``(name, DeviceSpec)``; reductions run on them.
+
+        >>> [name for name, _ in ResourceSpec.local(cpus=2).cpu_devices]
+        ['localhost:CPU:0', 'localhost:CPU:1']
+        """
         return tuple(pair for pair in self.devices if pair[1].kind == "CPU")
 
     @property
@@ -175,12 +179,20 @@ class ResourceSpec:
 
     @property
     def node_cpu_devices(self) -> dict[str, Devices]:
-        """The CPU devices of each node, by its address."""
+        """The CPU devices of each node, by its address.
+
+        >>> [name for name, _ in ResourceSpec.local(cpus=2).node_cpu_devices["localhost"]]
+        ['localhost:CPU:0', 'localhost:CPU:1']
+        """
         return self._by_node("CPU")
 
     @property
     def node_gpu_devices(self) -> dict[str, Devices]:
-        """The GPU devices of each node, by its address."""
+        """The GPU devices of each node, by its address.
+
+        >>> ResourceSpec.local(cpus=2).node_gpu_devices
+        {'localhost': ()}
+        """
         return self._by_node("GPU")
 
     def _by_node(self, kind: str) -> dict[str, Devices]:

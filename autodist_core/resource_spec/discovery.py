@@ -59,7 +59,11 @@ def _visible(count: int, mask: str | None) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """One process of a scheduler's cluster: its job, its number in the job, and the address of its host."""
+    """One process of a scheduler's cluster: its job, its number in the job, and the address of its host.
+
+    >>> cluster_tasks({"worker": ["10.0.0.1:8888"]}, "TF_CONFIG")[0]
+    Task(job='worker', index=0, host='10.0.0.1', port=8888)
+    """
 
     job: str
     index: int

@@ -172,7 +172,13 @@ def functions(kind: type) -> Iterator[Any]:
 
 
 def codes(function: Any) -> Iterator[CodeType]:
-    """The code of a function and of those that it defines; none for what has no Python code."""
+    """The code of a function and of those that it defines; none for what has no Python code.
+
+    >>> def outer():
+    ...     def inner(): ...
+    >>> [code.co_name for code in codes(outer)]
+    ['outer', 'inner']
+    """
     if isinstance(function, property):
         function = function.fget
     function = inspect.unwrap(function) if callable(function) else function

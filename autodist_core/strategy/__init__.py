@@ -106,7 +106,16 @@ def resolve(strategy: StrategyBuilder | type[StrategyBuilder] | Strategy | str |
 
 @dataclass(frozen=True)
 class Finished(StrategyBuilder):
-    """A builder that returns copies of a strategy that exists already."""
+    """A builder that returns copies of a strategy that exists already.
+
+    >>> from autodist_core import GraphItem, ResourceSpec
+    >>> from autodist_core.step.graph_item import Variable
+    >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=2)
+    >>> made = PS().build(item, spec)
+    >>> again = Finished(made).build(item, spec)
+    >>> again.id == made.id, again is made
+    (True, False)
+    """
 
     strategy: Strategy
 

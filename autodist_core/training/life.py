@@ -83,7 +83,12 @@ IS_CHANGED = frozenset({Life.CHANGED, Life.CHANGED_HELD})
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """A variable's state, and the value with which the model's is compared to find a change."""
+    """A variable's state, and the value with which the model's is compared to find a change.
+
+    >>> seen = Moment(Life.CURRENT).after(Event.LOOK, np.zeros(2))
+    >>> seen.life.name, seen.differs(np.ones(2))
+    ('SHOWN', True)
+    """
 
     life: Life
     shown: np.ndarray | None = None

@@ -21,7 +21,13 @@ _HOW = {
 
 
 def named(operation: Any) -> str:
-    """An operation's type and name."""
+    """An operation's type and name.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     print(named(tf.reduce_mean(tf.zeros([3]), name="centre").op))
+    Mean (centre)
+    """
     return f"{operation.type} ({operation.name})"
 
 

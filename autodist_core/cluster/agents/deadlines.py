@@ -13,7 +13,11 @@ VARIABLE = "AUTODIST_DEADLINES"
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds that the chief waits for one node; it waits for all nodes at the same time."""
+    """Seconds that the chief waits for one node; it waits for all nodes at the same time.
+
+    >>> Deadlines(connect=5.0).connect, Deadlines().connect
+    (5.0, 30.0)
+    """
 
     connect: float = 30.0
     """Until an agent is started over ssh."""

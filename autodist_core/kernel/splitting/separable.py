@@ -54,7 +54,13 @@ class Splitting:
 
 
 def splitting(step: StepIndex, variable: str, axis: int) -> Splitting:
-    """Find how one variable's part of the update is split along an axis."""
+    """Find how one variable's part of the update is split along an axis.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> found = splitting(StepIndex(example_step()), "kernel", 0)
+    >>> sorted(found.members), sorted(found.partial), found.obstacle
+    (['kernel', 'velocity'], ['norm/Sum'], '')
+    """
     shape = step.variables[variable].shape
     members = {variable} | {
         slot for slot, head in slots(step).items() if head == variable and step.variables[slot].shape == shape
