@@ -251,8 +251,8 @@ EACH_BY_ITSELF = {
     "penalised": (_penalised, "that loss is differentiated again"),
     "after an inner step": (_after_an_inner_step, "that loss is differentiated again"),
     "clipped behind a variable": (_clipped_behind_a_variable, "gradients that this step stored in a variable"),
-    "scaled by a metric": (_scaled_by_a_metric, "when each replica has its own value of it"),
-    "by a variable of this step": (_by_a_variable_of_this_step, "when each replica has its own value of it"),
+    "scaled by a metric": (_scaled_by_a_metric, "when each replica has its own value of that variable"),
+    "by a variable of this step": (_by_a_variable_of_this_step, "when each replica has its own value of that variable"),
 }
 
 
