@@ -37,7 +37,20 @@ _NODE = re.compile(r"\{\{node \w+/replica([0-9]+)/")
 
 
 class DistributedSession(Session):
-    """A session on the devices of this machine, or on those of a cluster until the cluster is lost."""
+    """A session on the devices of this machine, or on those of a cluster until the cluster is lost.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> session = DistributedSession(example_placement(PS()))
+    >>> train = session.add(example_step())
+    >>> ones = np.ones((3, 1), "float32")
+    >>> session.load({"kernel": ones, "velocity": 0 * ones, "iterations": np.int64(0), "total": np.float32(0)})
+    >>> loss, norm = train([np.ones((5, 3), "float32")], total=5)
+    >>> print(f"{loss:.1f}", session.read(["iterations"])["iterations"])
+    9.0 1
+    >>> session.close()
+    """
 
     def __init__(self, placement: Placement, cluster: Cluster | None = None) -> None:
         self.placement = placement

@@ -39,6 +39,11 @@ def last_to_fail(step: StepIndex, names: Iterable[str]) -> list[str]:
 
     If a tensor that is no scalar enters the backward pass from outside the tape, no shape is certain. The result is
     then all of `names`.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> step = StepIndex(example_step())
+    >>> last_to_fail(step, step.markers)
+    ['Cast', 'gradient_tape/Prod', 'gradient_tape/pow/Pow']
     """
     names = list(names)
     doubtful: set[str] = set()

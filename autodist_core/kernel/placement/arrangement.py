@@ -27,7 +27,16 @@ from autodist_core.strategy.synchronizers import PSPlan
 
 @dataclass(frozen=True)
 class Arrangement:
-    """A strategy as a step carries it out."""
+    """A strategy as a step carries it out.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core import ResourceSpec, StrategyCompiler
+    >>> from autodist_core.strategy import PartitionedPS
+    >>> item, spec = example_step(), ResourceSpec.local(cpus=2)
+    >>> strategy = StrategyCompiler(item, spec).compile(PartitionedPS().build(item, spec))
+    >>> arrange(item, strategy).shares_memory, arrange(item, strategy, share_memory=False).shares_memory
+    (True, False)
+    """
 
     strategy: CompiledStrategy
     """The strategy; variables that cannot be split are whole in it, and it has the reason why replicas stay in step."""
