@@ -1,14 +1,18 @@
-"""Every function, class and method that the API reference shows has an example, which the doctests run.
+"""What has an example, which the doctests run.
 
-A method has one in its own docstring, or is called in the example of its class.
+Every function, class and method that the API reference shows has one. A method has one in its own docstring, or is
+called in the example of its class. Of the stages named here, every public function and class has one, in its own
+docstring or its module's.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,3 +57,27 @@ SHOWN = {path: (own, around) for path, own, around in _shown()}
 def test_it_has_an_example(path: str):
     own, around = SHOWN[path]
     assert own or f".{path.rpartition('.')[2]}(" in around, f"{path} has no example"
+
+
+STAGES = ("errors", "interrupts", "resource_spec", "seams", "step", "strategy", "plan", "reports")
+WITHOUT = {"local_gpus": "its result is that of the machine"}
+
+
+def _modules(stage: str) -> list[Path]:
+    found = ROOT / "autodist_core" / stage
+    return sorted(found.rglob("*.py")) if found.is_dir() else [found.with_suffix(".py")]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_public_name_of_a_stage_has_an_example(stage: str):
+    missing = []
+    for path in _modules(stage):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        around = ast.get_docstring(tree) or ""
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                own = ">>>" in (ast.get_docstring(node) or "")
+                named = re.search(rf"^(?:>>>|\.\.\.) .*\b{node.name}\b", around, re.MULTILINE)
+                if not own and not named and node.name not in WITHOUT:
+                    missing.append(f"{path.relative_to(ROOT)}: {node.name}")
+    assert not missing

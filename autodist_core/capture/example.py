@@ -39,9 +39,8 @@ def example_step() -> GraphItem:
     def step(x: Any, examples: Any, total: Any) -> Sequence[Any]:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((x @ variables["kernel"]) ** 2)
-            counted = loss * tf.cast(examples / total, tf.float32)
-        variables["total"].assign_add(counted)
-        marker = tf.identity(tape.gradient(counted, variables["kernel"]), name="marker")
+        variables["total"].assign_add(loss * tf.cast(examples / total, tf.float32))
+        marker = tf.identity(tape.gradient(loss, variables["kernel"]), name="marker")
         graph = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
         variables["velocity"].assign(0.9 * variables["velocity"] + marker)

@@ -103,7 +103,11 @@ def restore(entries: Sequence[Entry], values: Mapping[str, np.ndarray]) -> None:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The plan's reasons for other numbers than one device's."""
+    """The plan's reasons for other numbers than one device's.
+
+    >>> Explanation(inexact=("not exact: HorovodCompressor is lossy",), possible=()).inexact
+    ('not exact: HorovodCompressor is lossy',)
+    """
 
     inexact: tuple[str, ...]
     """Reasons that are certain."""

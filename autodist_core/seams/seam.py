@@ -161,7 +161,12 @@ def owner(dotted: str) -> Any:
 
 
 def functions(kind: type) -> Iterator[Any]:
-    """The functions that a class and its bases define, without what decorators put around them."""
+    """The functions that a class and its bases define, without what decorators put around them.
+
+    >>> import threading
+    >>> "start" in {function.__name__ for function in functions(threading.Thread)}
+    True
+    """
     for base in kind.__mro__[:-1]:
         for value in vars(base).values():
             parts = (value.fget, value.fset) if isinstance(value, property) else (value,)
@@ -209,12 +214,19 @@ def _supported(root: str) -> str:
 
 
 def problems(table: Iterable[Seam]) -> tuple[str, ...]:
-    """What is wrong with the seams of a table."""
+    """What is wrong with the seams of a table.
+
+    >>> problems([Seam("threading.Thread", "_no_such_name", "waiting", "threads would not wait")])
+    ('Python 3... has no Thread._no_such_name, on which waiting rests',)
+    """
     return tuple(problem for seam in table if (problem := seam.problem()))
 
 
 def mention_versions(*packages: str) -> None:
-    """Log it where a package is of a version on which the tests have not run."""
+    """Log it where a package is of a version on which the tests have not run.
+
+    >>> mention_versions("tensorflow")
+    """
     for package in packages:
         version = import_module(package).__version__
         first, last = SUPPORTED[package]

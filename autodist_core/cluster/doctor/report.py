@@ -33,7 +33,11 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class Pair:
-    """The link from one node, the source, to another one, the target; both are addresses."""
+    """The link from one node, the source, to another one, the target; both are addresses.
+
+    >>> Pair("10.0.0.1", "10.0.0.2", 1, gbits=0.4).slow, Pair("10.0.0.1", "10.0.0.2", 1, gbits=0.9).slow
+    (True, False)
+    """
 
     source: str
     target: str

@@ -43,7 +43,7 @@ def last_to_fail(step: StepIndex, names: Iterable[str]) -> list[str]:
     >>> from autodist_core.capture.example import example_step
     >>> step = StepIndex(example_step())
     >>> last_to_fail(step, step.markers)
-    ['Cast', 'gradient_tape/Prod', 'gradient_tape/pow/Pow']
+    ['gradient_tape/Prod', 'gradient_tape/pow/Pow']
     """
     names = list(names)
     doubtful: set[str] = set()
