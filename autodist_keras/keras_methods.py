@@ -33,7 +33,14 @@ def shown_as_keras(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def keras_loop(declared: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method that runs Keras's loop of the same name over all replicas; `declared` gives name and docstring."""
+    """Make a method that runs Keras's loop of the same name over all replicas; `declared` gives name and docstring.
+
+    >>> class Front:
+    ...     @keras_loop
+    ...     def fit(self, *args, **kwargs): ...
+    >>> list(inspect.signature(Front.fit).parameters)[:3]
+    ['self', 'x', 'y']
+    """
     name = declared.__name__
 
     @wraps(declared)

@@ -31,7 +31,19 @@ SCALING = {"Mul": (0, 1), "RealDiv": (0,), "DivNoNan": (0,)}
 
 
 class Linearity:
-    """Says which tensors are linear in the gradients that a tape made."""
+    """Says which tensors are linear in the gradients that a tape made.
+
+    >>> with tf.Graph().as_default():
+    ...     x = tf.constant(2.0, name="x")
+    ...     with tf.GradientTape() as tape:
+    ...         tape.watch(x)
+    ...         y = tf.square(x)
+    ...     gradient = tape.gradient(y, x)
+    ...     half, root = 0.5 * gradient, tf.sqrt(gradient)
+    >>> linearity = Linearity(Tape())
+    >>> linearity.is_linear(half), linearity.is_linear(root)
+    (True, False)
+    """
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape

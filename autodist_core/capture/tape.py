@@ -39,7 +39,18 @@ _RUNNING = {"PartitionedCall": ("f",), "StatefulPartitionedCall": ("f",),
 
 
 class Tape:
-    """Says which operations a tape made, and which operations compute with the values of these."""
+    """Says which operations a tape made, and which operations compute with the values of these.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     x = tf.constant(2.0, name="x")
+    ...     with tf.GradientTape() as tape:
+    ...         tape.watch(x)
+    ...         y = tf.square(x)
+    ...     gradient = tape.gradient(y, x)
+    >>> Tape().made(gradient.op), Tape().made(y.op)
+    (True, False)
+    """
 
     def __init__(self) -> None:
         self._made: dict[Any, bool] = {}

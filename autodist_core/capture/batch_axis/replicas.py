@@ -28,7 +28,12 @@ _OF_AGGREGATION = {"sum": SUM, "max": LARGEST, "min": SMALLEST}
 
 
 def read(variable: Variable, after: bool, written: State | None, operation: Any) -> State:
-    """Return the state of a read value of a variable; `after` says that the step has no later write of it."""
+    """Return the state of a read value of a variable; `after` says that the step has no later write of it.
+
+    >>> total = Variable("total", (), "float32", kind="metric", aggregation="sum")
+    >>> read(total, False, None, None).kind, read(total, True, None, None).kind
+    ('sum', 'alike')
+    """
     if variable.kind in ("optimizer", "seed"):
         return SAME
     kind = _OF_AGGREGATION.get(variable.aggregation)
@@ -39,7 +44,12 @@ def read(variable: Variable, after: bool, written: State | None, operation: Any)
 
 
 def is_combined(variable: Variable, value: State, operation: Any, adds: bool) -> bool:
-    """Whether the replicas' values of a variable combine to the value that one device writes."""
+    """Whether the replicas' values of a variable combine to the value that one device writes.
+
+    >>> mean = Variable("moving_mean", (), "float32", aggregation="mean")
+    >>> is_combined(mean, State(SUM, degree=0), None, False), is_combined(mean, State(LARGEST), None, False)
+    (True, False)
+    """
     if variable.kind in ("optimizer", "seed") or value.kind not in (ALIKE, *REDUCED):
         return True
     kind = _OF_AGGREGATION.get(variable.aggregation)

@@ -23,6 +23,14 @@ def fuse_lookups(graph: Editor) -> None:
     """Change each lookup along the first axis of a read variable into a `ResourceGather`.
 
     A lookup stays as it is if the step may write the variable between the read and the lookup.
+
+    >>> table = tf.Variable(tf.ones([5, 2]))
+    >>> read = lambda: tf.raw_ops.ReadVariableOp(resource=table.handle, dtype=tf.float32)
+    >>> lookup = tf.function(lambda ids: tf.gather(read(), ids))
+    >>> graph = Editor.of(lookup.get_concrete_function(tf.TensorSpec([None], tf.int32)).graph.as_graph_def())
+    >>> fuse_lookups(graph)
+    >>> sorted(node.op for node in graph if "Gather" in node.op)
+    ['ResourceGather']
     """
     nodes = list(graph)
     position = {node.name: index for index, node in enumerate(nodes)}
