@@ -9,6 +9,9 @@ A changed variable is loaded into the session before the next step. A variable t
 `watching.py` reports the looks. `life.Life` names the states of a variable, and `life.TRANSITIONS` the events that lead
 from one state to another.
 
+Sessions may share variables. A session that was used last has the newer values, and brings them to the variables before
+another one runs a step.
+
 Any thread may look. One thread at a time uses the session. Another thread waits for the end of the current step. If the
 step takes long, or waits for that thread, the thread sees the value that the model has, and the model gets the current
 value when the step ends. A value that the thread writes counts from the next step on.
@@ -24,11 +27,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from autodist_core.errors import SessionError
 from autodist_core.interrupts import defer_interrupt, never_interrupted
 from autodist_core.runtime import Session
 from autodist_core.training.entries import Entry
 from autodist_core.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment
-from autodist_core.training.watching import Subscription, unwatch, watch
+from autodist_core.training.watching import Subscription, unwatch, watch, watch_first
 
 _SMALL_BYTES = 4096
 """Variables of at most this size are read together."""
@@ -44,7 +48,9 @@ class TrainingState:
         self._entries: dict[str, Entry] = {}
         self._moments: dict[str, Moment] = {}
         """The state of each variable whose state is not `Life.STALE`: few, while steps run and nobody looks."""
-        self._watched: list[Subscription] = []
+        self._watched: dict[str, Subscription] = {}
+        self._covered: set[str] = set()
+        """The variables of which another session's state was told of looks last. None of these is behind here."""
         self._iterators: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
         """The variables that the pipelines of iterators read. These looks are not reported."""
         self._thread = threading.get_ident()
@@ -81,10 +87,27 @@ class TrainingState:
         self._moments[entry.spec.name] = _CHANGED
         subscription = Subscription(self, entry)
         watch(subscription)
-        self._watched.append(subscription)
+        self._watched[entry.spec.name] = subscription
+
+    def covered(self, entry: Entry) -> None:
+        """Note that another session's state is told of looks at this variable from now on."""
+        self._covered.add(entry.spec.name)
+
+    def give_way(self, entry: Entry) -> None:
+        """Give a variable its current value before another session uses it. A SessionError says if a step runs."""
+        with self._session_lock:
+            if not self._pull_unless_stepping(entry):
+                raise SessionError(
+                    f"variable {entry.spec.name!r} is used by another AutoDist, strategy or DistributedModel, whose step "
+                    "runs. Call one of them after the step of the other one."
+                )
+        self._note(entry, others=False)
 
     def before_step(self) -> None:
         """Load into the session the variables that were changed since the last step, or were never loaded."""
+        for name in sorted(self._covered):
+            watch_first(self._watched[name])
+            self._covered.remove(name)
         with self._session_lock:
             self._raise_unraised()
             if self._moments:
@@ -212,14 +235,15 @@ class TrainingState:
         with self._session_lock:
             if again:
                 with self._value_lock:
-                    self._moments.clear()
+                    self._moments = {name: self._moments[name] for name in self._covered & self._moments.keys()}
             self._pull(list(self._entries.values()))
 
     def release(self) -> None:
         """Stop watching. The variables are instances of their own classes again."""
         with defer_interrupt(), self._session_lock, self._value_lock:
             while self._watched:
-                unwatch(self._watched.pop())
+                unwatch(self._watched.popitem()[1])
+            self._covered.clear()
             # From here on changes are not reported.
             self._moments = dict.fromkeys(self._entries, _CHANGED)
             self._unraised = None

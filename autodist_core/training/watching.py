@@ -43,6 +43,12 @@ class Watcher(Protocol):
     def looked_at(self, entry: Entry) -> None:
         """Give the variable its current value; somebody is about to see it."""
 
+    def covered(self, entry: Entry) -> None:
+        """Note that another watcher is told of looks at the variable from now on."""
+
+    def give_way(self, entry: Entry) -> None:
+        """Give the variable its current value; another watcher is about to use it and may change it."""
+
     def failed(self, failure: BaseException) -> None:
         """Raise an error later. It came up in a look, where it could not be raised."""
 
@@ -63,14 +69,14 @@ _subscriptions: dict[int, list[Subscription]] = {}
 _hooks = ExitStack()
 """What `in_graphs.py` has put in place while a variable is watched."""
 _lock = threading.Lock()
-"""For changing `_subscriptions` and `_hooks`. No watcher is called while a thread holds it."""
+"""For changing `_subscriptions` and `_hooks`. A watcher that is called while a thread holds it only takes a note."""
 
 
 def watch(subscription: Subscription) -> None:
     """Tell the subscription's watcher of every look at its variable, until `unwatch`. The module has an example.
 
     Two models may share a variable. The watcher of the other model is told of a look first: the variable then has that
-    model's value, and that model will notice the changes of this one.
+    model's value, and that model will notice the changes of this one. It asks for `watch_first` before its next step.
     """
     _require_looks_are_seen()
     _watch(subscription)
@@ -86,7 +92,27 @@ def _watch(subscription: Subscription) -> None:
         if not subscriptions:
             own: Any = type(entry.tf_variable)
             entry.tf_variable.__class__ = _watched(own)
-        subscriptions.append(subscription)
+        _put_last(subscription)
+
+
+def watch_first(subscription: Subscription) -> None:
+    """Let a subscription count again, after another one of the variable was put behind it.
+
+    The watcher that counted gives the variable its current value first. It may refuse this.
+    """
+    last = _subscriptions[id(subscription.entry.handle)][-1]
+    if last is not subscription:
+        last.watcher.give_way(last.entry)
+        with _lock:
+            _subscriptions[id(subscription.entry.handle)].remove(subscription)
+            _put_last(subscription)
+
+
+def _put_last(subscription: Subscription) -> None:
+    subscriptions = _subscriptions[id(subscription.entry.handle)]
+    for last in subscriptions[-1:]:
+        last.watcher.covered(last.entry)
+    subscriptions.append(subscription)
 
 
 def unwatch(subscription: Subscription) -> None:

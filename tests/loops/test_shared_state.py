@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from autodist_core import ResourceSpec
+from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, flat
 from tests.support.loop_optimizers import WAYS
 from tests.support.loops import BATCHES, Net, assert_equal_loops, autodist, batches, examples, run_plain, values
@@ -324,3 +326,43 @@ def test_variables_stay_after_a_close_and_a_later_call_goes_on():
         assert_same(flat(values(expected.variables)), flat(values(net.variables)))
     assert all(type(each) is type(expected.bias) for each in net.variables)
 
+
+
+def _counting(front: Any, weight: Any) -> Any:
+    @front.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * tf.reduce_mean(x, 0))
+        weight.assign_sub(0 * tape.gradient(loss, weight) + 1)
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_two_fronts_train_the_same_variables_in_turn(looks: bool):
+    x = examples(12)[0]
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1, use_bias=False, dtype="float64")])
+    weight = model.weights[0]
+    weight.assign(np.zeros((5, 1)))
+    seen = []
+    with autodist("PS", replicas=2) as first, autodist("AllReduce", replicas=3) as second:
+        steps = [_counting(front, weight) for front in (first, second)]
+        losses = [front.function(lambda x: tf.reduce_sum(x @ weight)) for front in (first, second)]
+        for _ in range(3):
+            for step, other in zip(steps, reversed(losses), strict=True):
+                step(x)
+                if looks:
+                    seen.append(float(other(np.eye(5))) / 5)
+        steps[1](x)
+        weight.assign(np.full((5, 1), 5.0))
+        steps[0](x)
+        steps[1](x)
+        with DistributedModel(model, ResourceSpec.local(cpus=2), "PS") as wrapped:
+            wrapped.compile(keras.optimizers.SGD(0.0), "mse")
+            calls = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, **__: steps[0](x))
+            wrapped.fit(x, np.zeros((12, 1)), batch_size=4, verbose=0, callbacks=[calls])
+            steps[1](x)
+        steps[1](x)
+    assert weight.numpy().tolist() == [[-2.0]] * 5
+    assert not looks or seen == [-1.0, -2.0, -3.0, -4.0, -5.0, -6.0]
