@@ -9,6 +9,7 @@ one row for each example, along the first axis       ``rows``: the replicas' row
 a sum over the examples                              ``sum``
 a mean over the examples                             ``mean``, weighted by the replicas' numbers of examples
 a maximum or minimum over the examples               ``max`` or ``min``
+a sum, times a power of the number of examples       ``sum``, each counted by a power of the replica's share
 equal on all replicas                                ``same``
 made of gradients, or of updated variables           ``same``: it is made of the whole batch's gradients
 a float that is one number, and none of these        ``mean``; the plan says that it is not exact
@@ -22,8 +23,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from autodist_core.capture.batch_axis import ALIKE, LARGEST, ROWS, SMALLEST, SUM, State
+from autodist_core.capture.batch_axis import ALIKE, LARGEST, REDUCED, ROWS, SMALLEST, SUM, State
+from autodist_core.capture.traced import name_of
 from autodist_core.errors import CaptureError
+from autodist_core.step.graph_item import Joined
 
 _OF_DEGREE = {0: "mean", 1: "sum"}
 _REMEDY = (
@@ -32,16 +35,37 @@ _REMEDY = (
 )
 
 
-def joins(outputs: Sequence[Any], states: Sequence[State], made_of_gradients: Collection[str]) -> tuple[str, ...]:
-    """The word for each output; a CaptureError for an output that no word fits."""
+def joins(
+    outputs: Sequence[Any], states: Sequence[State], made_for_all: Collection[str], counted: Collection[int]
+) -> tuple[str, ...]:
+    """The word for each output; a CaptureError for an output that no word fits.
+
+    `made_for_all` names the operations whose values are made of the whole batch's. `counted` has the positions of the
+    outputs that are sums, when they count by the share.
+    """
     return tuple(
-        "same" if output.op.name in made_of_gradients else _join(index, output, state)
+        "same" if output.op.name in made_for_all else "sum" if index in counted else _join(index, output, state)
         for index, (output, state) in enumerate(zip(outputs, states, strict=True))
     )
 
 
-def _join(index: int, output: Any, state: State) -> str:
-    number = output.dtype.is_floating or output.dtype.is_complex
+def given_to_all(tensors: Sequence[Any], states: Sequence[State]) -> tuple[Joined, ...]:
+    """How the replicas' values become one that an operation takes for the whole batch."""
+    words = [(tensor, word(tensor, state), state) for tensor, state in zip(tensors, states, strict=True)]
+    for tensor, found, state in words:
+        if found is None or (found == "mean" and state.kind in REDUCED and state.kind != SUM):
+            raise CaptureError(
+                f"a result of the function is computed from {_described(tensor.op, tensor, state)}, and from the whole "
+                "batch's gradients or from a variable that the function wrote before from the batch: it is not known "
+                "how the replicas' values of the first become one. Return both, and compute the result after the call; "
+                "or read the variable before the function writes it."
+            )
+    return tuple(Joined(name_of(tensor), found) for tensor, found, _ in words if found is not None)
+
+
+def word(tensor: Any, state: State) -> str | None:
+    """The word for one tensor; None if no word fits."""
+    number = tensor.dtype.is_floating or tensor.dtype.is_complex
     if state.kind == ALIKE:
         return "same"
     if state.kind == ROWS and state.axes == (0,) and state.outer == 1 and not (state.degree or state.stride):
@@ -50,12 +74,20 @@ def _join(index: int, output: Any, state: State) -> str:
         return _OF_DEGREE[state.degree]
     if state.kind in (LARGEST, SMALLEST):
         return "max" if state.kind == LARGEST else "min"
-    if number and output.shape.rank == 0:
-        return "mean"
+    return "mean" if number and tensor.shape.rank == 0 else None
+
+
+def _join(index: int, output: Any, state: State) -> str:
+    found = word(output, state)
+    if found is not None:
+        return found
     made = output.op.inputs[0].op if output.op.inputs else output.op
-    where = f" along axis {state.axis}" if state.kind == ROWS else ""
     raise CaptureError(
-        f"result {index} of the function, a {output.dtype.name} of shape {output.shape} made by {made.name!r} "
-        f"({made.type}){', with the examples' + where if where else ''}: it is not known how the replicas' values of "
-        f"it become one. {_REMEDY}"
+        f"result {index} of the function, {_described(made, output, state)}: it is not known how the replicas' values "
+        f"of it become one. {_REMEDY}"
     )
+
+
+def _described(made: Any, tensor: Any, state: State) -> str:
+    where = f", with the examples along axis {state.axis}" if state.kind == ROWS else ""
+    return f"a {tensor.dtype.name} of shape {tensor.shape} made by {made.name!r} ({made.type}){where}"

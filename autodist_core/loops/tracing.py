@@ -24,9 +24,10 @@ from autodist_core.capture.batch_axis import follow, joined, to_be_joined
 from autodist_core.capture.traced import name_of
 from autodist_core.errors import CaptureError
 from autodist_core.loops.arguments import Parsed
-from autodist_core.loops.joining import joins
+from autodist_core.loops.joining import given_to_all, joins
 from autodist_core.loops.mixing_notes import said_of
 from autodist_core.loops.own_writes import require_combined, require_declared
+from autodist_core.loops.recomputed import find_recomputed
 from autodist_core.loops.recording import Recording, recorded
 from autodist_core.loops.side_state import additions, counted
 from autodist_core.loops.terms import terms_of, without
@@ -256,12 +257,13 @@ def _decided(traced: Traced, updates: Updates, recording: Recording) -> _Decided
     terms = [terms_of(output.op.inputs[0], without(batch)) for output in traced.outputs]
     of_terms = [tensor for of in terms for each in of for tensor in (each.tensor, *(by for by, _ in each.numbers))]
     of_examples = [tensor for target, seed, sources in recording.of_examples for tensor in (target, seed, *sources)]
+    again = find_recomputed(traced)
     asked = [
-        targets, traced.outputs, [each.added for each in added], inner, of_terms, of_examples, seeds,
+        targets, traced.outputs, [each.added for each in added], inner, of_terms, of_examples, seeds, again.given,
     ]
-    found = follow(traced, {}, [tensor for tensors in asked for tensor in tensors])
+    found = follow(traced, {}, [tensor for tensors in asked for tensor in tensors], again.alone)
     states = iter(found.asked)
-    of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients, of_seeds = (
+    of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients, of_seeds, of_given = (
         list(islice(states, len(each))) for each in asked
     )
     by_name = {source.variable.name: source.variable for source in traced.sources}
@@ -272,15 +274,13 @@ def _decided(traced: Traced, updates: Updates, recording: Recording) -> _Decided
     over_replicas = bool(traced.sums or traced.gathers)
     summed, by_seeds = weighed(zip(seeds, of_targets, strict=True), by_examples, always=over_replicas)
     by_share = {**counted(added, of_added), **by_seeds}
-    sums, of_parts = sums_of_two_kinds(traced.outputs, terms, of_terms, updates.made_of_gradients)
+    made_for_all = updates.made_of_gradients | again.operations.keys()
+    sums, of_parts = sums_of_two_kinds(traced.outputs, terms, of_terms, made_for_all)
     combined = {addition.write.name for addition in added if addition.operation.name in by_share}
     found = replace(found, uncombined_writes=tuple(
         each for each in found.uncombined_writes if each.operation.name not in combined
     ))
-    hows = [
-        "sum" if index in sums else how
-        for index, how in enumerate(joins(traced.outputs, of_outputs, updates.made_of_gradients))
-    ]
+    hows = joins(traced.outputs, of_outputs, made_for_all, sums)
     results = enumerate(zip(traced.outputs, of_outputs, hows, strict=True))
     averaged = [(index, output, state) for index, (output, state, how) in results if how == "mean"]
     traced = replace(
@@ -288,7 +288,8 @@ def _decided(traced: Traced, updates: Updates, recording: Recording) -> _Decided
         outputs=[sums.get(index, output) for index, output in enumerate(traced.outputs)],
     )
     return _Decided(
-        combined_as_written(traced), (*_joined(traced.outputs, hows), *joined(inner, of_inner)),
+        combined_as_written(traced),
+        (*joined(inner, of_inner), *given_to_all(again.given, of_given), *_joined(traced.outputs, hows)),
         said_of(found, of_targets, averaged),
     )
 

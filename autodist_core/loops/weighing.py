@@ -104,7 +104,8 @@ def sums_of_two_kinds(
             found.append(state)
         powers = {_power(state) for state in found}
         known = all(state.kind in (ALIKE, SUM) for state in found)
-        if not known or powers in ({0}, {1}) or output.op.name in made_of_gradients:
+        number = output.dtype.is_floating or output.dtype.is_complex
+        if not known or not number or powers in ({0}, {1}) or output.op.name in made_of_gradients:
             continue
         with output.graph.as_default():
             parts = [tf.identity(term.tensor, name="term") for term in own]

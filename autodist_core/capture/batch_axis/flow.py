@@ -61,7 +61,10 @@ _GRADIENT = ("Grad", "Backprop")
 class Flow:
     """One walk over the operations of a traced step."""
 
-    def __init__(self, traced: Traced, known: Mapping[int, State], asked: Sequence[Any]) -> None:
+    def __init__(
+        self, traced: Traced, known: Mapping[int, State], asked: Sequence[Any], whole: Collection[str] = ()
+    ) -> None:
+        self._whole = whole
         self._known = {**known, **{id(marker): SAME for marker in (*traced.sums, *traced.gathers)}}
         self._couplings: dict[tuple[int, str], Coupling] = {}
         self._uncombined_writes: dict[int, UncombinedWrite] = {}
@@ -107,6 +110,8 @@ class Flow:
 
     def couple(self, operation: Any, what: str, by: Any) -> None:
         """Note an operation that makes the result of one example depend on others, and the operation that uses it."""
+        if (self._call or by).name in self._whole:
+            return
         # A value of a nested function is used where the function was called, or within it.
         within = self._call or (operation if operation.graph is self._graph else by)
         self._couplings.setdefault((id(operation), what), Coupling(operation, what, within, by, self._own))
@@ -119,7 +124,8 @@ class Flow:
 
     def undecide(self, operation: Any) -> None:
         """Note that it is not known whether an operation mixes examples."""
-        self._undecided.setdefault(id(operation), (operation, self._call or operation))
+        if (self._call or operation).name not in self._whole:
+            self._undecided.setdefault(id(operation), (operation, self._call or operation))
 
     @staticmethod
     def axes_of(tensor: Any, rank: int | None) -> list[int] | None:
@@ -147,11 +153,13 @@ class Flow:
     # The walk ----------------------------------------------------------------------------------------------------
 
     def over(self, graph: Any) -> None:
-        """Visit all operations of a step but those of its updates."""
+        """Visit all operations of a step but those of its updates, whose values are equal on all replicas."""
         for at, operation in enumerate(graph.get_operations()):
             self._position = at
             if operation.name not in self._update:
                 self._visit(operation)
+            else:
+                self.states.update({id(tensor): SAME for tensor in operation.outputs})
 
     def _visit(self, operation: Any) -> None:
         outputs, kind = operation.outputs, operation.type
@@ -294,11 +302,14 @@ def _first_gradient(traced: Traced, update: Collection[str]) -> float:
     return next((at for at, operation in enumerate(traced.graph.get_operations()) if id(operation) in weighting), 0)
 
 
-def follow(traced: Traced, known: Mapping[int, State], asked: Sequence[Any] = ()) -> Found:
+def follow(
+    traced: Traced, known: Mapping[int, State], asked: Sequence[Any] = (), whole: Collection[str] = ()
+) -> Found:
     """Follow the batch axis through a traced step; `known` has the states that the front knows, by tensor id.
 
-    The findings have the states of the tensors `asked`, as the rules give them, whatever `known` says.
+    The findings have the states of the tensors `asked`, as the rules give them, whatever `known` says. `whole` names
+    operations that run for the whole batch: what they do with its examples is no finding.
     """
-    flow = Flow(traced, known, asked)
+    flow = Flow(traced, known, asked, whole)
     flow.over(traced.graph)
     return flow.found(traced, asked)

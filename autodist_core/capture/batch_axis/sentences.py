@@ -50,9 +50,8 @@ def kept(subject: str, write: UncombinedWrite) -> str:
 
 def averaged(subject: str, result: UncombinedResult) -> str:
     """The sentence on a result for which the mean of the replicas' results is not one device's result."""
-    return (
-        f"{subject} is the replicas' mean, and {named(result.state.origin)} does not make a mean over the examples"
-    )
+    made = "the number of examples" if result.state.origin is None else named(result.state.origin)
+    return f"{subject} is the replicas' mean, and {made} does not make a mean over the examples"
 
 
 def undecided(operation: str, verify: str) -> str:

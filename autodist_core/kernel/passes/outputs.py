@@ -23,6 +23,7 @@ import tensorflow as tf
 from autodist_core.kernel.analysis.results import Joining, joining
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
+from autodist_core.kernel.placement.placement import Replica
 from autodist_core.kernel.passes.state_combiner import is_combined, weighted_mean
 from autodist_core.step import naming
 from autodist_core.step.index import StepIndex, output_type
@@ -50,11 +51,13 @@ class Outputs(Kernel):
         # A node that writes runs on every replica. It is not run once more for its value.
         combined = _after_combining(step, cone)
         recomputed = (combined | (draft.after_update & cone)) - writers
-        for name in step.in_order(recomputed):
-            _recompute(draft, name, recomputed, draft.end + 2 if name in combined else draft.at(name))
+        of_each = any(joining(step, name) is Joining.EACH for name in step.item.outputs)
+        for replica in draft.active_replicas if of_each else [None]:
+            for name in step.in_order(recomputed):
+                _recompute(draft, name, recomputed, draft.end + 2 if name in combined else draft.at(name), replica)
         for name in step.item.outputs:
             if joining(step, name) is Joining.EACH:
-                draft.outputs += _values_of_each(draft, name, recomputed)
+                draft.outputs += [_value(draft, name, recomputed, replica) for replica in draft.active_replicas]
             else:
                 draft.outputs.append(_value(draft, name, recomputed))
 
@@ -78,28 +81,21 @@ def _after_combining(step: StepIndex, cone: set[str]) -> set[str]:
     return recomputed
 
 
-def _recomputed(name: str) -> str:
-    return f"result/{name}"
+def _recomputed(name: str, replica: Replica | None) -> str:
+    return f"result/{name}" if replica is None else f"result/{replica.prefix}/{name}"
 
 
-def _value(draft: Draft, source: str, recomputed: set[str]) -> str:
-    """Return the value of a captured tensor for the whole batch."""
+def _value(draft: Draft, source: str, recomputed: set[str], replica: Replica | None = None) -> str:
+    """Return the value of a captured tensor for the whole batch, or for one replica's part of it."""
     name, output = naming.split(source)
     if name in recomputed:
-        return naming.tensor(_recomputed(name), output)
+        return naming.tensor(_recomputed(name, replica), output)
     returned = draft.returned.get(naming.canonical(source))
-    return returned or _joined(draft, source)
+    return returned or (_joined(draft, source) if replica is None else copied(replica, source))
 
 
-def _values_of_each(draft: Draft, source: str, recomputed: set[str]) -> list[str]:
-    """Return the value of a captured tensor on each active replica; what is known for the batch is each replica's."""
-    if naming.node_of(source) in recomputed or naming.canonical(source) in draft.returned:
-        return [_value(draft, source, recomputed)] * len(draft.active_replicas)
-    return [copied(replica, source) for replica in draft.active_replicas]
-
-
-def _recompute(draft: Draft, name: str, recomputed: set[str], time: int) -> None:
-    """Add a copy of a node that runs once for the whole batch, and reads variables at this time."""
+def _recompute(draft: Draft, name: str, recomputed: set[str], time: int, replica: Replica | None) -> None:
+    """Add a copy of a node that reads variables at this time, and runs for the whole batch, or for one replica's part."""
     step, first = draft.step, draft.active_replicas[0]
     inputs = []
     for source in naming.data_inputs(step.nodes[name]):
@@ -108,10 +104,10 @@ def _recompute(draft: Draft, name: str, recomputed: set[str], time: int) -> None
             variable = step.handle_of[node]
             inputs.append(draft.handle(variable, draft.placement.mirror(variable, first)))
         else:
-            inputs.append(_value(draft, source, recomputed))
+            inputs.append(_value(draft, source, recomputed, replica))
     touched = step.touches.get(name)
     device = draft.placement.mirror(touched[0].variable, first).device if touched else first.device
-    draft.editor.copy(step.nodes[name], _recomputed(name), inputs, device, time if touched else None)
+    draft.editor.copy(step.nodes[name], _recomputed(name, replica), inputs, device, time if touched else None)
 
 
 def _joined(draft: Draft, name: str) -> str:
