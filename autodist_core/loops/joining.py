@@ -41,10 +41,12 @@ def joins(
     """The word for each output; a CaptureError for an output that no word fits.
 
     `made_for_all` names the operations whose values are made of the whole batch's. `counted` has the positions of the
-    outputs that are sums, when they count by the share.
+    outputs that count by a power of the share: rows, and sums.
     """
     return tuple(
-        "same" if output.op.name in made_for_all else "sum" if index in counted else _join(index, output, state)
+        "same" if output.op.name in made_for_all
+        else "sum" if index in counted and state.kind != ROWS
+        else _join(index, output, state._replace(degree=0) if index in counted else state)
         for index, (output, state) in enumerate(zip(outputs, states, strict=True))
     )
 

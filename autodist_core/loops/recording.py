@@ -56,6 +56,18 @@ class Differentiation:
     gradients: tuple[Recorded, ...]
 
 
+@dataclass(frozen=True)
+class OfExamples:
+    """A gradient with respect to a tensor, such as a batch or an activation."""
+
+    gradient: Any
+    source: Any
+    targets: tuple[tuple[Any, Any], ...]
+    """The tensors that are differentiated, each with the tensor with which differentiation begins."""
+    sources: tuple[Any, ...]
+    """All tensors with respect to which the call computes gradients."""
+
+
 @dataclass
 class Recording:
     """What one trace has computed of gradients so far."""
@@ -66,6 +78,7 @@ class Recording:
     """The variables that the function touches, each with its handle, by the `id` of the handle."""
     of_examples: list[tuple[Any, Any, tuple[Any, ...]]] = field(default_factory=list)
     """The target, its seed, and the tensors with respect to which gradients are computed, variables left out."""
+    by_examples: list[OfExamples] = field(default_factory=list)
     refusal: CaptureError | None = None
     """The error that was raised. TensorFlow wraps an error that a nested function raises."""
 
@@ -107,6 +120,17 @@ class Recording:
         tensors = tuple(each for each in sources if tf.is_tensor(each) and _handle(each) is None)
         if tensors:
             self.of_examples += [(target, seed, tensors) for target, seed in zip(targets, seeds, strict=False)]
+
+    def noted(self, targets: Sequence[Any], seeds: Sequence[Any], sources: Sequence[Any], found: Any) -> list[Any]:
+        """The gradients, those with respect to tensors behind an identity, by which their states are known."""
+        tensors = tuple(each for each in sources if tf.is_tensor(each) and _handle(each) is None)
+        pairs, results = tuple(zip(targets, seeds, strict=False)), []
+        for source, gradient in zip(sources, found, strict=True):
+            if isinstance(gradient, tf.Tensor) and any(source is each for each in tensors):
+                gradient = tf.identity(gradient, name="gradient_by_tensor")
+                self.by_examples.append(OfExamples(gradient, source, pairs, tensors))
+            results.append(gradient)
+        return results
 
     def marked(self, targets: Sequence[Any], seeds: Sequence[Any], sources: Sequence[Any], found: Any) -> list[Any]:
         """The gradients with markers behind them, which are recorded."""
@@ -209,9 +233,10 @@ def _gradient(
     if recording is None or not (recording.applies_here(flat) or recording.is_here()):
         return of_tape(self, target, sources, output_gradients, unconnected_gradients)
     targets, seeds = _terms(tf.nest.flatten(target), output_gradients, flat)
-    found = of_tape(self, targets, sources, seeds, unconnected_gradients)
+    found = tf.nest.flatten(of_tape(self, targets, sources, seeds, unconnected_gradients))
     recording.note_examples(targets, seeds or (), flat)
-    marked = recording.marked(targets, seeds or (), flat, tf.nest.flatten(found))
+    found = recording.noted(targets, seeds or (), flat, found) if recording.is_here() else found
+    marked = recording.marked(targets, seeds or (), flat, found)
     return tf.nest.pack_sequence_as(sources, marked)
 
 

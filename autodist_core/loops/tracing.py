@@ -33,7 +33,7 @@ from autodist_core.loops.side_state import additions, counted
 from autodist_core.loops.terms import terms_of, without
 from autodist_core.loops.updates import Updates, find_updates
 from autodist_core.loops.variables import Variables
-from autodist_core.loops.weighing import means_of_examples, seeded, sums_of_two_kinds, weighed
+from autodist_core.loops.weighing import means_of_examples, of_gradients_by, seeded, sums_of_two_kinds, weighed
 from autodist_core.step.graph_item import GraphItem, Joined
 from autodist_core.training import Entry, watched_variable
 
@@ -261,7 +261,7 @@ def _decided(traced: Traced, updates: Updates, recording: Recording) -> _Decided
     asked = [
         targets, traced.outputs, [each.added for each in added], inner, of_terms, of_examples, seeds, again.given,
     ]
-    found = follow(traced, {}, [tensor for tensors in asked for tensor in tensors], again.alone)
+    found = follow(traced, of_gradients_by(recording.by_examples), [tensor for tensors in asked for tensor in tensors], again.alone)
     states = iter(found.asked)
     of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients, of_seeds, of_given = (
         list(islice(states, len(each))) for each in asked

@@ -17,7 +17,8 @@ that divided by the batch size. A result with terms of several kinds is added up
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -25,6 +26,7 @@ import tensorflow as tf
 
 from autodist_core.capture.batch_axis import ALIKE, MIXED, NO_CLAIM, REDUCED, ROWS, SUM, State
 from autodist_core.capture.traced import Counted
+from autodist_core.loops.recording import OfExamples
 from autodist_core.loops.terms import Term, factors
 
 
@@ -85,6 +87,26 @@ def means_of_examples(
     return found
 
 
+def of_gradients_by(noted: Iterable[OfExamples]) -> dict[int, Callable[[Callable[[Any], State]], State]]:
+    """How the states of gradients with respect to tensors follow from the states of others, by the gradients' `id`s.
+
+    If `means_of_examples` lets the gradients count as on one device, each example has its own part of such a gradient.
+    """
+    return {id(each.gradient): partial(_of_gradient_by, each) for each in noted}
+
+
+def _of_gradient_by(noted: OfExamples, state_of: Callable[[Any], State]) -> State:
+    targets = [(state_of(target), state_of(seed)) for target, seed in noted.targets]
+    known = all(
+        target.kind == ALIKE or (target.kind in (ROWS, SUM) and seeded(target, seed).kind == SUM)
+        for target, seed in targets
+    )
+    if not known or any(state_of(each).kind != ROWS for each in noted.sources):
+        return NO_CLAIM
+    source = state_of(noted.source)
+    return source._replace(degree=-source.degree, stride=0)
+
+
 def sums_of_two_kinds(
     outputs: Sequence[Any], terms: Sequence[Sequence[Term]], states: Iterable[State], made_of_gradients: Collection[str]
 ) -> tuple[dict[int, Any], dict[str, Counted]]:
@@ -105,6 +127,12 @@ def sums_of_two_kinds(
         powers = {_power(state) for state in found}
         known = all(state.kind in (ALIKE, SUM) for state in found)
         number = output.dtype.is_floating or output.dtype.is_complex
+        if number and found[0].kind == ROWS and found[0].degree and output.op.name not in made_of_gradients:
+            # Rows that are multiplied by the batch size, or divided by it.
+            with output.graph.as_default():
+                made[index] = tf.identity(output)
+            counted[made[index].op.name] = Counted(0, output.dtype.base_dtype, -found[0].degree)
+            continue
         if not known or not number or powers in ({0}, {1}) or output.op.name in made_of_gradients:
             continue
         with output.graph.as_default():

@@ -93,3 +93,50 @@ def _by_batch_size(front: Any) -> Any:
 
 def test_results_with_any_power_of_the_batch_size():
     assert_equal_loops(_by_batch_size)
+
+
+def _by_an_activation(front: Any) -> Any:
+    lower, upper, noise, copy = (tf.Variable(np.full(shape, 0.3)) for shape in ((5, 4), (4, 1), (4,), (5, 4)))
+
+    def loss(hidden, x):
+        return tf.reduce_mean((tf.reduce_sum(tf.tanh(hidden) @ upper, 1) - x[:, 0]) ** 2)
+
+    @front.function
+    def step(x):
+        with tf.GradientTape() as of_lower:
+            hidden = x @ lower + noise
+        with tf.GradientTape() as of_upper:
+            of_upper.watch(hidden)
+            found = loss(hidden, x)
+        by_hidden, by_upper = of_upper.gradient(found, [hidden, upper])
+        with tf.GradientTape() as again:
+            surrogate = tf.reduce_sum((x @ copy) * tf.stop_gradient(by_hidden))
+        copy.assign_sub(0.1 * again.gradient(surrogate, copy))
+        lower.assign_sub(0.1 * of_lower.gradient(hidden, lower, output_gradients=by_hidden))
+        upper.assign_sub(0.1 * by_upper)
+        noise.assign_add(0.01 * tf.reduce_sum(by_hidden, 0))
+        by_hand = tf.transpose(x) @ by_hidden
+        return found, by_hidden, by_hand, tf.reduce_sum(by_hidden**2), surrogate, by_hidden * _size(x)
+
+    return {"seen": [step(x) for (x,) in batches(examples()[0])], "kept": values([lower, upper, noise, copy])}
+
+
+def _by_scaled_losses(front: Any) -> Any:
+    weight = tf.Variable(np.ones(5))
+
+    @front.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            losses = tf.reduce_sum(x * weight, 1) ** 2 / _size(x)
+            tape.watch(losses)
+            loss = tf.reduce_sum(losses)
+        by_losses = tape.gradient(loss, losses)
+        weight.assign_sub(0.01 * tf.reduce_sum(by_losses[:, None] * x, 0) / _size(x))
+        return loss, tf.reduce_mean(by_losses)
+
+    return {"seen": [step(x) for (x,) in batches(examples()[0])], "kept": values([weight])}
+
+
+@pytest.mark.parametrize("loop", [_by_an_activation, _by_scaled_losses])
+def test_gradients_by_activations_are_used_further(loop: Any):
+    assert_equal_loops(loop)

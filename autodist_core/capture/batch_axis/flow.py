@@ -12,7 +12,7 @@ For each operation the rule of its type gives the states of its results (see `ru
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -51,6 +51,8 @@ from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.step.graph_item import Variable
 
+Known = State | Callable[[Callable[[Any], State]], State]
+
 _RULES: Mapping[str, Rule] = {**RULES, **inner.RULES}
 _SILENT = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "BroadcastGradientArgs", "NoOp"}
 """Operations that read the size of a tensor, or nothing, and no values."""
@@ -62,10 +64,10 @@ class Flow:
     """One walk over the operations of a traced step."""
 
     def __init__(
-        self, traced: Traced, known: Mapping[int, State], asked: Sequence[Any], whole: Collection[str] = ()
+        self, traced: Traced, known: Mapping[int, Known], asked: Sequence[Any], whole: Collection[str] = ()
     ) -> None:
         self._whole = whole
-        self._known = {**known, **{id(marker): SAME for marker in (*traced.sums, *traced.gathers)}}
+        self._known: dict[int, Known] = {**known, **{id(marker): SAME for marker in (*traced.sums, *traced.gathers)}}
         self._couplings: dict[tuple[int, str], Coupling] = {}
         self._uncombined_writes: dict[int, UncombinedWrite] = {}
         self._undecided: dict[int, tuple[Any, Any]] = {}
@@ -203,7 +205,10 @@ class Flow:
     def _keep(self, outputs: Sequence[Any], found: Sequence[State]) -> None:
         for tensor, state in zip(outputs, found, strict=True):
             # A function is visited once for each call. The states of markers, and those that the front knows, stay.
-            self.states[id(tensor)] = self._known.get(id(tensor), state)
+            known = self._known.get(id(tensor), state)
+            if callable(known):
+                known = state = known(self.state_of)
+            self.states[id(tensor)] = known
             if id(tensor) in self._asked:
                 self._asked[id(tensor)] = state
 
@@ -303,9 +308,11 @@ def _first_gradient(traced: Traced, update: Collection[str]) -> float:
 
 
 def follow(
-    traced: Traced, known: Mapping[int, State], asked: Sequence[Any] = (), whole: Collection[str] = ()
+    traced: Traced, known: Mapping[int, Known], asked: Sequence[Any] = (), whole: Collection[str] = ()
 ) -> Found:
     """Follow the batch axis through a traced step; `known` has the states that the front knows, by tensor id.
+
+    A state may be known by a function that makes it of the states of other tensors.
 
     The findings have the states of the tensors `asked`, as the rules give them, whatever `known` says. `whole` names
     operations that run for the whole batch: what they do with its examples is no finding.
