@@ -17,6 +17,7 @@ from autodist_core.loops.engine import Engine
 from autodist_core.loops.function_plan import planned_call
 from autodist_core.loops.tracing import CapturedFunction, as_graph_function
 from autodist_core.plan import Plan
+from autodist_core.reports import say_inexact
 from autodist_core.training import Steps
 
 
@@ -33,8 +34,15 @@ class TracedFunction(ABC):
         self._reader = Reader(self.python_function, whole, split)
         self._steps: Steps[Arguments, CapturedFunction] = Steps(
             self._trace, engine.training, admit=engine.admit,
-            added=lambda: engine.note_trace(self._name, self.python_function),
+            added=self._note_added,
         )
+        self._said = False
+        """Whether it was said that the function gives other numbers than one device."""
+
+    def _note_added(self, captured: CapturedFunction) -> None:
+        self._engine.note_trace(self._name, self.python_function)
+        if not self._said and self._engine.training.settings.replicas > 1:
+            self._said = say_inexact(self._name, captured.notes)
 
     @abstractmethod
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:

@@ -15,6 +15,7 @@ table in a notebook. `plan` of a model and of a marked function call this module
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -25,6 +26,8 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.synchronizers import AllReducePlan
+
+_log = logging.getLogger("autodist")
 
 
 def planned(
@@ -71,6 +74,18 @@ def planned(
 
 def _only(strategy: CompiledStrategy, names: Collection[str]) -> CompiledStrategy:
     return replace(strategy, variables=tuple(plan for plan in strategy.variables if plan.variable.name in names))
+
+
+def say_inexact(name: str, notes: Iterable[str]) -> bool:
+    """Log the notes that say for certain that a step gives other numbers than one device; say if there are any.
+
+    >>> say_inexact("train_step", ["the replicas share one copy of the weights"])
+    False
+    """
+    certain = [note for note in notes if note.startswith(INEXACT)]
+    if certain:
+        _log.warning("%s: %s. verify() compares with one device.", name, "; ".join(certain))
+    return bool(certain)
 
 
 def inexact_notes(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None) -> tuple[str, ...]:

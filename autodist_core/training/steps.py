@@ -81,7 +81,7 @@ class Steps(Generic[B, C]):
         self, trace: Callable[[B, Sequence[tf.TensorSpec]], C], training: Training,
         check: Callable[[], object] = lambda: None,
         admit: Callable[[TrainingState, GraphItem], object] = lambda *_: None,
-        added: Callable[[], object] = lambda: None,
+        added: Callable[[C], object] = lambda _: None,
     ) -> None:
         self._trace = trace
         self._training = training
@@ -160,7 +160,7 @@ class Steps(Generic[B, C]):
         self._session_step(found)
         self.captured = self.captured or found.captured
         self._known.setdefault(batch.signature, []).append(found)
-        self._added()
+        self._added(found.captured)
         return found
 
     def _session_step(self, found: _Alternative[C]) -> tuple[TrainingState, SessionStep]:

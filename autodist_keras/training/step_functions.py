@@ -16,6 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from autodist_core.reports import say_inexact
 from autodist_core.training import Steps, Training
 from autodist_keras.capture.tracing import CapturedStep, trace_step
 from autodist_keras.seams import LOOP_ITERATES
@@ -31,7 +32,13 @@ class StepFunction:
         def capture(batch: Batch, specs: Sequence[tf.TensorSpec]) -> CapturedStep:
             return trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
 
-        self._steps: Steps[Batch, CapturedStep] = Steps(capture, training, check)
+        def said(captured: CapturedStep) -> None:
+            if not self._said and training.settings.replicas > 1:
+                self._said = say_inexact(model.name, captured.notes.trained)
+
+        self._steps: Steps[Batch, CapturedStep] = Steps(capture, training, check, added=said)
+        self._said = False
+        """Whether it was said that the step gives other numbers than one device."""
 
     @property
     def captured(self) -> CapturedStep | None:

@@ -2,9 +2,11 @@
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from autodist_core import AutoDist
+from autodist_core import AutoDist, ResourceSpec
+from autodist_keras import DistributedModel
 from tests.support.loops import autodist as replicas
 
 SPEC = {"nodes": [{"address": "localhost", "cpus": [0, 1]}]}
@@ -75,3 +77,24 @@ def test_a_marked_method_has_a_plan_and_can_be_verified():
         assert trainer.weight.numpy().tolist() == [0.0, 0.0]
         assert float(trainer.step(x)) == 1.0
         assert trainer.step.__doc__ == "One step."
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_is_not_exact_is_said_once_by_a_loop_and_by_fit(caplog, count: int):
+    def root(x):
+        return tf.sqrt(tf.reduce_mean(x**2))
+
+    note = "not exact: result 0 (float64) is the replicas' mean, and Mean (Mean) does not make a mean over the examples"
+    with replicas(replicas=count) as front:
+        marked = front.function(root)
+        for size in (4, 4):
+            marked(np.ones(size))
+        marked(np.ones((4, 2)))
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)], name="rooted")
+    with DistributedModel(model, ResourceSpec.local(cpus=count)) as wrapped:
+        wrapped.compile("sgd", lambda y, predicted: predicted - tf.reduce_mean(predicted, 0))
+        for _ in range(2):
+            wrapped.fit(np.ones((4, 3)), np.ones((4, 1)), batch_size=4, verbose=0)
+    said = [each.getMessage() for each in caplog.records if "not exact" in each.getMessage()]
+    assert [each.partition(":")[0] for each in said] == ([] if count == 1 else ["root", "rooted"])
+    assert count == 1 or said[0] == f"root: {note}. verify() compares with one device."
