@@ -11,7 +11,7 @@ kernels take. For a function that trains a kernel::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -97,7 +97,7 @@ def trace_function(
     updates = find_updates(
         graph, recording.found,
         [inside.examples, inside.replica, *(tensor for tensor in inputs if all(tensor is not each for each in whole))],
-        lambda handle: names[id(_outside(graph, handle))],
+        lambda handle: names.get(id(_outside(graph, handle)), ""),
         (entry.spec.name for entry in entries if entry.spec.kind == "seed"),
         (flat[index] for index in tensors),
     )
@@ -211,6 +211,11 @@ def _as_tensor(value: Any) -> Any:
     """A result as a tensor if it has a value; None for an operation, such as the one an optimizer returns."""
     if value is None or isinstance(value, tf.Operation):
         return None
+    if isinstance(value, Iterator):
+        raise CaptureError(
+            f"a marked function returns a {type(value).__name__}, of which the values come up after the trace only. "
+            "Return a list or a tuple of tensors."
+        )
     if isinstance(value, tf.RaggedTensor | tf.SparseTensor | tf.IndexedSlices):
         raise CaptureError(
             f"a marked function returns a {type(value).__name__}. Return dense tensors: replicas' results are put "

@@ -51,8 +51,9 @@ def find_updates(
     graph: Any, found: Sequence[Differentiation], inputs: Iterable[Any], name_of: Callable[[Any], str],
     seeds: Iterable[str] = (), results: Iterable[Any] = (),
 ) -> Updates:
-    """Find the updates; `inputs` are the batch, `name_of` gives the name of a variable by its handle.
+    """Find the updates; `inputs` are the batch.
 
+    `name_of` gives the name of a variable by its handle, or nothing for another resource.
     What `results` are made of counts as applied: a result is made of the whole batch's gradients, too.
     `seeds` names the variables with the states of random generators, which no update has.
     """
@@ -65,7 +66,10 @@ class _Search:
         seeds: frozenset[str], results: Iterable[Any],
     ) -> None:
         self._operations = graph.get_operations()
-        handles = {placeholder.op.name: name_of(value) for value, placeholder in graph.captures if _is_handle(value)}
+        handles = {
+            placeholder.op.name: name for value, placeholder in graph.captures
+            if _is_handle(value) and (name := name_of(value))
+        }
         self._touches = {
             operation.name: accesses(operation.node_def, handles.get) for operation in self._operations
             if any(tensor.op.name in handles for tensor in operation.inputs)

@@ -40,7 +40,11 @@ def captured_resources(traced: Traced, graph: Editor) -> Iterator[CaptureError]:
         elif value.dtype == tf.resource and name not in traced.handles:
             readers = {node.op for node in graph if name in node.input}
             if "LookupTableFindV2" not in readers or readers & _MUTATING_TABLES:
+                remedy = (
+                    " Return the value, and write its summary after the call."
+                    if any("Summary" in reader for reader in readers) else ""
+                )
                 yield CaptureError(
                     f"the step captures {value!r}, read by {', '.join(sorted(readers)) or 'a nested function'}. "
-                    "Of resources, only variables and immutable lookup tables can be distributed."
+                    f"Of resources, only variables and immutable lookup tables can be distributed.{remedy}"
                 )
