@@ -18,6 +18,7 @@ from autodist_core.loops.as_written import as_written
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.function_plan import notes_of
 from autodist_core.loops.graph_mode import drawn
+from autodist_core.loops.outer_tapes import without_gradient
 from autodist_core.loops.replica import OfWholeBatch
 from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
@@ -51,7 +52,10 @@ class Function(TracedFunction):
                     # Whatever refuses the function does so before the batches count as used.
                     self._steps.prepare(arguments)
                     batches.use()
-                return tf.nest.map_structure(_as_tensor, self._steps(arguments))
+                captured, outputs = self._steps.run(arguments)
+            results = tf.nest.map_structure(_as_tensor, captured.rebuild(outputs))
+            given = [leaf for leaf in tf.nest.flatten((batches.args, batches.kwargs)) if tf.is_tensor(leaf)]
+            return without_gradient(self._name, results, [*(each.tf_variable for each in captured.entries), *given])
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The table of what is done with each variable, for a call with these arguments; nothing runs.

@@ -93,6 +93,10 @@ STOP_TAPES = Seam(
     _TAPES, "TFE_Py_TapeSetStopOnThread", "tracing a function that another traced function runs",
     "a tape around the traced function would record what is no part of it",
 )
+TAPE_RECORDS = Seam(
+    "tensorflow.python.eager.record", "could_possibly_record", "refusing a gradient of a marked function",
+    "a tape around a marked function would give no gradient, without an error",
+)
 CALLABLE = Seam(
     "tensorflow.compat.v1.Session", "_make_callable_from_options", "running a step in a session",
     "no step could run", parameters=("self", "callable_options"),
@@ -130,7 +134,7 @@ CUSTOM_GRADIENT_IS_NAMED = Seam(
 TABLE: tuple[Seam, ...] = (
     OP_DEF, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, CONTROL_FLOW_GRAPH, FUNC_GRAPH, GRADIENT_REGISTRY,
     GRADIENT_TAPE, GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, RESTART_TAPES, STOP_TAPES,
-    CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
+    TAPE_RECORDS, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
     Seam(
         "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", "_handle", _LOOKS, _OLD, STORED,
         callers=("handle",),

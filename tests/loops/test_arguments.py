@@ -349,3 +349,47 @@ def test_a_variable_is_an_argument_that_is_trained():
         for weight in variables:
             assert float(step(np.ones((5, 2)), weight)) == 2.0
             assert weight.numpy().tolist() == [0.5, 0.5]
+
+
+def test_a_tape_around_a_marked_function_is_refused_and_one_beside_it_is_not():
+    weight = tf.Variable(np.ones(2))
+    with autodist() as front:
+        loss = front.function(lambda x: tf.reduce_mean(x * weight))
+        x = tf.ones([4, 2], tf.float64)
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            beside = tf.reduce_sum(weight**2)
+            total = loss(x) + 0.5 * beside
+        np.testing.assert_array_equal(tape.gradient(beside, weight), [2.0, 2.0])
+        for source in (weight, x):
+            with pytest.raises(CaptureError, match="Begin the tape in <lambda>, and call tape.gradient there"):
+                tape.gradient(total, source)
+
+
+def test_a_lookup_table_is_used_and_summaries_and_generators_are_refused(tmp_path):
+    keys = tf.lookup.KeyValueTensorInitializer(tf.constant([1, 2], tf.int64), tf.constant([0.5, 0.25], tf.float64))
+    table = tf.lookup.StaticHashTable(keys, 0.0)
+    weight = tf.Variable(1.0, dtype=tf.float64)
+    with autodist() as front:
+
+        @front.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(weight * table.lookup(x))
+            weight.assign_sub(tape.gradient(loss, weight))
+            return loss
+
+        assert float(step(np.array([1, 2, 2, 1]))) == 0.375 and float(weight) == 0.625
+
+        @front.function
+        def written(x):
+            tf.summary.scalar("mean", tf.reduce_mean(x), step=0)
+            return tf.reduce_mean(x)
+
+        with (
+            tf.summary.create_file_writer(str(tmp_path)).as_default(),
+            pytest.raises(CaptureError, match="Return the value, and write its summary after the call"),
+        ):
+            written(np.ones(4))
+        with pytest.raises(CaptureError, match="returns a generator.* Return a list or a tuple of tensors"):
+            front.function(lambda x: (each for each in [x]))(np.ones(4))

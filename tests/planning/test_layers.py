@@ -33,9 +33,9 @@ INSIDE = {
         "sessions", "training", "steps",
     ),
     "autodist_core.loops": (
-        "as_written", "outside_trace", "terms", "graph_mode", "arguments", "variables", "engine", "recording",
-        "updates", "weighing", "side_state", "joining", "own_writes", "mixing_notes", "tracing", "replica",
-        "function_plan", "traced_function", "function", "autodist", "distribute",
+        "as_written", "outside_trace", "outer_tapes", "terms", "graph_mode", "arguments", "variables", "engine",
+        "recording", "updates", "weighing", "side_state", "recomputed", "joining", "own_writes", "mixing_notes",
+        "tracing", "replica", "function_plan", "traced_function", "function", "autodist", "distribute",
     ),
     "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
 }  # fmt: skip
