@@ -266,7 +266,8 @@ def _decided(traced: Traced, updates: Updates, recording: Recording) -> _Decided
     asked = [
         targets, traced.outputs, [each.added for each in added], inner, of_terms, of_examples, seeds, again.given,
     ]
-    found = follow(traced, of_gradients_by(recording.by_examples), [tensor for tensors in asked for tensor in tensors], again.alone)
+    known = of_gradients_by(recording.by_examples)
+    found = follow(traced, known, [tensor for tensors in asked for tensor in tensors], again.alone)
     states = iter(found.asked)
     of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients, of_seeds, of_given = (
         list(islice(states, len(each))) for each in asked

@@ -98,8 +98,8 @@ class TrainingState:
         with self._session_lock:
             if not self._pull_unless_stepping(entry):
                 raise SessionError(
-                    f"variable {entry.spec.name!r} is used by another AutoDist, strategy or DistributedModel, whose step "
-                    "runs. Call one of them after the step of the other one."
+                    f"variable {entry.spec.name!r} is used by another AutoDist, strategy or DistributedModel, whose "
+                    "step runs. Call one of them after the step of the other one."
                 )
         self._note(entry, others=False)
 

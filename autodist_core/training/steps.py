@@ -110,7 +110,7 @@ class Steps(Generic[B, C]):
         """Run the function on one batch; return the captured function, and its outputs for the whole batch."""
         found = self._alternative(batch) or self._add(batch, same_size)
         state, step = self._session_step(found)
-        self._mention_idle(batch.total, len(state.session.placement.replicas))
+        self._mention_idle(found.captured, batch.total, len(state.session.placement.replicas))
         state.before_step()
         try:
             outputs = step(batch.arrays, batch.total)
@@ -172,9 +172,9 @@ class Steps(Generic[B, C]):
             found.added = state, step
         return found.added
 
-    def _mention_idle(self, total: int, replicas: int) -> None:
+    def _mention_idle(self, captured: C, total: int, replicas: int) -> None:
         # The first batch decides: a small last batch of an epoch needs no warning.
-        if not self._mentioned and total < replicas:
+        if not self._mentioned and total < replicas and any(each.has_rows for each in captured.item.inputs):
             _log.warning(
                 "A batch of %d examples leaves %d of %d replicas idle; larger batches keep them all busy.",
                 total, replicas - total, replicas,

@@ -189,6 +189,12 @@ def _require_looks_are_seen() -> None:
         def looked_at(self, entry: Entry) -> None:
             seen.append(entry)
 
+        def covered(self, entry: Entry) -> None:
+            raise NotImplementedError
+
+        def give_way(self, entry: Entry) -> None:
+            raise NotImplementedError
+
         def failed(self, failure: BaseException) -> None:
             raise failure
 

@@ -36,9 +36,9 @@ class StepFunction:
             if not self._said and training.settings.replicas > 1:
                 self._said = say_inexact(model.name, captured.notes.trained)
 
-        self._steps: Steps[Batch, CapturedStep] = Steps(capture, training, check, added=said)
         self._said = False
         """Whether it was said that the step gives other numbers than one device."""
+        self._steps: Steps[Batch, CapturedStep] = Steps(capture, training, check, added=said)
 
     @property
     def captured(self) -> CapturedStep | None:

@@ -23,8 +23,8 @@ import tensorflow as tf
 from autodist_core.kernel.analysis.results import Joining, joining
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.kernel.placement.placement import Replica
 from autodist_core.kernel.passes.state_combiner import is_combined, weighted_mean
+from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import naming
 from autodist_core.step.index import StepIndex, output_type
 
@@ -95,7 +95,7 @@ def _value(draft: Draft, source: str, recomputed: set[str], replica: Replica | N
 
 
 def _recompute(draft: Draft, name: str, recomputed: set[str], time: int, replica: Replica | None) -> None:
-    """Add a copy of a node that reads variables at this time, and runs for the whole batch, or for one replica's part."""
+    """Add a copy of a node that runs for the whole batch, or a replica's part; it reads variables at this time."""
     step, first = draft.step, draft.active_replicas[0]
     inputs = []
     for source in naming.data_inputs(step.nodes[name]):
