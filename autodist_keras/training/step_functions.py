@@ -29,6 +29,9 @@ class StepFunction:
     def __init__(
         self, model: Any, step: Callable[[Any], Any], concat: bool, training: Training, check: Callable[[], object],
     ) -> None:
+        self._said = False
+        """Whether it was said that the step gives other numbers than one device."""
+
         def capture(batch: Batch, specs: Sequence[tf.TensorSpec]) -> CapturedStep:
             return trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
 
@@ -36,8 +39,6 @@ class StepFunction:
             if not self._said and training.settings.replicas > 1:
                 self._said = say_inexact(model.name, captured.notes.trained)
 
-        self._said = False
-        """Whether it was said that the step gives other numbers than one device."""
         self._steps: Steps[Batch, CapturedStep] = Steps(capture, training, check, added=said)
 
     @property
