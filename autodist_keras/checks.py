@@ -149,13 +149,11 @@ def without_effect(model: Any) -> list[str]:
     """The requests of `compile` that have no effect.
 
     >>> model = keras.Sequential([keras.layers.Dense(1)])
-    >>> model.compile("sgd", "mse", jit_compile=True)
+    >>> model.compile("sgd", "mse", run_eagerly=True)
     >>> without_effect(model)
-    ['jit_compile=True: the distributed step runs without XLA']
+    ['run_eagerly=True: the distributed step is a graph all the same; debug on the plain model']
     """
     lines = []
-    if model.compiled and model.jit_compile:
-        lines.append("jit_compile=True: the distributed step runs without XLA")
     if model.compiled and model.run_eagerly:
         lines.append("run_eagerly=True: the distributed step is a graph all the same; debug on the plain model")
     return lines

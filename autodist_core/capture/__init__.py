@@ -77,6 +77,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         inputs=tuple(_tensor(each, any(each is whole for whole in traced.whole)) for each in traced.inputs),
         outputs=tuple(marked.get(name_of(output), name_of(output)) for output in traced.outputs),
         concat_outputs=traced.concat_outputs,
+        jit_compile=traced.jit_compile,
         examples=traced.examples.op.name,
         total=traced.total.op.name,
         replica=traced.replica.op.name if traced.replica is not None else "",

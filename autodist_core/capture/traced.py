@@ -91,6 +91,8 @@ class Traced:
     """The operations that add to a variable what counts by the replica's share, by name."""
     concat_outputs: bool = False
     """Whether outputs have one row for each example, as in `predict`."""
+    jit_compile: bool = False
+    """Whether XLA compiles each replica's compute, as far as it can."""
 
     @cached_property
     def handles(self) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ In: a captured step, and a placement (`place`). Out: a `DistributedGraph` (`buil
 
 from __future__ import annotations
 
+from autodist_core.kernel.analysis.compilable import compilable
 from autodist_core.kernel.analysis.random_draws import drawn_by_replicas
 from autodist_core.kernel.analysis.results import Joining, joining
 from autodist_core.kernel.draft import Draft
@@ -23,5 +24,5 @@ from autodist_core.kernel.refuse import examine
 
 __all__ = [
     "PIPELINE", "Arrangement", "DistributedGraph", "Draft", "Joining", "Kernel", "Placement", "Tasks", "arrange",
-    "build", "drawn_by_replicas", "examine", "inference", "joining", "place", "run",
+    "build", "compilable", "drawn_by_replicas", "examine", "inference", "joining", "place", "run",
 ]  # fmt: skip

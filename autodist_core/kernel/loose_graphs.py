@@ -22,6 +22,7 @@ import tensorflow as tf
 from autodist_core.kernel.draft import Draft, Rows, gradient_type, output_type_of_indices
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.barriers import Barriers
+from autodist_core.kernel.passes.compile import Compile
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.outputs import Outputs
 from autodist_core.kernel.passes.replicator import Replicator
@@ -95,10 +96,10 @@ def computing(item: GraphItem, placement: Placement, replica: int) -> Distribute
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
     >>> from autodist_core.strategy import PS
-    >>> print(*computing(example_step(), example_placement(PS(staleness=2)), 1).changes[1:], sep="; ")
+    >>> print(*computing(example_step(), example_placement(PS(staleness=2)), 1).changes[1:-1], sep="; ")
     Barriers: NoOp: 0 -> 4; Send: FIFOQueueV2: 0 -> 1, QueueEnqueueV2: 0 -> 1; Outputs: no change; Order: NoOp: 4 -> 5
     """
-    return build(item, placement, (replica,), (Replicator(), Barriers(), Send(), Outputs(), Order()))
+    return build(item, placement, (replica,), (Replicator(), Barriers(), Send(), Outputs(), Order(), Compile()))
 
 
 def following(item: GraphItem, placement: Placement, replica: int) -> DistributedGraph:

@@ -13,6 +13,7 @@ kernel did. For a dense layer, a parameter server and two replicas::
     StateCombiner: no change
     Outputs: AddV2: 4 -> 5, Identity: 4 -> 5, Mul: 10 -> 11, Sub: 2 -> 3
     Order: NoOp: 3 -> 4
+    Compile: no change
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.after_update import AfterUpdate
 from autodist_core.kernel.passes.barriers import Barriers
+from autodist_core.kernel.passes.compile import Compile
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.outputs import Outputs
 from autodist_core.kernel.passes.replicator import Replicator
@@ -38,7 +40,7 @@ from autodist_core.step.graph_item import GraphItem
 
 PIPELINE: tuple[Kernel, ...] = (
     Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Residuals(), Update(), AfterUpdate(),
-    StateCombiner(), Outputs(), Order(),
+    StateCombiner(), Outputs(), Order(), Compile(),
 )
 
 

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from autodist_core.kernel import arrange, drawn_by_replicas, examine
+from autodist_core.kernel import arrange, compilable, drawn_by_replicas, examine
 from autodist_core.plan import INEXACT, Plan, notes, table
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
@@ -118,6 +118,28 @@ def drawing_notes(item: GraphItem, where: Callable[[Draw], str]) -> Iterator[str
             f"all replicas draw the same random numbers by {some(fixed)}: TensorFlow gives it no seed that could be "
             "another one for each replica (the draws of keras.random have one)"
         )
+
+
+def compiled_by_xla(item: GraphItem) -> Iterator[str]:
+    """The note on what XLA compiles of each replica's compute. A step that is not captured yet has no operations.
+
+    >>> list(compiled_by_xla(GraphItem(())))
+    ["jit_compile=True: XLA compiles each replica's compute, as far as it can"]
+    """
+    if not item.graph_bytes:
+        yield "jit_compile=True: XLA compiles each replica's compute, as far as it can"
+        return
+    step = StepIndex(item)
+    found = compilable(step)
+    kinds: dict[str, list[str]] = {}
+    for name in found.outside:
+        kinds.setdefault(step.nodes[name].op, []).append(name)
+    outside = [f"{len(names)} {op} ({some(names)})" for op, names in sorted(kinds.items())]
+    total = len(found.names) + len(found.outside)
+    yield (
+        f"compiled by XLA: {len(found.names)} of {total} operations of each replica's compute"
+        + (f"; outside: {', '.join(outside)}" if outside else "")
+    )
 
 
 def drawn_in(places: Sequence[str]) -> str:

@@ -42,6 +42,10 @@ OP_DEF = Seam(
     "tensorflow.python.framework.op_def_registry", "get", "the ordering of stateful operations",
     "operations with effects could run twice, or not in their order",
 )
+KERNELS = Seam(
+    "tensorflow.python.framework.kernels", "get_registered_kernels_for_op", "compiling with XLA",
+    "it would not be known which operations XLA can compile",
+)
 FUNCTION_TO_GRAPH = Seam(
     "tensorflow.python.framework.function_def_to_graph", "function_def_to_graph_def",
     "taking conditionals of the update apart",
@@ -132,7 +136,7 @@ CUSTOM_GRADIENT_IS_NAMED = Seam(
 )
 
 TABLE: tuple[Seam, ...] = (
-    OP_DEF, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, CONTROL_FLOW_GRAPH, FUNC_GRAPH, GRADIENT_REGISTRY,
+    OP_DEF, KERNELS, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, CONTROL_FLOW_GRAPH, FUNC_GRAPH, GRADIENT_REGISTRY,
     GRADIENT_TAPE, GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, RESTART_TAPES, STOP_TAPES,
     TAPE_RECORDS, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
     Seam(

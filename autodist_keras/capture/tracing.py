@@ -184,6 +184,7 @@ def trace_step(
         examples=trace.examples, total=trace.total, replica=trace.replica if trace.gathers else None,
         gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
         updates=trace.updated, sums=trace.sums, gathers=trace.gathers, weighting=trace.weighting, concat_outputs=concat,
+        jit_compile=bool(model.jit_compile),
     )
     # The structure without its tensors: these would keep the graph alive.
     structure = keras.tree.map_structure(lambda _: 0, trace.result)

@@ -24,7 +24,7 @@ from typing import Any
 import keras
 
 from autodist_core.plan import Plan
-from autodist_core.reports.step_plan import drawing_notes, drawn_in, inexact_notes, planned, some
+from autodist_core.reports.step_plan import compiled_by_xla, drawing_notes, drawn_in, inexact_notes, planned, some
 from autodist_core.step.draws import Draw
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -76,6 +76,8 @@ def plan(
         if len(strategy.replicas) > 1:
             yield from (*notes, *mixing.trained, *mixing.reported, *mixing.unknown)
         yield from (*_of_each_replica(model, item, strategy), *checks.without_effect(model))
+        if model.compiled and model.jit_compile:
+            yield from compiled_by_xla(item)
 
     return planned(item, strategy, share_memory, more, name, "" if item.gradients else _ASSUMED)
 

@@ -197,11 +197,10 @@ def test_a_single_replica_is_mentioned(caplog, capsys, use: str):
 
 
 @pytest.mark.parametrize("asked, line", [
-    ({"jit_compile": True}, "jit_compile=True: the distributed step runs without XLA."),
     ({"run_eagerly": True},
      "run_eagerly=True: the distributed step is a graph all the same; debug on the plain model."),
     ({}, None),
-], ids=["xla", "eagerly", "neither"])  # fmt: skip
+], ids=["eagerly", "neither"])  # fmt: skip
 def test_what_is_asked_for_in_vain_is_said_at_the_first_fit(caplog, asked: dict, line: str | None):
     data = dense_data()
     with distributed(seeded(DENSE.build)) as front:

@@ -1,4 +1,4 @@
-"""What happens to XLA, to single batches, to losses that are summed by hand, and to random streams."""
+"""What happens to single batches, to losses that are summed by hand, and to random streams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.support.compare import (
 )
 from tests.support.models import DENSE, Data, ReferenceModel, dense_data, dense_model
 from tests.support.steps import OwnStep
-from tests.support.strategies import BUILDERS
 from tests.support.training import (
     QUIET,
     assert_equal_training,
@@ -27,21 +26,6 @@ from tests.support.training import (
     train_distributed,
     train_plain,
 )
-
-# XLA
-
-
-@pytest.mark.quick("AllReduce")
-@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
-def test_xla_that_was_asked_for_is_in_the_plan_by_name_and_changes_no_numbers(builder: str):
-    """The plan says what becomes of it, on or off, and silence means that nobody asked."""
-    assert_equal_training(DENSE.compiled_with(lambda: {"jit_compile": True}), strategy=builder)
-    with distributed(seeded(DENSE.build)) as front:
-        front.compile(**DENSE.compile_arguments("adam") | {"jit_compile": True}, strategy=BUILDERS[builder]())
-        assert "XLA" in str(front.plan())
-        front.compile(**DENSE.compile_arguments("adam"), strategy=BUILDERS[builder]())
-        assert "XLA" not in str(front.plan())
-
 
 # Single batches
 

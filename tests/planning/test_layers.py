@@ -19,7 +19,9 @@ PLANNING = STAGES[: STAGES.index("capture")]
 # earlier groups. A file that is not named belongs to the last group.
 INSIDE = {
     "autodist_core.seams": ("seam", "table"),
-    "autodist_core.step": ("values", "serialization", "graph_item", "naming", "editor", "draws", "index", "union"),
+    "autodist_core.step": (
+        "values", "serialization", "graph_item", "naming", "ports", "editor", "draws", "index", "union",
+    ),
     "autodist_core.strategy": (
         "partition", "synchronizers", "wire", "compiled", "strategy", "builder", "checker", "compiler", "base",
         "options",
@@ -40,7 +42,7 @@ INSIDE = {
     "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
 }  # fmt: skip
 # The modules that may import TensorFlow although they stand in a planning stage, and those that read messages.
-EDITING = tuple(f"autodist_core.step.{name}" for name in ("naming", "editor", "draws", "index"))
+EDITING = tuple(f"autodist_core.step.{name}" for name in ("naming", "ports", "editor", "draws", "index"))
 READING_MESSAGES = ("autodist_core.step.serialization", "autodist_core.step.graph_item", "autodist_core.strategy")
 # The folders of autodist_core.cluster in the order of the flow, each with the folders that it may import too.
 CLUSTER = {

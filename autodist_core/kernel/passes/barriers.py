@@ -55,7 +55,9 @@ class Barriers(Kernel):
             applied = [each for each in step.item.gradients if each.occurrence == occurrence]
             gradients = [naming.node_of(name) for gradient in applied for name in draft.sources(gradient)]
             # A gradient that is not weighted may come from a loss that is no scalar, with gradients from outside.
-            if draft.placement.on_cpus_of_one_process and all(gradient.weighted for gradient in applied):
+            # XLA compiles a piece when it first runs, and may fail then.
+            known = draft.placement.on_cpus_of_one_process and not step.item.jit_compile
+            if known and all(gradient.weighted for gradient in applied):
                 gradients = last_to_fail(step, gradients)
             if occurrence == step.occurrences[0]:
                 _hold_back(draft, gradients, side, results)

@@ -46,6 +46,15 @@ def mask(replica: int, dtype: tf.DType) -> np.ndarray:
     return unsigned.astype(dtype.as_numpy_dtype)
 
 
+def stream_of_replica(name: str) -> str:
+    """Return the name of the node that makes the seed or the key of a replica's copy of a stateless draw.
+
+    >>> stream_of_replica("replica1/dropout/random_uniform")
+    'replica1/dropout/random_uniform/stream'
+    """
+    return f"{name}/stream"
+
+
 def _change(draft: Draft, edit: NodeEdit, replica: Replica) -> None:
     node = edit.node
     stream = stream_of(node)
@@ -55,7 +64,7 @@ def _change(draft: Draft, edit: NodeEdit, replica: Replica) -> None:
         position, dtype = seed_input(node.op), seed_type(node)
         number = edit.add("Const", f"{node.name}/replica", dtype=dtype, value=mask(replica.index, dtype))
         inputs = (node.input[position], number)
-        edit.set_input(position, edit.add("BitwiseXor", f"{node.name}/stream", inputs, T=dtype))
+        edit.set_input(position, edit.add("BitwiseXor", stream_of_replica(node.name), inputs, T=dtype))
     edit.rename_functions(function_references(node), lambda name: _function(draft, name, replica))
     if node.op in draft.step.functions.functions:
         edit.set_op(_function(draft, node.op, replica))

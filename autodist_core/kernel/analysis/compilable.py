@@ -1,0 +1,245 @@
+"""Find the operations of compute that XLA can compile.
+
+In: the index of a captured step. Out: the nodes that XLA can compile, and those that it cannot. For a model that begins
+with a lookup of words::
+
+    names      {"dense/MatMul", "dense/BiasAdd", ..., "gradient_tape/dense/MatMul"}
+    outside    ("hash/StringToHashBucketFast",)
+
+XLA can compile an operation for which TensorFlow registers a kernel of XLA's, for the types of the operation, and which
+has no effects: no variable, no table, no string, no list comes from outside or goes there. A loop must consist of such
+operations. An assertion stays outside, since XLA leaves it out. So do stateful draws of random numbers, which have no
+seed under XLA, and operations whose results have sizes that depend on values: XLA would compile anew for each size.
+
+Some operations XLA can compile in some places only, such as a range whose end is computed from the batch. So the pieces
+are translated for XLA once, on a small batch, and an operation that XLA names in an error stays outside.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.kernel.analysis.pieces import pieces
+from autodist_core.seams.table import KERNELS
+from autodist_core.step import naming
+from autodist_core.step.draws import function_references
+from autodist_core.step.editor import Editor
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import StepIndex, analysis
+from autodist_core.step.ports import definition_of, inputs_of, outputs_of
+
+SMALLEST = 8
+"""A piece of fewer operations is not worth a call of its own."""
+_ROWS = 4  # the examples of the batch on which the pieces are translated
+_TRIALS = 16
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_LEFT_OUT = {"Assert", "CheckNumerics", "CheckNumericsV2", "EnsureShape", "Placeholder", "NoOp", "VarHandleOp"}
+_SHAPES = {"Rank", "Shape", "ShapeN", "Size"}
+_SIZES_FROM_VALUES = {
+    "Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "DynamicPartition", "ListDiff",
+    "NonMaxSuppressionV3", "NonMaxSuppressionV4", "NonMaxSuppressionV5",
+}
+_NAMED = re.compile(r"\{\{node ([^}]+)\}\}")
+
+
+@dataclass(frozen=True)
+class Compilable:
+    """Which nodes of compute XLA can compile."""
+
+    names: frozenset[str]
+    of_shapes: frozenset[str]
+    """Those whose values depend on shapes alone. Each piece computes the ones that it reads."""
+    outside: tuple[str, ...]
+    """The operations that it cannot, in order; without reads and writes of variables, and without inputs."""
+
+
+@analysis
+def compilable(step: StepIndex) -> Compilable:
+    """Return the nodes of compute that XLA can compile.
+
+    >>> from autodist_core import GraphItem
+    >>> @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, "x")])
+    ... def total(x):
+    ...     return tf.reduce_sum(tf.abs(x), name="total"), tf.strings.as_string(x, name="text")
+    >>> graph = total.get_concrete_function().graph.as_graph_def()
+    >>> found = compilable(StepIndex(GraphItem((), graph_bytes=graph.SerializeToString())))
+    >>> sorted(found.names), found.outside
+    (['Abs', 'total'], ('text',))
+    """
+    return _compilable(step.item)
+
+
+@lru_cache(maxsize=8)
+def _compilable(item: GraphItem) -> Compilable:
+    """Examine a captured step once for all graphs that are built of it."""
+    step = StepIndex(item)
+    compute = [node for node in step.graph.node if not step.is_update(node.name)]
+    kept = {*step.item.cross_replica_sums, *step.markers, step.item.examples, step.item.total, step.item.replica}
+    kept |= {*step.item.cross_replica_gathers} | step.touches.keys() | {tensor.name for tensor in step.item.inputs}
+    known = {
+        node.name for node in compute
+        if node.name not in kept and node.op != "Const" and not naming.branch_of(node) and _has_kernel(step, node)
+    }
+    known = _without_crossing_lists(step, known)
+    known = _translated(step, known)
+    trivial = kept | step.handle_of.keys() | {table.handle for table in step.item.tables}
+    outside = [
+        node.name for node in compute
+        if node.name in step.alive and node.name not in known | trivial and node.op not in ("Const", "NoOp", "Identity")
+    ]
+    return Compilable(frozenset(known), frozenset(_of_shapes(step, known)), tuple(outside))
+
+
+@cache
+def _types_of_kernels(op: str) -> tuple[dict[str, frozenset[int]], ...]:
+    """Return for each of XLA's kernels of an operation the types that it takes, by attribute."""
+    _register()
+    return tuple(
+        {each.name: frozenset(each.allowed_values.list.type) for each in kernel.constraint}
+        for kernel in KERNELS.get()(op).kernel if kernel.device_type == "XLA_CPU_JIT"
+    )
+
+
+@cache
+def _register() -> None:
+    """Let TensorFlow register XLA's kernels, which it does when XLA first compiles."""
+    with tf.init_scope():
+        tf.function(lambda: tf.zeros(()), jit_compile=True, autograph=False)()
+
+
+def _has_kernel(step: StepIndex, node: Any) -> bool:
+    functions = step.functions.functions
+    definition = definition_of(node, functions)
+    if definition is None or node.op in _LEFT_OUT or node.op in _SIZES_FROM_VALUES:
+        return False
+    bodies = [functions[node.op]] if node.op in functions else []
+    bodies += [functions[each.name] for each in function_references(node) if each.name in functions]
+    if bodies:
+        if not all(each.op == "Const" or _has_kernel(step, each) for body in bodies for each in body.node_def):
+            return False
+        return node.op in functions or node.op in _CALLS or bool(_types_of_kernels(node.op))
+    if definition.is_stateful:
+        return False
+    types = {port.dtype for port in (*inputs_of(node, functions), *outputs_of(node, functions))}
+    if types & {tf.string, tf.resource}:
+        return False
+    return any(
+        all(name not in node.attr or not node.attr[name].type or node.attr[name].type in allowed
+            for name, allowed in kernel.items())
+        for kernel in _types_of_kernels(node.op)
+    )
+
+
+def _without_crossing_lists(step: StepIndex, known: set[str]) -> set[str]:
+    """Leave out the nodes that exchange lists with nodes of another piece, or with other nodes."""
+    functions = step.functions.functions
+    edges = [
+        (naming.node_of(source), node.name) for node in step.graph.node
+        for source, port in zip(naming.data_inputs(node), inputs_of(node, functions), strict=True)
+        if port.dtype == tf.variant
+    ]
+    while True:
+        piece = {name: number for number, names in enumerate(_pieces(step, known)) for name in names}
+        crossing = {
+            name for edge in edges if len({piece.get(name, -1) for name in edge}) > 1 for name in edge if name in known
+        }
+        if not crossing:
+            return known
+        known = known - crossing
+
+
+def _pieces(step: StepIndex, known: set[str]) -> list[list[str]]:
+    return pieces(step.graph.node, known)
+
+
+def _of_shapes(step: StepIndex, known: set[str]) -> set[str]:
+    """Return the nodes whose values depend on shapes alone: XLA knows these values when it compiles."""
+    found: set[str] = set()
+    for node in step.graph.node:
+        before = [naming.node_of(source) for source in naming.data_inputs(node)]
+        if node.name in known and (
+            node.op in _SHAPES or (before and all(n in found or step.nodes[n].op == "Const" for n in before))
+        ):
+            found.add(node.name)
+    return found
+
+
+def _translated(step: StepIndex, known: set[str]) -> set[str]:
+    """Leave out the nodes that XLA names in an error when the pieces are translated for it."""
+    graph = _with_a_small_batch(step)
+    if graph is None:
+        return known
+    for _ in range(_TRIALS):
+        failed: set[str] = set()
+        of_shapes = _of_shapes(step, known)
+        for names in _pieces(step, known):
+            error = _error_of(step, graph, names, of_shapes) if len(names) >= SMALLEST else ""
+            if error:
+                failed |= {name for name in _NAMED.findall(error) if name in names} or set(names)
+        if not failed:
+            break
+        known = known - failed
+    return known
+
+
+def _with_a_small_batch(step: StepIndex) -> tf.Graph | None:
+    """Return the captured graph for a batch of a few examples; None if it takes no batch of this size."""
+    graph = Editor(step.graph.library, step.graph.versions)
+    for node in step.graph.node:
+        if node.name in step.rows:
+            shape = tf.TensorShape([_ROWS, *step.rows[node.name][1:]])
+            graph.copy(node, node.name, [], "", shape=shape)
+        elif node.name in step.handle_of:
+            variable = step.variables[step.handle_of[node.name]]
+            graph.add(
+                "VarHandleOp", node.name, dtype=tf.as_dtype(variable.dtype), shape=tf.TensorShape(variable.shape)
+            )
+        else:
+            graph.copy(node, node.name, node.input, "")
+    try:
+        with tf.Graph().as_default() as imported:
+            tf.graph_util.import_graph_def(graph.graph_def(), name="")
+    except ValueError:
+        return None
+    return imported
+
+
+def _error_of(step: StepIndex, whole: tf.Graph, names: list[str], of_shapes: set[str]) -> str:
+    """Return the error with which XLA refuses to translate a piece; empty if it does not, or if shapes are unknown."""
+    piece = Editor(step.graph.library, step.graph.versions)
+    inside, queue, arguments = set(names), list(names), dict[str, tf.TensorSpec]()
+    for name in queue:
+        inputs = []
+        for source in naming.data_inputs(step.nodes[name]):
+            origin, output = naming.split(source)
+            if origin not in inside and (origin in of_shapes or step.nodes[origin].op == "Const"):
+                inside.add(origin)
+                queue.append(origin)
+            argument = f"argument/{naming.label(source)}"
+            if origin not in inside and argument not in arguments:
+                tensor = whole.get_tensor_by_name(f"{origin}:{output}")
+                arguments[argument] = tf.TensorSpec(tensor.shape, tensor.dtype)
+                piece.add("Placeholder", argument, dtype=tensor.dtype, shape=tensor.shape)
+            inputs.append(source if origin in inside else argument)
+        piece.copy(step.nodes[name], name, inputs, "")
+    if not all(spec.shape.is_fully_defined() for spec in arguments.values()):
+        return ""
+    graph = piece.graph_def()
+    with tf.init_scope():
+        imported = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(graph, name=""), [])
+        tensors = [tensor for name in names for tensor in imported.graph.get_operation_by_name(name).outputs]
+        body = imported.prune(
+            [imported.graph.get_tensor_by_name(f"{argument}:0") for argument in arguments],
+            [tensor for tensor in tensors if tensor.dtype != tf.variant],
+        )
+        function = tf.function(lambda *values: body(*values), jit_compile=True, autograph=False)
+        try:
+            function.experimental_get_compiler_ir(*arguments.values())(stage="hlo")
+        except (ValueError, tf.errors.OpError) as error:
+            return str(error)
+    return ""

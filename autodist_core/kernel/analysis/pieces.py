@@ -1,0 +1,53 @@
+"""Divide operations into pieces that can each run as one: no other operation stands between two of a piece.
+
+In: the nodes of a graph, and which of them may be in a piece. Out: the pieces, in an order in which they can run. For a
+lookup of words (B) between dense layers (A, C, D)::
+
+    A -> B -> C -> D      A, C and D may be in a piece      [A], [C, D]
+
+The level of a node is the largest number of ways out of a piece on the way to it. A way that leaves a piece ends at a
+higher level, and so never comes back to the piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from tensorflow.core.framework import node_def_pb2
+
+from autodist_core.step import naming
+
+
+def pieces(nodes: Iterable[node_def_pb2.NodeDef], inside: Collection[str]) -> list[list[str]]:
+    """Return the pieces, each in an order in which its nodes can run. The module's docstring has an example.
+
+    >>> graph = {"a": [], "b": ["a"], "c": ["b", "a"], "d": ["^c"], "e": ["d:1"]}
+    >>> nodes = [node_def_pb2.NodeDef(name=name, input=inputs) for name, inputs in graph.items()]
+    >>> pieces(nodes, {"a", "c", "d", "e"})
+    [['a'], ['c', 'd', 'e']]
+    """
+    level: dict[str, int] = {}
+    found: dict[int, list[str]] = {}
+    for name, sources in _in_order(nodes):
+        own = name in inside
+        level[name] = max((level[source] + (not own and source in inside) for source in sources), default=0)
+        if own:
+            found.setdefault(level[name], []).append(name)
+    return [found[number] for number in sorted(found)]
+
+
+def _in_order(nodes: Iterable[node_def_pb2.NodeDef]) -> Iterator[tuple[str, set[str]]]:
+    """Return names of nodes and of the nodes before them, in an order in which the nodes can run."""
+    sources = {node.name: {naming.node_of(source) for source in node.input} for node in nodes}
+    waiting = {name: len(before) for name, before in sources.items()}
+    readers: dict[str, list[str]] = {}
+    for name, before in sources.items():
+        for source in before:
+            readers.setdefault(source, []).append(name)
+    ready = [name for name, count in waiting.items() if count == 0]
+    for name in ready:
+        yield name, sources[name]
+        for reader in readers.get(name, ()):
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                ready.append(reader)

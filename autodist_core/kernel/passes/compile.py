@@ -1,0 +1,55 @@
+"""Compile: let XLA compile each replica's compute, as far as it can.
+
+In: the finished graph, and what XLA can compile of the captured step. Out: in place of a replica's operations, calls of
+functions that XLA compiles when they first run. For a model without operations that XLA cannot compile::
+
+    replica0/MatMul, replica0/BiasAdd, ..., replica0/gradient    ->    replica0/compiled/0
+
+A piece is a set of operations between which no other operation stands. A lookup of words in the middle of compute
+leaves a piece before it and one behind it. Variables are read and written outside, and so is what replicas with shared
+memory compute at once. Equal functions of several replicas are one function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autodist_core.kernel.analysis.compilable import SMALLEST, compilable
+from autodist_core.kernel.analysis.pieces import pieces
+from autodist_core.kernel.draft import Draft, copied
+from autodist_core.kernel.kernel import Kernel
+from autodist_core.kernel.passes.random_streams import stream_of_replica
+from autodist_core.kernel.placement.placement import Replica
+from autodist_core.step import naming
+
+
+@dataclass(frozen=True)
+class Compile(Kernel):
+    """Puts each replica's pieces of compute into functions, if the captured step asks for it."""
+
+    needs = ("outputs", "steps")
+    provides = ("outputs",)
+
+    def apply(self, draft: Draft) -> None:
+        """Replace the pieces by calls."""
+        if not draft.step.item.jit_compile:
+            return
+        known = compilable(draft.step)
+        found = known.names & draft.compute
+        for replica in draft.active_replicas:
+            own = [copied(replica, name) for name in found]
+            own += [stream for name in own if (stream := stream_of_replica(name)) in draft.editor]
+            inside = {name for name in own if draft.editor[name].device == replica.device}
+            calls = {
+                f"{replica.prefix}/compiled/{number}": names
+                for number, names in enumerate(pieces(draft.editor, inside)) if _is_worth_it(draft, replica, names)
+            }
+            repeated = {copied(replica, name) for name in known.of_shapes & found}
+            moved = draft.editor.enclose(calls, draft.outputs, repeated, f"{replica.prefix}/")
+            draft.outputs[:] = [moved.get(naming.canonical(name), name) for name in draft.outputs]
+
+
+def _is_worth_it(draft: Draft, replica: Replica, names: list[str]) -> bool:
+    """Whether a piece is compiled. One with random draws is, whatever its size: XLA draws other numbers."""
+    return len(names) >= SMALLEST or any(name.removeprefix(f"{replica.prefix}/") in draft.step.draws for name in names)
+

@@ -1,0 +1,90 @@
+"""What XLA compiles of each replica's compute: the same numbers as plain Keras under XLA, and what stays outside."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+
+from autodist_core.kernel import build
+from autodist_core.strategy import AllReduce
+from tests.kernel.graphs import machine, placed
+from tests.support.graphs import captured
+from tests.support.models import DENSE, MODELS, dense_data
+from tests.support.training import assert_equal_training, distributed, fit, seeded
+
+EMBEDDING = next(model for model in MODELS if model.name == "embedding")
+
+
+def _with_xla() -> dict:
+    return {"jit_compile": True}
+
+
+@pytest.mark.quick("embedding-PS-3")
+@pytest.mark.parametrize("case, strategy, replicas", [
+    (DENSE, "AllReduce", 2), (DENSE, "PS", 1), (EMBEDDING, "PS", 3), (EMBEDDING, "AllReduce", 2),
+], ids=["dense-AllReduce-2", "dense-PS-1", "embedding-PS-3", "embedding-AllReduce-2"])  # fmt: skip
+def test_compiled_replicas_train_as_plain_keras_under_xla(case, strategy: str, replicas: int):
+    assert_equal_training(case.compiled_with(_with_xla), strategy=strategy, replicas=replicas, epochs=2)
+
+
+def _drawing() -> keras.Model:
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((5,)), layers.Dense(6, activation="tanh"), layers.Dropout(0.4), layers.Dense(1)]
+    )
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
+    return model
+
+
+def test_one_replica_draws_what_plain_keras_draws_under_xla():
+    """XLA draws other numbers than TensorFlow's own kernels: this holds only if the draws are compiled, too."""
+    assert_equal_training(_drawing, lambda front, model: fit(front, dense_data(), epochs=2), replicas=1)
+
+
+class _Words(keras.layers.Layer):
+    """Turns numbers into strings and back, which XLA cannot do."""
+
+    def call(self, x):
+        return x + 0.1 * tf.strings.to_number(tf.strings.as_string(tf.round(x)), x.dtype)
+
+
+def _with_words() -> keras.Model:
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((5,)), layers.Dense(6, activation="tanh"), _Words(name="words"), layers.Dense(1)]
+    )
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
+    return model
+
+
+def test_what_xla_cannot_compile_stays_outside_and_is_named_in_the_plan():
+    data = dense_data(8)
+    with distributed(seeded(_with_words)) as front:
+        note = next(line for line in str(front.plan(data.x, data.y)).splitlines() if "compiled by XLA" in line)
+        assert "1 AsString (" in note and "1 StringToNumber (" in note and "words" in note
+        before = front.model.get_weights()
+        front.fit(data.x, data.y, batch_size=8, verbose=0)
+        assert not (front.model.get_weights()[0] == before[0]).all()
+
+
+def test_replicas_run_one_function_and_nothing_is_compiled_unless_asked_for():
+    x, y = tf.ones((4, 5), "float64"), tf.ones((4, 1), "float64")
+
+    def calls(jit_compile: bool) -> list[list[str]]:
+        def build_model():
+            model = DENSE.build()
+            model.compile("sgd", "mse", jit_compile=jit_compile)
+            return model
+
+        item = captured(seeded(build_model), x, y).item
+        graph = build(item, placed(item, AllReduce(), machine(2))).graph_def
+        found = [node for node in graph.node if node.op == "PartitionedCall"]
+        return [
+            [node.attr["f"].func.name for node in found if node.name.startswith(f"replica{replica}/")]
+            for replica in range(2)
+        ]
+
+    first, second = calls(True)
+    assert first and first == second
+    assert calls(False) == [[], []]
