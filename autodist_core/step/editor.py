@@ -7,8 +7,7 @@ Capture and the kernels add nodes to an `Editor`, which holds nodes by name, in 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,18 +16,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 
 from autodist_core.errors import KernelError
 from autodist_core.seams.table import OP_DEF
-from autodist_core.step.naming import (
-    BRANCH,
-    ORDER,
-    UPDATE,
-    canonical,
-    data_inputs,
-    is_control,
-    node_of,
-    split,
-    tensor,
-)
-from autodist_core.step.ports import Port, outputs_of
+from autodist_core.step.naming import BRANCH, ORDER, UPDATE, node_of, split, tensor
 
 _OURS = (ORDER, UPDATE, BRANCH)
 
@@ -146,6 +134,12 @@ class Editor:
     def library(self) -> Any:
         """The functions that the graph's nodes may call."""
         return self._library
+
+    @property
+    def functions(self) -> dict[str, function_pb2.FunctionDef]:
+        """The same functions by name, with those that were added one by one."""
+        known = getattr(self._library, "function", ())
+        return {function.signature.name: function for function in known} | self._functions
 
     def add_library(self, library: Any) -> None:
         """Let the graph's nodes call the functions of another library, too. Functions of one name are the same."""
@@ -267,6 +261,15 @@ class Editor:
                 change(NodeEdit(node, add))
         return name
 
+    def add_function(self, function: function_pb2.FunctionDef) -> None:
+        """Let the graph's nodes call a function, too. Functions of one name are the same."""
+        self._functions.setdefault(function.signature.name, function)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove nodes. The nodes that read them must be changed."""
+        for name in names:
+            del self._nodes[name]
+
     def trace(
         self,
         prefix: str,
@@ -303,108 +306,6 @@ class Editor:
             if node.name not in real:
                 self.copy(node, f"{prefix}/{node.name}", [rename(name) for name in node.input], device, order)
         return [rename(output.name.removesuffix(":0")) for output in outputs]
-
-    def enclose(
-        self, pieces: Mapping[str, Sequence[str]], wanted: Iterable[str] = (), repeated: Collection[str] = (),
-        prefix: str = "",
-    ) -> dict[str, str]:
-        """Put nodes into functions that XLA compiles. In their place, one node calls each function.
-
-        `pieces` maps the name of each such node to the nodes of its function, in an order in which they can run. No
-        node outside a piece may stand between two nodes of it. A function gets copies of the constants, and of the
-        nodes in `repeated`, that its nodes read. `wanted` names tensors that are results of the graph. `prefix` is left
-        out of the names in the function, so that equal functions of several replicas are one function. The result maps
-        the tensors of the pieces to the tensors that have their values now.
-
-        >>> graph = Editor()
-        >>> names = graph.add("Placeholder", "x", dtype=tf.float32), graph.add("Neg", "y", ["x"], T=tf.float32)
-        >>> names += (graph.add("Neg", "z", ["y"], T=tf.float32),)
-        >>> graph.enclose({"call": ["y", "z"]}, ["z"])
-        {'z': 'call'}
-        >>> [(node.name, node.op, list(node.input)) for node in graph]
-        [('x', 'Placeholder', []), ('call', 'PartitionedCall', ['x'])]
-        """
-        home = {name: call for call, names in pieces.items() for name in names}
-        contents = {call: self._with_repeated(names, repeated) for call, names in pieces.items()}
-        read = [source for node in self if node.name not in home for source in data_inputs(node)] + list(wanted)
-        for inside in contents.values():
-            between = (source for name in inside for source in data_inputs(self._nodes[name]))
-            read += [source for source in between if node_of(source) not in inside]
-        used: dict[str, dict[str, None]] = {call: {} for call in pieces}
-        for source in read:
-            if node_of(source) in home:
-                used[home[node_of(source)]].setdefault(canonical(source))
-        for call, names in pieces.items():
-            self._call(call, names, contents[call], list(used[call]), prefix)
-        for name in home:
-            del self._nodes[name]
-        moved = {source: tensor(call, number) for call, found in used.items() for number, source in enumerate(found)}
-        for node in self:
-            if any(node_of(source) in home for source in node.input):
-                tensors = [moved.get(canonical(source), source) for source in data_inputs(node)]
-                controls = (f"^{home.get(source[1:], source[1:])}" for source in node.input if is_control(source))
-                node.input[:] = [*tensors, *dict.fromkeys(controls)]
-        return moved
-
-    def _with_repeated(self, names: Sequence[str], repeated: Collection[str]) -> dict[str, None]:
-        """Return the nodes of a piece, and behind them the constants and the nodes in `repeated` that they read."""
-        inside, queue = dict.fromkeys(names), list(names)
-        for name in queue:
-            for source in map(node_of, data_inputs(self._nodes[name])):
-                if source not in inside and (source in repeated or self._nodes[source].op == "Const"):
-                    inside[source] = None
-                    queue.append(source)
-        return inside
-
-    def _call(
-        self, call: str, names: Sequence[str], inside: Collection[str], results: Sequence[str], prefix: str
-    ) -> None:
-        """Add a node that calls a function made of the nodes in `inside`; `results` are the tensors that it returns."""
-        functions = {function.signature.name: function for function in getattr(self._library, "function", ())}
-        functions |= self._functions
-        arguments: dict[str, str] = {}
-        types: list[tf.DType] = []
-        body = function_pb2.FunctionDef()
-        body.attr["_XlaMustCompile"].b = True
-
-        def port(source: str) -> Port:
-            node, output = split(source)
-            return outputs_of(self._nodes[node], functions)[output]
-
-        def local(source: str) -> str:
-            name, found = node_of(source), port(source)
-            if name in inside:
-                return f"{name.removeprefix(prefix)}:{found.argument}:{found.position}"
-            if canonical(source) not in arguments:
-                arguments[canonical(source)] = f"in{len(arguments)}"
-                types.append(found.dtype)
-                body.signature.input_arg.add(name=arguments[canonical(source)], type=found.dtype.as_datatype_enum)
-            return arguments[canonical(source)]
-
-        for name in inside:
-            node = self._nodes[name]
-            copy = body.node_def.add()
-            copy.CopyFrom(node)
-            copy.name, copy.device = name.removeprefix(prefix), ""
-            copy.input[:] = [local(source) for source in data_inputs(node)]
-            for key in (*_OURS, "_class"):
-                if key in copy.attr:
-                    del copy.attr[key]
-        for number, source in enumerate(results):
-            body.signature.output_arg.add(name=f"out{number}", type=port(source).dtype.as_datatype_enum)
-            body.ret[f"out{number}"] = local(source)
-        content = body.SerializeToString(deterministic=True)
-        body.signature.name = f"compiled_{hashlib.sha256(content).hexdigest()[:16]}"
-        self._functions.setdefault(body.signature.name, body)
-        called = attr_value_pb2.AttrValue()
-        called.func.name = body.signature.name
-        controls = [source for name in names for source in self._nodes[name].input if is_control(source)]
-        before = dict.fromkeys(source for source in controls if source[1:] not in inside)
-        self.add(
-            "PartitionedCall", call, [*arguments, *before], self._nodes[names[0]].device, Tin=types,
-            Tout=[port(source).dtype for source in results], f=called, config="", config_proto="", executor_type="",
-            _XlaMustCompile=True,
-        )
 
     def constant(self, name: str, value: Any, dtype: tf.DType, device: str = "") -> str:
         """Add a constant and return its name. Do nothing if a node of this name exists already."""

@@ -51,6 +51,14 @@ def test_models_over_four_hosts(lan, name):
             assert_equally_trained(plain(reference, optimizer=optimizer, replicas=5), hosts.train(optimizer, strategy))
 
 
+@pytest.mark.long
+def test_replicas_that_xla_compiles_train_over_two_hosts(lan):
+    reference = BY_NAME["embedding"].compiled_with(lambda: {"jit_compile": True})
+    with OverHosts(reference, lan.spec(cpus=[1, 2], hosts=lan.hosts[:2])) as hosts:
+        for builder in ("Parallax", "AllReduce"):
+            assert_equally_trained(plain(reference, replicas=3), hosts.train("adam", builder))
+
+
 def _everything(front, model):
     """Every method that runs a step, callbacks, a schedule, and two fits."""
     data, seen = dense_data(), []

@@ -10,10 +10,10 @@ from autodist_core.kernel import build
 from autodist_core.strategy import AllReduce
 from tests.kernel.graphs import machine, placed
 from tests.support.graphs import captured
-from tests.support.models import DENSE, MODELS, dense_data
+from tests.support.models import BY_NAME, DENSE, TWICE, dense_data
 from tests.support.training import assert_equal_training, distributed, fit, seeded
 
-EMBEDDING = next(model for model in MODELS if model.name == "embedding")
+EMBEDDING, LSTM = BY_NAME["embedding"], BY_NAME["lstm"]
 
 
 def _with_xla() -> dict:
@@ -23,7 +23,9 @@ def _with_xla() -> dict:
 @pytest.mark.quick("embedding-PS-3")
 @pytest.mark.parametrize("case, strategy, replicas", [
     (DENSE, "AllReduce", 2), (DENSE, "PS", 1), (EMBEDDING, "PS", 3), (EMBEDDING, "AllReduce", 2),
-], ids=["dense-AllReduce-2", "dense-PS-1", "embedding-PS-3", "embedding-AllReduce-2"])  # fmt: skip
+    (LSTM, "AllReduce", 2), (TWICE[0], "PS", 3),
+], ids=["dense-AllReduce-2", "dense-PS-1", "embedding-PS-3", "embedding-AllReduce-2", "lstm-AllReduce-2",
+        "twice-PS-3"])  # fmt: skip
 def test_compiled_replicas_train_as_plain_keras_under_xla(case, strategy: str, replicas: int):
     assert_equal_training(case.compiled_with(_with_xla), strategy=strategy, replicas=replicas, epochs=2)
 

@@ -12,7 +12,7 @@ from autodist_core.kernel.kernel import Change
 from autodist_core.strategy import PS, AllReduce, PSLoadBalancing
 from tests.kernel.graphs import dense_item, draft_of, placed
 
-REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, RESIDUALS, UPDATE, AFTER_UPDATE, COMBINER, OUTPUTS, ORDER = PIPELINE
+REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, RESIDUALS, UPDATE, AFTER_UPDATE, COMBINER, OUTPUTS, ORDER, XLA = PIPELINE
 
 
 def _added(draft: Draft, kernel: Kernel) -> dict[str, int]:
@@ -25,7 +25,7 @@ def _added(draft: Draft, kernel: Kernel) -> dict[str, int]:
 def test_the_pipeline_is_in_the_order_of_the_flow():
     assert [kernel.name for kernel in PIPELINE] == [
         "Replicator", "AllReduceSynchronizer", "PSSynchronizer", "Barriers", "Residuals", "Update", "AfterUpdate",
-        "StateCombiner", "Outputs", "Order",
+        "StateCombiner", "Outputs", "Order", "Compile",
     ]  # fmt: skip
     assert tuple(type(kernel)() for kernel in PIPELINE) == PIPELINE, "kernels are values"
 
@@ -46,6 +46,7 @@ def test_each_kernel_by_itself_where_replicas_reduce():
     assert _added(draft, COMBINER) == {}
     assert _added(draft, OUTPUTS) == {"AddV2": 1, "Identity": 1, "Mul": 1, "Sub": 1}
     assert _added(draft, ORDER) == {"NoOp": 1}
+    assert _added(draft, XLA) == {}
 
 
 def test_each_kernel_by_itself_where_a_server_updates():
@@ -63,7 +64,7 @@ def test_changes_read_as_counts_before_and_after():
     assert changes[1].startswith("AllReduceSynchronizer: CollectiveReduceV2: 0 -> 2, ConcatV2: 0 -> 2, Const: ")
     assert changes[2] == "PSSynchronizer: no change"
     assert changes[6:8] == ["AfterUpdate: no change", "StateCombiner: no change"]
-    assert changes[-1] == "Order: NoOp: 3 -> 4"
+    assert changes[-2:] == ["Order: NoOp: 3 -> 4", "Compile: no change"]
     assert str(Change("Some", (("AddN", 0, 2), ("Mul", 3, 1)))) == "Some: AddN: 0 -> 2, Mul: 3 -> 1"
 
 

@@ -20,7 +20,8 @@ PLANNING = STAGES[: STAGES.index("capture")]
 INSIDE = {
     "autodist_core.seams": ("seam", "table"),
     "autodist_core.step": (
-        "values", "serialization", "graph_item", "naming", "ports", "editor", "draws", "index", "union",
+        "values", "serialization", "graph_item", "naming", "ports", "editor", "enclosing", "draws", "index",
+        "union",
     ),
     "autodist_core.strategy": (
         "partition", "synchronizers", "wire", "compiled", "strategy", "builder", "checker", "compiler", "base",
@@ -42,7 +43,7 @@ INSIDE = {
     "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
 }  # fmt: skip
 # The modules that may import TensorFlow although they stand in a planning stage, and those that read messages.
-EDITING = tuple(f"autodist_core.step.{name}" for name in ("naming", "ports", "editor", "draws", "index"))
+EDITING = tuple(f"autodist_core.step.{name}" for name in ("naming", "ports", "editor", "enclosing", "draws", "index"))
 READING_MESSAGES = ("autodist_core.step.serialization", "autodist_core.step.graph_item", "autodist_core.strategy")
 # The folders of autodist_core.cluster in the order of the flow, each with the folders that it may import too.
 CLUSTER = {

@@ -21,6 +21,7 @@ from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.random_streams import stream_of_replica
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import naming
+from autodist_core.step.enclosing import enclose
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Compile(Kernel):
                 for number, names in enumerate(pieces(draft.editor, inside)) if _is_worth_it(draft, replica, names)
             }
             repeated = {copied(replica, name) for name in known.of_shapes & found}
-            moved = draft.editor.enclose(calls, draft.outputs, repeated, f"{replica.prefix}/")
+            moved = enclose(draft.editor, calls, draft.outputs, repeated, f"{replica.prefix}/")
             draft.outputs[:] = [moved.get(naming.canonical(name), name) for name in draft.outputs]
 
 
