@@ -61,10 +61,10 @@ class GraphItem:
     tables: tuple[Table, ...] = ()
     joined: tuple[Joined, ...] = ()
     """How the replicas' integers and truth values become the whole batch's, where that is known."""
-    jit_compile: bool = False
-    """Whether XLA compiles each replica's compute, as far as it can."""
     graph_bytes: bytes = b""
     """The serialized GraphDef, with the nodes in the order of their creation; empty for an item without a graph."""
+    jit_compile: bool = False
+    """Whether XLA compiles each replica's compute, as far as it can."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

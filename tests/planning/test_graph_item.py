@@ -145,6 +145,7 @@ def items(draw):
         tuple(draw(st.lists(st.builds(Table, NAMES, NAMES, NAMES), max_size=2))),
         tuple(draw(st.lists(st.builds(Joined, NAMES, HOWS), max_size=2))),
         draw(st.binary(max_size=20)),
+        draw(st.booleans()),
     )
 
 

@@ -39,6 +39,7 @@ _ROWS = 4  # the examples of the batch on which the pieces are translated
 _TRIALS = 16
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LEFT_OUT = {"Assert", "CheckNumerics", "CheckNumericsV2", "EnsureShape", "Placeholder", "NoOp", "VarHandleOp"}
+_UNNAMED = {"Const", "Identity", "NoOp", "Placeholder"}
 _SHAPES = {"Rank", "Shape", "ShapeN", "Size"}
 _SIZES_FROM_VALUES = {
     "Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "DynamicPartition", "ListDiff",
@@ -67,9 +68,10 @@ def compilable(step: StepIndex) -> Compilable:
     ... def total(x):
     ...     return tf.reduce_sum(tf.abs(x), name="total"), tf.strings.as_string(x, name="text")
     >>> graph = total.get_concrete_function().graph.as_graph_def()
-    >>> found = compilable(StepIndex(GraphItem((), graph_bytes=graph.SerializeToString())))
+    >>> item = GraphItem((), outputs=("total", "text"), graph_bytes=graph.SerializeToString())
+    >>> found = compilable(StepIndex(item))
     >>> sorted(found.names), found.outside
-    (['Abs', 'total'], ('text',))
+    (['Abs', 'Identity', 'total'], ('text',))
     """
     return _compilable(step.item)
 
@@ -90,7 +92,7 @@ def _compilable(item: GraphItem) -> Compilable:
     trivial = kept | step.handle_of.keys() | {table.handle for table in step.item.tables}
     outside = [
         node.name for node in compute
-        if node.name in step.alive and node.name not in known | trivial and node.op not in ("Const", "NoOp", "Identity")
+        if node.name in step.alive and node.name not in known | trivial and node.op not in _UNNAMED
     ]
     return Compilable(frozenset(known), frozenset(_of_shapes(step, known)), tuple(outside))
 
