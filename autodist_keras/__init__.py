@@ -1,5 +1,6 @@
 """Train Keras 3 models over several devices with the methods they already have."""
 
+from autodist_keras import callbacks
 from autodist_keras.model import DistributedModel
 
-__all__ = ["DistributedModel"]
+__all__ = ["DistributedModel", "callbacks"]

@@ -19,6 +19,7 @@ from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.written import written
 from autodist_core.training import SETTINGS, CompressorState, Settings
 from autodist_keras import checks
+from autodist_keras.callbacks.fitting import resumable
 from autodist_keras.capture.hooks import undone_if_refused
 from autodist_keras.capture.losses import said_of_own
 from autodist_keras.capture.mixing_notes import Notes
@@ -107,7 +108,7 @@ class DistributedModel:
             self._call_model("compile", *args, **kwargs)
             self._driver.change(settings)
 
-    @keras_loop
+    @shown_as_keras
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Run Keras's `fit`. Every batch is split over the replicas.
 
@@ -120,6 +121,8 @@ class DistributedModel:
         >>> {name: len(values) for name, values in history.history.items()}
         {'loss': 2, 'mae': 2}
         """
+        with self._driver.running("fit"), resumable(self, args, kwargs) as (positional, named):
+            return self._call_model("fit", *positional, **named)
 
     @keras_loop
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:

@@ -119,9 +119,9 @@ class Steps(Generic[B, C]):
         state.after_step()
         return found.captured, outputs
 
-    def prepare(self, batch: B) -> C:
+    def prepare(self, batch: B, same_size: bool = False) -> C:
         """The function, captured for batches like this one and added to the session; nothing runs."""
-        found = self._alternative(batch) or self._add(batch, False)
+        found = self._alternative(batch) or self._add(batch, same_size)
         self._session_step(found)
         return found.captured
 

@@ -69,6 +69,11 @@ class Driver:
         train = self._functions.get("train")
         return train.captured if train is not None else None
 
+    def before_next_step(self, run: Callable[[], None] | None) -> None:
+        """Run this once in the current `fit`: when the next training step is captured, and before it runs."""
+        if "train" in self._functions:
+            self._functions["train"].before_next = run
+
     def captured_for(self, data: Any) -> CapturedStep:
         """The training step, captured for a batch as `train_step` gets it; nothing runs."""
         checks.compiled(self.model)

@@ -40,6 +40,8 @@ class StepFunction:
                 self._said = say_inexact(model.name, captured.notes.trained)
 
         self._steps: Steps[Batch, CapturedStep] = Steps(capture, training, check, added=said)
+        self.before_next: Callable[[], None] | None = None
+        """What runs once, when the next step is captured and all its variables exist, and before that step runs."""
 
     @property
     def captured(self) -> CapturedStep | None:
@@ -52,7 +54,12 @@ class StepFunction:
 
     def __call__(self, data: Any, same_size: bool = False) -> Any:
         """Run the step on one batch; return the results of the step for the whole batch (see `Steps`)."""
-        return self._steps(read_batch(data), same_size)
+        batch = read_batch(data)
+        if self.before_next is not None:
+            self._steps.prepare(batch, same_size)
+            before_next, self.before_next = self.before_next, None
+            before_next()
+        return self._steps(batch, same_size)
 
     def without_data(self, iterator: Any) -> None:
         """Trace the step without a batch, as Keras does, so that the metrics exist when Keras asks for them."""

@@ -1,0 +1,121 @@
+"""The state of callbacks: what `Resume` saves of each, and gives back to it.
+
+In: the callbacks of a `fit`. Out: values that `encoding.py` can encode. A callback that has the methods `get_state()`
+and `set_state(state)` decides itself. Of every other one, the attributes count that are other values than before `fit`:
+numbers, strings, None, arrays, functions of modules, and lists, tuples and dictionaries of them. The attributes that
+have the values of before `fit` are settings. A changed setting, such as another `patience`, holds after a resume.
+
+>>> early = keras.callbacks.EarlyStopping(patience=3)
+>>> states = CallbackStates([early])
+>>> early.wait = 2
+>>> saved = states.get([early])
+>>> early = keras.callbacks.EarlyStopping(patience=5)
+>>> CallbackStates([early]).set([early], saved)
+>>> early.wait, early.patience
+(2, 5)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from autodist_keras.callbacks.encoding import decode, encode
+
+_NO_STATE = {"_model", "params"}
+"""The attributes that Keras sets on every callback."""
+
+_log = logging.getLogger("autodist")
+
+
+class CallbackStates:
+    """The states of the callbacks of one `fit`. The module has an example."""
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        self._before = {id(callback): dict(_attributes(callback)) for callback in callbacks}
+        """What each callback held before `fit`, encoded."""
+        self._kept = tuple(callbacks)
+        self._mentioned: set[str] = set()
+
+    def get(self, callbacks: Sequence[Any]) -> dict[str, Any]:
+        """The state of each callback, by its class and its position among those of the class."""
+        return {name: self._get(callback) for name, callback in _named(callbacks)}
+
+    def set(self, callbacks: Sequence[Any], states: dict[str, Any]) -> None:
+        """Give each callback the state that `get` returned. A callback that was not there then keeps its own."""
+        for name, callback in _named(callbacks):
+            if name not in states:
+                _log.warning("Resume: the saved training had no callback %s; it begins anew.", name)
+            elif _has_protocol(callback):
+                callback.set_state(states[name])
+            else:
+                now = {name for name, _ in _attributes(callback)}  # an open file, which is no state, stays
+                before = self._before.get(id(callback), {}).items()
+                settings = {name: decode(*each) for name, each in before if name in now}
+                vars(callback).update({**settings, **states[name]})
+
+    def _get(self, callback: Any) -> Any:
+        if _has_protocol(callback):
+            state = callback.get_state()
+            try:
+                encode(state, [])
+            except TypeError as error:
+                raise TypeError(
+                    f"{type(callback).__name__}.get_state() returned a value with a {error}. A state may consist of "
+                    "numbers, strings, None, arrays, and lists, tuples and dictionaries of them."
+                ) from None
+            return state
+        self._mention(callback)
+        before = self._before.get(id(callback), {})
+        return {
+            name: decode(tree, arrays) for name, (tree, arrays) in _attributes(callback)
+            if name not in before or not _equal(before[name], (tree, arrays))
+        }
+
+    def _mention(self, callback: Any) -> None:
+        """Say once which attributes of a user's callback are not saved."""
+        kind = type(callback)
+        if kind.__module__.startswith("keras.") or kind.__name__ in self._mentioned:
+            return
+        self._mentioned.add(kind.__name__)
+        saved = {name for name, _ in _attributes(callback)} | _NO_STATE
+        left = sorted(name for name, value in vars(callback).items() if name not in saved and not callable(value))
+        if left:
+            _log.warning(
+                "Resume: of callback %s, %s %s not saved. Give it get_state() and set_state(state) if that is state.",
+                kind.__name__, ", ".join(left), "is" if len(left) == 1 else "are",
+            )
+
+
+def _has_protocol(callback: Any) -> bool:
+    return hasattr(callback, "get_state") and hasattr(callback, "set_state")
+
+
+def _named(callbacks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    counts: dict[str, int] = {}
+    for callback in callbacks:
+        kind = type(callback).__qualname__
+        counts[kind] = counts.get(kind, 0) + 1
+        yield f"{kind} {counts[kind]}", callback
+
+
+def _attributes(callback: Any) -> Iterator[tuple[str, tuple[Any, list[np.ndarray]]]]:
+    """The attributes of a callback that can be encoded, encoded. Their arrays are copies."""
+    for name, value in vars(callback).items():
+        arrays: list[np.ndarray] = []
+        if name not in _NO_STATE and not isinstance(value, keras.Model):
+            try:
+                yield name, (encode(value, arrays, copy=True), arrays)
+            except TypeError:
+                continue
+
+
+def _equal(one: tuple[Any, list[np.ndarray]], two: tuple[Any, list[np.ndarray]]) -> bool:
+    same = repr(one[0]) == repr(two[0]) and len(one[1]) == len(two[1])
+    return same and all(
+        (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()) for a, b in zip(one[1], two[1], strict=True)
+    )

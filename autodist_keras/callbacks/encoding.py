@@ -1,0 +1,77 @@
+"""Encode the values of a training's state as JSON and a list of arrays, and decode them again.
+
+In: numbers, strings, None, arrays, bytes, functions of modules, and lists, tuples and dictionaries of them. Out: what
+`json` can write, and the arrays. Nothing is pickled, so reading a file runs no code.
+
+>>> arrays = []
+>>> encoded = encode({"best": 0.5, "weights": (np.zeros(2), None)}, arrays)
+>>> decode(encoded, arrays)
+{'best': 0.5, 'weights': (array([0., 0.]), None)}
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import reduce
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import numpy as np
+
+
+def encode(value: Any, arrays: list[np.ndarray], copy: bool = False) -> Any:
+    """What JSON can write of a value; its arrays are appended to `arrays`. A TypeError names a type it cannot encode.
+
+    With `copy` the arrays are copies, which nobody else writes. The module has an example.
+
+    >>> encode(object(), [])
+    Traceback (most recent call last):
+    TypeError: object
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.ndarray | np.generic) and np.asarray(value).dtype.kind not in "OUSM":
+        arrays.append(np.array(value) if copy else np.asarray(value))
+        return {"array" if isinstance(value, np.ndarray) else "number": len(arrays) - 1}
+    if isinstance(value, bytes):
+        arrays.append(np.frombuffer(value, np.uint8))
+        return {"bytes": len(arrays) - 1}
+    if type(value) in (list, tuple, set):
+        parts = [encode(part, arrays, copy) for part in value]
+        return parts if type(value) is list else {type(value).__name__: parts}
+    if type(value) is dict:
+        return {"dict": [[encode(key, arrays), encode(part, arrays, copy)] for key, part in value.items()]}
+    if isinstance(value, FunctionType | BuiltinFunctionType) and _function(where := _where(value)) is value:
+        return {"function": where}
+    raise TypeError(type(value).__name__)
+
+
+def decode(encoded: Any, arrays: Sequence[np.ndarray]) -> Any:
+    """The value that was encoded. The module has an example."""
+    if isinstance(encoded, list):
+        return [decode(part, arrays) for part in encoded]
+    if not isinstance(encoded, dict):
+        return encoded
+    ((kind, content),) = encoded.items()
+    if kind == "array":
+        return arrays[content]
+    if kind == "number":
+        return arrays[content][()]
+    if kind == "bytes":
+        return arrays[content].tobytes()
+    if kind == "dict":
+        return {decode(key, arrays): decode(part, arrays) for key, part in content}
+    if kind == "function":
+        return _function(content)
+    return {"tuple": tuple, "set": set}[kind](decode(part, arrays) for part in content)
+
+
+def _where(function: Any) -> str:
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def _function(where: str) -> Any:
+    """A function by its module, which must be imported already, and its name there; None if it is not there."""
+    module, _, name = where.partition(":")
+    return reduce(lambda found, part: getattr(found, part, None), name.split("."), sys.modules.get(module))

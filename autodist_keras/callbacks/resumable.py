@@ -1,0 +1,199 @@
+"""One `fit` with a `Resume` callback: it saves states between steps, and begins where a state was saved.
+
+In: the arguments of `fit`, and the newest state of the callback's folder. Out: Keras's own `fit` runs, with hooks.
+
+A state is saved where Keras's loop asks its epoch iterator for the next step. There every callback has seen the end of
+the last step, and no callback has seen the beginning of the next one. It is taken up at the same place: the steps before
+it are not handed to the loop, so Keras counts them and runs nothing for them. What a callback did before, in
+`on_train_begin` and `on_epoch_begin`, is replaced by the state.
+
+The state of a complete training is saved, and taken up, at the beginning of the callbacks' `on_train_end`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from autodist_core.errors import SessionError
+from autodist_keras.callbacks.callback_state import CallbackStates
+from autodist_keras.callbacks.encoding import decode, encode
+from autodist_keras.callbacks.position import Position
+from autodist_keras.callbacks.settings import require_equal, settings_of
+from autodist_keras.callbacks.state_files import StateFiles
+from autodist_keras.callbacks.variable_state import VariableState
+from autodist_keras.callbacks.writing import BackgroundWriter, Schedule
+from autodist_keras.capture.hooks import hook
+
+_ended: set[str] = set()
+"""The folders of the trainings that this process has completed."""
+
+
+class ResumableFit:
+    """One call of `fit` with a `Resume` callback."""
+
+    def __init__(self, front: Any, resume: Any, arguments: dict[str, Any], callbacks: list[Any]) -> None:
+        self._model, self._driver = front.model, front._driver
+        self._resume = resume
+        self._arguments = arguments
+        self._callbacks = callbacks
+        self._files = StateFiles(resume.folder, resume.keep)
+        self._writer, self._schedule = BackgroundWriter(), Schedule(resume.every)
+        self._variables = VariableState(front)
+        self._position = Position(arguments.get("x"), arguments.get("shuffle", True))
+        self._states = CallbackStates(callbacks)
+        self._settings: dict[str, Any] = {}
+        self._found: Any = None
+        """The state with which this `fit` begins, until it is taken up."""
+        self._loop: Any = None
+        """Keras's epoch iterator."""
+        self._epoch = self._first = arguments.get("initial_epoch", 0)
+        self._batches = 0
+        self._seen = 0
+        """What Keras's epoch iterator had counted when the epoch began."""
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let Keras's `fit` run inside this block."""
+        with ExitStack() as ending:
+            ending.enter_context(self._files.locked())
+            found = self._files.newest()
+            if found is not None:
+                self._found = decode(found.tree, found.arrays)
+            ending.callback(self._writer.finish)
+            ending.enter_context(hook(self._model, "_initial_epoch", self._begin_at()))
+            ending.enter_context(hook(self._model, "_maybe_symbolic_build", self._built(ending)))
+            ending.enter_context(hook(self._resume, "running", self))
+            ending.callback(self._driver.before_next_step, None)
+            yield
+
+    def _begin_at(self) -> int | None:
+        """The epoch with which Keras's loop begins; None if no state was found."""
+        if self._found is None:
+            return None
+        place, epochs = self._found["place"], self._arguments.get("epochs", 1)
+        if place["finished"] and (place["stopped"] or place["epoch"] >= epochs):
+            if str(self._files.folder.resolve()) in _ended:
+                raise SessionError(
+                    f"{self._whose} holds a training that this program has completed already. Give every fit a folder "
+                    "of its own, or delete the folder to train from the start."
+                )
+            return max(epochs, 1)
+        if place["epoch"] >= epochs:
+            raise SessionError(
+                f"{self._whose} holds a training that is in epoch {place['epoch'] + 1}, and this fit has {epochs} "
+                "epochs. Pass epochs as before, or more."
+            )
+        return int(place["epoch"])
+
+    @property
+    def _whose(self) -> str:
+        return f"Resume({str(self._files.folder)!r}): the folder"
+
+    # Keras's loop ------------------------------------------------------------------------------------------------
+
+    def _built(self, ending: ExitStack) -> Any:
+        """What Keras's loop calls with its epoch iterator, before its callbacks begin."""
+        own = self._model._maybe_symbolic_build
+
+        def build(iterator: Any = None, data_batch: Any = None) -> None:
+            if self._loop is None and iterator is not None:
+                self._loop = iterator
+                self._settings = settings_of(self._model, self._arguments, iterator, self._position.kind)
+                if self._found is not None:
+                    require_equal(self._whose, self._found["settings"], self._settings)
+                    self._first = self._found["first"]
+                ending.enter_context(hook(iterator, "_enumerate_iterator", self._steps))
+            own(iterator=iterator, data_batch=data_batch)
+
+        return build
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Note the epoch. Take up the state of a complete training that is to be longer."""
+        self._epoch = epoch
+        if self._found is not None and self._found["place"]["finished"]:
+            self._take_up(metrics=False)
+
+    def _steps(self) -> Iterator[tuple[int, int, Any]]:
+        """The steps of one epoch, as Keras's epoch iterator gives them; after a failure, those that are left."""
+        loop, found = self._loop, self._found
+        done = 0
+        if found is not None:
+            done = found["place"]["step"]
+            loop._num_batches = found["loop"]["batches"]
+            self._position.prepare(found["data"], loop._get_iterator(), self._epoch - self._first)
+        begins = True
+        for first, last, iterator in type(loop)._enumerate_iterator(loop):
+            if begins:
+                begins = False
+                if found is not None:
+                    loop._steps_seen = found["loop"]["seen"] + loop.steps_per_execution
+                    self._position.go_to(found["data"], iterator)
+                    self._take_up(metrics=True)
+                self._seen = loop._steps_seen - loop.steps_per_execution
+            if first < done:
+                continue
+            self._position.take_over(iterator)
+            if self._schedule.is_due(self._batches, first == 0) and not self._writer.busy:
+                self._save(first, iterator)
+            yield first, last, iterator
+            self._batches += last - first + 1
+            self._position.taken(last - first + 1)
+
+    def end(self) -> None:
+        """Save the state of the complete training. If it was complete before, take its state up."""
+        if self._found is not None:
+            self._variables.make(self._loop)
+            self._take_up(metrics=True, complete=True)
+        elif self._batches:
+            self._writer.finish()
+            self._save(0, None)
+        self._writer.finish()
+        _ended.add(str(self._files.folder.resolve()))
+
+    # States ------------------------------------------------------------------------------------------------------
+
+    def _take_up(self, metrics: bool, complete: bool = False) -> None:
+        """Give model and callbacks the state that was found; variables that do not exist, before the next step.
+
+        `complete` says that all variables exist.
+        """
+        found, self._found = self._found, None
+        rest = self._variables.set(self._whose, found["variables"], found["compressors"], metrics)
+        if complete:
+            rest()
+        else:
+            self._driver.before_next_step(rest)
+        self._states.set(self._all_callbacks(), found["callbacks"])
+        if found["place"]["finished"]:
+            self._model.stop_training = found["place"]["stopped"]
+
+    def _save(self, step: int, iterator: Any) -> None:
+        """Copy the state before a step of this epoch, or of the complete training, and let it be written."""
+        begun, written = time.monotonic(), self._writer.seconds
+        finished = iterator is None
+        arrays: list[Any] = []
+        tree = encode(
+            {
+                "place": {
+                    "epoch": self._epoch + finished, "step": step, "finished": finished,
+                    "stopped": bool(self._model.stop_training),
+                },
+                "first": self._first,
+                "settings": self._settings,
+                "loop": {"batches": self._loop._num_batches, "seen": self._seen},
+                "data": None if finished else self._position.get(iterator),
+                "callbacks": self._states.get(self._all_callbacks()),
+                **self._variables.get(),
+            },
+            arrays,
+        )
+        self._writer.start(lambda: self._files.write(tree, arrays))
+        self._schedule.saved(self._batches, time.monotonic() - begun + written)
+
+    def _all_callbacks(self) -> list[Any]:
+        """The callbacks, and the History that Keras has added."""
+        own = self._model.history
+        return [*self._callbacks, *([own] if not any(own is callback for callback in self._callbacks) else [])]

@@ -1,0 +1,141 @@
+"""The files in which `Resume` keeps states: written as a whole or not at all, and checked when they are read.
+
+In: a folder, and a state as the tree of `encoding.py`. Out: the newest state that is complete. A file is a zip archive
+without compression: `state.json`, and one member for each array. A zip archive has a checksum for each member, and ends
+with the list of its members. So a file that is cut off or changed is noticed. A file gets its name only when all of it
+is on the disk; before that its name ends with `.partial`.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     files = StateFiles(folder, keep=1)
+...     with files.locked():
+...         files.write({"step": 3}, [])
+...         files.write({"step": 4}, [])
+...         found = files.newest()
+...         print(found.name, found.tree, sorted(path.name for path in Path(folder).iterdir()))
+state-00000002.resume {'step': 4} ['lock', 'state-00000002.resume']
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.errors import SessionError
+
+_TREE = "state.json"
+_BROKEN = (zipfile.BadZipFile, OSError, EOFError, KeyError, ValueError)
+"""What reading a file raises that is not a complete state."""
+
+_log = logging.getLogger("autodist")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A complete state: the name of its file, its tree, and the arrays that the tree names by their positions."""
+
+    name: str
+    tree: Any
+    arrays: tuple[np.ndarray, ...]
+
+
+class StateFiles:
+    """The states of one training in one folder; at most `keep` files stay. The module has an example."""
+
+    def __init__(self, folder: str | os.PathLike[str], keep: int) -> None:
+        self.folder = Path(folder)
+        self._keep = keep
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other programs out of the folder. The lock ends with the block, or with the process.
+
+        A second program that trains into the same folder gets a SessionError.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "lock", "a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SessionError(
+                    f"Resume({str(self.folder)!r}): another fit uses this folder at the moment. "
+                    "Let it end, or give this fit a folder of its own."
+                ) from None
+            for path in self.folder.glob("*.partial"):
+                path.unlink()
+            yield
+
+    def newest(self) -> Found | None:
+        """The newest complete state; None in a folder without states.
+
+        An incomplete file is left out with a line in the log. If every file is incomplete, a SessionError names them.
+        """
+        paths = self._paths()
+        for path in reversed(paths):
+            try:
+                return _read(path)
+            except _BROKEN as error:
+                _log.warning(
+                    "Resume: %s is not complete (%s: %s); the state before it is taken.", path, type(error).__name__,
+                    error,
+                )
+        if paths:
+            raise SessionError(
+                f"Resume({str(self.folder)!r}): none of its {len(paths)} states can be read ("
+                f"{', '.join(path.name for path in paths)}). Delete the folder to train from the start."
+            )
+        return None
+
+    def write(self, tree: Any, arrays: Sequence[np.ndarray]) -> None:
+        """Write a state to a new file, and delete the oldest files."""
+        paths = self._paths()
+        number = int(paths[-1].stem.partition("-")[2]) + 1 if paths else 1
+        path = self.folder / f"state-{number:08}.resume"
+        partial = path.with_suffix(".partial")
+        with open(partial, "wb") as file:
+            _write(file, tree, arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(partial, path)
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        for old in self._paths()[: -self._keep]:
+            old.unlink()
+
+    def _paths(self) -> list[Path]:
+        return sorted(self.folder.glob("state-*.resume"))
+
+
+def _write(file: Any, tree: Any, arrays: Sequence[np.ndarray]) -> None:
+    types = [{"dtype": array.dtype.name, "shape": array.shape} for array in arrays]
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for index, array in enumerate(arrays):
+            with archive.open(f"arrays/{index}", "w", force_zip64=True) as member:
+                # As bytes: an array of bfloat16 has no buffer.
+                member.write(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        archive.writestr(_TREE, json.dumps({"tree": tree, "arrays": types}))
+
+
+def _read(path: Path) -> Found:
+    with zipfile.ZipFile(path) as archive:
+        content = json.loads(archive.read(_TREE))
+        arrays = tuple(
+            np.frombuffer(archive.read(f"arrays/{index}"), tf.as_dtype(each["dtype"]).as_numpy_dtype)
+            .reshape(each["shape"])
+            for index, each in enumerate(content["arrays"])
+        )
+    return Found(path.name, content["tree"], arrays)

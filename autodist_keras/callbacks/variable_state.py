@@ -1,0 +1,153 @@
+"""The variables of a training, and the compressors' state, as `Resume` saves them and gives them back.
+
+In: a `DistributedModel`. Out: names and arrays. When a process begins, Keras has not made all variables yet: many are
+made by the first step. So the variables that exist are set at once, where callbacks see them, and the others when the
+first step is captured, before it runs.
+
+Variables are matched by their order, their shapes and their names. The numbers with which Keras makes names unique may
+differ, as they do when a notebook's cell runs again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from autodist_core.errors import SessionError
+from autodist_core.kernel.analysis.random_draws import drawn_by_replicas
+from autodist_core.step.draws import Stream
+from autodist_core.step.index import StepIndex
+from autodist_core.training import CompressorState, Entry
+from autodist_keras.capture.tracing import CapturedStep, optimizers_of
+from autodist_keras.capture.variables import ModelVariables
+from autodist_keras.training.step_functions import feed_of
+
+_NUMBER = re.compile(r"_\d+(?=/|$)")
+
+_log = logging.getLogger("autodist")
+
+
+class VariableState:
+    """The variables and the compressors' state of one `fit`."""
+
+    def __init__(self, front: Any) -> None:
+        self._front = front
+        self._entries: tuple[Entry, ...] = ()
+        self._captured: CapturedStep | None = None
+        self._mentioned = False
+
+    def get(self) -> dict[str, Any]:
+        """The values after the last step. The model's variables stay as they are."""
+        driver = self._front._driver
+        if not self._entries:
+            self._entries = self._all()
+        self._mention_draws()
+        state = driver.training.state
+        values = [entry.read() for entry in self._entries] if state is None else state.values(self._entries)
+        compressors = self._front.compressor_state()
+        return {
+            "variables": [
+                {"name": entry.spec.name, "kind": entry.spec.kind, "value": value}
+                for entry, value in zip(self._entries, values, strict=True)
+            ],
+            "compressors": compressors and {"strategy": compressors.strategy, "values": dict(compressors.values)},
+        }
+
+    def set(self, whose: str, saved: Sequence[Any], compressors: Any, metrics: bool = True) -> Callable[[], None]:
+        """Set the variables that exist. Return what sets the others, once they exist.
+
+        Without `metrics`, the variables of metrics keep their values. If these are not the saved variables, a
+        SessionError says so, and all variables keep their values.
+        """
+        counts = [index for index, each in enumerate(saved) if metrics or each["kind"] != "metric"]
+        matches = _matches(self._all(), saved)
+        if matches is None:
+            _require_same(whose, self._all(), saved)
+        found = {index: entry for index, entry in (matches or {}).items() if index in counts}
+        before = [(entry, entry.read()) for entry in found.values()]
+        for index, entry in found.items():
+            entry.tf_variable.assign(saved[index]["value"])
+        if compressors is not None:
+            self._front._driver.training.set_compressor_state(CompressorState(**compressors))
+
+        def rest() -> None:
+            entries = self._all()
+            try:
+                _require_same(whose, entries, saved)
+            except SessionError:
+                for entry, value in before:
+                    entry.tf_variable.assign(value)
+                raise
+            for index in counts:
+                if index not in found:
+                    entries[index].tf_variable.assign(saved[index]["value"])
+
+        return rest
+
+    def make(self, loop: Any) -> None:
+        """Make the variables that the first step would make, of the first batch of the data. Nothing is trained."""
+        self._captured = self._front._driver.captured_for(feed_of(iter(loop._get_iterator())).fetch())
+
+    def _all(self) -> tuple[Entry, ...]:
+        """Every variable that exists: of the model, its optimizers and metrics, and what the captured step reads."""
+        model, captured = self._front.model, self._captured or self._front._driver.captured
+        read = [] if captured is None else [entry.tf_variable for entry in captured.entries]
+        return ModelVariables(model, optimizers_of(model), read).entries
+
+    def _mention_draws(self) -> None:
+        """Say once which random numbers cannot be saved."""
+        captured = self._front._driver.captured
+        if captured is None or self._mentioned:
+            return
+        self._mentioned = True
+        unsaved = (Stream.ATTRIBUTE, Stream.UNSEEDED)
+        names = ["/".join(draw.path) for draw in drawn_by_replicas(StepIndex(captured.item)) if draw.stream in unsaved]
+        if names:
+            _log.warning(
+                "Resume: %s of TensorFlow %s random numbers whose position is not saved: after a failure they begin "
+                "anew. keras.random with a SeedGenerator has a position that is saved.",
+                ", ".join(names[:3]), "draws" if len(names) == 1 else "draw",
+            )
+
+
+def _is_same(entry: Entry, saved: Any) -> bool:
+    value: np.ndarray = saved["value"]
+    spec = entry.spec
+    same = spec.kind == saved["kind"] and tuple(spec.shape) == value.shape and spec.dtype == value.dtype.name
+    return same and _NUMBER.sub("", spec.name) == _NUMBER.sub("", saved["name"])
+
+
+def _matches(entries: Sequence[Entry], saved: Sequence[Any]) -> dict[int, Entry] | None:
+    """The variables that exist, by their positions among the saved ones; None if they are not some of these, in order.
+    """
+    found: dict[int, Entry] = {}
+    positions = iter(range(len(saved)))
+    for entry in entries:
+        position = next((position for position in positions if _is_same(entry, saved[position])), None)
+        if position is None:
+            return None
+        found[position] = entry
+    return found
+
+
+def _require_same(whose: str, entries: Sequence[Entry], saved: Sequence[Any]) -> None:
+    """Raise a SessionError if these are not the saved variables. Nothing has been trained yet."""
+    for entry, each in zip(entries, saved, strict=False):
+        if not _is_same(entry, each):
+            value = each["value"]
+            now = f"{entry.spec.name!r} ({entry.spec.dtype}, {tuple(entry.spec.shape)})"
+            raise SessionError(
+                f"{whose} holds a training of another model: where it has {each['name']!r} ({value.dtype.name}, "
+                f"{value.shape}), this model has {now}. Build the model as before, or give this training another folder."
+            )
+    if len(entries) != len(saved):
+        names = [each["name"] for each in saved[len(entries):]] or [entry.spec.name for entry in entries[len(saved):]]
+        more = "The saved one also" if len(saved) > len(entries) else "This one also"
+        raise SessionError(
+            f"{whose} holds a training of another model. {more} has {', '.join(map(repr, names[:3]))}. Build the model "
+            "as before, or give this training another folder."
+        )

@@ -1,0 +1,94 @@
+"""Write states in a thread, and decide when the next one is due.
+
+In: states, and the seconds that the training's thread spent on each. Out: files, and whether a state is due. The
+training waits for a file only at its end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+SHARE = 0.02
+"""The part of the time that saving may cost with `every="auto"`."""
+_LEAST_SECONDS = 1.0
+"""The least time between two states with `every="auto"`."""
+
+
+class BackgroundWriter:
+    """Runs one writing at a time in a thread.
+
+    >>> writer = BackgroundWriter()
+    >>> writer.start(lambda: print("written"))
+    >>> writer.finish()
+    written
+    >>> writer.busy
+    False
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self.seconds = 0.0
+        """The processor's time that the last writing took."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a writing runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, write: Callable[[], None]) -> None:
+        """Run `write` in a thread. It waits for the writing before; an error of that one is raised here."""
+        self.finish()
+        self._thread = threading.Thread(target=self._run, args=(write,), name="resume-writer", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until the current writing is done, and raise its error."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self, write: Callable[[], None]) -> None:
+        begun = time.thread_time()
+        try:
+            write()
+        except BaseException as error:
+            self._error = error
+        self.seconds = time.thread_time() - begun
+
+
+class Schedule:
+    """Decides when a state is due: every so many batches, at each epoch's beginning, or as often as is cheap.
+
+    >>> schedule = Schedule(2)
+    >>> [schedule.is_due(batch, False) for batch in (0, 1, 2)]
+    [False, False, True]
+    >>> schedule.saved(2, seconds=0.1)
+    >>> schedule.is_due(3, True)
+    False
+    """
+
+    def __init__(self, every: int | str) -> None:
+        self._every = every
+        self._batches = 0
+        self._next = 0.0
+
+    def is_due(self, batches: int, begins: bool) -> bool:
+        """Whether a state is due after so many batches; `begins` says that an epoch begins."""
+        if batches == 0:
+            return False
+        if self._every == "epoch":
+            return begins
+        if self._every == "auto":
+            return time.monotonic() >= self._next
+        return batches - self._batches >= int(self._every)
+
+    def saved(self, batches: int, seconds: float) -> None:
+        """Note a state that was saved after so many batches, and the seconds that it cost."""
+        self._batches = batches
+        self._next = time.monotonic() + max(seconds / SHARE, _LEAST_SECONDS)
