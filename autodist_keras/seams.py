@@ -63,6 +63,7 @@ _LOSS = "keras.losses.Loss"
 _COMPILE_LOSS = "keras.src.trainers.compile_utils.CompileLoss"
 _COMPILE_METRICS = "keras.src.trainers.compile_utils.CompileMetrics"
 _NORM = "keras.layers.BatchNormalization"
+_EPOCH = "keras.src.trainers.epoch_iterator.EpochIterator"
 _MEAN_OF_FUNCTION = "keras.metrics.MeanMetricWrapper"
 
 _PLAIN = "Keras would train on one device, without a word"
@@ -70,6 +71,7 @@ _WRONG_LOSS = "a masked, weighted or summed loss would count wrongly on uneven r
 _WRONG_METRIC = "metrics of uneven replicas would count wrongly"
 _WRONG_UPDATE = "updates in training kernels would be wrong"
 _SLOW = "captures would take longer"
+_FROM_THE_START = "a training that is resumed would run the whole epoch again"
 _OUTDATED = "a model that is compiled again would go on with the old step"
 
 LOSSES = "the correction of losses that are no means over examples"
@@ -79,6 +81,7 @@ SYNCHRONIZED = "synchronized batch normalization"
 AHEAD = "making a step's variables before it is traced"
 RECOMPILED = "seeing that a model was compiled again"
 FIRST_BATCHES = "reading the first batches of data for plan and verify"
+RESUME = "going on in the middle of an epoch"
 LOOPS = "running distributed steps in Keras's own loops"
 
 GET_MASK = Seam("keras.src.backend.common.masking", "get_keras_mask", LOSSES, _WRONG_LOSS)
@@ -241,6 +244,19 @@ TABLE: tuple[Seam, ...] = (
         "tensorflow.random.Generator", "StateVar", "giving each replica random numbers of its own",
         "replicas would draw the same numbers", TEXT, callers=("_create_variable",),
     ),
+    Seam(
+        _MODEL, "_maybe_symbolic_build", RESUME, _FROM_THE_START, parameters=("self", "iterator", "data_batch"),
+        callers=("fit",),
+    ),
+    Seam(_MODEL, "_initial_epoch", RESUME, "a training that is resumed would begin with its first epoch", STORED,
+         callers=("fit",)),
+    Seam(_EPOCH, "_enumerate_iterator", RESUME, _FROM_THE_START, parameters=("self",), callers=("__iter__",)),
+    Seam(_EPOCH, "_get_iterator", RESUME, "the data of earlier epochs would not be skipped", parameters=("self",),
+         callers=("_enumerate_iterator",)),
+    Seam(_EPOCH, "_steps_seen", RESUME, "data that lasts for several epochs would end at another step", STORED,
+         callers=("_enumerate_iterator",)),
+    Seam(_EPOCH, "_num_batches", RESUME, "Keras would warn again where data without a known length ends", STORED,
+         callers=("_enumerate_iterator",)),
     LOOP_ASKS, LOOP_ITERATES, STEP_APPLIES, STEP_SCALES, LOSSES_ARE_ASKED, LOSS_CALLS, METRIC_CALLS, NORM_ASKS,
     ADDED_UP, FORMULAS,
 )

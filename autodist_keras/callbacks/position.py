@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import random
 import types
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -33,6 +32,7 @@ class Position:
 
     >>> position = Position(np.zeros((6, 1)), shuffle=True)
     >>> iterator = iter(tf.data.Dataset.range(6).shuffle(6, seed=1))
+    >>> position.note_iterator()
     >>> position.take_over(iterator)
     >>> before = next(iterator)
     >>> position.taken(1)
@@ -47,8 +47,8 @@ class Position:
         self._x = x
         self._shuffle = shuffle
         self._iterator: Any = None
-        self._iterators = 0
-        self._taken = 0
+        self._made = self._before = self._taken = 0
+        """How many iterators Keras has made, how many it made before the current one, and the latter's batches."""
         self._draws: Any = None
         """The states of Python's and numpy's random numbers before the iterator's first batch."""
         self._skips = _is_python(x) or shuffle == "batch"
@@ -58,11 +58,15 @@ class Position:
         """What sort of data it is."""
         return _kind(self._x)
 
+    def note_iterator(self) -> None:
+        """Note that Keras makes an iterator. Not all are used, and each of them may draw the seeds of a shuffle."""
+        self._made += 1
+
     def take_over(self, iterator: Any) -> None:
         """Note the iterator from which the next batch will come."""
         if iterator is not self._iterator:
             self._iterator, self._taken = iterator, 0
-            self._iterators += 1
+            self._before = self._made - 1
             self._draws = draws()
 
     def taken(self, batches: int) -> None:
@@ -73,7 +77,7 @@ class Position:
         """The position, before the next batch."""
         state = self._saved(iterator)
         return {
-            "iterator": state, "taken": self._taken, "iterators": self._iterators,
+            "iterator": state, "taken": self._taken, "before": self._before,
             "draws": self._draws if state is None else draws(),
         }
 
@@ -92,16 +96,17 @@ class Position:
             for _ in range(epochs):
                 self._x.on_epoch_begin()
                 self._x.on_epoch_end()
-        for _ in range(saved["iterators"] - 1):
+        for _ in range(saved["before"]):
             if isinstance(self._x, tf.data.Dataset):
-                next(iter(dataset), None)
+                iter(dataset)
             elif isinstance(self._x, types.GeneratorType):
                 for _ in dataset:
                     pass
 
     def go_to(self, saved: dict[str, Any], iterator: Any) -> None:
         """Bring a new iterator to a saved position. The class has an example."""
-        self._iterator, self._iterators, self._taken = iterator, saved["iterators"], saved["taken"]
+        self._iterator, self._taken = iterator, saved["taken"]
+        self._before, self._made = saved["before"], saved["before"] + 1
         self._draws = saved["draws"]
         set_draws(saved["draws"])
         if saved["iterator"] is not None:

@@ -3,8 +3,8 @@
 In: the arguments of `fit`, and the newest state of the callback's folder. Out: Keras's own `fit` runs, with hooks.
 
 A state is saved where Keras's loop asks its epoch iterator for the next step. There every callback has seen the end of
-the last step, and no callback has seen the beginning of the next one. It is taken up at the same place: the steps before
-it are not handed to the loop, so Keras counts them and runs nothing for them. What a callback did before, in
+the last step, and no callback has seen the beginning of the next one. It is taken up at the same place: the steps
+before it are not handed to the loop, so Keras counts them and runs nothing for them. What a callback did before, in
 `on_train_begin` and `on_epoch_begin`, is replaced by the state.
 
 The state of a complete training is saved, and taken up, at the beginning of the callbacks' `on_train_end`.
@@ -106,6 +106,7 @@ class ResumableFit:
                     require_equal(self._whose, self._found["settings"], self._settings)
                     self._first = self._found["first"]
                 ending.enter_context(hook(iterator, "_enumerate_iterator", self._steps))
+                ending.enter_context(hook(iterator, "_get_iterator", self._iterator))
             own(iterator=iterator, data_batch=data_batch)
 
         return build
@@ -123,7 +124,7 @@ class ResumableFit:
         if found is not None:
             done = found["place"]["step"]
             loop._num_batches = found["loop"]["batches"]
-            self._position.prepare(found["data"], loop._get_iterator(), self._epoch - self._first)
+            self._position.prepare(found["data"], type(loop)._get_iterator(loop), self._epoch - self._first)
         begins = True
         for first, last, iterator in type(loop)._enumerate_iterator(loop):
             if begins:
@@ -136,11 +137,16 @@ class ResumableFit:
             if first < done:
                 continue
             self._position.take_over(iterator)
-            if self._schedule.is_due(self._batches, first == 0) and not self._writer.busy:
+            if self._schedule.is_due(self._batches, first == 0, self._writer.busy):
                 self._save(first, iterator)
             yield first, last, iterator
             self._batches += last - first + 1
             self._position.taken(last - first + 1)
+
+    def _iterator(self) -> Any:
+        """What Keras's epoch iterator makes its iterators of."""
+        self._position.note_iterator()
+        return type(self._loop)._get_iterator(self._loop)
 
     def end(self) -> None:
         """Save the state of the complete training. If it was complete before, take its state up."""

@@ -29,7 +29,8 @@ class Resume(keras.callbacks.Callback):
         folder: Where the states are. Every `fit` of a program needs a folder of its own. Delete the folder to train
             from the start.
         every: A number of batches, "epoch" for the beginning of each epoch, or "auto": as often as saving costs at most
-            2 % of the time, as measured, and at most once in a second.
+            2 % of the time, as measured, and at most once in a second. With a number or "epoch", the training waits
+            while the state before is being written.
         keep: How many states stay in the folder.
 
     A file is written in the background, and counts when it is complete. The cluster and the strategy may be others
@@ -69,8 +70,8 @@ class Resume(keras.callbacks.Callback):
         """Refuse a `fit` that is not the one of a DistributedModel."""
         if self.running is None:
             raise ValueError(
-                "Resume works with DistributedModel.fit only: wrap the model, DistributedModel(model). With one replica "
-                "its numbers are those of plain Keras, bit by bit."
+                "Resume works with DistributedModel.fit only: wrap the model, DistributedModel(model). With one "
+                "replica its numbers are those of plain Keras, bit by bit."
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

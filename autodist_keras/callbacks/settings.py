@@ -1,7 +1,7 @@
 """What must be the same for a saved training to go on: the data, and the arguments of `fit` and `compile`.
 
-In: a model, the arguments of `fit`, and Keras's epoch iterator. Out: a text for each, to be compared with the saved one.
-Strategy and cluster are not among them.
+In: a model, the arguments of `fit`, and Keras's epoch iterator. Out: a text for each, which is compared with the saved
+one. Strategy and cluster are not among them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def settings_of(model: Any, arguments: Mapping[str, Any], loop: Any, kind: str) 
     found["kind of data"] = kind
     # None for data whose end Keras does not know before it is there.
     found["number of batches in an epoch"] = repr(loop.num_batches)
-    x = arguments.get("x")
+    x: Any = arguments.get("x")
     if kind == "tf.data.Dataset":
         found["type of the data"] = repr(x.element_spec)
     if kind == "arrays":

@@ -142,7 +142,8 @@ def _require_same(whose: str, entries: Sequence[Entry], saved: Sequence[Any]) ->
             now = f"{entry.spec.name!r} ({entry.spec.dtype}, {tuple(entry.spec.shape)})"
             raise SessionError(
                 f"{whose} holds a training of another model: where it has {each['name']!r} ({value.dtype.name}, "
-                f"{value.shape}), this model has {now}. Build the model as before, or give this training another folder."
+                f"{value.shape}), this model has {now}. Build the model as before, or give this training another "
+                "folder."
             )
     if len(entries) != len(saved):
         names = [each["name"] for each in saved[len(entries):]] or [entry.spec.name for entry in entries[len(saved):]]

@@ -78,14 +78,17 @@ class Schedule:
         self._batches = 0
         self._next = 0.0
 
-    def is_due(self, batches: int, begins: bool) -> bool:
-        """Whether a state is due after so many batches; `begins` says that an epoch begins."""
+    def is_due(self, batches: int, begins: bool, busy: bool = False) -> bool:
+        """Whether a state is due after so many batches.
+
+        `begins` says that an epoch begins, and `busy` that the state before is still being written.
+        """
         if batches == 0:
             return False
         if self._every == "epoch":
             return begins
         if self._every == "auto":
-            return time.monotonic() >= self._next
+            return not busy and time.monotonic() >= self._next
         return batches - self._batches >= int(self._every)
 
     def saved(self, batches: int, seconds: float) -> None:

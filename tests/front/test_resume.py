@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +20,7 @@ from autodist_core.errors import SessionError
 from autodist_core.strategy import AllReduce
 from autodist_keras.callbacks import Resume
 from tests.support.compare import TOLERANCE, Trained, assert_equally_trained
-from tests.support.training import SEED, distributed, run, seeded
+from tests.support.training import distributed, run, seeded
 
 EXAMPLES, BATCH, EPOCHS = 22, 4, 3
 STEPS = 6
@@ -52,6 +58,10 @@ def build() -> keras.Model:
     return model
 
 
+RAN: list[int] = []
+"""The steps that the last call of `train` ran."""
+
+
 def train(folder: Path | None, callbacks=(), *, case=build, fit=None, replicas=1, strategy=None, keep=2, **arguments):
     """One process's part of a training: from its beginning, or from the newest state of a folder."""
     model = seeded(case)
@@ -61,7 +71,9 @@ def train(folder: Path | None, callbacks=(), *, case=build, fit=None, replicas=1
         x, y = data()
         given = {"x": x, "y": y, "batch_size": BATCH, "epochs": EPOCHS, **arguments}
         given = {name: value() if callable(value) else value for name, value in given.items() if value is not None}
-        history = front.fit(**given, verbose=0, callbacks=[*own, *(make() for make in callbacks)])
+        count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: RAN.append(batch))
+        RAN.clear()
+        history = front.fit(**given, verbose=0, callbacks=[*own, *(make() for make in callbacks), count])
         return {"history": history.history, "epochs": history.epoch}
 
     with distributed(model, strategy, replicas=replicas) as front:
@@ -73,7 +85,12 @@ def interrupted(folder: Path, kills: tuple[int, ...], callbacks=(), settings=Non
     for index, at in enumerate(kills):
         with pytest.raises(Killed):
             train(folder, [*callbacks, lambda at=at: kill(at)], **{**arguments, **(settings or [{}] * 9)[index]})
-    return train(folder, callbacks, **{**arguments, **(settings or [{}] * 9)[len(kills)]})
+        assert len(RAN) <= at
+    found = train(folder, callbacks, **{**arguments, **(settings or [{}] * 9)[len(kills)]})
+    # The rest and no more: what ran before the last end is not run again.
+    total = len([name for name in found.result if name.startswith("epochs/")]) * STEPS
+    assert 0 < len(RAN) < total
+    return found
 
 
 @pytest.mark.parametrize("kills", [(2,), (STEPS, 1, 0, 8)], ids=["once", "often"])
@@ -81,3 +98,273 @@ def test_arrays_in_a_shuffled_order(kills, tmp_path: Path):
     """Bit for bit on one replica: weights, optimizer, dropout, the epoch's logs, the permutation."""
     expected = train(None)
     assert_equally_trained(expected, interrupted(tmp_path, kills), tolerance=0.0)
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches in another order in each epoch: by a generator of its own, and by Python's random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rng = np.random.default_rng(11)
+        self._order = np.arange(EXAMPLES)
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int):
+        rows = self._order[index * BATCH : (index + 1) * BATCH]
+        x, y = data()
+        return x[rows] + random.random(), y[rows]
+
+    def on_epoch_end(self) -> None:
+        self._rng.shuffle(self._order)
+
+
+def generator():
+    """Batches without an end, by numpy's random numbers."""
+    x, y = data()
+    while True:
+        rows = np.random.permutation(EXAMPLES)[:BATCH]
+        yield x[rows], y[rows]
+
+
+def dataset() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(data()).shuffle(EXAMPLES)
+
+
+def noisy(x: Any, y: Any) -> Any:
+    return tf.numpy_function(lambda rows: rows * 2.0, [x], tf.float64), y
+
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "dataset": {"x": lambda: dataset().batch(BATCH).prefetch(2)},
+    "repeated": {"x": lambda: dataset().repeat().batch(BATCH), "steps_per_epoch": 4},
+    "unknown": {"x": lambda: dataset().filter(lambda x, y: x[0] < 1.0).batch(BATCH)},
+    "skipped": {"x": lambda: dataset().map(noisy).batch(BATCH).map(lambda x, y: (tf.ensure_shape(x, (None, 5)), y))},
+    "py_dataset": {"x": Batches},
+    "generator": {"x": generator, "steps_per_epoch": 4},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources_of_data(name: str, tmp_path: Path):
+    """tf.data goes on where it was; what Python makes is made again and skipped."""
+    arguments = {"y": None, "batch_size": None, **SOURCES[name], "shuffle": name == "py_dataset"}
+    expected = train(None, **arguments)
+    assert_equally_trained(expected, interrupted(tmp_path, (5, 3, 2), **arguments), tolerance=0.0)
+
+
+class Warmup(keras.callbacks.Callback):
+    """Raises the learning rate at the beginning of each step; counts in attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates: dict[int, float] = {}
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.rates[len(self.rates)] = float(self.model.optimizer.learning_rate) * 1.01
+        self.model.optimizer.learning_rate = self.rates[len(self.rates) - 1]
+
+
+class Counter(keras.callbacks.Callback):
+    """Has a state that only its own methods can give; scales the learning rate with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count = iter(range(1000))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["counted"] = next(self._count)
+
+    def get_state(self) -> dict[str, int]:
+        self._count, copy = itertools.tee(self._count)
+        return {"next": next(copy)}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        self._count = itertools.count(state["next"])
+
+
+def test_callbacks_go_on(tmp_path: Path):
+    """Keras's own, and a user's, which change weights and learning rate by what they have seen in earlier epochs."""
+    of_keras = keras.callbacks
+    callbacks = [
+        Counter, lambda: of_keras.ReduceLROnPlateau("val_loss", factor=0.5, patience=0, min_delta=0.03), Warmup,
+        lambda: of_keras.EarlyStopping("val_loss", patience=2, min_delta=0.03, restore_best_weights=True),
+        lambda: of_keras.LearningRateScheduler(lambda epoch, rate: rate * 1.1),
+        lambda: of_keras.ModelCheckpoint(tmp_path / "best.keras", monitor="val_loss", save_best_only=True),
+    ]
+    arguments = {"epochs": 12, "validation_split": 0.2}
+    expected = train(None, callbacks, **arguments)
+    assert 3 < len([name for name in expected.result if "counted" in name]) < 12, "it is to stop early"
+    found = interrupted(tmp_path / "states", (7, 2, 9, 0), callbacks, **arguments)
+    assert_equally_trained(expected, found, tolerance=0.0)
+
+
+def test_several_batches_in_one_execution(tmp_path: Path):
+    def three_at_once() -> keras.Model:
+        model = build()
+        model.compile("adam", "mse", metrics=["mae"], steps_per_execution=4)
+        return model
+
+    expected = train(None, case=three_at_once)
+    assert_equally_trained(expected, interrupted(tmp_path, (1, 2), case=three_at_once), tolerance=0.0)
+
+
+def lazy() -> keras.Model:
+    """A model of which nothing exists before the first step, with weights that are not initialized alike twice."""
+    initializer = keras.initializers.RandomNormal(seed=int.from_bytes(os.urandom(4)) if lazy.again else 1)  # type: ignore[attr-defined]
+    model = keras.Sequential([keras.layers.Dense(6, kernel_initializer=initializer), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+def test_a_model_that_is_built_by_its_first_step(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(lazy, "again", False, raising=False)
+    expected = train(None, case=lazy)
+    with pytest.raises(Killed):
+        train(tmp_path, [lambda: kill(3)], case=lazy)
+    monkeypatch.setattr(lazy, "again", True)
+    assert_equally_trained(expected, train(tmp_path, case=lazy), tolerance=0.0)
+
+
+LOSSY = AllReduce(compressor="HorovodCompressorEF")
+
+
+def test_what_compressors_keep(tmp_path: Path, caplog):
+    two = {"replicas": 2, "strategy": LOSSY}
+    assert_equally_trained(train(None, **two), interrupted(tmp_path, (3, 5), **two), tolerance=0.0)
+    with pytest.raises(Killed):
+        train(tmp_path / "other", [lambda: kill(3)], **two)
+    train(tmp_path / "other", replicas=2, strategy="PS")
+    assert "The compressors start anew" in caplog.text
+
+
+def plain_layers() -> keras.Model:
+    model = keras.Sequential([keras.layers.Dense(6, activation="tanh"), keras.layers.Dense(1)])
+    model.compile("adam", "mse", metrics=["mae"])
+    return model
+
+
+def test_another_strategy_and_another_cluster(tmp_path: Path):
+    settings = [
+        {"replicas": 2, "strategy": "AllReduce"}, {"replicas": 3, "strategy": "PartitionedPS"}, {"replicas": 1},
+        {"replicas": 2, "strategy": "PS"},
+    ]
+    found = interrupted(tmp_path, (4, 3, 5), settings=settings, case=plain_layers)
+    assert_equally_trained(train(None, case=plain_layers), found, TOLERANCE)
+
+
+def test_a_longer_training_begins_with_the_complete_one(tmp_path: Path):
+    train(tmp_path, epochs=1)
+    assert_equally_trained(train(None, epochs=EPOCHS), train(tmp_path, epochs=EPOCHS), tolerance=0.0)
+    with pytest.raises(SessionError, match="holds a training that this program has completed already"):
+        train(tmp_path, epochs=EPOCHS)
+
+
+def test_files_that_are_not_complete(tmp_path: Path, caplog):
+    """One that is cut off and one with a changed byte are left out; the state before them is taken."""
+    with pytest.raises(Killed):
+        train(tmp_path, [lambda: kill(5)], keep=3)
+    files = sorted(tmp_path.glob("*.resume"))
+    assert len(files) == 3
+    files[2].write_bytes(files[2].read_bytes()[:-40])
+    content = bytearray(files[1].read_bytes())
+    content[len(content) // 3] ^= 1
+    files[1].write_bytes(content)
+    (tmp_path / "state-00000009.partial").write_bytes(b"begun")
+    first = files[0].read_bytes()
+    assert_equally_trained(train(None), train(tmp_path, keep=99), tolerance=0.0)
+    assert f"{files[2].name} is not complete" in caplog.text and f"{files[1].name} is not complete" in caplog.text
+    assert files[0].read_bytes() == first and not list(tmp_path.glob("*.partial"))
+    for file in tmp_path.glob("*.resume"):
+        file.write_bytes(b"")
+    with pytest.raises(SessionError, match=r"none of its .* states can be read .* Delete the folder"):
+        train(tmp_path)
+
+
+def wider() -> keras.Model:
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(7), keras.layers.Dense(1)])
+    model.compile("adam", "mse", metrics=["mae"])
+    return model
+
+
+def deeper() -> keras.Model:
+    model = keras.Sequential([keras.layers.Dense(6), keras.layers.Dense(1), keras.layers.Dense(1)])
+    model.compile("adam", "mse", metrics=["mae"])
+    return model
+
+
+def of_other_rate() -> keras.Model:
+    model = build()
+    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+    return model
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "batch_size": ({"batch_size": 5}, r"fit\(batch_size=...\): 4 in the saved training, 5 in this one"),
+    "data": ({"y": lambda: data()[1] + 1.0}, r"data, y\[0\]: float64\[22,1\], checksum .* in the saved training"),
+    "optimizer": ({"case": of_other_rate}, r"compile\(optimizer=...\): "),
+    "model": ({"case": wider}, r"another model: where it has 'dense/kernel' \(float64, \(5, 6\)\)"),
+    "lazy model": ({"case": deeper}, r"another model: where it has "),
+    "epochs": ({"epochs": 1}, "in epoch 2, and this fit has 1 epochs. Pass epochs as before, or more"),
+}
+
+
+@pytest.fixture(scope="module")
+def killed_in_the_second_epoch(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("killed")
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    with pytest.raises(Killed):
+        train(folder, [lambda: kill(8)])
+    return folder
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_training_is_refused(name: str, killed_in_the_second_epoch: Path):
+    changed, message = OTHERS[name]
+    before = {path: path.read_bytes() for path in killed_in_the_second_epoch.iterdir()}
+    with pytest.raises(SessionError, match=message):
+        train(killed_in_the_second_epoch, **changed)
+    assert {path: path.read_bytes() for path in killed_in_the_second_epoch.iterdir()} == before
+
+
+def test_what_else_is_refused(tmp_path: Path):
+    model = seeded(build)
+    x, y = data()
+    with pytest.raises(ValueError, match=r"Resume works with DistributedModel.fit only: wrap the model"):
+        model.fit(x, y, verbose=0, callbacks=[Resume(tmp_path)])
+    with pytest.raises(ValueError, match=r"expected a number of batches above 0, 'epoch' or 'auto'. Did you mean 'ep"):
+        Resume(tmp_path, every="epochs")
+    with distributed(model) as front:
+        def inner(batch: int, logs: Any) -> None:
+            with distributed(seeded(build)) as other, pytest.raises(SessionError, match="another fit uses this folder"):
+                other.fit(x, y, verbose=0, callbacks=[Resume(tmp_path)])
+
+        callbacks = keras.callbacks
+        with pytest.raises(ValueError, match=r"expected one Resume callback. Received: 2"):
+            front.fit(x, y, callbacks=[Resume(tmp_path), Resume(tmp_path)])
+        with pytest.raises(ValueError, match="BackupAndRestore and Resume both decide where the training begins"):
+            front.fit(x, y, callbacks=[Resume(tmp_path), callbacks.BackupAndRestore(tmp_path / "backup")])
+        front.fit(
+            x, y, verbose=0, callbacks=[callbacks.LambdaCallback(on_train_batch_begin=inner), Resume(tmp_path)]
+        )
+
+
+def killed_program(folder: Path, kills: int, *arguments: str, spec: str = "", **options) -> dict[str, Any]:
+    """What `tests.support.killed` prints."""
+    command = [sys.executable, "-m", "tests.support.killed", str(folder), str(kills), *arguments]
+    done = subprocess.run(command, input=spec, capture_output=True, text=True, timeout=900, **options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.quick("3")
+@pytest.mark.parametrize("kills", [3, 20])
+def test_a_program_that_is_killed_again_and_again(kills: int, tmp_path: Path):
+    """By SIGKILL, at random moments, states being written in the background."""
+    found = killed_program(tmp_path, kills)
+    assert found["later"] >= kills // 2 and found["numbers"] > 10
+    assert not found["differ"]
