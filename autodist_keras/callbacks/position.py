@@ -49,6 +49,8 @@ class Position:
         self._iterator: Any = None
         self._made = self._before = self._taken = 0
         """How many iterators Keras has made, how many it made before the current one, and the latter's batches."""
+        self._unstarted: bytes | None = None
+        """The iterator of a dataset before its first batch."""
         self._draws: Any = None
         """The states of Python's and numpy's random numbers before the iterator's first batch."""
         self._skips = _is_python(x) or shuffle == "batch"
@@ -68,6 +70,8 @@ class Position:
             self._iterator, self._taken = iterator, 0
             self._before = self._made - 1
             self._draws = draws()
+            # Before its first batch an iterator has the seeds that `shuffle` draws for the iterators after it.
+            self._unstarted = self._saved(iterator) if isinstance(self._x, tf.data.Dataset) else None
 
     def taken(self, batches: int) -> None:
         """Note that so many batches were taken from the iterator."""
@@ -77,7 +81,7 @@ class Position:
         """The position, before the next batch."""
         state = self._saved(iterator)
         return {
-            "iterator": state, "taken": self._taken, "before": self._before,
+            "iterator": state, "unstarted": self._unstarted, "taken": self._taken, "before": self._before,
             "draws": self._draws if state is None else draws(),
         }
 
@@ -110,12 +114,20 @@ class Position:
         self._draws = saved["draws"]
         set_draws(saved["draws"])
         if saved["iterator"] is not None:
-            state = tf.io.parse_tensor(saved["iterator"], tf.variant)
-            tf.raw_ops.DeserializeIterator(resource_handle=_resource(iterator), serialized=state)
+            _set_iterator(iterator, saved["iterator"])
             return
         fetch = feed_of(iterator).fetch
         for _ in range(saved["taken"]):
             fetch()
+
+    def go_on_after(self, saved: dict[str, Any], dataset: Any) -> None:
+        """Let the iterators that follow on the saved one draw the seeds that they would have drawn.
+
+        TensorFlow does not give these back with every position of an iterator, but with one before its first batch.
+        """
+        self._unstarted = saved["unstarted"]
+        if self._unstarted is not None and saved["iterator"] is not None:
+            _set_iterator(iter(dataset), self._unstarted)
 
     def _saved(self, iterator: Any) -> bytes | None:
         if self._skips or not isinstance(iterator, tf.data.Iterator):
@@ -164,6 +176,11 @@ def _kind(x: Any) -> str:
         (tf.data.Dataset, "tf.data.Dataset"), (keras.utils.PyDataset, "PyDataset"), (types.GeneratorType, "generator"),
     )
     return next((name for kind, name in kinds if isinstance(x, kind)), "arrays")
+
+
+def _set_iterator(iterator: Any, saved: bytes) -> None:
+    state = tf.io.parse_tensor(saved, tf.variant)
+    tf.raw_ops.DeserializeIterator(resource_handle=_resource(iterator), serialized=state)
 
 
 def _resource(iterator: Any) -> Any:

@@ -132,6 +132,7 @@ class ResumableFit:
                 if found is not None:
                     loop._steps_seen = found["loop"]["seen"] + loop.steps_per_execution
                     self._position.go_to(found["data"], iterator)
+                    self._position.go_on_after(found["data"], type(loop)._get_iterator(loop))
                     self._take_up(metrics=True)
                 self._seen = loop._steps_seen - loop.steps_per_execution
             if first < done:

@@ -7,6 +7,7 @@ one. Strategy and cluster are not among them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
@@ -22,6 +23,8 @@ _OF_FIT = {
 }
 """Arguments of `fit` on which the numbers depend, with their defaults."""
 _OF_COMPILE = ("optimizer", "loss", "loss_weights", "metrics", "weighted_metrics")
+_NAME = re.compile(r'"name": "[^"]*"(, )?')
+"""The names of optimizers and losses, which Keras numbers in each process."""
 _ROWS = 16
 """How many rows of an array are compared."""
 
@@ -72,7 +75,9 @@ def _compiled(model: Any) -> dict[str, str]:
     except Exception:
         return {"compile(optimizer=...)": type(model.optimizer).__name__}
     return {
-        f"compile({name}=...)": json.dumps(config[name], default=lambda value: type(value).__name__, sort_keys=True)
+        f"compile({name}=...)": _NAME.sub(
+            "", json.dumps(config[name], default=lambda value: type(value).__name__, sort_keys=True)
+        )
         for name in _OF_COMPILE if name in config
     }
 

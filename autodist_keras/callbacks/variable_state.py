@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from autodist_core.errors import SessionError
-from autodist_core.kernel.analysis.random_draws import drawn_by_replicas
+from autodist_core.kernel import drawn_by_replicas
 from autodist_core.step.draws import Stream
 from autodist_core.step.index import StepIndex
 from autodist_core.training import CompressorState, Entry

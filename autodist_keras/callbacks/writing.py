@@ -19,12 +19,11 @@ _LEAST_SECONDS = 1.0
 class BackgroundWriter:
     """Runs one writing at a time in a thread.
 
-    >>> writer = BackgroundWriter()
-    >>> writer.start(lambda: print("written"))
+    >>> writer, written = BackgroundWriter(), []
+    >>> writer.start(lambda: written.append("a state"))
     >>> writer.finish()
-    written
-    >>> writer.busy
-    False
+    >>> writer.busy, written
+    (False, ['a state'])
     """
 
     def __init__(self) -> None:
