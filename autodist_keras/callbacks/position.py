@@ -32,7 +32,7 @@ class Position:
 
     >>> position = Position(np.zeros((6, 1)), shuffle=True)
     >>> iterator = iter(tf.data.Dataset.range(6).shuffle(6, seed=1))
-    >>> position.note_iterator()
+    >>> position.note_iterator(None)
     >>> position.take_over(iterator)
     >>> before = next(iterator)
     >>> position.taken(1)
@@ -49,6 +49,8 @@ class Position:
         self._iterator: Any = None
         self._made = self._before = self._taken = 0
         """How many iterators Keras has made, how many it made before the current one, and the latter's batches."""
+        self._followed = False
+        """Whether the current iterator was brought to a saved position, and no other was made since."""
         self._unstarted: bytes | None = None
         """The iterator of a dataset before its first batch."""
         self._draws: Any = None
@@ -60,9 +62,17 @@ class Position:
         """What sort of data it is."""
         return _kind(self._x)
 
-    def note_iterator(self) -> None:
-        """Note that Keras makes an iterator. Not all are used, and each of them may draw the seeds of a shuffle."""
+    def note_iterator(self, dataset: Any) -> None:
+        """Note that Keras makes an iterator of this. Not all are used, and each may draw the seeds of a shuffle.
+
+        The first one after an iterator whose saved position was taken up draws the seeds that it would have drawn.
+        TensorFlow does not give these back with every position, but with one before the first batch.
+        """
         self._made += 1
+        if self._followed:
+            self._followed = False
+            if self._unstarted is not None:
+                _set_iterator(iter(dataset), self._unstarted)
 
     def take_over(self, iterator: Any) -> None:
         """Note the iterator from which the next batch will come."""
@@ -115,19 +125,11 @@ class Position:
         set_draws(saved["draws"])
         if saved["iterator"] is not None:
             _set_iterator(iterator, saved["iterator"])
+            self._unstarted, self._followed = saved["unstarted"], True
             return
         fetch = feed_of(iterator).fetch
         for _ in range(saved["taken"]):
             fetch()
-
-    def go_on_after(self, saved: dict[str, Any], dataset: Any) -> None:
-        """Let the iterators that follow on the saved one draw the seeds that they would have drawn.
-
-        TensorFlow does not give these back with every position of an iterator, but with one before its first batch.
-        """
-        self._unstarted = saved["unstarted"]
-        if self._unstarted is not None and saved["iterator"] is not None:
-            _set_iterator(iter(dataset), self._unstarted)
 
     def _saved(self, iterator: Any) -> bytes | None:
         if self._skips or not isinstance(iterator, tf.data.Iterator):

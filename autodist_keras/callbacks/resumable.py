@@ -13,7 +13,7 @@ The state of a complete training is saved, and taken up, at the beginning of the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -50,6 +50,8 @@ class ResumableFit:
         self._loop: Any = None
         """Keras's epoch iterator."""
         self._epoch = self._first = arguments.get("initial_epoch", 0)
+        self._has_length = True
+        """Whether Keras knew the number of steps in an epoch when the training began."""
         self._batches = 0
         self._seen = 0
         """What Keras's epoch iterator had counted when the epoch began."""
@@ -101,6 +103,7 @@ class ResumableFit:
         def build(iterator: Any = None, data_batch: Any = None) -> None:
             if self._loop is None and iterator is not None:
                 self._loop = iterator
+                self._has_length = iterator.num_batches is not None
                 self._settings = settings_of(self._model, self._arguments, iterator, self._position.kind)
                 if self._found is not None:
                     require_equal(self._whose, self._found["settings"], self._settings)
@@ -132,22 +135,27 @@ class ResumableFit:
                 if found is not None:
                     loop._steps_seen = found["loop"]["seen"] + loop.steps_per_execution
                     self._position.go_to(found["data"], iterator)
-                    self._position.go_on_after(found["data"], type(loop)._get_iterator(loop))
                     self._take_up(metrics=True)
                 self._seen = loop._steps_seen - loop.steps_per_execution
             if first < done:
                 continue
             self._position.take_over(iterator)
-            if self._schedule.is_due(self._batches, first == 0, self._writer.busy):
-                self._save(first, iterator)
+            due = self._schedule.is_due(self._batches, first == 0, self._writer.busy)
+            write = self._copy(first, iterator) if due else None
+            if write is not None and self._has_length:
+                self._writer.start(write)
             yield first, last, iterator
+            # Only now it is sure that data without a known length had this step.
+            if write is not None and not self._has_length:
+                self._writer.start(write)
             self._batches += last - first + 1
             self._position.taken(last - first + 1)
 
     def _iterator(self) -> Any:
         """What Keras's epoch iterator makes its iterators of."""
-        self._position.note_iterator()
-        return type(self._loop)._get_iterator(self._loop)
+        dataset = type(self._loop)._get_iterator(self._loop)
+        self._position.note_iterator(dataset)
+        return dataset
 
     def end(self) -> None:
         """Save the state of the complete training. If it was complete before, take its state up."""
@@ -155,8 +163,7 @@ class ResumableFit:
             self._variables.make(self._loop)
             self._take_up(metrics=True, complete=True)
         elif self._batches:
-            self._writer.finish()
-            self._save(0, None)
+            self._writer.start(self._copy(0, None))
         self._writer.finish()
         _ended.add(str(self._files.folder.resolve()))
 
@@ -177,8 +184,8 @@ class ResumableFit:
         if found["place"]["finished"]:
             self._model.stop_training = found["place"]["stopped"]
 
-    def _save(self, step: int, iterator: Any) -> None:
-        """Copy the state before a step of this epoch, or of the complete training, and let it be written."""
+    def _copy(self, step: int, iterator: Any) -> Callable[[], None]:
+        """Copy the state before a step of this epoch, or of the complete training; return what writes the copy."""
         begun, written = time.monotonic(), self._writer.seconds
         finished = iterator is None
         arrays: list[Any] = []
@@ -197,8 +204,8 @@ class ResumableFit:
             },
             arrays,
         )
-        self._writer.start(lambda: self._files.write(tree, arrays))
         self._schedule.saved(self._batches, time.monotonic() - begun + written)
+        return lambda: self._files.write(tree, arrays)
 
     def _all_callbacks(self) -> list[Any]:
         """The callbacks, and the History that Keras has added."""

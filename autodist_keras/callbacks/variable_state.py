@@ -26,7 +26,7 @@ from autodist_keras.capture.tracing import CapturedStep, optimizers_of
 from autodist_keras.capture.variables import ModelVariables
 from autodist_keras.training.step_functions import feed_of
 
-_NUMBER = re.compile(r"_\d+(?=/|$)")
+_NUMBER = re.compile(r"_\d+(?=[_/]|$)")
 
 _log = logging.getLogger("autodist")
 

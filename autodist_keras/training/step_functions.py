@@ -40,14 +40,13 @@ class StepFunction:
                 self._said = say_inexact(model.name, captured.notes.trained)
 
         self._steps: Steps[Batch, CapturedStep] = Steps(capture, training, check, added=said)
-        self._without_data: CapturedStep | None = None
         self.before_next: Callable[[], None] | None = None
         """What runs once, when the next step is captured and all its variables exist, and before that step runs."""
 
     @property
     def captured(self) -> CapturedStep | None:
         """The first captured step."""
-        return self._steps.captured or self._without_data
+        return self._steps.captured
 
     def captured_for(self, batch: Batch) -> CapturedStep:
         """The step, captured for batches like this one; nothing runs."""
@@ -58,13 +57,9 @@ class StepFunction:
         batch = read_batch(data)
         if self.before_next is not None:
             self._steps.prepare(batch, same_size)
-            self._run_before_next()
-        return self._steps(batch, same_size)
-
-    def _run_before_next(self) -> None:
-        before_next, self.before_next = self.before_next, None
-        if before_next is not None:
+            before_next, self.before_next = self.before_next, None
             before_next()
+        return self._steps(batch, same_size)
 
     def without_data(self, iterator: Any) -> None:
         """Trace the step without a batch, as Keras does, so that the metrics exist when Keras asks for them."""
@@ -72,9 +67,7 @@ class StepFunction:
         specs = keras.tree.flatten(getattr(iterator, "element_spec", None))
         known = all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in specs)
         if self._steps.is_empty and known:
-            batch = read_batch(keras.tree.map_structure(_one_of_zeros, iterator.element_spec))
-            self._without_data = self.captured_for(batch)
-            self._run_before_next()
+            self.captured_for(read_batch(keras.tree.map_structure(_one_of_zeros, iterator.element_spec)))
 
 
 def _one_of_zeros(spec: tf.TensorSpec) -> Any:
