@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import keras
 import pytest
+import tensorflow as tf
 
 from tests.support.compare import Trained, assert_equally_trained, assert_same, flat
-from tests.support.models import BY_NAME, ReferenceModel
+from tests.support.models import BY_NAME, DENSE, ReferenceModel
 from tests.support.training import compiled, distributed, fit, train_plain, trained
 
 
@@ -68,3 +71,36 @@ def test_weights_files_in_the_middle_of_a_training(tmp_path: Path):
         front.load_weights(path)
         assert_equally_trained(kept, trained(model), tolerance=0.0)
         assert_same(flat(first), flat(_fit(front, reference)), tolerance=0.0)
+
+
+@pytest.mark.long
+def test_weights_files_and_backups_under_another_strategy(tmp_path: Path):
+    """Saved by two replicas; continued in plain Keras, and by three replicas with a server, optimizer included."""
+    path, backup = tmp_path / "first.weights.h5", keras.callbacks.BackupAndRestore
+    with distributed(compiled(DENSE), "AllReduce") as front:
+        fit(front, DENSE.data(), epochs=2, callbacks=[backup(tmp_path / "backup", delete_checkpoint=False)])
+        front.save_weights(path)
+    expected = train_plain(DENSE, lambda front, model: fit(front, DENSE.data(), epochs=4) and None)
+    for replicas in (0, 3):
+        for way in ("weights", "backup"):
+            model = compiled(DENSE)
+            model.optimizer.build(model.trainable_variables)
+            options = {"epochs": 4, "initial_epoch": 2}
+            if way == "weights":
+                model.load_weights(path)
+            else:
+                shutil.copytree(tmp_path / "backup", tmp_path / f"backup {replicas}")
+                options = {"epochs": 4, "callbacks": [backup(tmp_path / f"backup {replicas}")]}
+            with distributed(model, "PS", replicas=replicas) if replicas else nullcontext(model) as front:
+                fit(front, DENSE.data(), **options)
+            assert_equally_trained(expected, trained(model))
+
+
+def test_an_exported_model_predicts_what_the_replicas_predict(tmp_path: Path):
+    x = DENSE.data().x
+    with distributed(compiled(DENSE), "PS", replicas=3) as front:
+        fit(front, DENSE.data(), epochs=1)
+        front.export(tmp_path / "exported", verbose=False)
+        expected = front.predict(x, verbose=0)
+    served = tf.saved_model.load(tmp_path / "exported").serve(tf.constant(x)).numpy()
+    assert_same({"outputs": expected}, {"outputs": served})
