@@ -93,6 +93,7 @@ def interrupted(folder: Path, kills: tuple[int, ...], callbacks=(), settings=Non
     return found
 
 
+@pytest.mark.quick("often")
 @pytest.mark.parametrize("kills", [(2,), (STEPS, 1, 0, 8)], ids=["once", "often"])
 def test_arrays_in_a_shuffled_order(kills, tmp_path: Path):
     """Bit for bit on one replica: weights, optimizer, dropout, the epoch's logs, the permutation."""
@@ -147,6 +148,7 @@ SOURCES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.quick("dataset", "py_dataset")
 @pytest.mark.parametrize("name", SOURCES)
 def test_sources_of_data(name: str, tmp_path: Path):
     """tf.data goes on where it was; what Python makes is made again and skipped."""
@@ -201,6 +203,7 @@ def test_callbacks_go_on(tmp_path: Path):
     assert_equally_trained(expected, found, tolerance=0.0)
 
 
+@pytest.mark.long
 def test_several_batches_in_one_execution(tmp_path: Path):
     def three_at_once() -> keras.Model:
         model = build()
@@ -246,6 +249,7 @@ def plain_layers() -> keras.Model:
     return model
 
 
+@pytest.mark.long
 def test_another_strategy_and_another_cluster(tmp_path: Path):
     settings = [
         {"replicas": 2, "strategy": "AllReduce"}, {"replicas": 3, "strategy": "PartitionedPS"}, {"replicas": 1},
