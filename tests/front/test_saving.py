@@ -102,5 +102,6 @@ def test_an_exported_model_predicts_what_the_replicas_predict(tmp_path: Path):
         fit(front, DENSE.data(), epochs=1)
         front.export(tmp_path / "exported", verbose=False)
         expected = front.predict(x, verbose=0)
-    served = tf.saved_model.load(tmp_path / "exported").serve(tf.constant(x)).numpy()
+    exported = tf.saved_model.load(tmp_path / "exported")
+    served = exported.serve(tf.constant(x)).numpy()
     assert_same({"outputs": expected}, {"outputs": served})
