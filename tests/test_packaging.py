@@ -27,7 +27,7 @@ PUBLIC_NAMES = {
         AllReduce BUILDERS PS PSLoadBalancing Parallax PartitionedAR PartitionedPS RandomAxisPartitionAR Strategy
         StrategyBuilder UnevenPartitionedPS default resolve
     """,
-    "autodist_keras": "DistributedModel",
+    "autodist_keras": "DistributedModel callbacks",
 }
 
 
