@@ -46,7 +46,8 @@ def _shown() -> Iterator[tuple[str, str, str]]:
                 yield path, _examples(one), ""
             for name, member in vars(one).items() if inspect.isclass(one) else ():
                 member = getattr(member, "__func__", member)
-                if not name.startswith("_") and inspect.isfunction(member):
+                # Keras calls the methods `on_...` of a callback.
+                if not name.startswith(("_", "on_")) and inspect.isfunction(member):
                     yield f"{path}.{name}", _examples(member), _examples(one)
 
 

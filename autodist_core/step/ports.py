@@ -22,7 +22,11 @@ from autodist_core.seams.table import OP_DEF
 
 @dataclass(frozen=True)
 class Port:
-    """One output or input of a node."""
+    """One output or input of a node.
+
+    >>> Port("output", 1, tf.float32)
+    Port(argument='output', position=1, dtype=tf.float32)
+    """
 
     argument: str
     position: int
@@ -51,7 +55,13 @@ def outputs_of(node: node_def_pb2.NodeDef, functions: Mapping[str, Any]) -> tupl
 
 
 def inputs_of(node: node_def_pb2.NodeDef, functions: Mapping[str, Any]) -> tuple[Port, ...]:
-    """Return the inputs of a node that are tensors, in order."""
+    """Return the inputs of a node that are tensors, in order.
+
+    >>> node = node_def_pb2.NodeDef(op="AddV2")
+    >>> node.attr["T"].type = tf.float32.as_datatype_enum
+    >>> [port.argument for port in inputs_of(node, {})]
+    ['x', 'y']
+    """
     return _ports(node, definition_of(node, functions).input_arg)
 
 
