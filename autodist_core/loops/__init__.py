@@ -11,6 +11,7 @@ what a user holds. A call of a marked function goes through these files in order
     terms         the terms of a loss or of a result
     recording     the gradients that it computes, with markers behind them
     updates       the operations that make new values of variables from gradients
+    deciding      what counts how over the replicas, with the modules below
     weighing      which losses are sums over the examples, and which are means
     side_state    how additions to metrics count over replicas
     own_writes    which other writes to variables are refused

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from autodist_core.capture.batch_axis import SUM, State
+import tensorflow as tf
+
+from autodist_core.capture.batch_axis import SUM, State, UncombinedWrite
 from autodist_core.errors import CaptureError
 from autodist_core.loops.side_state import Addition
 from autodist_core.step.graph_item import Variable
@@ -43,12 +45,29 @@ def require_combined(
             )
 
 
-def require_declared(writes: Iterable[tuple[Any, str]], variables: Mapping[str, Variable]) -> None:
-    """Raise a CaptureError for a write inside `run()` of a variable that says nothing of how replicas combine it."""
+def require_averaged(
+    writes: Iterable[tuple[Any, str]], variables: Mapping[str, Variable], added: Iterable[tuple[Addition, State]],
+    uncombined: Iterable[UncombinedWrite],
+) -> None:
+    """Raise a CaptureError for a write inside `run()` of a variable whose mean over the replicas would say nothing.
+
+    A float that declares nothing becomes the mean of the replicas' values, as a moving average does. That is wrong for
+    what is a sum over the examples. `added` are the additions with their states, and `uncombined` the writes that a
+    mean does not combine.
+    """
+    counts = {addition.write for addition, state in added if _is_sum(state)}
+    counts |= {each.operation for each in uncombined if _is_sum(each.state)}
     for operation, name in writes:
         variable = variables[name]
-        if variable.aggregation == "none" and variable.kind != "seed":
+        if variable.aggregation != "none" or variable.kind == "seed":
+            continue
+        is_float = tf.as_dtype(variable.dtype).is_floating or tf.as_dtype(variable.dtype).is_complex
+        if not is_float or operation.type.startswith(_IN_PLACE) or operation in counts:
             raise CaptureError(
                 f"variable {name!r} is written by {operation.name!r} ({operation.type}) on each replica, and it is not "
                 f"known how the replicas' values become one. {_DECLARE}, or MEAN, or ONLY_FIRST_REPLICA."
             )
+
+
+def _is_sum(state: State) -> bool:
+    return state.kind == SUM and state.degree != 0

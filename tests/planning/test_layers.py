@@ -38,7 +38,7 @@ INSIDE = {
     "autodist_core.loops": (
         "as_written", "outside_trace", "outer_tapes", "terms", "graph_mode", "arguments", "variables", "engine",
         "recording", "updates", "weighing", "side_state", "recomputed", "joining", "own_writes", "mixing_notes",
-        "tracing", "replica", "function_plan", "traced_function", "function", "autodist", "distribute",
+        "deciding", "tracing", "replica", "function_plan", "traced_function", "function", "autodist", "distribute",
     ),
     "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
 }  # fmt: skip

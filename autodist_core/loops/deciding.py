@@ -1,0 +1,110 @@
+"""Decide what counts how over the replicas, from how each tensor of a traced step depends on the examples.
+
+In: a traced step, its updates, and the gradients that were recorded. Out: the same step, in which losses, additions and
+results count as they must, and how the replicas' results become one::
+
+    decided_for_whole_batch     a marked function: its numbers are those of one device
+    decided_for_each_replica    a function of run(), with tf.distribute's meaning: gradients are added up
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from autodist_core.capture import Traced, combined_as_written
+from autodist_core.capture.batch_axis import follow, joined, to_be_joined
+from autodist_core.capture.traced import name_of
+from autodist_core.loops.joining import given_to_all, joins
+from autodist_core.loops.mixing_notes import said_of
+from autodist_core.loops.own_writes import require_averaged, require_combined
+from autodist_core.loops.recomputed import find_recomputed
+from autodist_core.loops.recording import Recording
+from autodist_core.loops.side_state import additions, counted
+from autodist_core.loops.terms import terms_of, without
+from autodist_core.loops.updates import Updates
+from autodist_core.loops.weighing import means_of_examples, of_gradients_by, seeded, sums_of_two_kinds, weighed
+from autodist_core.step.graph_item import Joined
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A traced step, how its results become one, and the plan's notes on it."""
+
+    traced: Traced
+    joined: tuple[Joined, ...]
+    notes: tuple[str, ...]
+
+
+def decided_for_whole_batch(traced: Traced, updates: Updates, recording: Recording) -> Decided:
+    """The step of a marked function: its numbers are those of one device."""
+    seeds: list[Any] = []
+    targets: list[Any] = []
+    for each in updates.differentiations:
+        seeds += each.seeds
+        targets += each.targets[: len(each.seeds)]
+    variables = {id(source.handle): source.variable for source in traced.sources}
+    added = additions(traced.graph, variables, traced.updates)
+    outputs = {id(output) for output in traced.outputs}
+    inner = [tensor for tensor in to_be_joined(traced) if id(tensor) not in outputs]
+    whole = {id(each) for each in traced.whole}
+    batch = {each.op.name for each in (traced.examples, *traced.inputs) if id(each) not in whole}
+    terms = [terms_of(output.op.inputs[0], without(batch)) for output in traced.outputs]
+    of_terms = [tensor for of in terms for each in of for tensor in (each.tensor, *(by for by, _ in each.numbers))]
+    of_examples = [tensor for target, seed, sources in recording.of_examples for tensor in (target, seed, *sources)]
+    again = find_recomputed(traced)
+    asked = [
+        targets, traced.outputs, [each.added for each in added], inner, of_terms, of_examples, seeds, again.given,
+    ]
+    known = of_gradients_by(recording.by_examples)
+    found = follow(traced, known, [tensor for tensors in asked for tensor in tensors], again.alone)
+    states = iter(found.asked)
+    of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients, of_seeds, of_given = (
+        list(islice(states, len(each))) for each in asked
+    )
+    by_name = {source.variable.name: source.variable for source in traced.sources}
+    require_combined(updates.own_writes, by_name, added, of_added)
+    of_targets = [seeded(*states) for states in zip(of_targets, of_seeds, strict=True)]
+    by_examples = means_of_examples(recording.of_examples, of_gradients)
+    # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
+    over_replicas = bool(traced.sums or traced.gathers)
+    summed, by_seeds = weighed(zip(seeds, of_targets, strict=True), by_examples, always=over_replicas)
+    by_share = {**counted(added, of_added), **by_seeds}
+    made_for_all = updates.made_of_gradients | again.operations.keys()
+    sums, of_parts = sums_of_two_kinds(traced.outputs, terms, of_terms, made_for_all)
+    combined = {addition.write.name for addition in added if addition.operation.name in by_share}
+    found = replace(found, uncombined_writes=tuple(
+        each for each in found.uncombined_writes if each.operation.name not in combined
+    ))
+    hows = joins(traced.outputs, of_outputs, made_for_all, sums)
+    results = enumerate(zip(traced.outputs, of_outputs, hows, strict=True))
+    averaged = [(index, output, state) for index, (output, state, how) in results if how == "mean"]
+    traced = replace(
+        traced, added_up=summed, counted={**by_share, **of_parts},
+        outputs=[sums.get(index, output) for index, output in enumerate(traced.outputs)],
+    )
+    return Decided(
+        combined_as_written(traced),
+        (*joined(inner, of_inner), *given_to_all(again.given, of_given), *_joined(traced.outputs, hows)),
+        said_of(found, of_targets, averaged),
+    )
+
+
+def decided_for_each_replica(traced: Traced, updates: Updates, recording: Recording) -> Decided:
+    """The step with tf.distribute's meaning: gradients are added up, and results are each replica's."""
+    del recording
+    variables = {id(source.handle): source.variable for source in traced.sources}
+    added = additions(traced.graph, variables, traced.updates)
+    found = follow(traced, {}, [each.added for each in added])
+    by_name = {variable.name: variable for variable in variables.values()}
+    require_averaged(updates.own_writes, by_name, zip(added, found.asked, strict=True), found.uncombined_writes)
+    seeds = [seed for each in updates.differentiations for seed in each.seeds]
+    traced = combined_as_written(replace(traced, added_up=seeds))
+    notes = said_of(replace(found, undecided=()), (), ())
+    return Decided(traced, _joined(traced.outputs, ["each"] * len(traced.outputs)), notes)
+
+
+def _joined(outputs: Sequence[Any], hows: Sequence[str]) -> tuple[Joined, ...]:
+    return tuple(Joined(name_of(output), how) for output, how in zip(outputs, hows, strict=True))
