@@ -50,7 +50,7 @@ class Counted:
     """How a value that a node adds counts: the position of the input, and the power of the replica's share.
 
     >>> Counted(1, tf.float32, power=-1)
-    Counted(position=1, dtype=tf.float32, power=-1)
+    Counted(position=1, dtype=tf.float32, power=-1, times=1)
     """
 
     position: int
@@ -58,6 +58,8 @@ class Counted:
     power: int
     """1: the value counts by the share of the batch. 2: by its square, where it is divided by the replica's number
     of examples. -1: by the inverse, where the values' weighted mean is taken."""
+    times: int = 1
+    """What the share is multiplied by."""
 
 
 @dataclass(frozen=True)

@@ -9,21 +9,23 @@ results count as they must, and how the replicas' results become one::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+import tensorflow as tf
+
 from autodist_core.capture import Traced, combined_as_written
-from autodist_core.capture.batch_axis import follow, joined, to_be_joined
-from autodist_core.capture.traced import name_of
+from autodist_core.capture.batch_axis import ALIKE, State, follow, joined, to_be_joined
+from autodist_core.capture.traced import Counted, name_of
 from autodist_core.loops.joining import given_to_all, joins
 from autodist_core.loops.mixing_notes import said_of
 from autodist_core.loops.own_writes import require_averaged, require_combined
 from autodist_core.loops.recomputed import find_recomputed
 from autodist_core.loops.recording import Recording
 from autodist_core.loops.side_state import additions, counted
-from autodist_core.loops.terms import terms_of, without
+from autodist_core.loops.terms import Term, factors, terms_of, without
 from autodist_core.loops.updates import Updates
 from autodist_core.loops.weighing import means_of_examples, of_gradients_by, seeded, sums_of_two_kinds, weighed
 from autodist_core.step.graph_item import Joined
@@ -36,6 +38,8 @@ class Decided:
     traced: Traced
     joined: tuple[Joined, ...]
     notes: tuple[str, ...]
+    idle: tuple[int | None, ...] = ()
+    """Of a function of `run()`, for each result the output with its value on replicas without examples."""
 
 
 def decided_for_whole_batch(traced: Traced, updates: Updates, recording: Recording) -> Decided:
@@ -92,18 +96,72 @@ def decided_for_whole_batch(traced: Traced, updates: Updates, recording: Recordi
     )
 
 
-def decided_for_each_replica(traced: Traced, updates: Updates, recording: Recording) -> Decided:
-    """The step with tf.distribute's meaning: gradients are added up, and results are each replica's."""
-    del recording
+def decided_for_each_replica(
+    traced: Traced, updates: Updates, sums: Sequence[Any], replicas: int
+) -> Decided:
+    """The step with tf.distribute's meaning: gradients are added up, and results are each replica's.
+
+    A replica without examples does not run. What would be the same there as on all others counts for it, too: such
+    terms of a loss, results and `sums` over the replicas. The replicas that run count them by their shares of the
+    batch, times the number of replicas.
+    """
     variables = {id(source.handle): source.variable for source in traced.sources}
     added = additions(traced.graph, variables, traced.updates)
-    found = follow(traced, {}, [each.added for each in added])
-    by_name = {variable.name: variable for variable in variables.values()}
-    require_averaged(updates.own_writes, by_name, zip(added, found.asked, strict=True), found.uncombined_writes)
     seeds = [seed for each in updates.differentiations for seed in each.seeds]
-    traced = combined_as_written(replace(traced, added_up=seeds))
+    targets = [target for each in updates.differentiations for target in each.targets[: len(each.seeds)]]
+    summed = [marker.op.inputs[0] for marker in sums]
+    terms = [terms_of(output.op.inputs[0], _is_number) for output in traced.outputs]
+    asked = [
+        [each.added for each in added], seeds, targets, summed, traced.outputs,
+        [tensor for of in terms for each in of for tensor in (each.tensor, *(by for by, _ in each.numbers))],
+    ]
+    found = follow(traced, {}, [tensor for tensors in asked for tensor in tensors])
+    states = iter(found.asked)
+    of_added, of_seeds, of_targets, of_summed, of_outputs = (list(islice(states, len(each))) for each in asked[:-1])
+    by_name = {variable.name: variable for variable in variables.values()}
+    require_averaged(updates.own_writes, by_name, zip(added, of_added, strict=True), found.uncombined_writes)
+    alike = [
+        seed for seed, *both in zip(seeds, of_seeds, of_targets, strict=True)
+        if all(state.kind == ALIKE for state in both)
+    ]
+    alike += [
+        marker for marker, state in zip(sums, of_summed, strict=True)
+        if state.kind == ALIKE and marker.dtype.is_floating
+    ]
+    idle, hidden = _on_idle_replicas(traced.outputs, of_outputs, terms, states, updates.made_of_gradients)
+    outputs = [*traced.outputs, *hidden]
+    by_share = {tensor.op.name: Counted(0, tensor.dtype.base_dtype, 1, replicas) for tensor in alike}
+    traced = combined_as_written(replace(traced, outputs=outputs, added_up=seeds, counted=by_share))
     notes = said_of(replace(found, undecided=()), (), ())
-    return Decided(traced, _joined(traced.outputs, ["each"] * len(traced.outputs)), notes)
+    return Decided(traced, _joined(outputs, ["each"] * len(outputs)), notes, idle)
+
+
+def _is_number(tensor: Any) -> bool:
+    return bool(tensor.shape.rank == 0)
+
+
+def _on_idle_replicas(
+    outputs: Sequence[Any], states: Sequence[State], terms: Sequence[Sequence[Term]], of_terms: Iterator[State],
+    made_of_gradients: Collection[str],
+) -> tuple[tuple[int | None, ...], list[Any]]:
+    """For each output the output that has its value on idle replicas, and new outputs: what is alike in a sum."""
+    idle: list[int | None] = []
+    hidden: list[Any] = []
+    for index, (output, state, own) in enumerate(zip(outputs, states, terms, strict=True)):
+        alike = [all(next(of_terms).kind == ALIKE for _ in range(1 + len(term.numbers))) for term in own]
+        if state.kind == ALIKE or output.op.name in made_of_gradients:
+            idle.append(index)
+        elif any(alike):
+            with output.graph.as_default():
+                scaled = [
+                    tf.cast(term.tensor, output.dtype) * factor for term, factor, is_alike
+                    in zip(own, factors(own, tf.ones([], output.dtype), casts=False), alike, strict=True) if is_alike
+                ]
+                hidden.append(tf.identity(tf.add_n(scaled)))
+            idle.append(len(outputs) + len(hidden) - 1)
+        else:
+            idle.append(None)
+    return tuple(idle), hidden
 
 
 def _joined(outputs: Sequence[Any], hows: Sequence[str]) -> tuple[Joined, ...]:

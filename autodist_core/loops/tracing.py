@@ -42,6 +42,8 @@ class CapturedFunction:
     """The types and shapes of the output tensors, on one replica."""
     notes: tuple[str, ...]
     """The plan's notes on what gives other numbers than one device."""
+    idle: tuple[int | None, ...] = ()
+    """Of a function of `run()`, for each result the output with its value on replicas without examples."""
 
 
 def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,11 +63,11 @@ def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def trace_function(
     function: Callable[..., Any], parsed: Parsed, specs: Sequence[tf.TensorSpec], variables: Variables,
-    context: Callable[[Inside], AbstractContextManager[Any]], of_each_replica: bool = False,
+    context: Callable[[Inside], AbstractContextManager[Any]], replicas: int = 0,
 ) -> CapturedFunction:
     """Trace the function for arguments of these specs, within a context, and capture it.
 
-    With `of_each_replica`, it has tf.distribute's meaning: it is one replica's, gradients and what is added to
+    With a number of `replicas`, it has tf.distribute's meaning: it is one replica's, gradients and what is added to
     variables are added up, and every replica's results are returned.
     """
     concrete, inside = _trace(function, parsed, specs, context)
@@ -86,20 +88,24 @@ def trace_function(
     traced = Traced(
         graph=graph, sources=[Source(entry.spec, entry.handle) for entry in entries], inputs=inputs,
         outputs=[flat[index] for index in tensors], examples=inside.examples, total=inside.total,
-        replica=inside.replica if of_each_replica or inside.gathers else None,
+        replica=inside.replica if replicas or inside.gathers else None,
         # A gradient that reaches an update is the sum already.
         sums=[marker for marker in inside.sums if marker.op.name not in updates.operations],
         gathers=[marker for marker in inside.gathers if marker.op.name not in updates.operations],
         gradients=updates.gradients, updates=updates.operations, whole=whole,
     )
-    decide = decided_for_each_replica if of_each_replica else decided_for_whole_batch
-    decided = decide(traced, updates, recording)
+    if replicas:
+        summed = {id(marker) for marker in inside.values}
+        forward = [marker for marker in traced.sums if id(marker) in summed]
+        decided = decided_for_each_replica(traced, updates, forward, replicas)
+    else:
+        decided = decided_for_whole_batch(traced, updates, recording)
     item = capture(decided.traced, decided.joined)
     touched = {variable.name for variable in item.variables if variable.handle}
     return CapturedFunction(
         item, _rebuild(inside.result, flat, tensors),
         tuple(entry for entry in entries if entry.spec.name in touched),
-        tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), decided.notes,
+        tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), decided.notes, decided.idle,
     )
 
 
@@ -115,6 +121,8 @@ class Inside:
     result: Any = None
     sums: list[Any] = field(default_factory=list)
     """Markers of values that are added up over the replicas."""
+    values: list[Any] = field(default_factory=list)
+    """Those of them that are not gradients of sums."""
     gathers: list[Any] = field(default_factory=list)
     """Markers of values that become the rows of all replicas."""
 
@@ -123,7 +131,8 @@ class Inside:
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def added(value: Any) -> Any:
-            return self._marked(value), self._marked
+            self.values.append(self._marked(value))
+            return self.values[-1], self._marked
 
         return added(value)
 

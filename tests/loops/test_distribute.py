@@ -246,6 +246,35 @@ def test_replicas_without_examples_count_nothing(traced: bool):
         assert (tf.function(total) if traced else total)(batches).numpy().item() == 30.0
 
 
+def regularized(strategy: Any) -> dict[str, Any]:
+    """TensorFlow's guide with a penalty, in which the last batch has fewer examples than there are replicas."""
+    weight = tf.Variable(np.linspace(-1.0, 1.0, 5), name="weight")
+
+    def step(x: Any) -> Any:
+        total = tf.distribute.get_replica_context().all_reduce(SUM, tf.reduce_sum(weight) + 1.0)
+        with tf.GradientTape() as tape:
+            penalties = [0.1 * tf.reduce_sum(weight**2), 0.01 * tf.reduce_sum(tf.abs(weight))]
+            loss = tf.nn.compute_average_loss(tf.linalg.matvec(x, weight) ** 2, global_batch_size=BATCH)
+            loss += tf.nn.scale_regularization_loss(tf.add_n(penalties))
+        gradient = tape.gradient(loss, weight)
+        norm = tf.norm(gradient)
+        weight.assign_sub(0.1 * gradient)
+        return loss, norm, tf.reduce_sum(weight), total / strategy.num_replicas_in_sync
+
+    found = []
+    features = dataset().unbatch().take(BATCH + 2).map(lambda x, y: x).batch(BATCH)
+    for batch in strategy.experimental_distribute_dataset(features):
+        loss, *alike = strategy.run(step, args=(batch,))
+        found += [strategy.reduce(SUM, loss, None), *(strategy.reduce(MEAN, value, None) for value in alike)]
+    return {"found": np.stack(found), "weight": weight.numpy()}
+
+
+@pytest.mark.parametrize("name", ["PS", "AllReduce"])
+def test_replicas_without_examples_count_what_is_the_same_on_all(name: str):
+    with replicas(name, count=3) as strategy:
+        assert_same(regularized(tf.distribute.get_strategy()), regularized(strategy))
+
+
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 def test_datasets_from_a_function_have_a_batch_for_each_replica(traced: bool):
     contexts = []

@@ -35,6 +35,10 @@ def count_by_share(graph: Editor, counted: Mapping[str, Counted], examples: str,
         how = counted.get(node.name)
         if how is not None:
             factor = (examples, total) if how.power > 0 else (total, examples)
+            if how.times != 1:
+                value = tf.make_tensor_proto(how.times, tf.float64)
+                times = changed.add("Const", f"{node.name}/times", dtype=tf.float64, value=value)
+                factor = (changed.add("Mul", f"{node.name}/of_times", [factor[0], times], T=tf.float64), factor[1])
             once = share = changed.add("RealDiv", f"{node.name}/share", factor, T=tf.float64)
             for power in range(2, abs(how.power) + 1):
                 share = changed.add("Mul", f"{node.name}/share_{power}", [share, once], T=tf.float64)

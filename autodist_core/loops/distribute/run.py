@@ -54,7 +54,7 @@ class OnEachReplica(TracedFunction):
         try:
             return trace_function(
                 self._converted, arguments.parsed, specs, self._engine.variables,
-                partial(ReplicaContext, self._strategy), of_each_replica=True,
+                partial(ReplicaContext, self._strategy), self._strategy.num_replicas_in_sync,
             )
         except RuntimeError as error:
             if "Must not nest tf.distribute.Strategy scopes" in str(error):
@@ -68,14 +68,16 @@ class OnEachReplica(TracedFunction):
         """Run once; for each result, the tensors of all replicas."""
         arguments = self._filled(parsed, tensors)
         captured, outputs = self._steps.run(arguments)
-        replicas, count = self._strategy.num_replicas_in_sync, len(captured.results)
+        replicas, count = self._strategy.num_replicas_in_sync, len(captured.item.outputs)
         present = len(outputs) // count if count else 0
         # Replicas that do not wait for each other: the first replica's last result stands for the others.
         missing = len(BatchSlicer.bounds(arguments.arrays, arguments.total, replicas)) - present
         found = []
         for index, spec in enumerate(captured.results):
             values = list(outputs[index * present : (index + 1) * present])
-            found.append(filled_up(values + [values[-1]] * missing, replicas, spec))
+            idle = captured.idle[index]
+            otherwise = None if idle is None else outputs[idle * present]
+            found.append(filled_up(values + [values[-1]] * missing, replicas, spec, otherwise))
         return captured, found
 
     def _filled(self, parsed: Parsed, tensors: Sequence[Sequence[Any]]) -> Arguments:

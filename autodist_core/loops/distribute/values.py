@@ -107,12 +107,16 @@ def gathered(value: Any, axis: int) -> Any:
     return tf.concat(list(local_results(value)), axis)
 
 
-def filled_up(values: Sequence[Any], replicas: int, spec: tf.TensorSpec) -> list[Any]:
-    """The tensors of all replicas: a replica that took no part has zeros, without entries along unknown axes.
+def filled_up(values: Sequence[Any], replicas: int, spec: tf.TensorSpec, otherwise: Any = None) -> list[Any]:
+    """The tensors of all replicas. One that took no part has the value `otherwise`.
+
+    Without such a value it has zeros, without entries along unknown axes.
 
     >>> [each.shape for each in filled_up([tf.ones([2, 3])], 2, tf.TensorSpec([None, 3]))]
     [TensorShape([2, 3]), TensorShape([0, 3])]
     """
     tensors = [tf.convert_to_tensor(value, spec.dtype) for value in values]
+    if otherwise is not None:
+        return tensors + [tf.convert_to_tensor(otherwise, spec.dtype)] * (replicas - len(tensors))
     shape = [size or 0 for size in spec.shape.as_list()] if spec.shape.rank is not None else tensors[0].shape
     return tensors + [tf.zeros(shape, spec.dtype)] * (replicas - len(tensors))
