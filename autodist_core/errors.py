@@ -51,6 +51,8 @@ class AutodistError(Exception):
 
     reasons: tuple[AutodistError, ...] = ()
     """The errors that this one lists, if it lists several."""
+    ag_pass_through = True
+    """TensorFlow lets an error with this attribute out of a traced function as it is, and not inside a StagingError."""
 
 
 class ResourceSpecError(AutodistError, ValueError):

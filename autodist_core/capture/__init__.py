@@ -115,13 +115,15 @@ def _resolve_captures(
 ) -> tuple[tuple[Variable, ...], tuple[Table, ...]]:
     """Resolve what the trace captured from outside.
 
-    A variable keeps a placeholder for its handle. A constant moves into the graph. A table gets its keys and values.
+    A variable keeps a placeholder for its handle, and so does an input. A constant moves into the graph. A table gets
+    its keys and values.
     """
     handles = {variable: name for name, variable in traced.handles.items()}
     tables: list[Table] = []
+    given = {tensor.op.name for tensor in traced.inputs}
     for value, placeholder in traced.graph.captures:
         name = placeholder.op.name
-        if name in traced.handles:
+        if name in traced.handles or name in given:
             continue
         if value.dtype == tf.resource:
             tables.append(_table(graph, name, value))

@@ -44,6 +44,8 @@ class CapturedFunction:
     """The plan's notes on what gives other numbers than one device."""
     idle: tuple[int | None, ...] = ()
     """Of a function of `run()`, for each result the output with its value on replicas without examples."""
+    outer: tuple[Any, ...] = ()
+    """Tensors of somebody's trace around it that the function of `run()` uses: inputs behind its arguments."""
 
 
 def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,10 +74,13 @@ def trace_function(
     """
     concrete, inside = _trace(function, parsed, specs, context)
     graph, recording = concrete.graph, inside.recording
-    inputs = concrete.inputs[: len(specs)]
+    outer = [(value, placeholder) for value, placeholder in graph.captures if tf.is_symbolic_tensor(value)]
+    _require_passable([value for value, _ in outer], bool(replicas))
+    around = [placeholder for _, placeholder in outer]
+    inputs = [*concrete.inputs[: len(specs)], *around]
     entries = _entries(graph, recording, variables)
     names = {id(entry.handle): entry.spec.name for entry in entries}
-    whole = [tensor for tensor, is_whole in zip(inputs, parsed.whole, strict=True) if is_whole]
+    whole = [*(tensor for tensor, is_whole in zip(inputs, parsed.whole, strict=False) if is_whole), *around]
     flat = tf.nest.flatten(inside.result)
     tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
     updates = find_updates(
@@ -106,7 +111,18 @@ def trace_function(
         item, _rebuild(inside.result, flat, tensors),
         tuple(entry for entry in entries if entry.spec.name in touched),
         tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), decided.notes, decided.idle,
+        tuple(value for value, _ in outer),
     )
+
+
+def _require_passable(outer: Sequence[Any], in_run: bool) -> None:
+    """Raise a CaptureError for tensors of another trace that cannot become inputs."""
+    for value in outer:
+        if not in_run or value.dtype in (tf.resource, tf.variant):
+            raise CaptureError(
+                f"the function uses {value.name!r} ({value.dtype.name}) of another traced function. Pass it as an "
+                "argument, or make it inside."
+            )
 
 
 @dataclass

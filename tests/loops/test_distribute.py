@@ -378,6 +378,43 @@ def test_a_failing_step_leaves_the_state_and_the_loop_goes_on():
         assert weight.numpy().item() == -1.5
 
 
+def test_a_function_uses_tensors_of_the_trace_around_it():
+    weight = tf.Variable(np.ones(3), name="weight")
+    kept = []
+    with replicas(count=2) as strategy:
+
+        @tf.function
+        def epoch(batches, rate, offsets):
+            total, scaled = tf.constant(0.0, tf.float64), 2.0 * rate
+            for batch in batches:
+
+                def step(x):
+                    with tf.GradientTape() as tape:
+                        loss = tf.reduce_sum(x[:, tf.newaxis] * (weight + offsets)) * total
+                    weight.assign_sub(scaled * tape.gradient(loss, weight))
+                    return tf.reduce_sum(x)
+
+                total += strategy.reduce(SUM, strategy.run(step, args=(batch,)), axis=None)
+            return total
+
+        for rate in (0.125, 0.25):
+            weight.assign(np.ones(3))
+            batches = strategy.experimental_distribute_dataset(numbers(5, 3))
+            assert float(epoch(batches, tf.constant(rate, tf.float64), tf.zeros(3, tf.float64))) == 15.0
+            assert weight.numpy().tolist() == [1.0 - 2.0 * rate * 9.0 * 6.0] * 3
+
+        @tf.function
+        def keeping(x):
+            kept.append(x)
+            return strategy.run(lambda: kept[0] + 1.0)
+
+        assert float(keeping(tf.constant(1.0)).values[1]) == 2.0
+        with pytest.raises(CaptureError, match=r"uses 'x:0' of a traced function.*run\(fn, args"):
+            strategy.run(lambda: kept[0] + 1.0)
+        with pytest.raises(CaptureError, match=r"uses 'x:0' of a traced function"):
+            keeping(tf.constant([1.0]))
+
+
 class Count:
     """How often a function was traced."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -64,10 +65,14 @@ class OnEachReplica(TracedFunction):
                 ) from error
             raise
 
-    def _run(self, parsed: Parsed, tensors: Sequence[Sequence[Any]]) -> tuple[CapturedFunction, list[list[Any]]]:
-        """Run once; for each result, the tensors of all replicas."""
+    def _run(
+        self, parsed: Parsed, tensors: Sequence[Sequence[Any]], outer: Sequence[Any] = (), values: Sequence[Any] = ()
+    ) -> tuple[CapturedFunction, list[list[Any]]]:
+        """Run once; for each result, the tensors of all replicas. `values` are those of the `outer` tensors."""
         arguments = self._filled(parsed, tensors)
-        captured, outputs = self._steps.run(arguments)
+        self._require_same(self._steps.prepare(arguments).outer, outer)
+        arrays = (*arguments.arrays, *(value.numpy() for value in values))
+        captured, outputs = self._steps.run(replace(arguments, arrays=arrays))
         replicas, count = self._strategy.num_replicas_in_sync, len(captured.item.outputs)
         present = len(outputs) // count if count else 0
         # Replicas that do not wait for each other: the first replica's last result stands for the others.
@@ -80,6 +85,16 @@ class OnEachReplica(TracedFunction):
             found.append(filled_up(values + [values[-1]] * missing, replicas, spec, otherwise))
         return captured, found
 
+    def _require_same(self, found: Sequence[Any], outer: Sequence[Any]) -> None:
+        """Raise a CaptureError if the function uses tensors of a trace other than the one in which it is called."""
+        others = [tensor for tensor in found if all(tensor is not each for each in outer)]
+        if others or len(found) != len(outer):
+            names = ", ".join(repr(tensor.name) for tensor in others or outer)
+            raise CaptureError(
+                f"{self._name} uses {names} of a traced function in which it is not called now. Pass tensors to it as "
+                "arguments: run(fn, args=(...))."
+            )
+
     def _filled(self, parsed: Parsed, tensors: Sequence[Sequence[Any]]) -> Arguments:
         arguments = self._reader.fill(parsed, tensors)
         # Without values of each replica, every replica runs, as with one example each.
@@ -90,19 +105,21 @@ class OnEachReplica(TracedFunction):
         graph, replicas = tf.compat.v1.get_default_graph(), self._strategy.num_replicas_in_sync
         with outside_trace(), self._engine.running(self._name):
             captured = self._steps.prepare(Arguments(parsed, (), replicas))
+        self._require_same(captured.outer, [each for each in captured.outer if each.graph in _around(graph)])
         outside = ReadElsewhere(graph, captured.entries)
         sizes = [len(values) for values in parsed.tensors]
 
         def call(*given: Any) -> list[Any]:
             tensors = iter(given)
             with self._engine.running(self._name):
-                _, found = self._run(parsed, [[next(tensors) for _ in range(size)] for size in sizes])
+                filled = [[next(tensors) for _ in range(size)] for size in sizes]
+                _, found = self._run(parsed, filled, captured.outer, list(islice(tensors, len(captured.outer))))
                 self._engine.show(outside.entries)
             return [tensor for values in found for tensor in values]
 
         # The handles order this operation among those that read or write the same variables, and among other runs.
         handles = [self._strategy.order.handle, *(entry.handle for entry in captured.entries)]
-        flat = [*(tensor for values in parsed.tensors for tensor in values), *handles]
+        flat = [*(tensor for values in parsed.tensors for tensor in values), *captured.outer, *handles]
         made = tf.py_function(call, flat, [spec.dtype for spec in captured.results for _ in range(replicas)])
         results = []
         for index, spec in enumerate(captured.results):
@@ -111,3 +128,12 @@ class OnEachReplica(TracedFunction):
                 value.set_shape(spec.shape)
             results.append(per_replica(values))
         return captured.rebuild(results)
+
+
+def _around(graph: Any) -> list[Any]:
+    """The graph and those in which it is traced."""
+    found = []
+    while graph is not None:
+        found.append(graph)
+        graph = getattr(graph, "outer_graph", None)
+    return found
