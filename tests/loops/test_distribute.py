@@ -390,7 +390,7 @@ def test_a_function_uses_tensors_of_the_trace_around_it():
 
                 def step(x):
                     with tf.GradientTape() as tape:
-                        loss = tf.reduce_sum(x[:, tf.newaxis] * (weight + offsets)) * total
+                        loss = tf.reduce_sum(x[:, tf.newaxis] * (weight + offsets)) * total  # noqa: B023 - this round's tensor
                     weight.assign_sub(scaled * tape.gradient(loss, weight))
                     return tf.reduce_sum(x)
 
@@ -515,6 +515,16 @@ def test_what_is_refused_says_what_to_do():
                 strategy.run(function, args=(batch,))
         with pytest.raises(CaptureError, match="variables are plain ones"), strategy.scope():
             strategy.extended.update(variable, lambda value: value.assign(2.0))
+
+        def merged(x):
+            return context().merge_call(lambda own, part: own.reduce(SUM, part, axis=None), args=(tf.reduce_sum(x),))
+
+        assert [float(each) for each in strategy.run(merged, args=(batch,)).values] == [10.0, 10.0]
+        ragged = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1.0], [2.0, 3.0]])).batch(2)
+        with pytest.raises(ValueError, match=r"RaggedTensor.*to_tensor"):
+            next(iter(strategy.experimental_distribute_dataset(ragged)))
+        with pytest.raises(NotImplementedError, match=r"get_next_as_optional.*next\(iterator\)"):
+            iter(strategy.experimental_distribute_dataset(numbers(4))).get_next_as_optional()
         with pytest.raises(NotImplementedError, match="no TPU here"):
             strategy.experimental_assign_to_logical_device(tf.constant(1.0), 0)
         with pytest.raises(ValueError, match="batch the dataset"):

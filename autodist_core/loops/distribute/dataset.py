@@ -103,10 +103,10 @@ class DistributedIterator(tf.distribute.DistributedIterator):
         return self._elements.element((first, *self._elements.fetch(self._iterator, 1)))
 
     def get_next_as_optional(self) -> NoReturn:
-        """Refused: TensorFlow asks for it in a `for` loop over an iterator inside a `tf.function`."""
+        """Refused. TensorFlow asks for it, too, in a `for` loop over an iterator inside a `tf.function`."""
         raise NotImplementedError(
-            "a loop over an iterator inside a tf.function is not supported. Write `for element in dataset:`, or call "
-            "next(iterator) in a loop over tf.range."
+            "get_next_as_optional is not supported, and a loop over an iterator inside a tf.function asks for it. "
+            "Write `for element in dataset:`, or call next(iterator), in a tf.function in a loop over tf.range."
         )
 
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from autodist_core.loops.as_written import as_written
 from autodist_core.loops.autodist import AutoDist
+from autodist_core.loops.distribute.context import inside_run
 from autodist_core.loops.distribute.dataset import BatchesOfReplicas, DistributedDataset, GlobalBatches
 from autodist_core.loops.distribute.extended import Extended
 from autodist_core.loops.distribute.functions import Functions
@@ -80,7 +81,13 @@ class ReplicaStrategy(tf.distribute.Strategy):
 
     @as_written
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """The sum or mean of the replicas' values. With an axis, also of the entries along it: examples count once."""
+        """The sum or mean of the replicas' values. With an axis, also of the entries along it: examples count once.
+
+        Inside `run()`, in a function that `merge_call` calls, the value is the replica's own one.
+        """
+        context = inside_run()
+        if context is not None and axis is None:
+            return context.all_reduce(reduce_op, value)
         return tf.nest.map_structure(lambda each: reduced(reduce_op, each, axis, self.num_replicas_in_sync), value)
 
     @as_written

@@ -41,6 +41,13 @@ def split(batch: Any, replicas: int) -> Any:
     [[0, 1, 2], [3, 4]]
     """
 
+    for part in tf.nest.flatten(batch):
+        if isinstance(part, tf.RaggedTensor | tf.SparseTensor):
+            raise ValueError(
+                f"a dataset's element has a {type(part).__name__}, which cannot be split over replicas yet. Make it "
+                "dense in the dataset's map (to_tensor, sparse.to_dense)."
+            )
+
     def slices(tensor: Any) -> Any:
         tensor = tf.convert_to_tensor(tensor)
         if not tensor.shape.rank:
