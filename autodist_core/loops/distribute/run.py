@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from autodist_core.capture.traversal import function_graphs
 from autodist_core.errors import CaptureError
 from autodist_core.loops.arguments import Arguments, Parsed
 from autodist_core.loops.distribute.context import ReplicaContext
@@ -105,7 +106,8 @@ class OnEachReplica(TracedFunction):
         graph, replicas = tf.compat.v1.get_default_graph(), self._strategy.num_replicas_in_sync
         with outside_trace(), self._engine.running(self._name):
             captured = self._steps.prepare(Arguments(parsed, (), replicas))
-        self._require_same(captured.outer, [each for each in captured.outer if each.graph in _around(graph)])
+        around = list(function_graphs(graph))
+        self._require_same(captured.outer, [each for each in captured.outer if each.graph in around])
         outside = ReadElsewhere(graph, captured.entries)
         sizes = [len(values) for values in parsed.tensors]
 
@@ -128,12 +130,3 @@ class OnEachReplica(TracedFunction):
                 value.set_shape(spec.shape)
             results.append(per_replica(values))
         return captured.rebuild(results)
-
-
-def _around(graph: Any) -> list[Any]:
-    """The graph and those in which it is traced."""
-    found = []
-    while graph is not None:
-        found.append(graph)
-        graph = getattr(graph, "outer_graph", None)
-    return found
