@@ -25,9 +25,11 @@ from autodist_core.capture import batch_axis
 from autodist_core.capture.cut import Cut, cut
 from autodist_core.capture.extrema import combined_as_written
 from autodist_core.capture.gathering import gathering, own_rows, whole_batch
+from autodist_core.capture.longest import with_longest
 from autodist_core.capture.refuse.resources import captured_resources
 from autodist_core.capture.refuse.writes import written_outside
 from autodist_core.capture.rewrite.conditionals import take_apart
+from autodist_core.capture.rewrite.longest import take_longest
 from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.rewrite.shares import count_by_share
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
@@ -41,7 +43,7 @@ from autodist_core.step.naming import UPDATE
 
 __all__ = [
     "Marked", "Source", "Traced", "capture", "combined_as_written", "computed_from", "gathering", "own_rows",
-    "reached_from", "sources", "whole_batch",
+    "reached_from", "sources", "whole_batch", "with_longest",
 ]  # fmt: skip
 
 
@@ -63,6 +65,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         if name in graph:
             graph.mark_update(name, occurrence)
     graph = count_by_share(graph, traced.counted, traced.examples.op.name, traced.total.op.name)
+    graph, markers = take_longest(graph, traced.longest)
     graph, effects = take_apart(graph)
     _bypass_identity_n(graph)
     fuse_lookups(graph)
@@ -74,7 +77,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
     return GraphItem(
         variables=variables,
         gradients=tuple(found.gradients),
-        inputs=tuple(_tensor(each, any(each is whole for whole in traced.whole)) for each in traced.inputs),
+        inputs=tuple(_tensor(traced, each) for each in traced.inputs),
         outputs=tuple(marked.get(name_of(output), name_of(output)) for output in traced.outputs),
         concat_outputs=traced.concat_outputs,
         jit_compile=traced.jit_compile,
@@ -83,6 +86,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         replica=traced.replica.op.name if traced.replica is not None else "",
         cross_replica_sums=tuple(tensor.op.name for tensor in traced.sums),
         cross_replica_gathers=tuple(tensor.op.name for tensor in traced.gathers),
+        cross_replica_maxima=(*markers, *(tensor.op.name for tensor in traced.maxima)),
         targets=tuple(
             name for op in dict.fromkeys(traced.graph.control_outputs)
             if op.type not in ("ReadVariableOp", "Placeholder") for name in effects.get(op.name, (op.name,))
@@ -105,9 +109,10 @@ def _bypass_identity_n(graph: Editor) -> None:
         graph.change(node.name, inputs=[name if naming.is_control(name) else through(name) for name in node.input])
 
 
-def _tensor(placeholder: Any, whole: bool) -> Tensor:
+def _tensor(traced: Traced, placeholder: Any) -> Tensor:
     shape = None if placeholder.shape.rank is None else tuple(placeholder.shape.as_list())
-    return Tensor(placeholder.op.name, placeholder.dtype.name, shape, whole)
+    whole, part = (any(placeholder is each for each in group) for group in (traced.whole, traced.parts))
+    return Tensor(placeholder.op.name, placeholder.dtype.name, shape, whole, part)
 
 
 def _resolve_captures(

@@ -83,12 +83,18 @@ class Traced:
     """The tensors that are to be summed over the replicas."""
     gathers: Sequence[Any] = ()
     """The tensors that are to have the rows of all replicas."""
+    maxima: Sequence[Any] = ()
+    """The tensors of which the largest values over the replicas are to be taken."""
     weighting: Sequence[Any] = ()
     """The tensors at which the tape weights a loss: every value computed from them counts the replica's share."""
     whole: Sequence[Any] = ()
     """The inputs that every replica gets whole, although they have axes."""
+    parts: Sequence[Any] = ()
+    """The inputs that are components of ragged and sparse tensors."""
     added_up: Sequence[Any] = ()
     """The tensors from which a tape differentiates losses that are sums: gradients computed from them are added up."""
+    longest: Sequence[Any] = ()
+    """The operations that pad or count to the longest of the examples: over the replicas, to that of the batch."""
     counted: Mapping[str, Counted] = field(default_factory=dict)
     """The operations that add to a variable what counts by the replica's share, by name."""
     concat_outputs: bool = False

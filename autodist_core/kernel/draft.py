@@ -201,6 +201,13 @@ class Draft:
             return values[0]
         return self.editor.add("AddN", name, values, device, N=len(values), T=dtype)
 
+    def largest(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:
+        """Return the largest of tensors, entry by entry."""
+        found, *rest = values
+        for index, value in enumerate(rest):
+            found = self.editor.add("Maximum", f"{name}/{index}", [found, value], device, T=dtype)
+        return found
+
     def join(self, name: str, values: Sequence[str], dtype: tf.DType, device: str, axis: int = 0) -> str:
         """Return tensors one behind the other along an axis."""
         if len(values) == 1:

@@ -19,6 +19,7 @@ import inspect
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from autodist_core.runtime import Each
+from autodist_core.runtime.composites import COMPOSITE, array_of, arrays_of, kind_of, spec_of
 from autodist_core.seams.table import PER_REPLICA
 
 
@@ -43,10 +45,10 @@ class Parsed:
     structure: Any
     """Positional and keyword arguments, with a `Slot` in place of each tensor."""
     tensors: tuple[tuple[Any, ...], ...]
-    """For each slot the tensor, or the tensors of all replicas."""
+    """For each slot the tensor, which may be ragged or sparse, or the tensors of all replicas."""
     names: tuple[str, ...]
     """For each slot, the parameter to which it belongs."""
-    specs: tuple[tf.TensorSpec, ...]
+    specs: tuple[Any, ...]
     whole: tuple[bool, ...]
     """For each slot, whether every replica gets all of it."""
     each: tuple[bool, ...]
@@ -72,8 +74,8 @@ class Arguments:
     """The number of examples."""
 
     @property
-    def specs(self) -> tuple[tf.TensorSpec, ...]:
-        """The types and shapes of the arrays."""
+    def specs(self) -> tuple[Any, ...]:
+        """The types and shapes of the tensors. A ragged or sparse tensor has several arrays."""
         return self.parsed.specs
 
     @property
@@ -124,7 +126,7 @@ class Reader:
             if not tensors:
                 key.append(identity(leaf))
                 return leaf
-            kinds = {(tensor.dtype, tensor.shape.rank) for tensor in tensors}
+            kinds = {kind_of(spec_of(tensor)) for tensor in tensors}
             if len(kinds) > 1:
                 raise CaptureError(
                     f"{self._name}({name}=...): the replicas' values are of different types or ranks: "
@@ -140,7 +142,7 @@ class Reader:
         shape = repr(tf.nest.map_structure(lambda leaf: isinstance(leaf, Slot), structure))
         return Parsed(
             structure, tuple(tensors for _, tensors, _ in found), tuple(name for name, _, _ in found),
-            tuple(_spec(tensors) if each else _exact(tensors[0]) for _, tensors, each in found),
+            tuple(_spec(tensors) if each else spec_of(tensors[0]) for _, tensors, each in found),
             tuple(
                 not each and (not self._split or name in self._whole or tensors[0].shape.rank == 0)
                 for name, tensors, each in found
@@ -152,18 +154,21 @@ class Reader:
         """The arguments with these tensors, which have values, in the slots."""
         of_each = [values for values, each in zip(tensors, parsed.each, strict=True) if each]
         rows = self._rows(of_each) if of_each else ()
-        arrays = tuple(
-            Each(tuple(map(_array, values)), rows) if each else _array(values[0])
+        arrays = (
+            (Each(tuple(map(array_of, values)), rows),) if each else arrays_of(values[0])
             for values, each in zip(tensors, parsed.each, strict=True)
         )
-        return Arguments(parsed, arrays, sum(rows) if rows else self._total(parsed, tensors))
+        total = sum(rows) if rows else self._total(parsed, tensors)
+        return Arguments(parsed, tuple(chain.from_iterable(arrays)), total)
 
     def _tensors(self, name: str, leaf: Any) -> tuple[Any, ...]:
         """The leaf as a tensor if it is one, or an array; nothing for plain Python."""
-        if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
+        if isinstance(leaf, COMPOSITE):
+            if self._split:
+                return (leaf,)
             raise CaptureError(
-                f"{self._name}({name}=...): a {type(leaf).__name__} cannot be split over replicas yet. Make it dense "
-                "first (to_tensor, sparse.to_dense), for instance in the dataset's map."
+                f"{self._name}({name}=...): run() takes no {type(leaf).__name__}. Make it dense first (to_tensor, "
+                "sparse.to_dense), for instance in the dataset's map, or use AutoDist.function, which splits it."
             )
         if isinstance(leaf, tf.data.Iterator | tf.data.Dataset):
             raise CaptureError(
@@ -212,10 +217,6 @@ def _spec(tensors: Sequence[Any]) -> tf.TensorSpec:
     return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, tensors[0].dtype)
 
 
-def _exact(tensor: Any) -> tf.TensorSpec:
-    return tf.TensorSpec(tensor.shape, tensor.dtype)
-
-
 @dataclass(frozen=True, eq=False)
 class Same:
     """An object as a part of a key: equal to itself only. The key keeps the object, so no other one gets its `id`."""
@@ -241,10 +242,3 @@ def identity(leaf: Any) -> Hashable:
     if isinstance(leaf, bool | int | str | bytes | None | tf.DType):
         return type(leaf), leaf
     return Same(leaf)
-
-
-def _array(tensor: Any) -> Any:
-    """A tensor as an array, without a copy if numpy can share the memory."""
-    if tensor.dtype in (tf.string, tf.bfloat16) or not tensor.shape.rank:
-        return tensor.numpy()
-    return np.asarray(memoryview(tensor))

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import Traced, combined_as_written
+from autodist_core.capture import Traced, combined_as_written, with_longest
 from autodist_core.capture.batch_axis import ALIKE, State, follow, joined, to_be_joined
 from autodist_core.capture.traced import Counted, name_of
 from autodist_core.loops.joining import given_to_all, joins
@@ -44,6 +44,7 @@ class Decided:
 
 def decided_for_whole_batch(traced: Traced, updates: Updates, recording: Recording) -> Decided:
     """The step of a marked function: its numbers are those of one device."""
+    traced = with_longest(traced)
     seeds: list[Any] = []
     targets: list[Any] = []
     for each in updates.differentiations:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import tensorflow as tf
@@ -25,6 +26,7 @@ from autodist_core.loops.deciding import decided_for_each_replica, decided_for_w
 from autodist_core.loops.recording import Recording, recorded
 from autodist_core.loops.updates import find_updates
 from autodist_core.loops.variables import Variables
+from autodist_core.runtime.composites import component_specs, is_composite, packed
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.training import Entry, watched_variable
 
@@ -64,7 +66,7 @@ def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def trace_function(
-    function: Callable[..., Any], parsed: Parsed, specs: Sequence[tf.TensorSpec], variables: Variables,
+    function: Callable[..., Any], parsed: Parsed, specs: Sequence[Any], variables: Variables,
     context: Callable[[Inside], AbstractContextManager[Any]], replicas: int = 0,
 ) -> CapturedFunction:
     """Trace the function for arguments of these specs, within a context, and capture it.
@@ -77,10 +79,14 @@ def trace_function(
     outer = [(value, placeholder) for value, placeholder in graph.captures if tf.is_symbolic_tensor(value)]
     _require_passable([value for value, _ in outer], bool(replicas))
     around = [placeholder for _, placeholder in outer]
-    inputs = [*concrete.inputs[: len(specs)], *around]
+    components = [component_specs(spec) for spec in specs]
+    given = concrete.inputs[: sum(map(len, components))]
+    inputs = [*given, *around]
     entries = _entries(graph, recording, variables)
     names = {id(entry.handle): entry.spec.name for entry in entries}
-    whole = [*(tensor for tensor, is_whole in zip(inputs, parsed.whole, strict=False) if is_whole), *around]
+    of_given = [slot for slot, parts in enumerate(components) for _ in parts]
+    whole = [*(tensor for tensor, slot in zip(given, of_given, strict=True) if parsed.whole[slot]), *around]
+    parts = [tensor for tensor, slot in zip(given, of_given, strict=True) if is_composite(specs[slot])]
     flat = tf.nest.flatten(inside.result)
     tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
     updates = find_updates(
@@ -97,7 +103,7 @@ def trace_function(
         # A gradient that reaches an update is the sum already.
         sums=[marker for marker in inside.sums if marker.op.name not in updates.operations],
         gathers=[marker for marker in inside.gathers if marker.op.name not in updates.operations],
-        gradients=updates.gradients, updates=updates.operations, whole=whole,
+        gradients=updates.gradients, updates=updates.operations, whole=whole, parts=parts,
     )
     if replicas:
         summed = {id(marker) for marker in inside.values}
@@ -186,7 +192,7 @@ class Inside:
 
 
 def _trace(
-    function: Callable[..., Any], parsed: Parsed, specs: Sequence[tf.TensorSpec],
+    function: Callable[..., Any], parsed: Parsed, specs: Sequence[Any],
     context: Callable[[Inside], AbstractContextManager[Any]],
 ) -> tuple[Any, Inside]:
     """One concrete function. TensorFlow traces a function twice if it makes variables; the last pass counts."""
@@ -197,12 +203,13 @@ def _trace(
         with recorded() as recording:
             inside = Inside(recording, examples, total, replica)
             passes.append(inside)
-            args, kwargs = parsed.with_tensors(given)
+            args, kwargs = parsed.with_tensors(packed(specs, given))
             with context(inside), gathering(inside.gather):
                 inside.result = tf.nest.map_structure(_as_tensor, function(*args, **kwargs))
         return [leaf for leaf in tf.nest.flatten(inside.result) if tf.is_tensor(leaf)]
 
-    named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(specs)]
+    flat = chain.from_iterable(map(component_specs, specs))
+    named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(flat)]
     counts = [tf.TensorSpec((), tf.float64, name) for name in ("examples", "total")]
     counts.append(tf.TensorSpec((), tf.int32, "replica"))
     try:

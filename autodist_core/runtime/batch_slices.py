@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from autodist_core.runtime.composites import Component
 from autodist_core.step.graph_item import GraphItem
 
 
@@ -42,8 +43,8 @@ def copied(array: Any) -> Any:
     24
     """
     if isinstance(array, Each):
-        return Each(tuple(map(np.array, array.values)), array.rows)
-    return np.array(array)
+        return Each(tuple(map(copied, array.values)), array.rows)
+    return array.copied() if isinstance(array, Component) else np.array(array)
 
 
 class BatchSlicer:

@@ -56,6 +56,8 @@ class GraphItem:
     """Identity nodes whose values are summed over the replicas."""
     cross_replica_gathers: tuple[str, ...] = ()
     """Identity nodes whose values are the rows of all replicas, one replica's behind the other's."""
+    cross_replica_maxima: tuple[str, ...] = ()
+    """Identity nodes of whose values the largest over the replicas are taken."""
     targets: tuple[str, ...] = ()
     """Nodes that must run although no other node reads them."""
     tables: tuple[Table, ...] = ()

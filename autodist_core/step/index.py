@@ -107,7 +107,10 @@ class StepIndex:
     @cached_property
     def rows(self) -> dict[str, tuple[int | None, ...]]:
         """The shapes of the inputs that have one row for each example, by name."""
-        return {each.name: each.shape for each in self.item.inputs if each.has_rows and each.shape is not None}
+        return {
+            each.name: each.shape for each in self.item.inputs
+            if each.has_rows and each.shape is not None and not each.part
+        }
 
     @cached_property
     def alike(self) -> frozenset[str]:

@@ -22,7 +22,7 @@ _GRAPH_DEF = "type.googleapis.com/tensorflow.GraphDef"
 # The fields that have the same name and type in the message and in the GraphItem.
 _PLAIN = (
     "outputs", "concat_outputs", "examples", "total", "replica", "cross_replica_sums", "cross_replica_gathers",
-    "targets", "jit_compile",
+    "cross_replica_maxima", "targets", "jit_compile",
 )
 
 
@@ -62,6 +62,7 @@ def serialize(
                 shape=[-1 if size is None else size for size in tensor.shape or ()],
                 unknown_rank=tensor.shape is None,
                 whole=tensor.whole,
+                part=tensor.part,
             )
             for tensor in inputs
         ],
@@ -100,6 +101,7 @@ def deserialize(data: bytes) -> dict[str, Any]:
             tensor.dtype,
             None if tensor.unknown_rank else tuple(None if size < 0 else size for size in tensor.shape),
             tensor.whole,
+            tensor.part,
         )
         for tensor in message.inputs
     )

@@ -185,6 +185,8 @@ class Tensor:
     """The sizes of the axes, ``None`` for an axis that varies; or ``None`` if the number of axes is unknown."""
     whole: bool = False
     """Whether every replica gets the whole value, although the value has axes."""
+    part: bool = False
+    """Whether the input is a component of a ragged or sparse tensor: what a replica gets of it, its rows decide."""
 
     def __post_init__(self) -> None:
         if self.shape is not None:
@@ -193,7 +195,7 @@ class Tensor:
 
     @property
     def has_rows(self) -> bool:
-        """Whether the input has one row for each example. A scalar is the same for all examples."""
+        """Whether the input is split by rows. A scalar is the same for all examples."""
         return not self.whole and (self.shape is None or len(self.shape) > 0)
 
     def __str__(self) -> str:

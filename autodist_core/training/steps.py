@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import tensorflow as tf
 
 from autodist_core.runtime import SessionStep
+from autodist_core.runtime.composites import is_composite
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.training.entries import Entry
 from autodist_core.training.state import TrainingState
@@ -47,8 +48,8 @@ class Batch(Protocol):
         """The arrays, in the order of the captured function's inputs."""
 
     @property
-    def specs(self) -> tuple[tf.TensorSpec, ...]:
-        """Their types and shapes."""
+    def specs(self) -> tuple[Any, ...]:
+        """The types and shapes of the tensors. A ragged or sparse tensor has several arrays."""
 
     @property
     def total(self) -> int:
@@ -67,7 +68,7 @@ B = TypeVar("B", bound=Batch)
 class _Alternative(Generic[C]):
     """The function, captured for batches of some shapes."""
 
-    specs: tuple[tf.TensorSpec, ...]
+    specs: tuple[Any, ...]
     captured: C
     usual: int | None
     added: tuple[TrainingState, SessionStep] | None = field(default=None)
@@ -78,7 +79,7 @@ class Steps(Generic[B, C]):
     """The captured steps of one function, and the session's steps made of them."""
 
     def __init__(
-        self, trace: Callable[[B, Sequence[tf.TensorSpec]], C], training: Training,
+        self, trace: Callable[[B, Sequence[Any]], C], training: Training,
         check: Callable[[], object] = lambda: None,
         admit: Callable[[TrainingState, GraphItem], object] = lambda *_: None,
         added: Callable[[C], object] = lambda _: None,
@@ -134,14 +135,13 @@ class Steps(Generic[B, C]):
         """Whether nothing is captured yet."""
         return not self._known
 
-    def _specs_for(self, batch: B, known: tuple[tf.TensorSpec, ...] | None = None) -> tuple[tf.TensorSpec, ...]:
+    def _specs_for(self, batch: B, known: tuple[Any, ...] | None = None) -> tuple[Any, ...]:
         """The batch's specs with a dynamic batch axis. Axes in which the batch differs from `known` are dynamic too."""
         return tuple(_dynamic(spec, seen) for spec, seen in zip(batch.specs, known or batch.specs, strict=True))
 
     def _alternative(self, batch: B) -> _Alternative[C] | None:
         for each in self._known.get(batch.signature, ()):
-            pairs = zip(each.specs, batch.specs, strict=True)
-            if all(spec.shape.is_compatible_with(seen.shape) for spec, seen in pairs):
+            if all(_takes(spec, seen) for spec, seen in zip(each.specs, batch.specs, strict=True)):
                 return each
         return None
 
@@ -182,7 +182,15 @@ class Steps(Generic[B, C]):
         self._mentioned = True
 
 
-def _dynamic(spec: tf.TensorSpec, seen: tf.TensorSpec) -> tf.TensorSpec:
+def _takes(spec: Any, seen: Any) -> bool:
+    if is_composite(spec):
+        return bool(seen.is_subtype_of(spec))
+    return bool(spec.shape.is_compatible_with(seen.shape))
+
+
+def _dynamic(spec: Any, seen: Any) -> Any:
+    if is_composite(spec):
+        return spec.most_specific_common_supertype([seen])
     if not spec.shape.rank:
         return spec
     axes = [None] + [

@@ -7,6 +7,7 @@ seconds. If it is not certain that only the time changes, nothing is made here.
 
 >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 >>> model.compile("adam", "mse")
+>>> import tensorflow as tf
 >>> data = (tf.zeros((4, 3)), tf.zeros((4, 1)))
 >>> build_ahead(model, model.train_step, data, [tf.TensorSpec.from_tensor(part) for part in data])
 >>> model.optimizer.built
@@ -19,7 +20,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 _ONLY_MAKE_VARIABLES = (
     keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.AdamW, keras.optimizers.RMSprop,
@@ -34,7 +34,7 @@ _OF_SHAPES = {"accuracy", "acc", "crossentropy", "ce"}
 _OWN_STEPS = (keras.Model.train_step, keras.Model.test_step)
 
 
-def build_ahead(model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[tf.TensorSpec]) -> None:
+def build_ahead(model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any]) -> None:
     """Make the variables of optimizer, loss and metrics as the first `step(data)` would. The module has an example."""
     made_by = getattr(step, "__func__", None)
     # A model may be built before its layers. Its first call builds them, and an optimizer must know their variables.
@@ -54,7 +54,7 @@ def _build_optimizer(model: Any) -> None:
         optimizer.build(model.trainable_variables)
 
 
-def _build_loss_and_metrics(model: Any, data: Any, specs: Sequence[tf.TensorSpec]) -> None:
+def _build_loss_and_metrics(model: Any, data: Any, specs: Sequence[Any]) -> None:
     """Build the loss and the metrics of a model with one output and one target: Keras looks at their number only."""
     metrics = model._compile_metrics
     given = [] if metrics is None else keras.tree.flatten([metrics._user_metrics, metrics._user_weighted_metrics])
@@ -73,5 +73,5 @@ def _build_loss_and_metrics(model: Any, data: Any, specs: Sequence[tf.TensorSpec
             part.build(target, output)
 
 
-def _symbolic(spec: tf.TensorSpec) -> keras.KerasTensor:
+def _symbolic(spec: Any) -> keras.KerasTensor:
     return keras.KerasTensor(spec.shape.as_list(), keras.backend.standardize_dtype(spec.dtype))

@@ -22,14 +22,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, compress
 from typing import Any, NoReturn
 
 import keras
 import tensorflow as tf
 
-from autodist_core.capture import Marked, Source, Traced, capture, combined_as_written, gathering
+from autodist_core.capture import Marked, Source, Traced, capture, combined_as_written, gathering, with_longest
 from autodist_core.errors import CaptureError
 from autodist_core.kernel import Joining, joining
+from autodist_core.runtime import (
+    COMPOSITE,
+    component_specs,
+    is_composite,
+    packed,
+    parts_of_result,
+    result_of,
+    spec_of,
+)
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAMED
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex, output_type
@@ -63,6 +73,8 @@ class Trace:
     complete: bool
     """Whether model, optimizer, losses and metrics were built before the trace, so that every hook was in place."""
     result: Any = None
+    outputs: list[list[Any]] = field(default_factory=list)
+    """The tensors of each result. A ragged or sparse one has several."""
     gradients: list[tuple[Any, Marked]] = field(default_factory=list)
     updates: dict[int, tuple[int, int]] = field(default_factory=dict)
     sums: list[Any] = field(default_factory=list)
@@ -158,7 +170,7 @@ class CapturedStep:
 
 
 def trace_step(
-    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[tf.TensorSpec], concat: bool,
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool,
     fused_updates: bool = False,
 ) -> CapturedStep:
     """Trace `step(data)` for data of the given specs and capture it as a GraphItem. The module has an example.
@@ -168,6 +180,8 @@ def trace_step(
     """
     build_ahead(model, step, data, specs)
     function, trace = _trace(model, step, data, specs, fused_updates)
+    if not concat:
+        _require_dense(trace)
     if not trace.complete:
         # The trace built the missing parts, by Keras's own rules and without hooks. Trace again, with all hooks.
         function, trace = _trace(model, step, data, specs, fused_updates)
@@ -176,11 +190,14 @@ def trace_step(
     variables = ModelVariables(model, optimizers_of(model), graph.variables)
     flat = keras.tree.flatten(trace.result)
     tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
+    inputs = function.inputs[: sum(len(component_specs(spec)) for spec in specs)]
+    is_part = [is_composite(spec) for spec in specs for _ in component_specs(spec)]
     traced = Traced(
         graph=graph,
         sources=[Source(entry.spec, entry.handle) for entry in variables.entries],
-        inputs=function.inputs[: len(specs)],
-        outputs=[flat[index] for index in tensors],
+        inputs=inputs,
+        parts=list(compress(inputs, is_part)),
+        outputs=list(chain.from_iterable(trace.outputs)),
         examples=trace.examples, total=trace.total, replica=trace.replica if trace.gathers else None,
         gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
         updates=trace.updated, sums=trace.sums, gathers=trace.gathers, weighting=trace.weighting, concat_outputs=concat,
@@ -189,14 +206,15 @@ def trace_step(
     # The structure without its tensors: these would keep the graph alive.
     structure = keras.tree.map_structure(lambda _: 0, trace.result)
     plain = [None if tf.is_tensor(value) else value for value in flat]
+    returned = [(index, spec_of(flat[index]), len(parts)) for index, parts in zip(tensors, trace.outputs, strict=True)]
 
     def rebuild(values: Sequence[Any]) -> Any:
-        leaves = list(plain)
-        for index, value in zip(tensors, values, strict=True):
-            leaves[index] = value
+        leaves, remaining = list(plain), iter(values)
+        for index, spec, count in returned:
+            leaves[index] = result_of(spec, [next(remaining) for _ in range(count)])
         return keras.tree.pack_sequence_as(structure, leaves)
 
-    traced = combined_as_written(traced)
+    traced = with_longest(combined_as_written(traced))
     found, joined = mixing.followed(traced, trace.seen, bool(traced.gradients))
     item = capture(traced, joined)
     _require_optimizers(model, variables, item)
@@ -223,6 +241,16 @@ def _said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:
         if not of_whole_batch and joining(index, tensor) is Joining.UNKNOWN:
             how = "added up over the replicas" if output_type(index, tensor).is_integer else "the first replica's"
             yield _UNKNOWN_RESULT.format(name, how)
+
+
+def _require_dense(trace: Trace) -> None:
+    """Refuse a ragged or sparse tensor among results that are numbers of the whole batch."""
+    for path, value in keras.tree.flatten_with_path(trace.result):
+        if isinstance(value, COMPOSITE):
+            raise CaptureError(
+                f"result {'/'.join(map(str, path))!r} of the step is a {type(value).__name__}, and it is not known how "
+                "those of the replicas combine. Return dense tensors; predict returns ragged and sparse ones, too."
+            )
 
 
 def _require_used(model: Any, step: Callable[[Any], Any], trace: Trace) -> None:
@@ -270,13 +298,15 @@ def _trace(
         *tensors, examples, total, replica = arguments
         trace = Trace(tf.compat.v1.get_default_graph(), examples, total, replica, _is_built(model))
         passes.append(trace)
-        remaining = iter(tensors)
+        remaining = iter(packed(specs, tensors))
         leaves = [next(remaining) if here else None for here in present]
         with _hooks(model, trace, fused_updates):
             trace.result = keras.tree.map_structure(_as_tensor, step(keras.tree.pack_sequence_as(data, leaves)))
-        return [leaf for leaf in keras.tree.flatten(trace.result) if tf.is_tensor(leaf)]
+        trace.outputs = [parts_of_result(leaf) for leaf in keras.tree.flatten(trace.result) if tf.is_tensor(leaf)]
+        return list(chain.from_iterable(trace.outputs))
 
-    named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(specs)]
+    flat = chain.from_iterable(map(component_specs, specs))
+    named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(flat)]
     counts = [tf.TensorSpec((), tf.float64, name) for name in ("examples", "total")]
     signature = [*named, *counts, tf.TensorSpec((), tf.int32, "replica")]
     try:

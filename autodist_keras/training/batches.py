@@ -1,7 +1,7 @@
 """One batch as a step takes it: what kinds of batches there are, and which are refused.
 
-In: a batch as Keras's loop hands it over, in any structure. Out: a `Batch` of flat arrays with their specs. A new kind
-of batch, such as ragged tensors, begins here.
+In: a batch as Keras's loop hands it over, in any structure. Out: a `Batch` of flat arrays with the specs of its
+tensors. A ragged or sparse tensor has an array for each component (see `autodist_core.runtime.composites`).
 
 >>> read_batch((np.zeros((4, 2)), None)).specs
 (TensorSpec(shape=(4, 2), dtype=tf.float64, name=None),)
@@ -10,6 +10,7 @@ of batch, such as ragged tensors, begins here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import keras
@@ -17,15 +18,16 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
+from autodist_core.runtime import arrays_of, kind_of, spec_of
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch as the step takes it: flat arrays, their specs and the number of examples."""
+    """One batch as the step takes it: flat arrays, the specs of its tensors and the number of examples."""
 
     structure: Any
     arrays: tuple[Any, ...]
-    specs: tuple[tf.TensorSpec, ...]
+    specs: tuple[Any, ...]
     total: int
 
     @property
@@ -33,7 +35,7 @@ class Batch:
         """Structure, types and ranks. One captured step can take batches of equal signatures."""
         # With the keys and kinds of containers: two structures may flatten to equal types in another order.
         present = repr(keras.tree.map_structure(lambda leaf: leaf is not None, self.structure))
-        return present, tuple(spec.dtype for spec in self.specs), tuple(spec.shape.rank for spec in self.specs)
+        return present, *map(kind_of, self.specs)
 
 
 def read_batch(data: Any) -> Batch:
@@ -50,15 +52,11 @@ def read_batch(data: Any) -> Batch:
     for leaf in keras.tree.flatten(structure):
         if leaf is None:
             continue
-        if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
-            raise CaptureError(
-                f"a batch contains a {type(leaf).__name__}, which cannot be split over replicas yet. "
-                "Make it dense first (to_tensor, sparse.to_dense), for instance in the dataset's map."
-            )
         tensor = leaf if tf.is_tensor(leaf) else tf.convert_to_tensor(leaf)
-        arrays.append(_array(tensor))
-        specs.append(tf.TensorSpec(tensor.shape, tensor.dtype))
-    sizes = [array.shape[0] for array in arrays if np.ndim(array) > 0]
+        arrays.append(arrays_of(tensor))
+        specs.append(spec_of(tensor))
+    # All components of a tensor have its number of rows.
+    sizes = [np.shape(parts[0])[0] for parts in arrays if np.shape(parts[0])]
     if not sizes:
         raise CaptureError("a batch contains no array with a batch axis; the first axis of inputs counts examples.")
     if len(set(sizes)) > 1:
@@ -66,11 +64,4 @@ def read_batch(data: Any) -> Batch:
             f"the arrays of a batch disagree on the number of examples (first axes: {', '.join(map(str, sizes))}). "
             "Every input, target and weight must have one row for each example; a dataset must be batched."
         )
-    return Batch(structure, tuple(arrays), tuple(specs), sizes[0])
-
-
-def _array(tensor: Any) -> Any:
-    """A tensor as an array, without a copy if numpy can share the memory."""
-    if tensor.dtype in (tf.string, tf.bfloat16):
-        return tensor.numpy()
-    return np.asarray(memoryview(tensor)) if tensor.shape.rank else tensor.numpy()
+    return Batch(structure, tuple(chain.from_iterable(arrays)), tuple(specs), sizes[0])

@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core.reports import say_inexact
+from autodist_core.runtime import COMPOSITE
 from autodist_core.training import Steps, Training
 from autodist_keras.capture.tracing import CapturedStep, trace_step
 from autodist_keras.seams import LOOP_ITERATES
@@ -32,7 +33,7 @@ class StepFunction:
         self._said = False
         """Whether it was said that the step gives other numbers than one device."""
 
-        def capture(batch: Batch, specs: Sequence[tf.TensorSpec]) -> CapturedStep:
+        def capture(batch: Batch, specs: Sequence[Any]) -> CapturedStep:
             return trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
 
         def said(captured: CapturedStep) -> None:
@@ -154,9 +155,18 @@ def on_batches(function: StepFunction) -> Callable[[Any], Any]:
     """
 
     def run(batches: Sequence[Any]) -> Any:
-        results = [keras.tree.map_structure(tf.convert_to_tensor, function(data)) for data in batches]
+        results = [keras.tree.map_structure(_as_tensor, function(data)) for data in batches]
         if len(results) == 1:
             return results[0]
-        return keras.tree.map_structure(lambda *parts: tf.concat(parts, axis=0), *results)
+        return keras.tree.map_structure(lambda *parts: _one_behind_the_other(parts), *results)
 
     return run
+
+
+def _as_tensor(value: Any) -> Any:
+    return value if isinstance(value, COMPOSITE) else tf.convert_to_tensor(value)
+
+
+def _one_behind_the_other(parts: Sequence[Any]) -> Any:
+    sparse = isinstance(parts[0], tf.SparseTensor)
+    return tf.sparse.concat(0, parts) if sparse else tf.concat(parts, axis=0)

@@ -187,16 +187,6 @@ def test_a_variable_of_no_layer_is_trained_all_the_same():
     assert abs(outcomes[0]["factor"] - 2.0) > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["RaggedTensor", "SparseTensor"])
-def test_inputs_that_cannot_be_split(kind: str):
-    dense = tf.constant(DATA.x)
-    x = tf.RaggedTensor.from_tensor(dense) if kind == "RaggedTensor" else tf.sparse.from_dense(dense)
-    dataset = tf.data.Dataset.from_tensor_slices((x, DATA.y)).batch(5)
-    text = rf"^a batch contains a {kind}, which cannot be split .*Make it dense first"
-    with distributed(stepping(_apply)()) as front, pytest.raises(CaptureError, match=text):
-        front.fit(dataset, verbose=0, shuffle=False)
-
-
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_fixed_batch_size_leaves_nothing_to_split(replicas: int):
     x = keras.Input(batch_shape=(5, 5), name="x")

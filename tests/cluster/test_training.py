@@ -6,12 +6,14 @@ import keras
 import pytest
 
 from autodist_core.runtime import transfers
+from autodist_keras import DistributedModel
 from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
+from tests.front.test_batch_kinds import KINDS, epochs_of
 from tests.support.compare import assert_equally_trained
 from tests.support.models import BY_NAME, DENSE, dense_data
 from tests.support.strategies import BUILDERS
-from tests.support.training import QUIET, plain, run, train_distributed, train_plain
+from tests.support.training import QUIET, compiled, plain, run, train_distributed, train_plain
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
 
@@ -80,6 +82,15 @@ def test_the_same_program_on_one_device_on_two_replicas_and_over_two_hosts(lan):
     with OverHosts(DENSE, lan.spec(hosts=lan.hosts[:2])) as hosts:
         hosts.compile("adam", "PS")
         assert_equally_trained(expected, run(_everything, hosts.front, hosts.model))
+
+
+@pytest.mark.long
+def test_batches_of_ragged_tensors_and_strings_over_two_hosts(lan):
+    make, x = KINDS["ragged"]
+    model = compiled(make)
+    with DistributedModel(model, lan.spec(cpus=[1, 2], hosts=lan.hosts[:2]), "PartitionedPS") as front:
+        actual = run(epochs_of(x), front, model)
+    assert_equally_trained(train_plain(make, epochs_of(x)), actual)
 
 
 def test_bounded_staleness_and_asynchrony_train_over_hosts(lan):

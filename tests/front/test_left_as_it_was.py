@@ -50,16 +50,15 @@ REFUSED = {
     "a strategy that is none": (lambda front: front.compile("sgd", "mse", strategy="PSS"), StrategyError),
     "metrics that are none": (lambda front: front.compile("sgd", "mse", metrics=3), ValueError),
     "a setting that is none": (lambda front: setattr(front, "share_memory", 3), StrategyError),
-    "ragged inputs": (lambda front: front.predict(_ragged(), verbose=0), CaptureError),
-    "ragged inputs of a fit": (lambda front: front.fit(_ragged(), shuffle=False, verbose=0), CaptureError),
+    "targets without inputs": (lambda front: front.evaluate(_uneven(), verbose=0), CaptureError),
+    "targets without inputs in a fit": (lambda front: front.fit(_uneven(), shuffle=False, verbose=0), CaptureError),
     "inputs with another last axis": (lambda front: front.evaluate(np.zeros((4, 9)), np.zeros((4, 1)), verbose=0),
                                       ValueError),
 }  # fmt: skip
 
 
-def _ragged() -> tf.data.Dataset:
-    rows = tf.RaggedTensor.from_row_lengths(tf.zeros([7], "float64"), [5, 2])
-    return tf.data.Dataset.from_tensors((rows, tf.zeros([2, 1], "float64")))
+def _uneven() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensors((tf.zeros([2, 5], "float64"), tf.zeros([3, 1], "float64")))
 
 
 @pytest.mark.parametrize("case", REFUSED)

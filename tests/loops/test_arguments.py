@@ -49,6 +49,36 @@ def test_arrays_and_numpy_numbers():
     assert_equal_loops(_arrays)
 
 
+def _ragged_and_sparse(front: Any) -> Any:
+    net, (x, y) = Net(), examples()
+    lengths = np.r_[5, 1 + np.arange(len(x) - 1) % 3]
+    inside = np.arange(5) < lengths[:, np.newaxis]
+    ragged = tf.RaggedTensor.from_row_lengths(x[inside], lengths)
+    sparse = tf.sparse.from_dense(x * (x > 0))
+    texts = tf.strings.join([tf.as_string(y), "!"])
+
+    @front.function(whole=["table"])
+    def step(batch, table):
+        values, numbers, text = batch["ragged"].to_tensor(), batch["sparse"], batch["text"]
+        y = tf.strings.to_number(tf.strings.substr(text, 0, 1), tf.int64)
+        mask = tf.cast(tf.sequence_mask(batch["ragged"].row_lengths()), values.dtype)
+        means = tf.reduce_mean(values * mask, axis=1, keepdims=True)
+        with tf.GradientTape() as tape:
+            loss = net.loss(tf.sparse.to_dense(numbers) + means, y)
+        net.descend(tape.gradient(loss, net.variables))
+        return loss, tf.sparse.sparse_dense_matmul(numbers, tf.sparse.to_dense(table)) + means
+
+    seen, table = [], tf.sparse.eye(5, dtype=tf.float64)
+    for first, last in ((0, 13), (13, 26), (26, 28), (28, 37)):
+        part = tf.sparse.slice(sparse, [first, 0], [last - first, 5])
+        seen.append(step({"ragged": ragged[first:last], "sparse": part, "text": texts[first:last]}, table))
+    return {"seen": seen, "weights": values(net.variables)}
+
+
+def test_ragged_and_sparse_tensors_and_strings():
+    assert_equal_loops(_ragged_and_sparse)
+
+
 def _methods(front: Any) -> Any:
     class Trainer:
         def __init__(self, rate):
@@ -165,8 +195,6 @@ def test_variables_as_arguments():
 
 REFUSED = {
     "sizes": (lambda: (np.ones(4), np.ones(3)), r"disagree on the number of examples .*x 4, y 3.*whole=\['name'\]"),
-    "ragged": (lambda: (tf.ragged.constant([[1], [2, 3]]), 0), r"step\(x=...\): a RaggedTensor .*to_tensor"),
-    "sparse": (lambda: (0, tf.sparse.eye(3)), r"step\(y=...\): a SparseTensor .*sparse.to_dense"),
     "dataset": (lambda: (tf.data.Dataset.range(3), 0), "cannot be split .*for batch in dataset: step"),
     "iterator": (lambda: (iter(tf.data.Dataset.range(3)), 0), r"cannot be split .*step\(next\(iterator\)\)"),
 }

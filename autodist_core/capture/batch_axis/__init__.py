@@ -24,6 +24,7 @@ from autodist_core.capture.batch_axis.state import (
     LARGEST,
     MIXED,
     NO_CLAIM,
+    RAGGED,
     REDUCED,
     ROWS,
     SAME,
@@ -35,7 +36,7 @@ from autodist_core.capture.batch_axis.state import (
 )
 
 __all__ = [
-    "ALIKE", "LARGEST", "MIXED", "NO_CLAIM", "REDUCED", "ROWS", "SAME", "SMALLEST", "SUM", "Coupling", "Found",
-    "State", "UncombinedResult", "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows", "sentences",
-    "to_be_joined",
+    "ALIKE", "LARGEST", "MIXED", "NO_CLAIM", "RAGGED", "REDUCED", "ROWS", "SAME", "SMALLEST", "SUM", "Coupling",
+    "Found", "State", "UncombinedResult", "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows",
+    "sentences", "to_be_joined",
 ]  # fmt: skip

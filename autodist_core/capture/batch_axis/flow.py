@@ -67,7 +67,11 @@ class Flow:
         self, traced: Traced, known: Mapping[int, Known], asked: Sequence[Any], whole: Collection[str] = ()
     ) -> None:
         self._whole = whole
-        self._known: dict[int, Known] = {**known, **{id(marker): SAME for marker in (*traced.sums, *traced.gathers)}}
+        exchanged = (*traced.sums, *traced.gathers, *traced.maxima)
+        self._known: dict[int, Known] = {**known, **{id(marker): SAME for marker in exchanged}}
+        # The largest over all replicas.
+        self._known |= {id(each.outputs[0]): SAME for each in traced.longest if each.type == "Max"}
+        self._padded = {id(each) for each in traced.longest}
         self._couplings: dict[tuple[int, str], Coupling] = {}
         self._uncombined_writes: dict[int, UncombinedWrite] = {}
         self._undecided: dict[int, tuple[Any, Any]] = {}
@@ -96,6 +100,7 @@ class Flow:
         found.update({
             id(each): rows(0) if each.shape.rank != 0 and id(each) not in whole else SAME for each in traced.inputs
         })
+        found.update({id(each): State(RAGGED) for each in traced.parts if id(each) not in whole})
         found.update({id(traced.examples): SIZE, id(traced.total): SAME, id(traced.replica): NO_CLAIM})
         return found
 
@@ -238,6 +243,8 @@ class Flow:
                 return _RULES[kind](self, operation, states)
             return self._write(operation, states)
         if kind not in operations.CONSTANT and any(state.kind == RAGGED for state in states):
+            if ragged.pads(operation) and id(operation) not in self._padded:
+                return NO_CLAIM
             return [ragged.followed(operation, states)] * len(operation.outputs)
         rule = _RULES.get(kind)
         if rule is not None:

@@ -17,6 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from autodist_core.capture.batch_axis import operations
 from autodist_core.capture.batch_axis.state import ALIKE, NO_CLAIM, NUMBER, RAGGED, ROWS, State, rows
 
@@ -26,6 +29,14 @@ def made(flow: Any, operation: Any, states: Sequence[State]) -> State:
     with_rows = [state for state in states if state.kind == ROWS]
     whole = all(state.axes == (0,) and state.each == 1 and not state.subset and not state.stride for state in with_rows)
     return State(RAGGED) if with_rows and whole and len(with_rows) == _count(states) else NO_CLAIM
+
+
+def pads(operation: Any) -> bool:
+    """Whether an operation makes a ragged tensor dense, and the ragged tensor decides the size of an axis."""
+    if operation.type != "RaggedTensorToTensor":
+        return False
+    shape = tf.get_static_value(operation.inputs[0])
+    return shape is not None and bool(np.ndim(shape) == 0 or (shape[1:] < 0).any())
 
 
 def _count(states: Sequence[State]) -> int:

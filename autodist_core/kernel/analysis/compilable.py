@@ -82,7 +82,8 @@ def _compilable(item: GraphItem) -> Compilable:
     step = StepIndex(item)
     compute = [node for node in step.graph.node if not step.is_update(node.name)]
     kept = {*step.item.cross_replica_sums, *step.markers, step.item.examples, step.item.total, step.item.replica}
-    kept |= {*step.item.cross_replica_gathers} | step.touches.keys() | {tensor.name for tensor in step.item.inputs}
+    kept |= {*step.item.cross_replica_gathers, *step.item.cross_replica_maxima}
+    kept |= step.touches.keys() | {tensor.name for tensor in step.item.inputs}
     known = {
         node.name for node in compute
         if node.name not in kept and node.op != "Const" and not naming.branch_of(node) and _has_kernel(step, node)

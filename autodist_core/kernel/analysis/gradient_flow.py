@@ -71,7 +71,10 @@ def reads_own(step: StepIndex) -> dict[str, str]:
     """
     inputs = {tensor.name for tensor in step.item.inputs if tensor.has_rows}
     inputs |= {step.item.examples, step.item.replica, *step.draws}
-    equal = step.markers.keys() | {*step.item.cross_replica_sums, *step.item.cross_replica_gathers}
+    item = step.item
+    equal = {
+        *step.markers, *item.cross_replica_sums, *item.cross_replica_gathers, *item.cross_replica_maxima,
+    }  # fmt: skip
     apart = {name for name, variable in step.variables.items() if variable.aggregation == "sum"}
     differing: set[str] = set()
     found: dict[str, str] = {}

@@ -6,8 +6,9 @@ In: the captured step. Out: the copies, and each replica's own gradients, `draft
     replica1/MatMul = MatMul(replica1/x, variable/kernel)
 
 Every replica computes on its mirrors, as captured, with three changes. A lookup in a table of which the replica has no
-copy runs on the server. Values that are marked as sums over the replicas are summed, and rows that are marked as those
-of the whole batch are joined. Every replica draws random numbers from a stream of its own (`random_streams.py`).
+copy runs on the server. Values that are marked as sums over the replicas are summed, of those that are marked as maxima
+the largest is taken, and rows that are marked as those of the whole batch are joined. Every replica draws random
+numbers from a stream of its own (`random_streams.py`).
 """
 
 from __future__ import annotations
@@ -49,10 +50,14 @@ class Replicator(Kernel):
         for replica in draft.active_replicas:
             for name in names:
                 copy_node(draft, replica, name)
-        for name in draft.step.in_order(set(names).intersection(draft.step.item.cross_replica_sums)):
-            _replace(draft, name, draft.add_up)
-        for name in draft.step.in_order(set(names).intersection(draft.step.item.cross_replica_gathers)):
-            _replace(draft, name, draft.join)
+        item = draft.step.item
+        combined = {
+            **dict.fromkeys(item.cross_replica_sums, draft.add_up),
+            **dict.fromkeys(item.cross_replica_maxima, draft.largest),
+            **dict.fromkeys(item.cross_replica_gathers, draft.join),
+        }
+        for name in draft.step.in_order(set(names) & combined.keys()):
+            _replace(draft, name, combined[name])
         for replica in draft.active_replicas:
             for gradient in draft.step.item.gradients:
                 key = gradient.variable, gradient.occurrence

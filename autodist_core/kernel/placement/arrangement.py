@@ -127,4 +127,6 @@ def _in_step_reason(item: GraphItem, strategy: CompiledStrategy) -> str:
         return "the step adds something up over all replicas (masked or weighted losses, synchronized statistics)"
     if item.cross_replica_gathers:
         return "the step computes with the rows of the whole batch on every replica (whole_batch)"
+    if item.cross_replica_maxima:
+        return "the step takes the longest example of all replicas (ragged tensors that it makes dense)"
     return ""

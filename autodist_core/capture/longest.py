@@ -1,0 +1,69 @@
+"""Find the operations that pad ragged tensors, or make masks of lengths, up to the longest of a replica's examples.
+
+In: a traced step. Out: the same step with these operations in `longest`. `rewrite/longest.py` changes them::
+
+    RaggedTensorToTensor(words)           pads to the text with the most words
+    Range(0, Max(lengths))                counts to the largest length, as `tf.sequence_mask` does
+
+One device pads to the longest example of the batch, and a mean or a convolution over the padded axis depends on that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from autodist_core.capture.batch_axis import RAGGED, ROWS, State, follow, ragged
+from autodist_core.capture.tape import Tape
+from autodist_core.capture.traced import Traced
+
+_PASSING_ON = {"Add", "AddV2", "Cast", "Identity", "Maximum", "Mul", "Sub"}
+"""Operations behind which an integer is still a limit."""
+
+
+def with_longest(traced: Traced) -> Traced:
+    """Return the step with the operations in `longest` that pad or count to the longest of a replica's examples.
+
+    >>> import tensorflow as tf
+    >>> lengths = tf.TensorSpec([None], tf.int64)
+    >>> step = tf.function(tf.sequence_mask).get_concrete_function(lengths)
+    >>> traced = Traced(step.graph, (), step.inputs, step.outputs, None, None)
+    >>> [operation.type for operation in with_longest(traced).longest]
+    ['Max']
+    """
+    tape = Tape()
+    candidates = [
+        operation for operation in traced.graph.get_operations()
+        if operation.name not in traced.updates and (ragged.pads(operation) or _counts(operation))
+        and not tape.made(operation)
+    ]
+    if not candidates:
+        return traced
+    asked = [operation.inputs[0 if operation.type == "Max" else -1] for operation in candidates]
+    states = follow(traced, {}, asked).asked
+    found = [each for each, state in zip(candidates, states, strict=True) if _is_of_examples(state)]
+    return replace(traced, longest=tuple(found))
+
+
+def _is_of_examples(state: State) -> bool:
+    """Whether a tensor has the lengths of examples, or says where the entries of each example begin."""
+    return state.kind == RAGGED or (state.kind == ROWS and not state.stride and not state.degree)
+
+
+def _counts(operation: Any) -> bool:
+    """Whether an operation takes the largest of integers, up to which others count, as in a mask of lengths."""
+    if operation.type != "Max" or not operation.outputs[0].dtype.is_integer or operation.outputs[0].shape.rank != 0:
+        return False
+    if operation.inputs[0].shape.num_elements() is not None:
+        # There is one length for each example, and the number of examples is not known.
+        return False
+    waiting, seen = [operation.outputs[0]], set()
+    while waiting:
+        tensor = waiting.pop()
+        for reader in tensor.consumers():
+            if reader.type == "Range" and any(tensor is limit for limit in reader.inputs[1:2]):
+                return True
+            if reader.type in _PASSING_ON and reader.name not in seen:
+                seen.add(reader.name)
+                waiting += reader.outputs
+    return False

@@ -1,0 +1,73 @@
+"""Let replicas pad ragged tensors, and make masks of lengths, as long as the longest example of the whole batch.
+
+In: a captured graph, and the operations that `capture/longest.py` has found. Out: the graph with markers, of which the
+kernels take the largest values over the replicas. For texts of at most 3 words on one replica, and 5 on another::
+
+    Max(lengths)                  ->  Identity(Max(lengths))                            5 on both
+    RaggedTensorToTensor(words)   ->  RaggedTensorToTensor(words, shape=[-1, longest])  5 columns on both
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.step import naming
+from autodist_core.step.editor import Editor
+
+_PADDING = "RaggedTensorToTensor"
+
+
+def take_longest(graph: Editor, longest: Iterable[Any]) -> tuple[Editor, tuple[str, ...]]:
+    """Return the graph with a marker for each of these operations, and the names of the markers."""
+    names = {operation.name for operation in longest}
+    if not names:
+        return graph, ()
+    changed, markers = graph.empty(), []
+    for node in graph:
+        if node.name not in names:
+            changed.copy_captured(node, node.name, node.input)
+        elif node.op == _PADDING:
+            shape, marker = _common_shape(changed, node)
+            changed.copy_captured(node, node.name, [shape, *node.input[1:]])
+            markers.append(marker)
+        else:
+            own = f"{node.name}/own"
+            changed.copy_captured(node, own, node.input)
+            markers.append(changed.add("Identity", node.name, [own], T=tf.as_dtype(node.attr["T"].type)))
+    return changed, tuple(markers)
+
+
+def _common_shape(graph: Editor, node: Any) -> tuple[str, str]:
+    """Add the nodes of the shape to which all replicas pad; return its name, and the name of the marker in it."""
+    shape, values, _, *partitions = naming.data_inputs(node)
+    kinds = list(node.attr["row_partition_types"].list.s)
+    size, index = (tf.as_dtype(node.attr[key].type) for key in ("Tshape", "Tindex"))
+    of_values = tf.as_dtype(node.attr["T"].type)
+    given = {shape: tf.TensorSpec(None, size), values: tf.TensorSpec(None, of_values)}
+    own = graph.trace(
+        f"{node.name}/own", partial(_own_lengths, kinds),
+        given | dict.fromkeys(partitions, tf.TensorSpec(None, index)),
+    )[0]
+    marker = graph.add("Identity", f"{node.name}/longest", [own], T=size)
+    return graph.trace(f"{node.name}/shape", _shape, {marker: tf.TensorSpec([None], size), **given})[0], marker
+
+
+def _own_lengths(kinds: list[bytes], shape: Any, values: Any, *partitions: Any) -> Any:
+    """The sizes of the ragged axes to which this replica alone would pad, without the axis of the examples."""
+    axes = 1 + sum(kind != b"FIRST_DIM_SIZE" for kind in kinds)
+    ones = tf.ones(tf.shape(values)[:1], tf.int32)
+    # A shape without axes leaves all sizes open.
+    wanted = shape[:axes] if shape.shape.rank else shape
+    dense = tf.raw_ops.RaggedTensorToTensor(
+        shape=wanted, values=ones, default_value=0, row_partition_tensors=partitions, row_partition_types=kinds
+    )
+    return tf.shape(dense, shape.dtype)[1:]
+
+
+def _shape(longest: Any, shape: Any, values: Any) -> Any:
+    """The shape to which all replicas pad: of the ragged axes the longest, of the others that of the values."""
+    return tf.concat([tf.constant([-1], shape.dtype), longest, tf.shape(values, shape.dtype)[1:]], 0)
