@@ -14,6 +14,7 @@ import logging
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from autodist_core.errors import AutodistError, did_you_mean
 from autodist_core.resource_spec import ResourceSpec
@@ -89,6 +90,14 @@ def batched(model: Any, replicas: int) -> None:
 
     >>> batched(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]), 2)
     """
+    for layer in model._flatten_layers() if replicas > 1 else ():
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            raise ValueError(
+                f"layer {layer.name!r} of model {model.name!r} is stateful: it keeps a state for each row of a batch, "
+                f"and needs batches of one size, but each of {replicas} replicas gets a part of every batch. Train on "
+                "one device, ResourceSpec.local(cpus=1), or make the layer with stateful=False and return_state=True, "
+                "and give the model its states as inputs."
+            )
     # Public: a Functional or Sequential model has inputs, and a subclassed model has none.
     for tensor in (getattr(model, "inputs", None) or ()) if replicas > 1 else ():
         if tensor.shape and tensor.shape[0] is not None:
@@ -96,6 +105,28 @@ def batched(model: Any, replicas: int) -> None:
                 f"input {tensor.name!r} of model {model.name!r} has a fixed batch size of {tensor.shape[0]}, but each "
                 "replica gets a part of every batch. Leave the batch size open: Input(shape=...), not batch_shape=..."
             )
+
+
+def graph(model: Any) -> None:
+    """Raise if the model's steps must run eagerly: what runs over several devices is a graph.
+
+    >>> model = keras.Sequential([keras.layers.Dense(1)], name="small")
+    >>> model.compile("sgd", "mse", run_eagerly=True)
+    >>> graph(model)
+    Traceback (most recent call last):
+    ValueError: model 'small' is compiled with run_eagerly=True, but a step over several devices is a graph. Call
+        compile(..., run_eagerly=False). To follow the Python code of a step, train the plain model: model.fit(...).
+    """
+    asked = "tf.config.run_functions_eagerly(True) was called" if tf.config.functions_run_eagerly() else ""
+    remedy = "Call tf.config.run_functions_eagerly(False)."
+    if model.compiled and model.run_eagerly and not asked:
+        asked = f"model {model.name!r} is compiled with run_eagerly=True"
+        remedy = "Call compile(..., run_eagerly=False)."
+    if asked:
+        raise ValueError(
+            f"{asked}, but a step over several devices is a graph. {remedy} To follow the Python code of a step, train "
+            "the plain model: model.fit(...)."
+        )
 
 
 class Identity:
@@ -133,30 +164,33 @@ def identity_of_compile(model: Any) -> Identity:
     return Identity(optimizer, model._compile_loss, model._compile_metrics, model._loss_tracker)
 
 
-def say_what_is_not_done(model: Any, spec: ResourceSpec) -> None:
-    """Log the requests of `compile` that have no effect, and a single replica, over which nothing is distributed."""
-    lines = without_effect(model)
-    if len(replicas(spec)) == 1:
-        lines.append(
-            f"single replica: {replicas(spec)[0]} computes the whole batch, as with plain Keras. A resource spec says "
-            "what else there is: GPUs under 'gpus', processors under 'cpus', other machines under 'nodes'"
-        )
-    if lines:
-        _log.warning("%s.", "; ".join(lines))
+_ADAPTED = ("lookup_table", "idf_weights_const", "mean", "variance", "bin_boundaries")
+"""The attributes in which Keras's preprocessing layers keep what a traced step takes from them."""
 
 
-def without_effect(model: Any) -> list[str]:
-    """The requests of `compile` that have no effect.
+def identity_of_adapted(model: Any) -> Identity:
+    """What the preprocessing layers of a model have learnt. After another `adapt` it is something else.
 
-    >>> model = keras.Sequential([keras.layers.Dense(1)])
-    >>> model.compile("sgd", "mse", run_eagerly=True)
-    >>> without_effect(model)
-    ['run_eagerly=True: the distributed step is a graph all the same; debug on the plain model']
+    >>> import numpy as np
+    >>> normal = keras.layers.Normalization()
+    >>> normal.adapt(np.zeros((2, 1)))
+    >>> model = keras.Sequential([keras.Input((1,)), normal])
+    >>> before = identity_of_adapted(model)
+    >>> normal.adapt(np.ones((2, 1)))
+    >>> identity_of_adapted(model) == before
+    False
     """
-    lines = []
-    if model.compiled and model.run_eagerly:
-        lines.append("run_eagerly=True: the distributed step is a graph all the same; debug on the plain model")
-    return lines
+    layers = [layer for layer in model._flatten_layers() if hasattr(layer, "adapt")]
+    return Identity(*(vars(layer).get(name) for layer in layers for name in _ADAPTED))
+
+
+def say_if_single(spec: ResourceSpec) -> None:
+    """Log that there is a single replica, over which nothing is distributed."""
+    if len(replicas(spec)) == 1:
+        _log.warning(
+            "single replica: %s computes the whole batch, as with plain Keras. A resource spec says what else there "
+            "is: GPUs under 'gpus', processors under 'cpus', other machines under 'nodes'.", replicas(spec)[0],
+        )
 
 
 def refuse_misspelt(name: str, model: Any) -> None:

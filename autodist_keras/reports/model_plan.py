@@ -75,7 +75,7 @@ def plan(
             yield f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)"
         if len(strategy.replicas) > 1:
             yield from (*notes, *mixing.trained, *mixing.reported, *mixing.unknown)
-        yield from (*_of_each_replica(model, item, strategy), *checks.without_effect(model))
+        yield from _of_each_replica(model, item, strategy)
         if model.compiled and model.jit_compile:
             yield from compiled_by_xla(item)
 

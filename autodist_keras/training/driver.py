@@ -38,6 +38,7 @@ class Driver:
         self._functions: dict[str, StepFunction] = {}
         """The step functions by mode."""
         self._compiled_as: checks.Identity | None = None
+        self._adapted_as: checks.Identity | None = None
         self._asked = False
         """Whether Keras asked for a step function in the current call."""
 
@@ -78,6 +79,7 @@ class Driver:
         """The training step, captured for a batch as `train_step` gets it; nothing runs."""
         checks.compiled(self.model)
         checks.optimizer(self.model)
+        checks.graph(self.model)
         batch = read_batch(data)
         return self._function("train").captured_for(batch)
 
@@ -127,9 +129,10 @@ class Driver:
 
     def _drop_what_is_outdated(self) -> None:
         identity = checks.identity_of_compile(self.model)
-        if identity != self._compiled_as or self.training.is_outdated:
+        adapted = checks.identity_of_adapted(self.model)
+        if identity != self._compiled_as or adapted != self._adapted_as or self.training.is_outdated:
             self._drop()
-            self._compiled_as = identity
+            self._compiled_as, self._adapted_as = identity, adapted
 
     @contextmanager
     def _functions_put_back(self) -> Iterator[None]:
@@ -151,11 +154,12 @@ class Driver:
         def make(force: bool = False) -> None:
             del force
             self._asked = True
+            checks.graph(self.model)
             function = self._functions.get(mode)
             if function is None:
                 if mode == "train":
                     checks.optimizer(self.model)
-                    checks.say_what_is_not_done(self.model, self.settings.resource_spec)
+                    checks.say_if_single(self.settings.resource_spec)
                 function = self._functions[mode] = self._function(mode)
             run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
             object.__setattr__(self.model, f"{mode}_function", in_own_thread(self.model, run))

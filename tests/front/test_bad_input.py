@@ -7,6 +7,7 @@ import warnings
 
 import keras
 import pytest
+import tensorflow as tf
 
 from autodist_core import ResourceSpec
 from autodist_core.strategy import AllReduce
@@ -196,15 +197,19 @@ def test_a_single_replica_is_mentioned(caplog, capsys, use: str):
     assert "single replica: " in text
 
 
-@pytest.mark.parametrize("asked, line", [
-    ({"run_eagerly": True},
-     "run_eagerly=True: the distributed step is a graph all the same; debug on the plain model."),
-    ({}, None),
-], ids=["eagerly", "neither"])  # fmt: skip
-def test_what_is_asked_for_in_vain_is_said_at_the_first_fit(caplog, asked: dict, line: str | None):
-    data = dense_data()
-    with distributed(seeded(DENSE.build)) as front:
-        front.compile(**DENSE.compile_arguments("sgd") | asked)
-        for _ in range(2):
-            front.fit(data.x, data.y, verbose=0)
-    assert [record.getMessage() for record in caplog.records if record.name == "autodist"] == [line] * bool(line)
+# TensorFlow says so of the tf.data functions that Keras makes of arrays.
+@pytest.mark.filterwarnings("ignore:Even though the `tf.config.experimental_run_functions_eagerly` option is set")
+@pytest.mark.parametrize("by", ["compile", "TensorFlow"])
+def test_steps_that_must_run_eagerly_are_refused(by: str):
+    data, said = dense_data(), "a step over several devices is a graph. Call .*train the plain model"
+    model = seeded(DENSE.build)
+    with distributed(model) as front:
+        front.compile(**DENSE.compile_arguments("sgd"), run_eagerly=by == "compile")
+        tf.config.run_functions_eagerly(by == "TensorFlow")
+        try:
+            for call in (front.fit, front.evaluate, front.plan):
+                with pytest.raises(ValueError, match=said):
+                    call(data.x, data.y)
+        finally:
+            tf.config.run_functions_eagerly(False)
+        assert model.train_function is None and model.optimizer.iterations.numpy() == 0

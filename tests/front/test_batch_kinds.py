@@ -146,6 +146,59 @@ def test_single_batches_and_whole_tensors_give_the_numbers_of_one_device():
     assert_equal_training(KINDS["sparse"][0], _single_calls, strategy="PS", replicas=3)
 
 
+def _adapting() -> keras.Model:
+    numbers, text = keras.Input((3,), name="numbers"), keras.Input((), dtype="string", name="text")
+    adapted = [
+        layers.Normalization(name="normal"), layers.Discretization(num_bins=3, name="bins"),
+        layers.TextVectorization(max_tokens=9, output_sequence_length=4, name="words"),
+        layers.StringLookup(max_tokens=9, pad_to_max_tokens=True, output_mode="tf_idf", name="weights"),
+    ]
+    _adapt(adapted, 3)
+    normal, bins, words, weights = adapted
+    parts = [normal(numbers), weights(text[:, tf.newaxis])]
+    parts += [layers.Flatten()(layers.Embedding(9, 2)(each)) for each in (bins(numbers), words(text))]
+    model = keras.Model({"numbers": numbers, "text": text}, layers.Dense(1)(layers.Concatenate()(parts)))
+    return _compiled(model)
+
+
+def _adapt(adapted: Any, examples: int) -> None:
+    for layer in adapted:
+        data = {"words": TEXTS, "weights": WORDS[:, np.newaxis]}.get(layer.name, NUMBERS)
+        layer.adapt(data[:examples])
+
+
+def _adapted_between_fits(front: Any, model: keras.Model) -> Any:
+    results = []
+    for examples in (3, 4, EXAMPLES):
+        _adapt([model.get_layer(name) for name in ("normal", "bins", "words", "weights")], examples)
+        if front is model:
+            # Keras goes on with what it has traced, until the model is compiled again.
+            model.compile(model.optimizer, "mse", metrics=["mae"], jit_compile=False)
+        data = _dataset({"numbers": NUMBERS, "text": TEXTS})
+        results += [front.fit(data, shuffle=False, verbose=0).history, front.predict(data, verbose=0)]
+    return results
+
+
+def test_what_a_layer_learns_between_two_fits_counts_from_the_next_one():
+    assert_equal_training(_adapting, _adapted_between_fits, strategy="PS", replicas=3)
+
+
+def test_a_stateful_layer_trains_on_one_replica_and_is_refused_on_two():
+    def make() -> keras.Model:
+        inputs = keras.Input(batch_shape=(3, 4, 2))
+        return _compiled(keras.Model(inputs, layers.Dense(1)(layers.GRU(3, stateful=True, name="gru")(inputs))))
+
+    def program(front: Any, model: keras.Model) -> Any:
+        return front.fit(NUMBERS[:9, :2].reshape(9, 1, 2).repeat(4, 1), Y[:9], batch_size=3, shuffle=False, verbose=0)
+
+    assert_equal_training(make, lambda front, model: program(front, model).history, replicas=1)
+    with distributed(seeded(make)) as front:
+        with pytest.raises(ValueError, match=r"layer 'gru' of model .* is stateful: .* stateful=False"):
+            program(front, front.model)
+        with pytest.raises(ValueError, match=r"layer 'gru' of model .* is stateful: .* stateful=False"):
+            front.plan()
+
+
 class Doubled(keras.Model):
     def call(self, inputs: Any) -> Any:
         ragged, sparse = inputs
