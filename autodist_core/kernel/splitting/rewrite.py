@@ -156,7 +156,8 @@ class SplitRewrite:
         ]
 
     def _is_there(self, name: str) -> bool:
-        return name not in self.split_at and name not in self.left_out
+        # Within a branch of a conditional, a node may stand before one whose control edge it has.
+        return name not in self.split_at and name not in self.left_out and not self._is_left_out(name)
 
     def _copy_part(self, node: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> node_def_pb2.NodeDef:
         inputs = []
