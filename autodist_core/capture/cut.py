@@ -79,11 +79,13 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
             found.outside.update(apply.after.outside)
         for gradient in apply.marked:
             values, indices = names[id(gradient.values)], names.get(id(gradient.indices), "")
-            counted, rows = gradient.values.op.name in traced.weighted, EACH
+            counted, rows = gradient.alike or gradient.values.op.name in traced.weighted, EACH
             with refusals.collecting():
                 if gradient.indices is not None:
                     rows = rows_of(gradient.variable, gradient.indices, traced.inputs)
-            found.gradients.append(Gradient(gradient.variable, apply.occurrence, values, indices, counted, rows))
+            found.gradients.append(
+                Gradient(gradient.variable, apply.occurrence, values, indices, counted, rows, gradient.alike)
+            )
     refusals.require_none()
     return found
 

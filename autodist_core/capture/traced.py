@@ -35,6 +35,8 @@ class Marked:
     occurrence: int
     values: Any
     indices: Any = None
+    alike: bool = False
+    """Whether the gradient is the same on all replicas, and is applied once."""
 
 
 @dataclass(frozen=True)

@@ -89,20 +89,22 @@ class Variable(_message.Message):
     def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., trainable: bool = ..., is_sparse: bool = ..., aggregation: _Optional[str] = ..., kind: _Optional[str] = ..., handle: _Optional[str] = ..., part_of: _Optional[str] = ..., axis: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Gradient(_message.Message):
-    __slots__ = ("variable", "occurrence", "values", "indices", "weighted", "rows")
+    __slots__ = ("variable", "occurrence", "values", "indices", "weighted", "rows", "alike")
     VARIABLE_FIELD_NUMBER: _ClassVar[int]
     OCCURRENCE_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     INDICES_FIELD_NUMBER: _ClassVar[int]
     WEIGHTED_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    ALIKE_FIELD_NUMBER: _ClassVar[int]
     variable: str
     occurrence: int
     values: str
     indices: str
     weighted: bool
     rows: str
-    def __init__(self, variable: _Optional[str] = ..., occurrence: _Optional[int] = ..., values: _Optional[str] = ..., indices: _Optional[str] = ..., weighted: bool = ..., rows: _Optional[str] = ...) -> None: ...
+    alike: bool
+    def __init__(self, variable: _Optional[str] = ..., occurrence: _Optional[int] = ..., values: _Optional[str] = ..., indices: _Optional[str] = ..., weighted: bool = ..., rows: _Optional[str] = ..., alike: bool = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ("name", "dtype", "shape", "unknown_rank", "whole", "part")

@@ -167,6 +167,8 @@ class Gradient:
     `EACH`: all rows are concatenated. `ALIKE`: all replicas have the same indices, and row i of one replica is added to
     row i of the others. `UNIQUE`: no replica has an index twice, and rows of the same index are added.
     """
+    alike: bool = False
+    """Whether all replicas have the same gradient: the first replica's counts, and those of the others do not."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def hooked_optimizer(optimizer: Any, trace: Any) -> Iterator[None]:
         occurrence = len(trace.updates)
         variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
         marked = [
-            None if gradient is None else _mark(gradient, variable, occurrence)
+            None if gradient is None else _mark(_overwriting(gradient, variable, trace), variable, occurrence)
             for gradient, variable in zip(grads, variables, strict=True)
         ]
         trace.gradients += [(v, m[0]) for v, m in zip(variables, marked, strict=True) if m is not None]
@@ -83,6 +83,18 @@ def hooked_optimizer(optimizer: Any, trace: Any) -> Iterator[None]:
         yield
 
 
+def _overwriting(gradient: Any, variable: Any, trace: Any) -> Any:
+    """The largest over the replicas of a gradient that takes the place of its variable's value, as float8 layers have.
+
+    Such a value is the largest of a batch, or is made of such values: Keras takes the larger of two batches' values,
+    too, where it accumulates gradients.
+    """
+    if not getattr(variable, "overwrite_with_gradient", False):
+        return gradient
+    trace.maxima.append(tf.identity(gradient, name="max_over_replicas"))
+    return trace.maxima[-1]
+
+
 def _mark(gradient: Any, variable: Any, occurrence: int) -> tuple[Marked, Any]:
     if isinstance(gradient, tf.IndexedSlices):
         values, indices = tf.identity(gradient.values), tf.identity(gradient.indices)
@@ -90,4 +102,5 @@ def _mark(gradient: Any, variable: Any, occurrence: int) -> tuple[Marked, Any]:
         shape = tf.constant(list(variable.shape), tf.int32)
         return Marked("", occurrence, values, indices), tf.IndexedSlices(values, indices, shape)
     values = tf.identity(gradient)
-    return Marked("", occurrence, values), values
+    alike = getattr(variable, "overwrite_with_gradient", False)
+    return Marked("", occurrence, values, alike=alike), values

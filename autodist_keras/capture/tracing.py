@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from typing import Any, NoReturn
 
@@ -79,6 +79,7 @@ class Trace:
     updates: dict[int, tuple[int, int]] = field(default_factory=dict)
     sums: list[Any] = field(default_factory=list)
     gathers: list[Any] = field(default_factory=list)
+    maxima: list[Any] = field(default_factory=list)
     weighting: list[Any] = field(default_factory=list)
     """The tensors in which a gradient is multiplied by this replica's share of the batch."""
     reduced: bool = False
@@ -200,8 +201,8 @@ def trace_step(
         outputs=list(chain.from_iterable(trace.outputs)),
         examples=trace.examples, total=trace.total, replica=trace.replica if trace.gathers else None,
         gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
-        updates=trace.updated, sums=trace.sums, gathers=trace.gathers, weighting=trace.weighting, concat_outputs=concat,
-        jit_compile=bool(model.jit_compile),
+        updates=trace.updated, sums=trace.sums, maxima=trace.maxima, gathers=trace.gathers,
+        weighting=trace.weighting, concat_outputs=concat, jit_compile=bool(model.jit_compile),
     )
     # The structure without its tensors: these would keep the graph alive.
     structure = keras.tree.map_structure(lambda _: 0, trace.result)
@@ -351,4 +352,4 @@ def _is_built(model: Any) -> bool:
 
 
 def _named(variables: ModelVariables, variable: Any, marked: Marked) -> Marked:
-    return Marked(variables.name_of(variable), marked.occurrence, marked.values, marked.indices)
+    return replace(marked, variable=variables.name_of(variable))

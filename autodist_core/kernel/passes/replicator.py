@@ -184,9 +184,16 @@ def _replace(draft: Draft, name: str, combine: Callable[[str, Sequence[str], tf.
 
 
 def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:
-    """Return a replica's gradient, times the replica's share unless the loss was weighted by the share already."""
+    """Return a replica's gradient, times the replica's share unless the loss was weighted by the share already.
+
+    Of a gradient that is the same on all replicas, the first replica's counts, and the others add zeros.
+    """
     values = copied(replica, gradient.values.removesuffix(":0"))
     indices = copied(replica, gradient.indices.removesuffix(":0")) if gradient.indices else ""
+    if gradient.alike and replica is not draft.active_replicas[0]:
+        dtype = gradient_type(draft.step, gradient)
+        name = f"alike/{replica.prefix}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
+        return Rows(draft.editor.add("ZerosLike", name, [values], replica.device, T=dtype), indices)
     if gradient.weighted or (len(draft.active_replicas) == 1 and draft.placement.loose is None):
         return Rows(values, indices)
     dtype = gradient_type(draft.step, gradient)

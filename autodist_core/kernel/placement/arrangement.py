@@ -128,5 +128,5 @@ def _in_step_reason(item: GraphItem, strategy: CompiledStrategy) -> str:
     if item.cross_replica_gathers:
         return "the step computes with the rows of the whole batch on every replica (whole_batch)"
     if item.cross_replica_maxima:
-        return "the step takes the longest example of all replicas (ragged tensors that it makes dense)"
+        return "the step takes the largest of something over all replicas (ragged tensors made dense, float8 layers)"
     return ""
