@@ -64,7 +64,7 @@ def decided_for_whole_batch(traced: Traced, updates: Updates, recording: Recordi
         targets, traced.outputs, [each.added for each in added], inner, of_terms, of_examples, seeds, again.given,
     ]
     known = of_gradients_by(recording.by_examples)
-    found = follow(traced, known, [tensor for tensors in asked for tensor in tensors], again.alone)
+    found = follow(traced, known, [tensor for tensors in asked for tensor in tensors], again.alone, seeds)
     states = iter(found.asked)
     of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients, of_seeds, of_given = (
         list(islice(states, len(each))) for each in asked

@@ -72,6 +72,11 @@ def require_steps(steps: object) -> None:
     Traceback (most recent call last):
     ValueError: verify(steps=0): expected a whole number of steps, at least 1.
     """
+    if hasattr(steps, "shape") or isinstance(steps, list | tuple):
+        raise ValueError(
+            f"verify(x, y, ...): the third argument is the number of steps, at least 1. Received a "
+            f"{type(steps).__name__}. Weights of the examples have a name: verify(x, y, sample_weight=...)."
+        )
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"verify(steps={steps!r}): expected a whole number of steps, at least 1.")
 

@@ -135,14 +135,12 @@ def _moments_known(moments: Any, seen: Seen) -> Any:
     return hooked
 
 
-def followed(traced: Traced, seen: Seen, trains: bool) -> tuple[Found, tuple[Joined, ...]]:
-    """What the batch axis tells of a traced step, and how the replicas' integers and truth values are joined.
-
-    A step that neither trains nor returns integers is not followed.
-    """
+def followed(traced: Traced, seen: Seen) -> tuple[Found, tuple[Joined, ...]]:
+    """What the batch axis tells of a traced step, and how the replicas' integers and truth values are joined."""
     returned = to_be_joined(traced)
-    if not (trains or returned):
-        return Found(), ()
     losses = [made for _, made, _ in seen.asked]
     found = follow(traced, {id(tensor): state for tensor, state in seen.known}, [*losses, *returned])
-    return replace(found, asked=found.asked[: len(losses)]), joined(returned, found.asked[len(losses) :])
+    # The results of `predict` are rows, which are put one behind the other.
+    results = () if traced.concat_outputs else found.uncombined_results
+    asked, of_returned = found.asked[: len(losses)], found.asked[len(losses) :]
+    return replace(found, asked=asked, uncombined_results=results), joined(returned, of_returned)

@@ -44,6 +44,14 @@ class Notes:
     unknown: tuple[str, ...] = ()
     """What the analysis cannot decide: it may be a reason for other weights."""
 
+    def everything(self) -> tuple[str, ...]:
+        """Return all notes.
+
+        >>> Notes(unknown=("whether ...",)).everything()
+        ('whether ...',)
+        """
+        return (*self.trained, *self.reported, *self.unknown)
+
 
 def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes:
     """The plan's notes on a training step that was followed; `results` names the values that the step returns."""
@@ -60,12 +68,15 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes
         owner = f"metric {metric!r}" if metric else names.owner(operation, within)
         note = sentences.undecided(f"{sentences.named(operation)} in {owner}", "verify(x, y)")
         (reported if metric else unknown).setdefault(note, note)
+    for operation, within in found.of_gradients[:1]:
+        where = f"{sentences.named(operation)} in {names.owner(operation, within)}"
+        unknown.setdefault(where, sentences.of_gradient(where, "verify(x, y)"))
     trained |= {f"loss {name!r}": note for name, note in seen.inexact.items()}
     for (name, made, degree), state in zip(seen.asked, found.asked, strict=True):
         said = _of_loss(name, made.shape.rank == 0, degree, state)
         if said is not None and f"loss {name!r}" not in trained:
             (trained if said.startswith(_INEXACT) else unknown).setdefault(said, said)
-    return Notes(tuple(trained.values()), tuple(reported.values()), tuple(unknown))
+    return Notes(tuple(trained.values()), tuple(reported.values()), tuple(unknown.values()))
 
 
 def _of_loss(name: str, one_number: bool, degree: int, state: State) -> str | None:

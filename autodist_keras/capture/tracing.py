@@ -216,7 +216,7 @@ def trace_step(
         return keras.tree.pack_sequence_as(structure, leaves)
 
     traced = with_longest(combined_as_written(traced))
-    found, joined = mixing.followed(traced, trace.seen, bool(traced.gradients))
+    found, joined = mixing.followed(traced, trace.seen)
     item = capture(traced, joined)
     _require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
@@ -224,7 +224,7 @@ def trace_step(
     paths = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(trace.result)]
     results = [paths[index] for index in tensors]
     other_notes = (*losses.said_of(model, trace), *_said_of_results(item, results))
-    notes = mixing_notes.notes(model, found, trace.seen, results) if item.gradients else mixing_notes.Notes()
+    notes = mixing_notes.notes(model, found, trace.seen, results)
     return CapturedStep(item, rebuild, entries, other_notes, notes)
 
 

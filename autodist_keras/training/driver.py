@@ -8,6 +8,8 @@ call the model has the trained state and Keras's own functions again. Session an
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -27,6 +29,8 @@ from autodist_keras.training.exclusive import claimed, in_own_thread, is_claimed
 from autodist_keras.training.step_functions import StepFunction, on_batches, on_iterator
 
 MODES = ("train", "test", "predict")
+_log = logging.getLogger("autodist")
+_CALLS = {"test": "evaluate and validation", "predict": "predict"}
 
 
 class Driver:
@@ -39,6 +43,8 @@ class Driver:
         """The step functions by mode."""
         self._compiled_as: checks.Identity | None = None
         self._adapted_as: checks.Identity | None = None
+        self._said: set[str] = set()
+        """The notes on `evaluate` and `predict` that were logged."""
         self._asked = False
         """Whether Keras asked for a step function in the current call."""
 
@@ -168,4 +174,21 @@ class Driver:
 
     def _function(self, mode: str) -> StepFunction:
         check = partial(checks.batched, self.model, self.settings.replicas)
-        return StepFunction(self.model, getattr(self.model, f"{mode}_step"), mode == "predict", self.training, check)
+        step = getattr(self.model, f"{mode}_step")
+        return StepFunction(self.model, step, mode == "predict", self.training, check, partial(self._say, mode))
+
+    def _say(self, mode: str, captured: CapturedStep) -> None:
+        """Log what makes `evaluate` or `predict` give other numbers than one device, and the plan does not say."""
+        if mode not in _CALLS or self.settings.replicas == 1:
+            return
+        train = self.captured
+        known = {_unnumbered(note) for note in train.notes.everything()} if train is not None else set()
+        said = [note for note in captured.notes.everything() if _unnumbered(note) not in known | self._said]
+        if said:
+            self._said.update(map(_unnumbered, said))
+            _log.warning("%s: %s.", _CALLS[mode], "; ".join(said))
+
+
+def _unnumbered(note: str) -> str:
+    """A note without the names of operations: each trace numbers these anew."""
+    return re.sub(r" \([^)]*\)", "", note)

@@ -29,12 +29,15 @@ class StepFunction:
 
     def __init__(
         self, model: Any, step: Callable[[Any], Any], concat: bool, training: Training, check: Callable[[], object],
+        say: Callable[[CapturedStep], None],
     ) -> None:
         self._said = False
         """Whether it was said that the step gives other numbers than one device."""
 
         def capture(batch: Batch, specs: Sequence[Any]) -> CapturedStep:
-            return trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
+            captured = trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
+            say(captured)
+            return captured
 
         def said(captured: CapturedStep) -> None:
             if not self._said and training.settings.replicas > 1:

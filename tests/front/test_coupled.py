@@ -151,7 +151,7 @@ MIXING = {
               "Mean"),
     "segments": (lambda x: tf.gather(tf.math.unsorted_segment_sum(x, tf.cast(x[:, 0] > 0, tf.int32), 2),
                                      tf.cast(x[:, 0] > 0, tf.int32)), "UnsortedSegmentSum"),
-    "scan": (lambda x: tf.scan(lambda before, row: before + row, x), "StatelessWhile"),
+    "scan": (lambda x: tf.scan(lambda before, row: before + row, x), "TensorListGetItem"),
     "condition": (lambda x: tf.cond(tf.reduce_mean(x) > 0, lambda: x, lambda: -x), "Mean"),
     "function": (lambda x: tf.function(lambda rows: rows - tf.reduce_max(rows))(x), "Max"),
 }  # fmt: skip

@@ -55,7 +55,7 @@ LAYERS = {
     "next": (lambda x: x + tf.gather(x, tf.minimum(_places(x) + 1, _size(x) - 1)), "GatherV2"),
     "from the second on": (lambda x: x + tf.reduce_sum(tf.gather(x, tf.range(1, _size(x)))), "GatherV2"),
     "other entries": (lambda x: x + tf.gather(tf.reshape(x, [-1]), _places(x) * 2)[:, None], "GatherV2"),
-    "linspace": (lambda x: x * tf.linspace(tf.constant(0.0, x.dtype), 1.0, _size(x))[:, None], "Sub"),
+    "linspace": (lambda x: x * tf.linspace(tf.constant(0.0, x.dtype), 1.0, _size(x))[:, None], "Slice"),
     "fft": (lambda x: tf.transpose(tf.abs(tf.signal.fft(tf.cast(tf.transpose(x), "complex64")))), "FFT"),
     "diagonal": (lambda x: x + tf.eye(_size(x), 4, dtype=x.dtype), "MatrixSetDiagV3"),
     "first written": (lambda x: tf.tensor_scatter_nd_update(x, [[0]], tf.ones((1, 4), x.dtype)), "TensorScatterUpdate"),
@@ -94,6 +94,7 @@ GRADIENTS = {
     "mean": (lambda upstream: upstream - tf.reduce_mean(upstream, 0), "Mean"),
     "norm": (lambda upstream: upstream / tf.norm(upstream), "Sum"),
     "clipped": (lambda upstream: tf.clip_by_norm(upstream, 0.01), "Sum"),
+    "scaled": (lambda upstream: upstream * tf.cast(_size(upstream), upstream.dtype), "Mul"),
 }
 
 

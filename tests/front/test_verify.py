@@ -165,6 +165,9 @@ REFUSED = {
                   "verify(steps=1.5): expected a whole number of steps, at least 1."),
     "steps=True": (lambda verify, data: verify(data.x, data.y, steps=True), ValueError,
                    "verify(steps=True): expected a whole number of steps, at least 1."),
+    "weights for steps": (lambda verify, data: verify(data.x, data.y, data.x[:, 0]), ValueError,
+                          "verify(x, y, ...): the third argument is the number of steps, at least 1. Received a "
+                          "ndarray. Weights of the examples have a name: verify(x, y, sample_weight=...)."),
     "nothing": (lambda verify, data: verify(None), TypeError,
                 "verify(x, y): expected the arrays of one batch, or batches in a form that fit takes, such as a "
                 "tf.data.Dataset, a keras.utils.PyDataset or a generator. Received: x of type NoneType, y of type "

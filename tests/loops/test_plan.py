@@ -1,4 +1,4 @@
-"""What the plan of a marked function says: of metrics, of several training functions, and of methods."""
+"""What a marked function's plan says: of metrics, several training functions, methods, and losses that mix examples."""
 
 import keras
 import numpy as np
@@ -98,3 +98,40 @@ def test_what_is_not_exact_is_said_once_by_a_loop_and_by_fit(caplog, count: int)
     said = [each.getMessage() for each in caplog.records if "not exact" in each.getMessage()]
     assert [each.partition(":")[0] for each in said] == ([] if count == 1 else ["root", "rooted"])
     assert count == 1 or said[0] == f"root: {note}. verify() compares with one device."
+
+
+TABLE = tf.constant(np.linspace(0.0, 1.0, 12))
+CHANGED = tf.custom_gradient(lambda x: (2 * x, lambda upstream: upstream * x))
+LINEAR = tf.custom_gradient(lambda x: (2 * x, lambda upstream: upstream * 2))
+RECOMPUTED = tf.recompute_grad(lambda x: tf.tanh(x))
+LOSSES = {
+    "table": (lambda errors: tf.reduce_mean(errors * TABLE[: tf.shape(errors)[0]]), "StridedSlice"),
+    "behind": (lambda errors: tf.reduce_mean(errors * tf.reverse(TABLE[: tf.shape(errors)[0]], [0])), "StridedSlice"),
+    "padded": (lambda errors: tf.reduce_mean(tf.pad(errors, [[0, 2]])), "Pad"),
+    "gradient": (lambda errors: CHANGED(tf.reduce_mean(errors)), "Mean"),
+    "linear gradient": (lambda errors: LINEAR(tf.reduce_mean(errors)), None),
+    "recomputed": (lambda errors: tf.reduce_mean(RECOMPUTED(errors)), None),
+    "loop of means": (lambda errors: tf.while_loop(
+        lambda at, total: at < 3, lambda at, total: (at + 1, total + tf.reduce_mean(errors)),
+        [0, tf.constant(0.0, tf.float64)])[1], None),
+}  # fmt: skip
+
+
+def test_losses_that_mix_examples_are_named_and_others_are_not():
+    with AutoDist(SPEC, "PS") as autodist:
+        kernel = tf.Variable(np.ones(5))
+
+        def step_of(loss):
+            @autodist.function
+            def step(x):
+                with tf.GradientTape() as tape:
+                    result = loss(tf.reduce_sum(x * kernel, 1) ** 2)
+                kernel.assign_sub(0.1 * tape.gradient(result, kernel))
+                return result
+
+            return step
+
+        for case, (loss, operation) in LOSSES.items():
+            plan = step_of(loss).plan(np.ones((12, 5)))
+            notes = [line for line in plan.splitlines() if "not exact: " in line or "whether " in line]
+            assert [f" {operation} (" in note for note in notes] == ([True] if operation else []), (case, notes)

@@ -12,8 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from autodist_core.capture.batch_axis import arithmetic
+from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, BATCH_VALUE
+from autodist_core.capture.batch_axis.layout import aligned
+from autodist_core.capture.batch_axis.places import UNKNOWN_STRIDE
+from autodist_core.capture.batch_axis.reshaping import product, sizes_of
 from autodist_core.capture.batch_axis.state import (
     MIXED,
     NO_CLAIM,
@@ -53,7 +59,9 @@ def along(flow: Any, operation: Any, states: Sequence[State]) -> State:
 def _along(flow: Any, operation: Any, states: Sequence[State], axes: Any) -> State:
     if states[0].kind == SUM and operation.type in _LINEAR:
         return states[0]
-    if states[0].kind == ROWS and axes is not None and set(axes) & set(states[0].axes):
+    if states[0].kind == ROWS and axes is None:
+        return NO_CLAIM
+    if states[0].kind == ROWS and set(axes) & set(states[0].axes):
         flow.couple(operation, ALONG_EXAMPLES, operation)
         return NO_CLAIM
     return alone(flow, operation, states[0])
@@ -126,7 +134,29 @@ def by_example(flow: Any, operation: Any, states: Sequence[State]) -> State:
         flow.couple_values(states[1:], operation)
     else:
         return arithmetic.element_wise(flow, operation, [s for s in states if s.kind != ROWS])
-    return state._replace(outer=1 if state.outer == 1 else None, inner=1 if state.inner == 1 else None)
+    return state
+
+
+def space_and_batch(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of blocks that move between space and the first axis; the blocks are the slower index there."""
+    state, block = states[0], value_of(operation.inputs[1]) if len(operation.inputs) > 2 else None
+    count = int(np.prod(block)) if block is not None else None
+    if state.kind != ROWS:
+        return arithmetic.element_wise(flow, operation, states)
+    if state.axes != (0,) or count is None or state.outer is None:
+        return NO_CLAIM
+    if operation.type.startswith("Space"):
+        return state._replace(outer=state.outer * count)
+    return NO_CLAIM if state.outer % count else state._replace(outer=state.outer // count)
+
+
+def pooled_with_places(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
+    """Return the states of the largest entries of an image, and of where these are."""
+    state = by_example(flow, operation, states)
+    if state.kind != ROWS or not operation.get_attr("include_batch_in_index"):
+        return [state, state]
+    each = product((sizes_of(operation.inputs[0].shape) or [None])[1:], 1)
+    return [state, state._replace(stride=each or UNKNOWN_STRIDE, origin=operation)]
 
 
 def transposed(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -175,7 +205,7 @@ def _of_last_axes(flow: Any, operation: Any, states: Sequence[State], count: int
             flow.couple(operation, ALONG_EXAMPLES, operation)
             return NO_CLAIM
     flow.couple_values(states, operation)
-    return with_rows[0]
+    return aligned(flow, operation, states) or NO_CLAIM
 
 
 def batch_norm(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -203,4 +233,4 @@ def cross_entropy(flow: Any, operation: Any, states: Sequence[State]) -> list[St
     if any(state.kind == ROWS and state.axes != (0,) for state in states):
         flow.couple(operation, ALONG_EXAMPLES, operation)
         return [NO_CLAIM] * 2
-    return [next(state for state in states if state.kind == ROWS)] * 2
+    return [aligned(flow, operation, states) or NO_CLAIM] * 2

@@ -14,7 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import PAIRS, SCALED
+from autodist_core.capture.batch_axis.layout import aligned
 from autodist_core.capture.batch_axis.places import merged
 from autodist_core.capture.batch_axis.sizes import function_of_sizes, is_negligible
 from autodist_core.capture.batch_axis.state import (
@@ -38,6 +42,12 @@ _HOMOGENEOUS = ("Abs", "Relu", "LeakyRelu", "Maximum", "Minimum", "Mul", "MulNoN
 """Operations that keep a factor of their inputs a factor, or of which the caller works it out."""
 
 
+_INCREASING = ("Ceil", "Elu", "Exp", "Expm1", "Floor", "Log", "Log1p", "Relu", "Relu6", "Rint", "Round", "Selu",
+               "Sigmoid", "Sign", "Sinh", "Softplus", "Softsign", "Sqrt", "Tanh")
+"""Functions whose value of the largest entry is the largest of their values."""
+_OPPOSITE = {LARGEST: SMALLEST, SMALLEST: LARGEST}
+
+
 def origin_of(states: Sequence[State]) -> Any:
     """Return the operation that made one value of several examples; None if no state has one.
 
@@ -59,6 +69,8 @@ def element_wise(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return _rows(flow, operation, states, with_rows)
     if (size := function_of_sizes(operation, states)) is not None:
         return size
+    if operation.type in _INCREASING and states[0].kind in (LARGEST, SMALLEST):
+        return states[0]
     found = [state for state in states if state.kind not in (ALIKE, UNKNOWN)]
     if any(state.kind == ONE for state in found):
         flow.couple_values(found, operation)
@@ -77,7 +89,6 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
     rank = operation.outputs[0].shape.rank
     if rank is None:
         return NO_CLAIM
-    found: State | None = None
     axes: set[int] = set()
     if operation.type not in _HOMOGENEOUS:
         _require_unscaled(flow, operation, states)
@@ -90,14 +101,15 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
             flow.couple(operation, PAIRS, operation)
             return NO_CLAIM
         axes |= here
-        found = state if found is None else found._replace(
-            outer=found.outer if found.outer == state.outer else None,
-            inner=found.inner if found.inner == state.inner else None,
-            degree=found.degree if found.degree == state.degree else max(found.degree, state.degree),
-            stride=merged([found.stride, state.stride]), subset=found.subset or state.subset,
-            origin=found.origin or state.origin,
-        )
-    assert found is not None
+    of_rows = [states[position] for position in with_rows]
+    found = aligned(flow, operation, of_rows)
+    if found is None:
+        return NO_CLAIM
+    found = found._replace(
+        degree=max(state.degree for state in of_rows), stride=merged([state.stride for state in of_rows]),
+        origin=next((state.origin for state in of_rows if state.origin), None),
+        free=all(state.free for state in of_rows),
+    )
     if all(states[position].stride for position in with_rows):
         # A function of positions and of their number is one of positions.
         states = [state for state in states if state.kind != NUMBER]
@@ -115,6 +127,19 @@ def _require_unscaled(flow: Any, operation: Any, states: Sequence[State]) -> Non
             flow.couple(state.origin or operation, SCALED, operation)
 
 
+def is_always_true(operation: Any) -> bool:
+    """Whether an operation compares a tensor with itself, as TensorFlow does when it recomputes a gradient."""
+    if operation.type != "Equal":
+        return False
+    one, other = operation.inputs
+    return one is other and not (one.dtype.is_floating or one.dtype.is_complex)
+
+
+def equal(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of a comparison."""
+    return SAME if is_always_true(operation) else element_wise(flow, operation, states)
+
+
 def same(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of a copy, of a cast, or of a tensor with the sign changed.
 
@@ -126,7 +151,7 @@ def same(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return size
     state = states[0]
     if operation.type == "Neg" and state.kind in (LARGEST, SMALLEST):
-        return state._replace(kind=SMALLEST if state.kind == LARGEST else LARGEST)
+        return state._replace(kind=_OPPOSITE[state.kind])
     if operation.type == "Cast" and state.kind == SUM and not _keeps_sums(operation):
         return State(MIXED, origin=state.origin)
     return state
@@ -150,9 +175,10 @@ def added(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if (size := function_of_sizes(operation, states)) is not None:
         return size
     if any(state.kind not in (ALIKE, SUM) for state in states):
-        extremes = {state.kind for state in states}
-        if operation.type in ("Add", "AddV2") and extremes in ({ALIKE, LARGEST}, {ALIKE, SMALLEST}):
-            return next(state for state in states if state.kind != ALIKE)
+        extremes = [state for state in states if state.kind != ALIKE]
+        if len(extremes) == 1 and extremes[0].kind in _OPPOSITE and operation.type != "Pack":
+            taken_away = operation.type == "Sub" and states[0].kind == ALIKE
+            return extremes[0]._replace(kind=_OPPOSITE[extremes[0].kind]) if taken_away else extremes[0]
         return element_wise(flow, operation, states)
     sums = [state for state in states if state.kind == SUM]
     if not sums:
@@ -191,9 +217,13 @@ def _scaled(flow: Any, operation: Any, states: Sequence[State], power: int) -> S
     if (size := function_of_sizes(operation, states)) is not None:
         return size
     one, other = states
+    if other.kind == ALIKE and one.kind in _OPPOSITE:
+        return _scaled_extreme(one, operation.inputs[1])
+    if one.kind == ALIKE and power == 1 and other.kind in _OPPOSITE:
+        return _scaled_extreme(other, operation.inputs[0])
     if other.kind == ALIKE:
-        return one if one.kind not in (LARGEST, SMALLEST) else State(MIXED, origin=one.origin)
-    if one.kind == ALIKE and power == 1 and other.kind not in (LARGEST, SMALLEST):
+        return one
+    if one.kind == ALIKE and power == 1:
         return other
     if other.is_size and one.kind in (SUM, ROWS):
         return _by_size(operation, one, one.degree + power * other.degree)
@@ -203,6 +233,14 @@ def _scaled(flow: Any, operation: Any, states: Sequence[State], power: int) -> S
     if result.kind == ROWS and one.kind == other.kind == ROWS:
         return result._replace(degree=one.degree + power * other.degree)
     return result
+
+
+def _scaled_extreme(state: State, factor: Any) -> State:
+    """Return the state of the largest or smallest value times a constant: a negative one makes it the opposite."""
+    value = value_of(factor)
+    if value is None or not (np.all(value > 0) or np.all(value < 0)):
+        return State(MIXED, origin=state.origin)
+    return state if np.all(value > 0) else state._replace(kind=_OPPOSITE[state.kind])
 
 
 def _by_size(operation: Any, state: State, degree: int) -> State:

@@ -22,10 +22,12 @@ from autodist_core.capture.batch_axis.state import (
     MIXED,
     NO_CLAIM,
     NUMBER,
+    ONE,
     ROWS,
     SAME,
     SIZES,
     SUM,
+    UNKNOWN,
     State,
     rows,
 )
@@ -41,7 +43,8 @@ def shape(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     found = []
     for state in states:
         if state.kind == ROWS and len(state.axes) == 1:
-            found.append(State(SIZES, state.axes, outer=state.each, origin=operation if state.subset else None))
+            origin = operation if state.subset else None
+            found.append(State(SIZES, state.axes, outer=state.each, origin=origin, subset=state.subset))
         else:
             found.append(SAME if state.kind == ALIKE else NO_CLAIM)
     return found
@@ -86,11 +89,12 @@ def filled(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.fill(tf.shape(x), 0.5))
     'rows along axis 0'
     """
-    value = states[1] if len(states) > 1 else SAME
+    shape, value = states[0], states[1] if len(states) > 1 else SAME
+    if shape.kind == SIZES and value.kind not in (ROWS, ONE, UNKNOWN):
+        flow.couple_values([value], operation)
+        return rows(shape.axes[0], outer=shape.outer, subset=shape.subset, free=True)
     if value.kind != ALIKE:
         return value
-    if states[0].kind == SIZES:
-        return rows(states[0].axes[0], outer=states[0].outer)
     return State(NUMBER, origin=states[0].origin) if states[0].couples else SAME
 
 

@@ -71,3 +71,5 @@ class Found:
     graph of the step that runs it."""
     asked: tuple[State, ...] = ()
     """The states of the tensors that the caller asked about."""
+    of_gradients: tuple[tuple[Any, Any], ...] = ()
+    """Operations that compute with a gradient on the way to a gradient, a variable or a result, in the same form."""

@@ -17,9 +17,10 @@ from math import inf
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from autodist_core.capture.batch_axis import inner, operations, places, ragged
-from autodist_core.capture.batch_axis.arithmetic import added
+from autodist_core.capture.batch_axis import inner, lists, operations, places, ragged, writes
+from autodist_core.capture.batch_axis.arithmetic import added, is_always_true
 from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import (
     BATCH_VALUE,
@@ -53,7 +54,7 @@ from autodist_core.step.graph_item import Variable
 
 Known = State | Callable[[Callable[[Any], State]], State]
 
-_RULES: Mapping[str, Rule] = {**RULES, **inner.RULES}
+_RULES: Mapping[str, Rule] = {**RULES, **inner.RULES, **lists.RULES}
 _SILENT = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "BroadcastGradientArgs", "NoOp"}
 """Operations that read the size of a tensor, or nothing, and no values."""
 _GRADIENT = ("Grad", "Backprop")
@@ -64,9 +65,11 @@ class Flow:
     """One walk over the operations of a traced step."""
 
     def __init__(
-        self, traced: Traced, known: Mapping[int, Known], asked: Sequence[Any], whole: Collection[str] = ()
+        self, traced: Traced, known: Mapping[int, Known], asked: Sequence[Any], whole: Collection[str] = (),
+        seeds: Sequence[Any] = (),
     ) -> None:
         self._whole = whole
+        self._seeds = {id(seed) for seed in seeds}
         exchanged = (*traced.sums, *traced.gathers, *traced.maxima)
         self._known: dict[int, Known] = {**known, **{id(marker): SAME for marker in exchanged}}
         # The largest over all replicas.
@@ -88,6 +91,17 @@ class Flow:
         self._own = False
         """Whether the function of a custom gradient created the current operation."""
         self._upstreams: set[Any] = set()
+        self._of_upstream: set[int] = set()
+        """The tensors that a custom gradient's function computes of the gradient that it gets."""
+        self._has_gradients = False
+        """Whether the walk has come to a gradient."""
+        self._of_gradients: dict[int, tuple[Any, Any]] = {}
+        self.rounds: Any = None
+        """The loop over the examples of which the body is walked over."""
+        self.repeats = False
+        """Whether the current operation runs as often as the batch has examples, or as a value of the batch says."""
+        self.writes = 0
+        """How many writes of variables the walk has come to."""
         self._note_writes(traced)
 
     def _of_inputs(self, traced: Traced) -> dict[int, State]:
@@ -134,6 +148,10 @@ class Flow:
         if (self._call or operation).name not in self._whole:
             self._undecided.setdefault(id(operation), (operation, self._call or operation))
 
+    def is_of_tape(self, operation: Any) -> bool:
+        """Whether an operation was created while gradients were computed."""
+        return self._tape.made(operation)
+
     @staticmethod
     def axes_of(tensor: Any, rank: int | None) -> list[int] | None:
         """Return the axes that a tensor holds; None if they are not known."""
@@ -174,10 +192,15 @@ class Flow:
             self.states.setdefault(id(outputs[0]), SAME)
             return
         states = [self.state_of(tensor) for tensor in operation.inputs]
+        if "gradient" in operation.name:
+            self._has_gradients = True
+        elif self._has_gradients and self._uses_gradient(operation, states):
+            self._of_gradients.setdefault(id(operation), (operation, self._call or operation))
         after = self._position >= self._first_gradient
         own = self._own = after and not all(state is SAME for state in states) and self._tape.is_custom(operation)
         if own:
             states = [self._upstream(*pair) for pair in zip(operation.inputs, states, strict=True)]
+            self._follow_upstream(operation, states)
         if kind not in inner.RULES and all(state is SAME or state is NO_CLAIM for state in states):
             # No input depends on the batch. Most operations of a gradient end here.
             state = NO_CLAIM if NO_CLAIM in states else SAME
@@ -195,9 +218,22 @@ class Flow:
             self.undecide(operation)
         self._keep(outputs, found)
 
+    def _uses_gradient(self, operation: Any, states: Sequence[State]) -> bool:
+        """Whether an operation that is no part of a gradient computes with one that depends on the batch."""
+        return not is_silent(operation) and any(
+            state.kind not in (ALIKE, VARIABLE) and tensor.dtype != tf.variant and self._tape.made(tensor.op)
+            for tensor, state in zip(operation.inputs, states, strict=True)
+        ) and not self._tape.made(operation)
+
     def _upstream(self, tensor: Any, state: State) -> State:
         """Return the state of an input of a custom gradient's function: a gradient has the examples of its tensor."""
-        if not tensor.op.inputs or self._tape.is_custom(tensor.op) or not self._tape.made(tensor.op):
+        is_seed = id(tensor) in self._seeds
+        if not is_seed and (
+            not tensor.op.inputs or self._tape.is_custom(tensor.op) or not self._tape.made(tensor.op)
+        ):
+            return state
+        self._of_upstream.add(id(tensor))
+        if is_seed:
             return state
         if tensor.shape.rank in (None, 0):
             return NO_CLAIM if tensor.shape.rank is None else SAME
@@ -206,6 +242,16 @@ class Flow:
             return rows(axes[0])
         self._upstreams.add(tensor.op)
         return State(SUM, degree=1, origin=tensor.op)
+
+    def _follow_upstream(self, operation: Any, states: Sequence[State]) -> None:
+        """Note the values of the whole batch with which a custom gradient's function changes a gradient."""
+        changes = [id(tensor) in self._of_upstream for tensor in operation.inputs]
+        if any(changes) and not is_always_true(operation):
+            self._of_upstream.update(id(tensor) for tensor in operation.outputs)
+            others = [state for state, of in zip(states, changes, strict=True) if not of]
+            self.couple_values(others, operation)
+            if any(state.is_size and state.degree for state in others):
+                self.couple(operation, SCALED, operation)
 
     def _keep(self, outputs: Sequence[Any], found: Sequence[State]) -> None:
         for tensor, state in zip(outputs, found, strict=True):
@@ -256,18 +302,22 @@ class Flow:
         return read(variable, after, self._written.get(variable.name), operation)
 
     def _write(self, operation: Any, states: Sequence[State]) -> State:
-        variable, value = states[0].variable, states[-1]
-        before = read(variable, False, self._written.get(variable.name), operation)
-        adds = operation.type in ("AssignAddVariableOp", "AssignSubVariableOp")
-        if operation.type != "AssignVariableOp" and not adds:
+        variable = states[0].variable
+        self.writes += 1
+        if not writes.is_known(operation):
             self._written[variable.name] = NO_CLAIM
+            if variable.kind not in ("optimizer", "seed"):
+                self.undecide(operation)
             return NO_CLAIM
+        before = read(variable, False, self._written.get(variable.name), operation)
+        value, adds = writes.value_written(self, operation, states), operation.type in writes.ADDING
         if not is_combined(variable, value, operation, adds):
             self._uncombined_writes.setdefault(
                 id(operation), UncombinedWrite(variable, value, operation, self._call or operation)
             )
             value = NO_CLAIM
-        self._written[variable.name] = added(self, operation, [before, value]) if adds else value
+        after = added(self, operation, [before, value]) if adds else inner.combined(before, value)
+        self._written[variable.name] = writes.partly(operation, before, value, after)
         return SAME
 
     # Results -----------------------------------------------------------------------------------------------------
@@ -276,8 +326,10 @@ class Flow:
         """Return the findings. Operations of gradients, and operations that no result needs, are left out."""
         couplings = [each for each in self._couplings.values() if self._is_forward(each.operation, each.by)]
         undecided = [each for each in self._undecided.values() if self._is_forward(each[0])]
-        if couplings or undecided:
+        of_gradients = [each for each in self._of_gradients.values() if each[0].type != "Identity"]
+        if couplings or undecided or of_gradients:
             used = self._used(traced)
+            of_gradients = [each for each in of_gradients if each[1].name in used]
             couplings = [each for each in couplings if each.within.name in used]
             undecided = [each for each in undecided if each[1].name in used]
         return Found(
@@ -289,7 +341,7 @@ class Flow:
                 and self._is_forward(state.origin)
             ),
             tuple({each[0].type: each for each in reversed(undecided)}.values()),
-            tuple(self._asked[id(tensor)] for tensor in asked),
+            tuple(self._asked[id(tensor)] for tensor in asked), tuple(of_gradients),
         )
 
     def _is_forward(self, *operations: Any) -> bool:
@@ -301,7 +353,12 @@ class Flow:
         """Return the names of the operations that gradients, written variables or results need."""
         ends = [gradient.values.op for gradient in traced.gradients]
         ends += [tensor.op for tensor in traced.outputs] + list(traced.graph.control_outputs)
-        return set(reached_from(ends, lambda operation: () if operation.type in _SILENT else sources(operation)))
+        return set(reached_from(ends, lambda operation: () if is_silent(operation) else sources(operation)))
+
+
+def is_silent(operation: Any) -> bool:
+    """Whether the result of an operation depends on no value of its inputs."""
+    return operation.type in _SILENT or is_always_true(operation)
 
 
 def _first_gradient(traced: Traced, update: Collection[str]) -> float:
@@ -315,15 +372,17 @@ def _first_gradient(traced: Traced, update: Collection[str]) -> float:
 
 
 def follow(
-    traced: Traced, known: Mapping[int, Known], asked: Sequence[Any] = (), whole: Collection[str] = ()
+    traced: Traced, known: Mapping[int, Known], asked: Sequence[Any] = (), whole: Collection[str] = (),
+    seeds: Sequence[Any] = (),
 ) -> Found:
     """Follow the batch axis through a traced step; `known` has the states that the front knows, by tensor id.
 
     A state may be known by a function that makes it of the states of other tensors.
 
     The findings have the states of the tensors `asked`, as the rules give them, whatever `known` says. `whole` names
-    operations that run for the whole batch: what they do with its examples is no finding.
+    operations that run for the whole batch: what they do with its examples is no finding. The
+    gradients of the step begin with the tensors `seeds`, if the front knows these.
     """
-    flow = Flow(traced, known, asked, whole)
+    flow = Flow(traced, known, asked, whole, seeds)
     flow.over(traced.graph)
     return flow.found(traced, asked)

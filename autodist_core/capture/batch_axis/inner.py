@@ -1,10 +1,12 @@
-"""Rules for operations that run other graphs, and for the lists that loops read and write.
+"""Rules for operations that run other graphs: functions, conditionals and loops.
 
 In: the states of the arguments. Out: the states of the results, after a walk over the graphs that the operation runs.
-For a loop that takes one example in each round::
+For a loop with one round for each example (see `rounds`)::
 
     While(list of x)     its body is walked over until the states of its results no longer change
-    TensorListGetItem    one: the element belongs to one example
+    While(carry)         a coupling, if a round hands on to the next one what it made of its example
+
+A result of which a rule loses the state is named.
 """
 
 from __future__ import annotations
@@ -15,19 +17,20 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, CHOICE, SCALED
-from autodist_core.capture.batch_axis.places import OTHER, merged
+from autodist_core.capture.batch_axis.places import merged
+from autodist_core.capture.batch_axis.rounds import Rounds, is_handed_on, rounds_of
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
+    LARGEST,
     MIXED,
     NO_CLAIM,
     NUMBER,
     ONE,
     ROWS,
-    SAME,
+    SMALLEST,
     SUM,
     UNKNOWN,
     State,
-    rows,
 )
 from autodist_core.capture.tape import graphs_of
 
@@ -42,14 +45,20 @@ def combined(one: State, other: State) -> State:
     'rows'
     """
     if one == other or other.kind == ALIKE:
-        return one if one.kind in (ROWS, ONE, ALIKE) or one == other else _either(one, other)
+        # A constant is the mean, the largest and the smallest of itself.
+        kept = one.kind in (ROWS, ONE, ALIKE, LARGEST, SMALLEST) or (one.kind == SUM and one.couples and not one.degree)
+        return one if kept or one == other else _either(one, other)
     if one.kind == ALIKE:
         return combined(other, one)
     if one.kind == ROWS and other.kind == ROWS and one.axes == other.axes:
+        if one.free or other.free:
+            one, other = (other, one) if one.free else (one, other)
+            return one._replace(stride=merged([one.stride, other.stride]), free=other.free and one.free)
         return one._replace(
             outer=one.outer if one.outer == other.outer else None,
             inner=one.inner if one.inner == other.inner else None,
-            stride=merged([one.stride, other.stride]), subset=one.subset or other.subset,
+            stride=merged([one.stride, other.stride]), free=False,
+            subset=one.subset if one.subset == other.subset else (one.subset, other.subset),
         )
     if UNKNOWN in (one.kind, other.kind) and ROWS in (one.kind, other.kind):
         return one if one.kind == ROWS else other
@@ -81,7 +90,30 @@ def call(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     'rows along axis 0'
     """
     graphs = _graphs(operation)
-    return flow.run(graphs[0], states, operation) if graphs else [NO_CLAIM] * len(operation.outputs)
+    return flow.run(graphs[0], states, operation) if graphs else _lost(flow, operation, states)
+
+
+def _lost(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
+    """Return that nothing is known of the results, and name the operation if its inputs depend on the batch."""
+    if not all(state.kind in (ALIKE, UNKNOWN) for state in states):
+        flow.undecide(operation)
+    return [NO_CLAIM] * len(operation.outputs)
+
+
+def _merged(flow: Any, operation: Any, graph: Any, one: Sequence[State], other: Sequence[State]) -> list[State]:
+    """Return the states of results that are one of two; name the operation if a state is lost."""
+    found = [combined(*pair) for pair in zip(one, other, strict=True)]
+    for at, state in enumerate(found):
+        lost = state.kind == UNKNOWN and UNKNOWN not in (one[at].kind, other[at].kind)
+        if lost and not _is_of_gradient(flow, graph, at):
+            flow.undecide(operation)
+    return found
+
+
+def _is_of_gradient(flow: Any, graph: Any, at: int) -> bool:
+    """Whether a result is only for the gradient, as the list of a value of each round is."""
+    tensor = graph.outputs[at]
+    return tensor.dtype == tf.variant and bool(flow.is_of_tape(tensor.op))
 
 
 def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -92,16 +124,26 @@ def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     'rows along axis 0'
     """
     choice, *handed = states
-    results = [flow.run(graph, handed, operation) for graph in _graphs(operation) or ()]
+    graphs, writes = _graphs(operation) or [], flow.writes
+    results = [flow.run(graph, handed, operation) for graph in graphs]
     if not results:
-        return [NO_CLAIM] * len(operation.outputs)
-    if choice.couples and operation.outputs:
+        return _lost(flow, operation, states)
+    if choice.couples and (operation.outputs or flow.writes > writes):
         flow.couple(choice.origin, SCALED if choice.kind == NUMBER else CHOICE, operation)
         return [NO_CLAIM] * len(operation.outputs)
+    if choice.kind == UNKNOWN:
+        return [NO_CLAIM] * len(operation.outputs)
     found = results[0]
-    for other in results[1:]:
-        found = [combined(*pair) for pair in zip(found, other, strict=True)]
-    return found
+    for graph, other in zip(graphs[1:], results[1:], strict=True):
+        found = _merged(flow, operation, graph, found, other)
+    if choice.kind == ONE:
+        return [_of_one(state) for state in found]
+    return found if choice.kind == ALIKE else _lost(flow, operation, states)
+
+
+def _of_one(state: State) -> State:
+    """Return the state of a value that a value of one example decides on."""
+    return State(ONE) if state.kind == ALIKE else state
 
 
 def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -113,108 +155,79 @@ def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     """
     graphs, current = _graphs(operation), list(states)
     if not graphs:
-        return [NO_CLAIM] * len(operation.outputs)
+        return _lost(flow, operation, states)
+    body, condition = graphs
+    choice = flow.run(condition, current, operation)[0]
+    rounds = rounds_of(flow, operation, body, condition) if flow.rounds is None else None
+    before, repeats = flow.rounds, flow.repeats
+    flow.rounds, flow.repeats = rounds or before, repeats or choice.kind not in (ALIKE, ONE)
+    current = [rounds.place() if rounds and at in rounds.counters else state for at, state in enumerate(current)]
     for _ in range(_ROUNDS):
-        results = flow.run(graphs[0], current, operation)
-        for position, result in enumerate(results):
-            if result.kind == ONE and operation.outputs[position].dtype != tf.variant:
-                flow.couple(operation, ALONG_EXAMPLES, operation)
-                results[position] = NO_CLAIM
-        after = [combined(*pair) for pair in zip(current, results, strict=True)]
+        after = _round(flow, operation, body, rounds, current)
         if after == current:
             break
         current = after
-    choice = flow.run(graphs[1], current, operation)[0]
-    if not choice.couples:
+    else:
+        flow.undecide(operation)
+        current = [state if is_handed_on(body, at) else NO_CLAIM for at, state in enumerate(current)]
+    flow.rounds, flow.repeats = before, repeats
+    if rounds is None:
+        choice = flow.run(condition, current, operation)[0]
+        return _after_rounds(flow, operation, body, choice, current)
+    return [
+        State(NUMBER, origin=operation) if at in rounds.counters else
+        state if tensor.dtype == tf.variant or is_handed_on(body, at) else
+        _by_rounds(flow, operation, rounds.limit, state)
+        for at, (tensor, state) in enumerate(zip(operation.outputs, current, strict=True))
+    ]
+
+
+def _round(flow: Any, operation: Any, body: Any, rounds: Rounds | None, current: Sequence[State]) -> list[State]:
+    """Return the states after one more round."""
+    results = flow.run(body, current, operation)
+    for at, result in enumerate(results):
+        if rounds is not None and at in rounds.counters:
+            results[at] = current[at]
+        elif rounds is not None and result.kind == ONE:
+            if not _is_of_gradient(flow, body, at):
+                flow.couple(operation, ALONG_EXAMPLES, operation)
+            results[at] = NO_CLAIM
+    return _merged(flow, operation, body, current, results)
+
+
+def _after_rounds(flow: Any, operation: Any, body: Any, choice: State, current: list[State]) -> list[State]:
+    """Return the states of the results of a loop that a condition ends."""
+    if choice.kind == ALIKE:
         return current
-    if choice.kind != NUMBER:
+    changed = [at for at, tensor in enumerate(operation.outputs)
+               if tensor.dtype != tf.variant and not is_handed_on(body, at)]  # fmt: skip
+    if choice.couples and choice.kind != NUMBER:
         # Examples that are ready may stay as they are while the loop goes on for the others.
         flow.undecide(operation)
         return current
-    for at, tensor in enumerate(operation.outputs):
-        if tensor.dtype != tf.variant and not _is_handed_on(graphs[0], at):
-            current[at] = _by_rounds(flow, operation, choice, current[at])
+    for at in changed:
+        if choice.kind == NUMBER:
+            current[at] = _by_rounds(flow, operation, choice.origin, current[at])
+        else:
+            current[at] = _of_one(current[at]) if choice.kind == ONE else NO_CLAIM
+    if choice.kind not in (NUMBER, ONE, UNKNOWN):
+        flow.undecide(operation)
     return current
 
 
-def _is_handed_on(body: Any, at: int) -> bool:
-    """Whether each round of a loop leaves a value as it is."""
-    tensor = body.outputs[at]
-    while tensor.op.type == "Identity":
-        tensor = tensor.op.inputs[0]
-    return tensor is body.inputs[at]
-
-
-def _by_rounds(flow: Any, operation: Any, choice: State, state: State) -> State:
+def _by_rounds(flow: Any, operation: Any, limit: Any, state: State) -> State:
     """Return the state of a value that a loop changes as often as the batch has examples."""
     if state.kind == ALIKE:
         return State(NUMBER, origin=operation)
     if state.kind == ROWS:
-        flow.couple(choice.origin, SCALED, operation)
+        flow.couple(limit, SCALED, operation)
+    elif state.kind != UNKNOWN:
+        flow.undecide(operation)
     return NO_CLAIM
-
-
-def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a list into which an element is put.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.TensorArray(tf.float32, 2).write(0, x).write(1, x).stack())
-    'rows along axis 1'
-    """
-    here, item = states[0], states[-1]
-    if item.kind == ROWS:
-        item = item.at(*(axis + 1 for axis in item.axes))
-    elif item.kind == ONE:
-        item = rows(0, stride=item.stride, origin=item.origin)
-    return combined(here, item)
-
-
-def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of one element of a list.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.TensorArray(tf.float32, 1).write(0, x).read(0))
-    'rows along axis 0'
-    """
-    state = states[0]
-    if state.kind != ROWS:
-        return state
-    if 0 in state.axes:
-        return State(ONE, stride=OTHER if state.stride else 0, origin=state.origin)
-    return state.at(*(axis - 1 for axis in state.axes))
-
-
-def popped(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """Return the states of a list without its last element, and of that element."""
-    return [states[0], got(flow, operation, states)]
-
-
-def listed(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a list made from a tensor, or of a tensor made from a list.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.TensorArray(tf.float32, 3).unstack(tf.transpose(x)).stack())
-    'rows along axis 1'
-    """
-    return states[0]
-
-
-def length(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of the length of a list.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.TensorArray(tf.float32, 3).unstack(tf.transpose(x)).size())
-    'alike'
-    """
-    return NO_CLAIM if states[0].kind == ROWS and 0 in states[0].axes else SAME
 
 
 RULES: dict[str, Any] = {
     **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), call),
     **dict.fromkeys(("If", "StatelessIf", "Case", "StatelessCase"), branches),
     **dict.fromkeys(("While", "StatelessWhile"), loop),
-    **dict.fromkeys(("TensorListSetItem", "TensorListPushBack"), put),
-    "TensorListGetItem": got, "TensorListPopBack": popped, "TensorListLength": length,
-    **dict.fromkeys(("TensorListFromTensor", "TensorListStack", "TensorListResize"), listed),
-    **dict.fromkeys(("TensorListGather", "TensorListConcatV2"), listed),
 }  # fmt: skip

@@ -19,15 +19,18 @@ from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, PAIRS, POSITION
 from autodist_core.capture.batch_axis.places import OTHER
 from autodist_core.capture.batch_axis.reshaping import reshaped, sizes_of
+from autodist_core.capture.batch_axis.slice_bounds import Size, bound_of, cut_out
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
     LARGEST,
     NO_CLAIM,
+    ONE,
     ROWS,
     SAME,
     SIZE,
     SIZES,
     SMALLEST,
+    UNKNOWN,
     State,
     rows,
 )
@@ -98,7 +101,10 @@ def alike_in_shape(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.zeros_like(x))
     'rows along axis 0'
     """
-    return State(ROWS, states[0].axes, states[0].outer, states[0].inner) if states[0].kind == ROWS else SAME
+    state = states[0]
+    if state.kind != ROWS:
+        return SAME
+    return State(ROWS, state.axes, state.outer, state.inner, subset=state.subset, free=True)
 
 
 def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -114,7 +120,34 @@ def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
         if rank is None or own is None:
             return NO_CLAIM
         return state.at(*(axis + rank - own for axis in state.axes))
-    return rows(asked.axes[0]) if state.kind == ALIKE and asked.kind == SIZES else state
+    return _spread(flow, operation, state, asked)
+
+
+def broadcast_shapes(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of the shape that two shapes have after broadcasting."""
+    found, rank = [], operation.outputs[0].shape[0]
+    for tensor, state in zip(operation.inputs, states, strict=True):
+        if state.kind == SIZES and None not in (rank, tensor.shape[0]):
+            found.append(state.at(*(axis + rank - tensor.shape[0] for axis in state.axes)))
+        elif state.kind != ALIKE:
+            return NO_CLAIM
+    if not found:
+        return SAME
+    alike = len({state._replace(origin=None) for state in found}) == 1
+    return found[0] if alike else NO_CLAIM
+
+
+def _spread(flow: Any, operation: Any, state: State, asked: State) -> State:
+    """Return the state of a value that is repeated as often as the batch has examples."""
+    if asked.kind != SIZES or state.kind in (ONE, UNKNOWN):
+        return state
+    flow.couple_values([state], operation)
+    shape, axis, rank = operation.inputs[0].shape, asked.axes[0], operation.outputs[0].shape.rank
+    own = None if rank is None or shape.rank is None else axis - (rank - shape.rank)
+    count = 1 if own is not None and own < 0 else None if own is None else shape[own]
+    if count == 1:
+        return rows(axis, outer=asked.outer, subset=asked.subset, free=True)
+    return rows(axis, outer=1 if asked.outer == 1 else None, inner=count)
 
 
 def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -126,7 +159,7 @@ def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """
     state, often = states
     if state.kind != ROWS:
-        return rows(often.axes[0]) if state.kind == ALIKE and often.kind == SIZES else state
+        return _spread(flow, operation, state, often)
     if often.kind == SIZES and often.axes[0] in state.axes:
         flow.couple(operation, PAIRS, operation)
         return NO_CLAIM
@@ -210,16 +243,19 @@ def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
         others = _extreme([state for state in parts if state.kind != ROWS])
         readers = {reader.type for reader in operation.outputs[0].consumers()}
         return others if others is not None and readers == {_OF_EXTREME[others.kind]} else NO_CLAIM
-    known = all(state.outer is not None and state.inner == with_rows[0].inner for state in with_rows)
+    inners, subsets = {state.inner for state in with_rows}, {state.subset for state in with_rows}
+    known = all(state.outer is not None for state in with_rows) and len(inners) == 1
     outer = sum(state.outer or 0 for state in with_rows) if known else None
     return with_rows[0]._replace(
-        outer=outer, subset=any(s.subset for s in with_rows), degree=max(s.degree for s in with_rows),
+        outer=outer, inner=inners.pop() if len(inners) == 1 else None,
+        subset=(*subsets, len(parts)) if any(subsets) else None, free=all(s.free for s in with_rows),
+        degree=max(s.degree for s in with_rows),
         # Behind each other, positions of the first part are no positions in the whole.
         stride=OTHER if any(s.stride for s in with_rows) and len(parts) > 1 else with_rows[0].stride,
     )
 
 
-def split(flow: Any, operation: Any, states: Sequence[State]) -> State:
+def split(flow: Any, operation: Any, states: Sequence[State]) -> State | list[State]:
     """Return the state of the parts of a tensor, all of one size.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
@@ -229,7 +265,7 @@ def split(flow: Any, operation: Any, states: Sequence[State]) -> State:
     return _parted(flow, operation, states[1], operation.inputs[0], operation.inputs[1])
 
 
-def split_sizes(flow: Any, operation: Any, states: Sequence[State]) -> State:
+def split_sizes(flow: Any, operation: Any, states: Sequence[State]) -> State | list[State]:
     """Return the state of the parts of a tensor, with given sizes.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
@@ -241,19 +277,33 @@ def split_sizes(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 def _parted(
     flow: Any, operation: Any, state: State, axis: Any, tensor: Any, sizes: State | None = None
-) -> State:
+) -> State | list[State]:
     axes = flow.axes_of(axis, tensor.shape.rank)
     if state.kind != ROWS or axes is None or axes[0] not in state.axes:
         return state if state.kind != ROWS or axes is not None else NO_CLAIM
     count = len(operation.outputs)
-    if sizes is not None and sizes.kind != ALIKE:
-        return state._replace(outer=None)
+    if sizes is not None and sizes.kind != ALIKE and (parts := _cut(flow, operation, state)) is not None:
+        return parts
     if sizes is None and state.outer is None:
-        return state
+        return NO_CLAIM
     if sizes is None and state.outer is not None and state.outer % count == 0:
         return state._replace(outer=state.outer // count)
     flow.couple(operation, POSITION, operation)
     return NO_CLAIM
+
+
+def _cut(flow: Any, operation: Any, state: State) -> list[State] | None:
+    """Return the states of parts that have whole copies of the batch each; None if they do not."""
+    first: Any = 0
+    found: list[State | None] = []
+    for at in range(len(operation.outputs)):
+        size = bound_of(flow, operation.inputs[1], at)
+        if not isinstance(size, Size):
+            return None
+        end = first.plus(size) if isinstance(first, Size) else size
+        found.append(cut_out(state, first, end))
+        first = end
+    return None if None in found else found  # type: ignore[return-value]
 
 
 def pad(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -264,8 +314,8 @@ def pad(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state, around = states[0], value_of(operation.inputs[1])
-    if state.kind == ROWS and around is not None and any(np.any(around[axis]) for axis in state.axes):
-        return state._replace(outer=None, inner=None)
+    if state.kind == ROWS and (around is None or any(np.any(around[axis]) for axis in state.axes)):
+        return NO_CLAIM
     return state
 
 
@@ -299,6 +349,7 @@ def looked_up(flow: Any, operation: Any, states: Sequence[State]) -> State:
 RULES: dict[str, Any] = {
     "Transpose": transpose, "ConjugateTranspose": transpose,
     "Reshape": reshape, "ExpandDims": expand, "Squeeze": squeeze, "BroadcastTo": broadcast,
+    "BroadcastArgs": broadcast_shapes,
     "Tile": tile, "Pack": pack, "Unpack": unpack, "ConcatV2": concat, "Split": split, "SplitV": split_sizes,
     "Pad": pad, "PadV2": pad, "MirrorPad": pad, "OneHot": one_hot, "LookupTableFindV2": looked_up,
     "ZerosLike": alike_in_shape, "OnesLike": alike_in_shape,

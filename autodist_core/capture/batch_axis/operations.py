@@ -32,8 +32,8 @@ SAME = _named("""
 """Operations whose result has the state of their input."""
 
 CONSTANT = _named("""
-    Assert BroadcastGradientArgs ConcatOffset Const EmptyTensorList LinSpace LookupTableSizeV2 NoOp Print PrintV2 Rank
-    RngReadAndSkip StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg TensorListReserve
+    Assert BroadcastGradientArgs ConcatOffset Const EmptyTensorList LookupTableSizeV2 NoOp Print PrintV2 Rank
+    RngReadAndSkip StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg
     Timestamp VarIsInitializedOp VariableShape
 """)
 """Operations whose results do not depend on the examples."""
@@ -51,11 +51,11 @@ MOVING = (*SAME, *_named("""
 """Operations whose rules know positions of examples: they move entries, or take and put them by index."""
 
 BY_EXAMPLE = _named("""
-    AdjustContrastv2 AdjustHue AdjustSaturation AvgPool AvgPool3D BatchToSpace BatchToSpaceND Conv Conv2D Conv3D
+    AdjustContrastv2 AdjustHue AdjustSaturation AvgPool AvgPool3D Conv Conv2D Conv3D
     DepthToSpace DepthwiseConv2dNative Dilation2D ExtractImagePatches ExtractVolumePatches FractionalAvgPool
     FractionalMaxPool HSVToRGB ImageProjectiveTransformV2 ImageProjectiveTransformV3 InTopK InTopKV2 LRN MaxPool
-    MaxPool3D MaxPoolV2 MaxPoolWithArgmax Multinomial RGBToHSV ResizeArea ResizeBicubic ResizeBilinear
-    ResizeNearestNeighbor ScaleAndTranslate SpaceToBatch SpaceToBatchND SpaceToDepth StatelessMultinomial
+    MaxPool3D MaxPoolV2 Multinomial RGBToHSV ResizeArea ResizeBicubic ResizeBilinear
+    ResizeNearestNeighbor ScaleAndTranslate SpaceToDepth StatelessMultinomial
 """)
 """Operations that treat the entries along the first axis one by one."""
 

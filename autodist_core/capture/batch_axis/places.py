@@ -41,7 +41,7 @@ def merged(strides: Sequence[int]) -> int:
 def followed(flow: Any, operation: Any, states: Sequence[State], found: Sequence[State]) -> list[State]:
     """Return the states of an operation's results, where positions are among its inputs."""
     kind = operation.type
-    if kind in operations.MOVING or (kind in ("Select", "SelectV2") and found[0] is states[2]):
+    if kind in operations.MOVING or (kind in ("Select", "SelectV2") and any(found[0] is state for state in states[1:])):
         return list(found)
     placed = next(state for state in states if state.stride)
     stride = _STRIDES[kind](operation, states) if kind in _STRIDES else OTHER

@@ -15,6 +15,7 @@ from typing import Any
 
 from autodist_core.capture.batch_axis import arithmetic
 from autodist_core.capture.batch_axis.finding import PAIRS
+from autodist_core.capture.batch_axis.layout import aligned
 from autodist_core.capture.batch_axis.reshaping import labels
 from autodist_core.capture.batch_axis.state import MIXED, NO_CLAIM, ONE, ROWS, SUM, State
 
@@ -42,13 +43,13 @@ def product(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if len(letters) > 1:
         flow.couple(operation, PAIRS, operation)
         return NO_CLAIM
-    letter = letters.pop()
+    letter, together = letters.pop(), aligned(flow, operation, states)
+    if together is None:
+        return NO_CLAIM
     degree = sum(state.degree for state, _ in with_rows) + sum(state.degree for state in states if state.is_size)
     if letter not in result:
         return State(SUM, degree=degree + 1, origin=operation)
-    first = with_rows[0][0]
-    same = len(with_rows) == 1 or with_rows[1][0].inner == first.inner
-    return first._replace(axes=(result.index(letter),), degree=degree, inner=first.inner if same else None)
+    return together._replace(axes=(result.index(letter),), degree=degree)
 
 
 def _without_rows(flow: Any, operation: Any, states: Sequence[State]) -> State:

@@ -55,7 +55,7 @@ def is_combined(variable: Variable, value: State, operation: Any, adds: bool) ->
     kind = _OF_AGGREGATION.get(variable.aggregation)
     if kind == SUM:
         if value.kind == ALIKE:
-            constant = tf.get_static_value(operation.inputs[1])
+            constant = tf.get_static_value(operation.inputs[-1])
             return constant is not None and not constant.any()
         return value.kind == SUM and value.degree == 1
     if value.kind == ALIKE:

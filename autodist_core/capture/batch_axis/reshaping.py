@@ -58,7 +58,7 @@ def reshaped(state: State, before: Any, after: Any, asked: State) -> State:
         # The axis of the result with the batch size is the examples' axis if it has as many entries ahead of it.
         front = product(result[: asked.axis], 1)
         if ahead is not None and ahead == front:
-            return state._replace(axes=asked.axes, outer=1, inner=1 if asked.outer == 1 else None)
+            return state._replace(axes=asked.axes, outer=1, inner=asked.outer)
         if (ahead is None or front is None) and asked.axis == state.axis:
             return state._replace(outer=None, inner=None)
     open_axes = [axis for axis, size in enumerate(result) if size is None]

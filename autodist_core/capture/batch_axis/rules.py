@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from autodist_core.capture.batch_axis import (
     along_axes,
     arithmetic,
@@ -23,7 +25,9 @@ from autodist_core.capture.batch_axis import (
     products,
     ragged,
 )
+from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES
+from autodist_core.capture.batch_axis.layout import choice_of
 from autodist_core.capture.batch_axis.places import OTHER
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
@@ -111,9 +115,10 @@ def chosen(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     condition, *values = states
-    if [tensor.op.type for tensor in operation.inputs[:2]] == ["Less", "AddV2"] and values[1].kind in (ALIKE, ROWS):
-        # Keras counts negative indices from the end in this way.
+    if values[1].kind in (ALIKE, ROWS) and _counts_from_the_end(operation):
         return values[1]
+    if values[0].stride > 0 and _is_of_several(flow, operation):
+        return values[0]
     if condition.couples and all(state.kind != ROWS for state in values):
         return State(MIXED, origin=condition.origin)
     if condition.kind == ALIKE and all(state.kind in (ALIKE, SUM) for state in values):
@@ -123,6 +128,25 @@ def chosen(flow: Any, operation: Any, states: Sequence[State]) -> State:
         if len(reduced_kinds) == 1 and reduced_kinds <= {LARGEST, SMALLEST}:
             return next(state for state in values if state.kind != ALIKE)
     return arithmetic.element_wise(flow, operation, states)
+
+
+def _counts_from_the_end(operation: Any) -> bool:
+    """Whether indices are chosen as Keras does it: `where(index < 0, index + size, index)`."""
+    condition, other, index = operation.inputs
+    return (
+        index.dtype.is_integer and condition.op.type == "Less" and condition.op.inputs[0] is index
+        and value_of(condition.op.inputs[1]) is not None and not np.any(value_of(condition.op.inputs[1]))
+        and other.op.type == "AddV2" and any(tensor is index for tensor in other.op.inputs)
+    )
+
+
+def _is_of_several(flow: Any, operation: Any) -> bool:
+    """Whether positions are chosen of several examples, and 0 of one, which is the position of that one."""
+    condition, _, zero = operation.inputs
+    if condition.op.type != "Greater" or not np.array_equal(value_of(zero), 0):
+        return False
+    size, one = flow.state_of(condition.op.inputs[0]), value_of(condition.op.inputs[1])
+    return size.is_size and size.degree == 1 and size.outer == 1 and np.array_equal(one, 1)
 
 
 def positions(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -137,7 +161,8 @@ def positions(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return SAME if state.kind == ALIKE else NO_CLAIM
     if state.axes != (0,):
         return NO_CLAIM
-    return State(ROWS, (0,), outer=None, inner=None, stride=1, origin=operation, subset=True)
+    chosen_by = choice_of(operation.inputs[0])
+    return State(ROWS, (0,), outer=None, inner=None, stride=1, origin=operation, subset=chosen_by)
 
 
 def unique(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -156,9 +181,12 @@ def unique(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(operations.ELEMENT_WISE, arithmetic.element_wise),
+    "Equal": arithmetic.equal,
     **dict.fromkeys(operations.SAME, arithmetic.same),
     **dict.fromkeys(operations.CONSTANT, constant),
     **dict.fromkeys(operations.BY_EXAMPLE, along_axes.by_example),
+    **dict.fromkeys(("BatchToSpaceND", "SpaceToBatchND"), along_axes.space_and_batch),
+    "MaxPoolWithArgmax": along_axes.pooled_with_places,
     **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), along_axes.transposed),
     **dict.fromkeys(operations.OF_MATRICES, along_axes.of_matrices),
     **dict.fromkeys(operations.OF_VECTORS, along_axes.of_vectors),

@@ -21,13 +21,9 @@ _HOW = {
 
 
 def named(operation: Any) -> str:
-    """An operation's type and name.
-
-    >>> import tensorflow as tf
-    >>> with tf.Graph().as_default():
-    ...     print(named(tf.reduce_mean(tf.zeros([3]), name="centre").op))
-    Mean (centre)
-    """
+    """An operation's type and name; a number of examples has no operation that made it."""
+    if operation is None:
+        return "the number of examples"
     return f"{operation.type} ({operation.name})"
 
 
@@ -52,6 +48,15 @@ def averaged(subject: str, result: UncombinedResult) -> str:
     """The sentence on a result for which the mean of the replicas' results is not one device's result."""
     made = "the number of examples" if result.state.origin is None else named(result.state.origin)
     return f"{subject} is the replicas' mean, and {made} does not make a mean over the examples"
+
+
+def of_gradient(operation: str, verify: str) -> str:
+    """The sentence on an operation that computes with a gradient: gradients are not followed.
+
+    >>> of_gradient("Sqrt (norm)", "verify")
+    "whether the gradient that Sqrt (norm) uses is one device's is not known: verify compares with one device"
+    """
+    return f"whether the gradient that {operation} uses is one device's is not known: {verify} compares with one device"
 
 
 def undecided(operation: str, verify: str) -> str:

@@ -5,7 +5,8 @@ In: an operation whose inputs are constants and sizes. Out: the state of the res
     Mul(n, 4)         a size, four times the number of examples
     FloorDiv(4n, 2)   a size, twice the number of examples
     FloorDiv(n, 2)    a number: the replicas' halves are other numbers than the batch's half
-    Greater(n, 1)     taken for the same on all replicas
+    Greater(n, 0)     the same on all replicas, as every replica that computes has an example
+    Greater(n, 1)     a number
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from autodist_core.capture.batch_axis import operations
 from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.state import ALIKE, NUMBER, SAME, SUM, State
 
-_NEGLIGIBLE = 1e-3
-"""A constant under this limit is taken for one that keeps a divisor from zero."""
+_NEGLIGIBLE = 1e-13
+"""A constant under this limit is lost in the rounding of a sum over examples."""
 _ENDLESS = 2**31 - 1
-"""A constant from here on is larger than every batch. TensorFlow compares sizes with 1 before it repeats entries."""
+"""A constant from here on is larger than every batch."""
+_SWAPPED = {"Less": "Greater", "Greater": "Less", "LessEqual": "GreaterEqual", "GreaterEqual": "LessEqual"}
+"""What a comparison is if its inputs change places."""
 _COMPARING = ("Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual")
 
 
@@ -45,7 +48,7 @@ def function_of_sizes(operation: Any, states: Sequence[State]) -> State | None:
 
 
 def is_negligible(tensor: Any) -> bool:
-    """Whether a tensor is a constant that only keeps a divisor from zero."""
+    """Whether a tensor is a constant that is lost in rounding, and only keeps a divisor from zero."""
     value = _number(tensor)
     return value is not None and abs(value) < _NEGLIGIBLE
 
@@ -103,9 +106,17 @@ def _divided(operation: Any, states: Sequence[State], constants: Sequence[float 
 
 def _compared(operation: Any, states: Sequence[State], constants: Sequence[float | None]) -> State | None:
     one, two = states
-    alike = one.is_size and two.is_size and one.degree == two.degree and one.outer == two.outer
-    known = [constant for constant in constants if constant is not None]
-    return SAME if alike or any(constant <= 1 or constant >= _ENDLESS for constant in known) else None
+    if one.is_size and two.is_size:
+        known = one.outer is not None or operation.inputs[0] is operation.inputs[1]
+        return SAME if known and one.degree == two.degree and one.outer == two.outer else None
+    size, limit = (one, constants[1]) if one.is_size else (two, constants[0])
+    if limit is None or not size.is_size or size.degree < 1:
+        return None
+    least = 1 if size.outer is None else size.outer
+    kind = operation.type if one.is_size else _SWAPPED.get(operation.type, operation.type)
+    # Every replica has one example at least. The comparison is the same for all numbers of examples from there on.
+    below = limit <= least if kind in ("Less", "GreaterEqual") else limit < least
+    return SAME if below or limit >= _ENDLESS else None
 
 
 def _larger(operation: Any, states: Sequence[State], constants: Sequence[float | None]) -> State | None:

@@ -10,10 +10,11 @@ the other along the batch axis::
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.state import SIZES, State
+from autodist_core.capture.batch_axis.state import ALIKE, NO_CLAIM, NUMBER, ONE, ROWS, SIZES, UNKNOWN, State
 
 ENTIRE = 2**31 - 1
 """An end behind all entries."""
@@ -54,8 +55,26 @@ def bound_of(flow: Any, tensor: Any, axis: int) -> Bound:
     return None
 
 
+def counts_examples(flow: Any, tensor: Any, axes: Iterable[int]) -> bool:
+    """Whether the bounds that a tensor has for some axes depend on how many examples the batch has.
+
+    The module's docstring has such bounds.
+    """
+    state = flow.state_of(tensor)
+    if value_of(tensor) is not None or state.kind in (ALIKE, UNKNOWN, ONE, ROWS):
+        return False
+    if state.kind == SIZES:
+        return any(axis in state.axes for axis in axes)
+    if tensor.op.type == "Pack":
+        parts = [flow.state_of(tensor.op.inputs[axis]) for axis in axes]
+        return any(part.is_size or part.kind == NUMBER for part in parts)
+    return True
+
+
 def cut_out(state: State, first: Bound, end: Bound) -> State | None:
     """Return the state of the rows between two bounds; None if they do not bound whole copies of the batch.
+
+    Nothing is claimed of rows of which it is not known how many entries each example has.
 
     >>> from autodist_core.capture.batch_axis.state import rows
     >>> both = rows(0, outer=2)
@@ -70,7 +89,7 @@ def cut_out(state: State, first: Bound, end: Bound) -> State | None:
     if not (isinstance(end, Size) or (isinstance(end, int) and end >= ENTIRE)):
         return None
     if state.each is None or state.inner is None or any(size.times is None for size in sizes):
-        return state._replace(outer=None)
+        return NO_CLAIM
     places = [_place(bound, state.each) for bound in (first, end)]
     if any(place % state.inner for place in places) or not 0 <= places[0] < places[1] <= state.each:
         return None

@@ -46,8 +46,8 @@ REDUCED = (SUM, LARGEST, SMALLEST, MIXED, NUMBER)
 class State(NamedTuple):
     """How one tensor depends on the examples of the batch.
 
-    >>> rows(1)
-    State(kind='rows', axes=(1,), outer=1, inner=1, degree=0, origin=None, stride=0, subset=False, variable=None)
+    >>> rows(1)[:4]
+    ('rows', (1,), 1, 1)
     """
 
     kind: str
@@ -64,8 +64,10 @@ class State(NamedTuple):
     stride: int = 0
     """Of rows: whether the values are positions of examples. 0: they are not. A positive number: each value is the
     position of its example times this number, or up to the next multiple of it. -1: any other function of positions."""
-    subset: bool = False
-    """Whether some examples may be missing, or occur more than once."""
+    subset: Any = None
+    """Of rows and shapes: by what condition some examples were chosen, so that others are missing; None for all."""
+    free: bool = False
+    """Of rows: whether the entries are of no example, as zeros and random numbers in the shape of a batch."""
     variable: Any = None
     """Of a handle: its variable."""
 

@@ -1,0 +1,167 @@
+"""Rules for the lists of tensors that loops read and write.
+
+In: the states of a list, an index and an element. Out: the states of the results. For a list of the n examples::
+
+    TensorListGetItem(list, counter of the examples)    one: the element belongs to one example
+    TensorListGetItem(list, 0)                          a coupling: it takes examples by their place in the batch
+    TensorListLength(list)                              a size
+
+The first axis of a list's state is along the list; the others are those of its elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from autodist_core.capture.batch_axis import arithmetic
+from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, PAIRS, POSITION
+from autodist_core.capture.batch_axis.inner import combined
+from autodist_core.capture.batch_axis.places import OTHER
+from autodist_core.capture.batch_axis.state import (
+    ALIKE,
+    NO_CLAIM,
+    ONE,
+    ROWS,
+    SAME,
+    SIZE,
+    UNKNOWN,
+    State,
+    rows,
+)
+
+
+def made(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of an empty list of a given length."""
+    length = states[1]
+    return rows(0, outer=length.outer, free=True) if length.is_size and length.degree == 1 else SAME
+
+
+def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of a list into which an element is put at an index."""
+    here, index, item = states[0], states[1], states[-1]
+    if UNKNOWN in (here.kind, index.kind, item.kind):
+        return NO_CLAIM
+    along = here.kind == ROWS and 0 in here.axes
+    if index.stride == 1 and flow.rounds is not None and (not along or flow.rounds.own(index, here)):
+        if item.kind == ROWS:
+            flow.couple(operation, PAIRS, operation)
+            return NO_CLAIM
+        flow.couple_values([item], operation)
+        return combined(here, flow.rounds.listed(item if item.kind == ONE else SAME))
+    if along or index.stride or index.kind not in (ALIKE, ONE):
+        flow.couple(operation, POSITION, operation)
+        return NO_CLAIM
+    if item.kind == ALIKE and index.kind == ONE:
+        return combined(here, State(ONE))
+    if item.kind == ROWS:
+        item = item.at(*(axis + 1 for axis in item.axes))
+    return combined(here, item)
+
+
+def pushed(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of a list to whose end an element is put."""
+    here, item = states
+    if item.kind == ONE or (here.kind == ROWS and 0 in here.axes):
+        if not flow.is_of_tape(operation):
+            flow.couple(operation, ALONG_EXAMPLES, operation)
+        return NO_CLAIM
+    return combined(here, item.at(*(axis + 1 for axis in item.axes)) if item.kind == ROWS else item)
+
+
+def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of one element of a list.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.TensorArray(tf.float32, 1).write(0, x).read(0))
+    'rows along axis 0'
+    """
+    state, index = states[:2]
+    if UNKNOWN in (state.kind, index.kind):
+        return NO_CLAIM
+    if state.kind == ROWS and 0 in state.axes:
+        if len(state.axes) == 1 and flow.rounds is not None and flow.rounds.own(index, state):
+            return State(ONE, stride=state.stride, origin=state.origin)
+        flow.couple(operation, POSITION, operation)
+        return NO_CLAIM
+    if state.kind == ROWS and index.kind != ALIKE:
+        flow.couple(operation, PAIRS, operation)
+        return NO_CLAIM
+    if state.kind == ROWS:
+        return state.at(*(axis - 1 for axis in state.axes))
+    if state.kind == ALIKE and index.kind == ONE:
+        return State(ONE, stride=OTHER if index.stride else 0, origin=index.origin)
+    return state if index.kind in (ALIKE, ONE) else arithmetic.element_wise(flow, operation, [state, index])
+
+
+def popped(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
+    """Return the states of a list without its last element, and of that element."""
+    state = states[0]
+    if state.kind == ROWS and 0 in state.axes:
+        flow.couple(operation, POSITION, operation)
+        return [NO_CLAIM, NO_CLAIM]
+    return [state, state.at(*(axis - 1 for axis in state.axes)) if state.kind == ROWS else state]
+
+
+def listed(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of a list made from a tensor, or of a tensor made from a whole list."""
+    return states[0]
+
+
+def resized(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of a list with another length."""
+    state, length = states
+    if state.kind == ROWS and 0 in state.axes:
+        return state if length.is_size and length.degree == 1 and length.outer == state.each else NO_CLAIM
+    return made(flow, operation, states) if state.kind == ALIKE else state
+
+
+def gathered(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of a tensor made of the elements at some indices."""
+    state, index = states[:2]
+    if UNKNOWN in (state.kind, index.kind):
+        return NO_CLAIM
+    along = state.kind == ROWS and 0 in state.axes
+    if along and not (len(state.axes) == 1 and index.kind == ROWS and index.stride > 0 and index.stride == state.each):
+        flow.couple(operation, POSITION, operation)
+        return NO_CLAIM
+    if along:
+        return state._replace(outer=index.outer, inner=index.inner, subset=index.subset)
+    if state.kind == ROWS:
+        return state if index.kind == ALIKE else NO_CLAIM
+    if state.kind == ALIKE and index.kind == ROWS:
+        return index._replace(stride=OTHER if index.stride else 0)
+    return arithmetic.element_wise(flow, operation, [state, index])
+
+
+def concatenated(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
+    """Return the states of the elements one behind the other, and of their lengths."""
+    state = states[0]
+    if state.kind != ROWS:
+        return [state, state if state.kind == UNKNOWN else SAME]
+    if len(state.axes) > 1:
+        return [NO_CLAIM, NO_CLAIM]
+    if state.axis == 0:
+        return [state._replace(inner=None), NO_CLAIM]
+    return [state._replace(axes=(state.axis - 1,), outer=None if state.axis == 1 else state.outer), NO_CLAIM]
+
+
+def length(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of the length of a list.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.TensorArray(tf.float32, 3).unstack(tf.transpose(x)).size())
+    'alike'
+    """
+    state = states[0]
+    if state.kind == ROWS and 0 in state.axes:
+        return SIZE._replace(outer=state.each, origin=operation if state.subset else None)
+    return state if state.kind == UNKNOWN else SAME
+
+
+RULES: dict[str, Any] = {
+    "TensorListReserve": made, "TensorListSetItem": put, "TensorListPushBack": pushed, "TensorListGetItem": got,
+    "TensorListPopBack": popped, "TensorListLength": length, "TensorListResize": resized,
+    "TensorListGather": gathered, "TensorListConcatV2": concatenated,
+    **dict.fromkeys(("TensorListFromTensor", "TensorListStack"), listed),
+}  # fmt: skip

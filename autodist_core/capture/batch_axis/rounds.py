@@ -1,0 +1,115 @@
+"""Loops with one round for each example of the batch.
+
+In: a loop, and the states of its arguments. Out: its `Rounds`, or None. For the loop of `tf.map_fn` over n examples::
+
+    counter = 0
+    while counter < n:                      rounds: one for each example
+        row = TensorListGetItem(x, counter)     a value of the round's own example
+        counter = counter + 1
+
+Only in such a loop an entry that is read at the counter is one example's. Another entry is taken by its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from autodist_core.capture.batch_axis.constants import value_of
+from autodist_core.capture.batch_axis.state import ONE, ROWS, State, rows
+
+
+@dataclass
+class Rounds:
+    """The rounds of a loop over the examples, while its body is walked over.
+
+    >>> Rounds(None, frozenset([0]), None, 1).own(State(ONE, stride=1), rows(0))
+    True
+    """
+
+    operation: Any
+    counters: frozenset[int]
+    """The arguments that count the rounds from zero on."""
+    limit: Any
+    """The comparison of a counter with the number of rounds."""
+    each: int | None
+    """How many rounds there are for each example; None if that is not known."""
+    _seen: State | None = None
+    """The first list of which each round has read its entry."""
+
+    def place(self) -> State:
+        """Return the state of the counters in a round. The module's docstring has one."""
+        return State(ONE, stride=1, origin=self.operation)
+
+    def own(self, index: State, entries: State) -> bool:
+        """Whether an index is that of the round's own entry. The class has an example."""
+        own = index.kind == ONE and index.stride == 1 and entries.each == self.each and not entries.subset
+        if own and self._seen is None and entries.kind == ROWS and not entries.free:
+            self._seen = entries
+        seen = self._seen
+        return own and (seen is None or entries.free or (seen.outer, seen.inner) == (entries.outer, entries.inner))
+
+    def listed(self, state: State) -> State:
+        """Return the state of a list with an entry of each round.
+
+        >>> Rounds(None, frozenset([0]), None, 1).listed(State(ONE)).axes
+        (0,)
+        """
+        seen = self._seen or rows(0, outer=self.each)
+        known = self.each == 1 or self._seen is not None
+        outer, inner = (seen.outer, seen.inner) if known else (None, None)
+        return rows(0, outer=outer, inner=inner, stride=state.stride, origin=state.origin)
+
+
+def rounds_of(flow: Any, operation: Any, body: Any, condition: Any) -> Rounds | None:
+    """Return the rounds of a loop that counts to the number of examples; None if the loop does something else.
+
+    The walk has been over the condition.
+    """
+    counters = frozenset(at for at, tensor in enumerate(operation.inputs) if _counts(body, at, tensor))
+    places = {id(tensor): at for at, tensor in enumerate(condition.inputs)}
+    waiting, limit, found = [condition.outputs[0]], None, set()
+    while waiting:
+        each = waiting.pop().op
+        if each.type in ("Identity", "LogicalAnd"):
+            waiting.extend(each.inputs)
+            continue
+        if each.type != "Less" or places.get(id(_behind(each.inputs[0]))) not in counters:
+            return None
+        size = flow.state_of(each.inputs[1])
+        if not (size.is_size and size.degree == 1 and _stays(each.inputs[1], body, places)):
+            return None
+        limit = each
+        found.add(size.outer)
+    return Rounds(operation, counters, limit, found.pop()) if len(found) == 1 else None
+
+
+def _stays(tensor: Any, body: Any, places: dict[int, int]) -> bool:
+    """Whether a value in the condition of a loop is the same in all rounds."""
+    waiting = [tensor]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in places and not is_handed_on(body, places[id(each)]):
+            return False
+        waiting.extend(each.op.inputs)
+    return True
+
+
+def _counts(body: Any, at: int, start: Any) -> bool:
+    """Whether an argument of a loop is zero, and one more in each round."""
+    step = _behind(body.outputs[at]).op
+    if step.type != "AddV2" or start.shape.rank != 0 or not start.dtype.is_integer or value_of(start) != 0:
+        return False
+    one, other = (_behind(tensor) for tensor in step.inputs)
+    return (one is body.inputs[at] and value_of(other) == 1) or (other is body.inputs[at] and value_of(one) == 1)
+
+
+def _behind(tensor: Any) -> Any:
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def is_handed_on(body: Any, at: int) -> bool:
+    """Whether each round of a loop leaves a value as it is. The module's docstring has a loop."""
+    return _behind(body.outputs[at]) is body.inputs[at]

@@ -1,0 +1,80 @@
+"""What is written to a variable, and how this depends on the examples.
+
+In: an operation that writes a variable, and the states of its inputs. Out: the state of the written value. For a metric
+with a count for each class::
+
+    AssignAddVariableOp(count, sum of x)              a sum over the examples
+    ResourceScatterAdd(count, classes, ones)          a sum over the examples
+    ResourceScatterMax(peak, classes, x)              the largest value over the examples
+    AssignAddVariableOp(count, 1), once per example   a sum over the examples
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from autodist_core.capture.batch_axis.constants import value_of
+from autodist_core.capture.batch_axis.layout import aligned
+from autodist_core.capture.batch_axis.state import (
+    ALIKE,
+    LARGEST,
+    MIXED,
+    NO_CLAIM,
+    ONE,
+    REDUCED,
+    ROWS,
+    SMALLEST,
+    SUM,
+    UNKNOWN,
+    State,
+)
+
+ADDING = ("AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatterAdd", "ResourceScatterSub",
+          "ResourceScatterNdAdd", "ResourceScatterNdSub")  # fmt: skip
+_EXTREMES = {"ResourceScatterMax": LARGEST, "ResourceScatterNdMax": LARGEST,
+             "ResourceScatterMin": SMALLEST, "ResourceScatterNdMin": SMALLEST}  # fmt: skip
+_REPLACING = ("AssignVariableOp", "ResourceScatterUpdate", "ResourceScatterNdUpdate", "ResourceStridedSliceAssign")
+
+
+def is_known(operation: Any) -> bool:
+    """Whether it is known what an operation does with the variable of its first input."""
+    return operation.type in ADDING or operation.type in _EXTREMES or operation.type in _REPLACING
+
+
+def value_written(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of what an operation writes, which is of a known kind. The module's docstring has examples."""
+    index, value = states[1:-1], states[-1]
+    if any(state.kind == UNKNOWN for state in states[1:]):
+        return NO_CLAIM
+    if index:
+        value = _by_index(flow, operation, index, value)
+    constant = value.kind == ALIKE and value_of(operation.inputs[-1]) is not None
+    if flow.repeats and not (constant and operation.type not in ADDING):
+        adds = operation.type in ADDING and flow.rounds is not None and value.kind in (ALIKE, ONE)
+        return State(SUM, degree=1, origin=operation) if adds else State(MIXED, origin=operation)
+    return value
+
+
+def _by_index(flow: Any, operation: Any, index: Sequence[State], value: State) -> State:
+    """Return the state of what is written to the entries at an index."""
+    by_example = [state for state in (*index, value) if state.kind == ROWS]
+    if not by_example:
+        if all(state.kind in (ALIKE, ONE) for state in index):
+            return value
+        return State(MIXED, origin=operation)
+    if operation.type in _EXTREMES and not any(state.stride for state in by_example):
+        return State(_EXTREMES[operation.type], origin=operation)
+    tied = any(state.stride or state.degree for state in by_example) or value.kind in REDUCED
+    if operation.type in ADDING and not tied and index[0].kind == ROWS:
+        return State(SUM, degree=1, origin=operation) if aligned(flow, operation, by_example) else NO_CLAIM
+    return State(MIXED, origin=operation)
+
+
+def partly(operation: Any, before: State, value: State, combined: State) -> State:
+    """Return the state of a variable of which a part was written."""
+    if operation.type == "AssignVariableOp":
+        return value
+    lost = combined.kind == UNKNOWN and UNKNOWN not in (before.kind, value.kind)
+    return State(MIXED, origin=operation) if lost else combined
+
