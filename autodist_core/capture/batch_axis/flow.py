@@ -246,7 +246,7 @@ class Flow:
     def _follow_upstream(self, operation: Any, states: Sequence[State]) -> None:
         """Note the values of the whole batch with which a custom gradient's function changes a gradient."""
         changes = [id(tensor) in self._of_upstream for tensor in operation.inputs]
-        if any(changes) and not is_always_true(operation):
+        if any(changes) and not is_silent(operation):
             self._of_upstream.update(id(tensor) for tensor in operation.outputs)
             others = [state for state, of in zip(states, changes, strict=True) if not of]
             self.couple_values(others, operation)

@@ -41,6 +41,7 @@ _ROUNDS = 6
 def combined(one: State, other: State) -> State:
     """Return the state of a tensor that has one of two states, as the result of a conditional has.
 
+    >>> from autodist_core.capture.batch_axis.state import SAME, rows
     >>> combined(rows(0), SAME).kind
     'rows'
     """
