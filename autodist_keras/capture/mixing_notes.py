@@ -44,14 +44,6 @@ class Notes:
     unknown: tuple[str, ...] = ()
     """What the analysis cannot decide: it may be a reason for other weights."""
 
-    def everything(self) -> tuple[str, ...]:
-        """Return all notes.
-
-        >>> Notes(unknown=("whether ...",)).everything()
-        ('whether ...',)
-        """
-        return (*self.trained, *self.reported, *self.unknown)
-
 
 def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes:
     """The plan's notes on a training step that was followed; `results` names the values that the step returns."""

@@ -8,7 +8,6 @@ call the model has the trained state and Keras's own functions again. Session an
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ import keras
 
 from autodist_core.errors import SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
+from autodist_core.reports import say_inexact
 from autodist_core.training import Settings, Training
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook
@@ -29,7 +29,6 @@ from autodist_keras.training.exclusive import claimed, in_own_thread, is_claimed
 from autodist_keras.training.step_functions import StepFunction, on_batches, on_iterator
 
 MODES = ("train", "test", "predict")
-_log = logging.getLogger("autodist")
 _CALLS = {"test": "evaluate and validation", "predict": "predict"}
 
 
@@ -44,7 +43,7 @@ class Driver:
         self._compiled_as: checks.Identity | None = None
         self._adapted_as: checks.Identity | None = None
         self._said: set[str] = set()
-        """The notes on `evaluate` and `predict` that were logged."""
+        """The reasons for other numbers than one device's that were logged."""
         self._asked = False
         """Whether Keras asked for a step function in the current call."""
 
@@ -57,17 +56,17 @@ class Driver:
         """Go on with other settings in a new session; on new machines if settings about machines changed."""
         self.require_idle()
         self.training.change(settings)
-        self._functions, self._compiled_as = {}, None
+        self._functions, self._compiled_as, self._said = {}, None, set()
 
     def _drop(self) -> None:
         """Forget every captured step, and the session."""
-        self._functions, self._compiled_as = {}, None
+        self._functions, self._compiled_as, self._said = {}, None, set()
         self.training.close_session()
 
     def close(self) -> None:
         """Free the devices and machines. The next call opens a new session."""
         self.require_idle()
-        self._functions, self._compiled_as = {}, None
+        self._functions, self._compiled_as, self._said = {}, None, set()
         self.training.close()
 
     @property
@@ -178,15 +177,11 @@ class Driver:
         return StepFunction(self.model, step, mode == "predict", self.training, check, partial(self._say, mode))
 
     def _say(self, mode: str, captured: CapturedStep) -> None:
-        """Log what makes `evaluate` or `predict` give other numbers than one device, and the plan does not say."""
-        if mode not in _CALLS or self.settings.replicas == 1:
-            return
-        train = self.captured
-        known = {_unnumbered(note) for note in train.notes.everything()} if train is not None else set()
-        said = [note for note in captured.notes.everything() if _unnumbered(note) not in known | self._said]
-        if said:
-            self._said.update(map(_unnumbered, said))
-            _log.warning("%s: %s.", _CALLS[mode], "; ".join(said))
+        """Log why a step gives other numbers than one device: each reason once, in whichever step it comes first."""
+        notes = [note for note in captured.notes.trained if _unnumbered(note) not in self._said]
+        name = self.model.name if mode == "train" else f"{self.model.name}, in {_CALLS[mode]}"
+        if self.settings.replicas > 1 and say_inexact(name, notes):
+            self._said.update(map(_unnumbered, notes))
 
 
 def _unnumbered(note: str) -> str:

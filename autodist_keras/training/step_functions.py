@@ -16,7 +16,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from autodist_core.reports import say_inexact
 from autodist_core.runtime import COMPOSITE
 from autodist_core.training import Steps, Training
 from autodist_keras.capture.tracing import CapturedStep, trace_step
@@ -31,19 +30,10 @@ class StepFunction:
         self, model: Any, step: Callable[[Any], Any], concat: bool, training: Training, check: Callable[[], object],
         say: Callable[[CapturedStep], None],
     ) -> None:
-        self._said = False
-        """Whether it was said that the step gives other numbers than one device."""
-
         def capture(batch: Batch, specs: Sequence[Any]) -> CapturedStep:
-            captured = trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
-            say(captured)
-            return captured
+            return trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
 
-        def said(captured: CapturedStep) -> None:
-            if not self._said and training.settings.replicas > 1:
-                self._said = say_inexact(model.name, captured.notes.trained)
-
-        self._steps: Steps[Batch, CapturedStep] = Steps(capture, training, check, added=said)
+        self._steps: Steps[Batch, CapturedStep] = Steps(capture, training, check, added=say)
         self.before_next: Callable[[], None] | None = None
         """What runs once, when the next step is captured and all its variables exist, and before that step runs."""
 

@@ -324,12 +324,12 @@ def test_what_only_inference_mixes_is_logged_once(caplog):
     model.compile("sgd", "mse", jit_compile=False)
     with distributed(model) as front:
         front.fit(X, Y, batch_size=8, verbose=0)
-        assert not caplog.messages
+        assert not any("not exact" in message for message in caplog.messages)
         front.evaluate(X, Y, batch_size=8, verbose=0)
         front.predict(X, batch_size=8, verbose=0)
         front.evaluate(X, Y, batch_size=4, verbose=0)
-    (message,) = caplog.messages
-    assert message.startswith("evaluate and validation: not exact: in layer 'late', Mean (")
+    (message,) = [message for message in caplog.messages if "not exact" in message]
+    assert ", in evaluate and validation: not exact: in layer 'late', Mean (" in message
 
 
 class Returns(keras.Sequential):
