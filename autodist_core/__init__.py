@@ -49,7 +49,7 @@ from autodist_core.strategy.strategy import Strategy
 if TYPE_CHECKING:
     from autodist_core.capture import whole_batch
     from autodist_core.loops import AutoDist
-    from autodist_core.loops import distributed as distribute
+    from autodist_core.loops.distribute import distribute
 
 __all__ = [
     "AutoDist",
@@ -91,9 +91,9 @@ def __getattr__(name: str) -> Any:
 
         return AutoDist
     if name == "distribute":
-        from autodist_core.loops import distributed
+        from autodist_core.loops.distribute import distribute
 
-        return distributed
+        return distribute
     if name == "whole_batch":
         from autodist_core.capture import whole_batch
 

@@ -16,32 +16,13 @@ what a user holds. A call of a marked function goes through these files in order
     side_state    how additions to metrics count over replicas
     own_writes    which other writes to variables are refused
     joining       how the replicas' results become one
-    notes         what the plan says of other numbers than one device's
+    mixing_notes  what the plan says of other numbers than one device's
 
 `engine` has what all functions of one `AutoDist` share, and `distribute/` the methods of `tf.distribute`.
 """
 
-from typing import Any
-
-import tensorflow as tf
-
 from autodist_core.loops.autodist import AutoDist
 from autodist_core.loops.distribute import ReplicaStrategy
 from autodist_core.loops.function import Function
-from autodist_core.resource_spec import ResourceSpec
 
-__all__ = ["AutoDist", "Function", "ReplicaStrategy", "distributed"]
-
-
-def distributed(resource_spec: Any = None, strategy: Any = None, **settings: Any) -> ReplicaStrategy:
-    """Make a strategy with `tf.distribute`'s methods. The arguments are those of `AutoDist`.
-
-    The devices may also be those of a cluster resolver, which is then the strategy's `cluster_resolver`.
-
-    >>> with distributed({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, "Parallax").scope() as strategy:
-    ...     strategy.num_replicas_in_sync
-    2
-    """
-    if isinstance(resource_spec, tf.distribute.cluster_resolver.ClusterResolver):
-        resource_spec = ResourceSpec.from_cluster_resolver(resource_spec)
-    return ReplicaStrategy(AutoDist(resource_spec, strategy, **settings))
+__all__ = ["AutoDist", "Function", "ReplicaStrategy"]

@@ -501,6 +501,11 @@ def test_rows_of_all_replicas_inside_run():
     assert per_replica[0].numpy().tolist() == [[1.0, 2.0] * 3]
 
 
+def test_a_cluster_of_run_does_not_shrink():
+    with pytest.raises(ValueError, match=r"distribute\(on_failure='shrink'\) is not supported.*Use 'restart'"):
+        autodist_core.distribute({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, on_failure="shrink")
+
+
 def test_what_is_refused_says_what_to_do():
     variable = tf.Variable(1.0)
     with replicas(count=2) as strategy:

@@ -12,6 +12,6 @@ In: a resource spec, a strategy, and a loop that calls a `tf.distribute.Strategy
     extended    what TensorFlow's own libraries call
 """
 
-from autodist_core.loops.distribute.strategy import ReplicaStrategy
+from autodist_core.loops.distribute.strategy import ReplicaStrategy, distribute
 
-__all__ = ["ReplicaStrategy"]
+__all__ = ["ReplicaStrategy", "distribute"]

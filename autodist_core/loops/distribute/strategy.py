@@ -20,6 +20,7 @@ from autodist_core.loops.distribute.functions import Functions
 from autodist_core.loops.distribute.run import OnEachReplica
 from autodist_core.loops.distribute.values import gathered, local_results, per_replica, reduced
 from autodist_core.plan import Plan
+from autodist_core.resource_spec import ResourceSpec
 
 
 class ReplicaStrategy(tf.distribute.Strategy):
@@ -161,3 +162,24 @@ class ReplicaStrategy(tf.distribute.Strategy):
     experimental_assign_to_logical_device = _no_tpu
     experimental_split_to_logical_devices = _no_tpu
     experimental_replicate_to_logical_devices = _no_tpu
+
+
+def distribute(resource_spec: Any = None, strategy: Any = None, **settings: Any) -> ReplicaStrategy:
+    """Make a strategy with `tf.distribute`'s methods. The arguments are those of `AutoDist`.
+
+    The devices may also be those of a cluster resolver, which is then the strategy's `cluster_resolver`. After the loss
+    of a machine, `on_failure="restart"` starts it again; "shrink" is refused.
+
+    >>> with distribute({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, "Parallax").scope() as strategy:
+    ...     strategy.num_replicas_in_sync
+    2
+    """
+    if settings.get("on_failure") == "shrink":
+        raise ValueError(
+            "distribute(on_failure='shrink') is not supported: what run() computes depends on the number of replicas, "
+            "so fewer replicas would give other numbers. Use 'restart' or 'raise'. AutoDist and DistributedModel take "
+            "'shrink': their numbers are those of one device."
+        )
+    if isinstance(resource_spec, tf.distribute.cluster_resolver.ClusterResolver):
+        resource_spec = ResourceSpec.from_cluster_resolver(resource_spec)
+    return ReplicaStrategy(AutoDist(resource_spec, strategy, **settings))
