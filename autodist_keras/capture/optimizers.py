@@ -60,7 +60,7 @@ def hooked_optimizer(optimizer: Any, trace: Any) -> Iterator[None]:
         occurrence = len(trace.updates)
         variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
         marked = [
-            None if gradient is None else _mark(_overwriting(gradient, variable, trace), variable, occurrence)
+            None if gradient is None else _marked(gradient, variable, occurrence, trace)
             for gradient, variable in zip(grads, variables, strict=True)
         ]
         trace.gradients += [(v, m[0]) for v, m in zip(variables, marked, strict=True) if m is not None]
@@ -83,16 +83,28 @@ def hooked_optimizer(optimizer: Any, trace: Any) -> Iterator[None]:
         yield
 
 
-def _overwriting(gradient: Any, variable: Any, trace: Any) -> Any:
-    """The largest over the replicas of a gradient that takes the place of its variable's value, as float8 layers have.
+def ranges_of(model: Any) -> frozenset[int]:
+    """The ids of the variables in which float8 layers keep the ranges of what they compute.
 
-    Such a value is the largest of a batch, or is made of such values: Keras takes the larger of two batches' values,
-    too, where it accumulates gradients.
+    Their gradients take the place of their values. Such a value is the largest of a batch, or is made of such values:
+    Keras takes the larger of two batches' values, too, where it accumulates gradients.
+
+    >>> ranges_of(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
+    frozenset()
     """
-    if not getattr(variable, "overwrite_with_gradient", False):
-        return gradient
+    layers = [layer for layer in model._flatten_layers() if getattr(layer, "quantization_mode", None) == "float8"]
+    return frozenset(
+        id(variable) for layer in layers for variable in layer.trainable_variables
+        if getattr(variable, "overwrite_with_gradient", False)
+    )
+
+
+def _marked(gradient: Any, variable: Any, occurrence: int, trace: Any) -> tuple[Marked, Any]:
+    if id(variable) not in trace.ranges:
+        return _mark(gradient, variable, occurrence)
     trace.maxima.append(tf.identity(gradient, name="max_over_replicas"))
-    return trace.maxima[-1]
+    values = tf.identity(trace.maxima[-1])
+    return Marked("", occurrence, values, alike=True), values
 
 
 def _mark(gradient: Any, variable: Any, occurrence: int) -> tuple[Marked, Any]:
@@ -102,5 +114,4 @@ def _mark(gradient: Any, variable: Any, occurrence: int) -> tuple[Marked, Any]:
         shape = tf.constant(list(variable.shape), tf.int32)
         return Marked("", occurrence, values, indices), tf.IndexedSlices(values, indices, shape)
     values = tf.identity(gradient)
-    alike = getattr(variable, "overwrite_with_gradient", False)
-    return Marked("", occurrence, values, alike=alike), values
+    return Marked("", occurrence, values), values

@@ -50,7 +50,7 @@ from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing,
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.fused_updates import fused
 from autodist_keras.capture.metric_weights import weighted_metrics
-from autodist_keras.capture.optimizers import hooked_optimizer, optimizers_of
+from autodist_keras.capture.optimizers import hooked_optimizer, optimizers_of, ranges_of
 from autodist_keras.capture.variables import ModelVariables
 
 _UNKNOWN_RESULT = (
@@ -72,6 +72,8 @@ class Trace:
     replica: Any
     complete: bool
     """Whether model, optimizer, losses and metrics were built before the trace, so that every hook was in place."""
+    ranges: frozenset[int] = frozenset()
+    """The ids of the variables in which float8 layers keep ranges."""
     result: Any = None
     outputs: list[list[Any]] = field(default_factory=list)
     """The tensors of each result. A ragged or sparse one has several."""
@@ -297,7 +299,7 @@ def _trace(
 
     def function(*arguments: Any) -> list[Any]:
         *tensors, examples, total, replica = arguments
-        trace = Trace(tf.compat.v1.get_default_graph(), examples, total, replica, _is_built(model))
+        trace = Trace(tf.compat.v1.get_default_graph(), examples, total, replica, _is_built(model), ranges_of(model))
         passes.append(trace)
         remaining = iter(packed(specs, tensors))
         leaves = [next(remaining) if here else None for here in present]
