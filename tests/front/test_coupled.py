@@ -9,21 +9,10 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.support.plans import notes_of, numbers
+from tests.support.plans import Does, as_name, headed, notes_of, numbers, operations, side_by_side
 from tests.support.training import distributed, seeded
 
 X, Y = numbers(5), numbers(1)
-
-
-class Does(layers.Layer):
-    """A layer that applies a function."""
-
-    def __init__(self, function, name="odd"):
-        super().__init__(name=name)
-        self.function = function
-
-    def call(self, x):
-        return self.function(x)
 
 
 def _with(function, name="odd"):
@@ -157,13 +146,6 @@ MIXING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", MIXING)
-def test_what_a_layer_does_along_the_batch_axis(case: str):
-    function, operation = MIXING[case]
-    (note,) = notes_of(_with(function), X, Y)
-    assert note.startswith(f"not exact: in layer 'odd', {operation} (")
-
-
 def test_verify_prints_what_explains_other_weights():
     model = seeded(_with(_centred, "centred"))
     model.compile("sgd", "mse", jit_compile=False)
@@ -240,7 +222,7 @@ def _cubes(function):
 SILENT = {
     "softmax": (lambda x: ops.softmax(x, axis=0), "Softmax"),
     "softmax of tensorflow": (lambda x: tf.nn.softmax(x, axis=0), "Softmax"),
-    "softmax layer": (lambda x: layers.Softmax(axis=0)(x), "Softmax"),
+    "layer of softmax": (lambda x: layers.Softmax(axis=0)(x), "Softmax"),
     "softmax of rank 3": (_cubes(lambda x: ops.softmax(x, axis=0)), "Softmax"),
     "log_softmax": (lambda x: ops.log_softmax(x, axis=0), "LogSoftmax"),
     "log_softmax of rank 3": (_cubes(lambda x: ops.log_softmax(x, axis=0)), "LogSoftmax"),
@@ -253,11 +235,11 @@ SILENT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SILENT)
-def test_what_is_computed_of_positions_sizes_and_permutations(case: str):
-    function, operation = SILENT[case]
-    (note,) = notes_of(_with(function), X, Y)
-    assert re.match(rf"not exact: in layer '(odd|softmax\w*)', {operation} \(", note)
+def test_what_a_layer_does_along_the_batch_axis_and_with_positions_sizes_and_permutations():
+    cases = {as_name(name): case for name, case in {**MIXING, **SILENT}.items()}
+    notes = notes_of(side_by_side({name: function for name, (function, _) in cases.items()}), X, Y)
+    found = operations(notes, r"not exact: in layer '(case_)?(?P<owner>\w+)', ")
+    assert found == {name: operation for name, (_, operation) in cases.items()} and len(notes) == len(found)
 
 
 def test_a_softmax_along_the_batch_in_a_loss_with_a_value_per_row():
@@ -311,15 +293,25 @@ NO_MEANS = {
 }
 
 
-@pytest.mark.parametrize("loss", NO_MEANS, ids=lambda loss: loss.__name__)
-def test_a_loss_that_is_no_mean_is_not_exact_and_verify_accepts_it(loss):
-    model = seeded(_dense(4))
-    model.compile("sgd", loss, jit_compile=False)
+def _with_losses(losses):
+    """A model with a head for each loss."""
+    model = seeded(headed(losses, 4))
+    model.compile("sgd", losses, jit_compile=False)
+    return model, dict.fromkeys(losses, Y)
+
+
+def test_a_loss_that_is_no_mean_is_not_exact_and_verify_accepts_it():
+    model, targets = _with_losses({loss.__name__: loss for loss in NO_MEANS})
     with distributed(model) as front:
-        (note,) = [line for line in front.plan(X, Y).splitlines() if "loss" in line]
-        assert re.match(rf"  note: not exact: loss '{loss.__name__}' .*, by {NO_MEANS[loss]} \(", note)
-        table = front.verify(X, Y)
-        assert note in table and "0.0e+00" not in table.splitlines()[1]
+        notes = [line for line in front.plan(X, targets).splitlines() if "loss" in line]
+        table = front.verify(X, targets)
+    assert len(notes) == len(NO_MEANS)
+    for loss, operation in NO_MEANS.items():
+        name = loss.__name__
+        (note,) = [line for line in notes if re.match(rf"  note: not exact: loss '{name}' .*, by {operation} \(", line)]
+        assert note in table
+        (row,) = [line for line in table.splitlines() if line.split()[:1] == [f"{name}/kernel"]]
+        assert "0.0e+00" not in row
 
 
 MEANS = {
@@ -331,13 +323,11 @@ MEANS = {
 }
 
 
-@pytest.mark.parametrize("case", MEANS)
-def test_one_number_that_is_a_mean_has_no_note(case: str):
-    model = seeded(_dense(4))
-    model.compile("sgd", MEANS[case], jit_compile=False)
+def test_one_number_that_is_a_mean_has_no_note():
+    model, targets = _with_losses({as_name(case): loss for case, loss in MEANS.items()})
     with distributed(model) as front:
-        assert "loss" not in front.plan(X, Y)
-        assert "note" not in front.verify(X, Y)
+        assert "loss" not in front.plan(X, targets)
+        assert "note" not in front.verify(X, targets)
 
 
 def test_one_number_that_cannot_be_decided_has_the_remedy():

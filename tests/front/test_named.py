@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.front.test_coupled import Does, X, Y, _dense
-from tests.support.plans import notes_of
+from tests.front.test_coupled import X, Y, _dense
+from tests.support.plans import headed, notes_of, operations, side_by_side
 from tests.support.training import distributed, seeded
 
 
@@ -108,29 +108,12 @@ UNDECIDED = {
 }
 
 
-def _side_by_side(cases):
-    """A model with one layer for each case, each beside the others."""
-
-    def build():
-        x = keras.Input((5,))
-        hidden = layers.Dense(4, activation="tanh", name="first")(x)
-        made = [Does(function, f"case_{name}")(hidden) for name, (function, _) in cases.items()]
-        return keras.Model(x, layers.Dense(1, name="last")(layers.Concatenate()(made)))
-
-    return build
-
-
-def _operations(notes, begin, end):
-    """The operation that a note names, by the name of the layer, loss or metric."""
-    found = [re.match(rf"{begin}(?P<operation>\w+) \(\S+\){end}", note) for note in notes]
-    return {match["owner"]: match["operation"] for match in found if match}
-
-
 def test_each_layer_that_mixes_examples_is_named():
-    notes = notes_of(_side_by_side({**MIXING, **UNDECIDED}), X, Y)
-    certain = _operations(notes, r"not exact: in layer 'case_(?P<owner>\w+)', ", "")
+    functions = {name: function for name, (function, _) in {**MIXING, **UNDECIDED}.items()}
+    notes = notes_of(side_by_side(functions), X, Y)
+    certain = operations(notes, r"not exact: in layer 'case_(?P<owner>\w+)', ")
     assert certain == {name: operation for name, (_, operation) in MIXING.items()}
-    unknown = _operations(notes, "whether (the gradient that )?", r" in layer 'case_(?P<owner>\w+)'")
+    unknown = operations(notes, "whether (the gradient that )?", r" in layer 'case_(?P<owner>\w+)'")
     assert {name: unknown.get(name) for name in UNDECIDED} == {name: kind for name, (_, kind) in UNDECIDED.items()}
 
 
@@ -196,11 +179,8 @@ EXACT_LOSSES = [chosen_twice, rounded, views, of_rounds]
 
 
 def _with_losses(losses):
-    def build():
-        x = keras.Input((5,))
-        return keras.Model(x, {loss.__name__: layers.Dense(1, name=loss.__name__)(x) for loss in losses})
-
-    return build, {loss.__name__: Y for loss in losses}, {loss.__name__: loss for loss in losses}
+    names = [loss.__name__ for loss in losses]
+    return headed(names), dict.fromkeys(names, Y), dict(zip(names, losses, strict=True))
 
 
 def test_each_loss_that_is_no_mean_is_named():
@@ -308,8 +288,7 @@ EXACT = {
 
 
 def test_layers_that_treat_each_example_alone_have_no_note():
-    cases = {name.replace(" ", "_"): (function, "") for name, function in EXACT.items()}
-    assert not notes_of(_side_by_side(cases), X, Y)
+    assert not notes_of(side_by_side(EXACT), X, Y)
 
 
 class OnlyInInference(layers.Layer):

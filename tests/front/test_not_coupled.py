@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.support.plans import notes_of, numbers
+from tests.support.plans import as_name, notes_of, numbers
 
 dense, flat = layers.Dense, layers.Flatten
 SEQUENCES, IMAGES, FEATURES = numbers(6, 4), numbers(12, 12, 3), numbers(5)
@@ -109,9 +109,6 @@ LAYERS = {
     "dilation": (IMAGES, lambda x: _chain(layers.Conv2D(4, 3, dilation_rate=2), layers.UpSampling2D(),
                                           layers.Conv2DTranspose(2, 3, strides=2), layers.ZeroPadding2D(),
                                           layers.DepthwiseConv2D(3), flat())(x)),
-    "augmentation": (IMAGES, lambda x: _chain(layers.RandomFlip(), layers.RandomZoom(0.1), layers.RandomContrast(0.1),
-                                              layers.RandomTranslation(0.1, 0.1), layers.RandomCrop(10, 10),
-                                              flat())(x)),
     "regularizers": (FEATURES, lambda x: _chain(dense(4, kernel_regularizer="l2", activity_regularizer="l1"),
                                                 layers.ActivityRegularization(0.1))(x)),
     "first token": (SEQUENCES, lambda x: FirstToken()(x)),
@@ -123,7 +120,6 @@ LAYERS = {
                                                output_shape=(4,))(x)),
     "gather in each": (SEQUENCES, lambda x: layers.Lambda(
         lambda t: tf.gather(t, tf.argmax(t[:, :, 0], 1), axis=1, batch_dims=1), output_shape=(4,))(x)),
-    "two inputs": ([FEATURES, SEQUENCES], lambda x: layers.Concatenate()([x[0], flat()(x[1])])),
 }  # fmt: skip
 
 
@@ -142,13 +138,32 @@ def _require_centred_alone(notes):
     assert [note.partition(",")[0] for note in notes] == ["not exact: in layer 'centred'"], notes
 
 
-@pytest.mark.parametrize("case", LAYERS)
-def test_layers(case: str):
-    x, run = LAYERS[case]
-    if case == "augmentation":
-        # Keras transforms images in float32 only.
-        keras.config.set_dtype_policy("float32")
-    _require_centred_alone(notes_of(_built(x, run), x, TARGETS))
+def test_layers():
+    """All of them side by side in one model of four inputs, so that one plan names what is behind each of them."""
+    given = [SEQUENCES, IMAGES, FEATURES, WORDS]
+
+    def build():
+        inputs = {id(part): keras.Input(part.shape[1:], dtype=part.dtype) for part in given}
+        behind = [Centred(name=f"behind_{as_name(name)}")(run(inputs[id(x)])) for name, (x, run) in LAYERS.items()]
+        return keras.Model(list(inputs.values()), dense(1, name="out")(layers.Concatenate()(behind)))
+
+    notes = [note.partition(",")[0] for note in notes_of(build, given, TARGETS)]
+    assert sorted(notes) == sorted(f"not exact: in layer 'behind_{as_name(name)}'" for name in LAYERS)
+
+
+def test_layers_of_images_in_float32():
+    """Keras transforms images in float32 only."""
+    keras.config.set_dtype_policy("float32")
+    augmentation = _chain(
+        layers.RandomFlip(), layers.RandomZoom(0.1), layers.RandomContrast(0.1), layers.RandomTranslation(0.1, 0.1),
+        layers.RandomCrop(10, 10), flat(),
+    )  # fmt: skip
+    _require_centred_alone(notes_of(_built(IMAGES, augmentation), IMAGES, TARGETS))
+
+
+def test_layers_of_two_inputs():
+    x = [FEATURES, SEQUENCES]
+    _require_centred_alone(notes_of(_built(x, lambda x: layers.Concatenate()([x[0], flat()(x[1])])), x, TARGETS))
 
 
 def test_sequences_of_unknown_length():

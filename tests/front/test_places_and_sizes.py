@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 from tests.front.test_coupled import X, Y, _dense, _with
-from tests.support.plans import notes_of
+from tests.support.plans import as_name, headed, notes_of, operations, side_by_side
 
 
 def _size(x):
@@ -70,17 +70,16 @@ LAYERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", LAYERS)
-def test_a_layer_that_uses_places_or_the_number_of_examples(case: str):
-    function, operation = LAYERS[case]
-    notes = notes_of(_with(function), X, Y)
-    assert any(re.match(rf"not exact: in layer 'odd', {operation} \(", note) for note in notes), notes
-
-
 UNDECIDED = {
     "convolution": (_pooled_along_the_batch, "Conv2D"),
     "reshape": (lambda x: tf.reshape(tf.transpose(x), tf.shape(x)), "MatMul"),
 }
+
+
+def test_a_layer_that_uses_places_or_the_number_of_examples():
+    functions = {name: function for name, (function, _) in LAYERS.items()}
+    found = operations(notes_of(side_by_side(functions), X, Y), r"not exact: in layer 'case_(?P<owner>\w+)', ")
+    assert found == {as_name(name): operation for name, (_, operation) in LAYERS.items()}
 
 
 @pytest.mark.parametrize("case", UNDECIDED)
@@ -134,32 +133,35 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("case", OWN)
-def test_what_an_example_does_with_its_own_place_is_exact(case: str):
-    assert not notes_of(_with(OWN[case]), X, Y)
+def test_what_an_example_does_with_its_own_place_is_exact():
+    assert not notes_of(side_by_side(OWN), X, Y)
 
 
 LOSSES = {
-    "chosen": (lambda y, p: tf.gather_nd(_error(y, p), tf.where(y > 0)), "loss '.*' gives a value for some examples"),
-    "masked": (lambda y, p: tf.boolean_mask(_error(y, p), y > 0), "loss '.*' gives a value for some examples"),
-    "mean of chosen": (lambda y, p: tf.reduce_mean(tf.gather_nd(_error(y, p), tf.where(y > 0))), "loss .* by Mean"),
-    "first half": (lambda y, p: tf.reduce_mean(_error(y, p)[: _size(y) // 2]), "in loss '.*', StridedSlice"),
-    "places": (lambda y, p: _error(y, p)[:, 0] * tf.cast(_places(y), p.dtype), "in loss '.*', Range"),
+    "chosen": (lambda y, p: tf.gather_nd(_error(y, p), tf.where(y > 0)), "loss '{}' gives a value for some examples"),
+    "masked": (lambda y, p: tf.boolean_mask(_error(y, p), y > 0), "loss '{}' gives a value for some examples"),
+    "mean of chosen": (
+        lambda y, p: tf.reduce_mean(tf.gather_nd(_error(y, p), tf.where(y > 0))), "loss '{}' .* by Mean"),
+    "first half": (lambda y, p: tf.reduce_mean(_error(y, p)[: _size(y) // 2]), "in loss '{}', StridedSlice"),
+    "places": (lambda y, p: _error(y, p)[:, 0] * tf.cast(_places(y), p.dtype), "in loss '{}', Range"),
     "added to places": (
         lambda y, p: tf.reduce_mean(tf.square(tf.tensor_scatter_nd_add(
-            tf.zeros((2, 1), p.dtype), tf.cast(y > 0, tf.int32), y - p))), "loss .* by TensorScatterAdd"),
+            tf.zeros((2, 1), p.dtype), tf.cast(y > 0, tf.int32), y - p))), "loss '{}' .* by TensorScatterAdd"),
     "segments": (
         lambda y, p: tf.reduce_mean(tf.math.unsorted_segment_mean(_error(y, p), tf.cast(y[:, 0] > 0, tf.int32), 2)),
-        "loss .* by UnsortedSegmentSum"),
-    "remainder": (lambda y, p: tf.reduce_mean(_error(y, p)) * tf.cast(_size(y) % 3, p.dtype), "loss .* by Mean"),
+        "loss '{}' .* by UnsortedSegmentSum"),
+    "remainder": (lambda y, p: tf.reduce_mean(_error(y, p)) * tf.cast(_size(y) % 3, p.dtype), "loss '{}' .* by Mean"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", LOSSES)
-def test_a_loss_of_some_examples_or_of_their_places(case: str):
-    loss, said = LOSSES[case]
-    notes = notes_of(_dense(), X, Y, loss=loss)
-    assert any(re.match(rf"not exact: {said}", note) for note in notes), notes
+def test_a_loss_of_some_examples_or_of_their_places():
+    losses = {as_name(name): loss for name, (loss, _) in LOSSES.items()}
+    for name, loss in losses.items():
+        loss.__name__ = name
+    notes = notes_of(headed(losses), X, dict.fromkeys(losses, Y), loss=losses)
+    for name, (_, said) in LOSSES.items():
+        pattern = "not exact: " + said.format(as_name(name))
+        assert any(re.match(pattern, note) for note in notes), (pattern, notes)
 
 
 def test_a_sum_of_chosen_examples_over_their_number_is_a_mean():

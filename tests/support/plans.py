@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
+from keras import layers
 
 from tests.support.training import distributed, seeded
 
@@ -26,3 +28,55 @@ def notes_of(build: Callable[[], keras.Model], x: Any, y: Any, replicas: int = 2
     with distributed(model, replicas=replicas) as front:
         lines = [line.strip().removeprefix("note: ") for line in str(front.plan(x, y)).splitlines()]
     return [line for line in lines if line.startswith(COUPLED)]
+
+
+class Does(layers.Layer):
+    """A layer that applies a function."""
+
+    def __init__(self, function: Callable[[Any], Any], name: str = "odd") -> None:
+        super().__init__(name=name)
+        self.function = function
+
+    def call(self, x: Any) -> Any:
+        """What the function makes of the input."""
+        return self.function(x)
+
+
+def side_by_side(functions: Mapping[str, Callable[[Any], Any]]) -> Callable[[], keras.Model]:
+    """Builds a model with one layer for each function, each beside the others: one plan has a note on each of them.
+
+    The layer `case_NAME` gets four numbers of each example.
+    """
+
+    def build() -> keras.Model:
+        x = keras.Input((5,))
+        hidden = layers.Dense(4, activation="tanh", name="first")(x)
+        made = [Does(function, f"case_{as_name(name)}")(hidden) for name, function in functions.items()]
+        return keras.Model(x, layers.Dense(1, name="last")(layers.Concatenate()(made)))
+
+    return build
+
+
+def headed(names: Iterable[str], units: int = 1) -> Callable[[], keras.Model]:
+    """Builds a model with a head for each name, whose loss is an entry of `compile(loss={name: ...})`."""
+
+    def build() -> keras.Model:
+        x = keras.Input((5,))
+        return keras.Model(x, {name: layers.Dense(units, name=name)(x) for name in map(as_name, names)})
+
+    return build
+
+
+def as_name(text: str) -> str:
+    """A case's name as the name of a layer or of a function.
+
+    >>> as_name("many, chosen")
+    'many_chosen'
+    """
+    return re.sub(r"\W+", "_", text)
+
+
+def operations(notes: Iterable[str], begin: str, end: str = "") -> dict[str, str]:
+    """The operation that each note names, by what the group `owner` of the patterns around it matches."""
+    found = [re.match(rf"{begin}(?P<operation>\w+) \(\S+\){end}", note) for note in notes]
+    return {match["owner"]: match["operation"] for match in found if match}
