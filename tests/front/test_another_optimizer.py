@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 
 from tests.support.compare import assert_equally_trained
-from tests.support.models import DENSE, dense_data
+from tests.support.models import DENSE, even_data
 from tests.support.training import QUIET, train_distributed, train_plain
 
 
@@ -14,7 +14,7 @@ def _other() -> keras.optimizers.Optimizer:
 
 
 def _fit(front, **options):
-    data = dense_data()
+    data = even_data()
     return front.fit(data.x, data.y, **{**QUIET, "epochs": 2, **options}).history
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.compare import assert_same, named
-from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.models import BY_NAME, DENSE, dense_data, even_data
 from tests.support.training import QUIET, assert_equal_training, train_distributed, train_plain
 
 WAYS = [("callback_model", "AllReduce"), ("closure", "AllReduce"), ("front", "AllReduce"), ("closure", "PS")]
@@ -30,12 +30,12 @@ class AtBatch(keras.callbacks.Callback):
 
 
 def _train(front, callback, epochs: int = 2, **options):
-    data = dense_data()
+    data = even_data()
     history = front.fit(data.x, data.y, epochs=epochs, callbacks=[callback], **{**QUIET, **options}).history
     return {"history": history, "seen": callback.seen}
 
 
-@pytest.mark.quick("callback_model-AllReduce", "closure-PS")
+@pytest.mark.quick("callback_model-AllReduce")
 @pytest.mark.parametrize("way, builder", WAYS)
 def test_weights_are_read_at_every_batch(way: str, builder: str):
     def program(front, model):
@@ -49,7 +49,7 @@ def test_weights_are_read_at_every_batch(way: str, builder: str):
     assert_equal_training(DENSE, program, replicas=2, strategy=builder)
 
 
-@pytest.mark.quick("front-AllReduce", "closure-PS")
+@pytest.mark.quick("closure-PS")
 @pytest.mark.parametrize("way, builder", WAYS)
 def test_weights_that_are_set_count_from_the_next_step(way: str, builder: str):
     def program(front, model):
@@ -63,6 +63,7 @@ def test_weights_that_are_set_count_from_the_next_step(way: str, builder: str):
     assert_equal_training(DENSE, program, replicas=3, strategy=builder)
 
 
+@pytest.mark.quick("shared_memory")
 @pytest.mark.parametrize("share", [False, True], ids=["own_memory", "shared_memory"])
 def test_one_layers_variable_is_read_and_assigned(share: bool):
     def program(front, model):
@@ -94,6 +95,7 @@ def test_calling_the_model_in_a_callback_uses_the_current_weights():
     assert_equal_training(DENSE, program)
 
 
+@pytest.mark.quick("PS")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_the_learning_rate_changes_at_a_batch(builder: str):
     def program(front, model):
@@ -107,6 +109,7 @@ def test_the_learning_rate_changes_at_a_batch(builder: str):
     assert_equal_training(DENSE, program, replicas=3, strategy=builder)
 
 
+@pytest.mark.quick("momentum")
 @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
 def test_optimizer_slots_are_read_and_changed(optimizer: str):
     def program(front, model):
@@ -140,7 +143,7 @@ def test_moving_averages_are_changed_before_training():
 
 def test_weights_between_two_fits():
     def program(front, model):
-        data = dense_data()
+        data = even_data()
         front.fit(data.x, data.y, epochs=1, **QUIET)
         seen = named(model.weights)
         model.get_layer("first").kernel.assign(np.full((5, 8), 0.1))
@@ -153,7 +156,7 @@ def test_weights_at_the_end_of_training_for_a_callback():
     def program(front, model):
         seen = []
         end = keras.callbacks.LambdaCallback(on_train_end=lambda logs: seen.append(named(model.weights)))
-        data = dense_data()
+        data = even_data()
         front.fit(data.x, data.y, epochs=1, callbacks=[end], **QUIET)
         return seen
 

@@ -99,6 +99,11 @@ def dense_data(examples: int = EXAMPLES) -> Data:
     return Data(x, np.sin(x.sum(axis=1, keepdims=True)) + 0.3 * x[:, :1])
 
 
+def even_data() -> Data:
+    """The same in three batches of one size, which need one graph: for tests that are not about the last batch."""
+    return dense_data(3 * BATCH)
+
+
 def _convolution(kind: type[keras.Model] = keras.Model) -> keras.Model:
     layers = keras.layers
     image = keras.Input((6, 6, 2), name="image")
