@@ -15,7 +15,7 @@ import tensorflow as tf
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, in_order
-from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.models import BY_NAME, DENSE, dense_data, even_data
 from tests.support.training import QUIET, compiled, distributed, seeded
 
 TWO_MACHINES = {"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]}
@@ -38,7 +38,7 @@ def test_attributes_are_the_models():
 
 
 def test_a_strategy_can_be_set_by_name():
-    data = dense_data()
+    data = even_data()
     with distributed(compiled(DENSE)) as front:
         front.fit(data.x, data.y, epochs=1, **QUIET)
         front.strategy = "PS"
@@ -57,7 +57,7 @@ def test_a_plan_from_a_batch_of_a_custom_step():
             _x, _y = data
             return super().train_step(data)
 
-    data = dense_data()
+    data = even_data()
     model = Own(seeded(DENSE.build).layers)
     model.compile("sgd", "mse", jit_compile=False)
     with distributed(model) as front:
@@ -77,7 +77,7 @@ def test_the_plan_says_that_all_reduced_tables_travel_as_rows():
 
 
 def test_the_plan_says_what_is_guessed_without_a_batch():
-    model, data, note = compiled(DENSE), dense_data(), "without a batch it is not known which gradients are sparse"
+    model, data, note = compiled(DENSE), even_data(), "without a batch it is not known which gradients are sparse"
     with distributed(model) as front:
         assert note in front.plan()
         assert note not in front.plan(data.x, data.y)
@@ -86,7 +86,7 @@ def test_the_plan_says_what_is_guessed_without_a_batch():
 
 
 def test_the_plan_of_shared_memory_has_rows_like_its_notes():
-    data = dense_data()
+    data = even_data()
     with distributed(compiled(DENSE), strategy="PartitionedPS", share_memory=None) as front:
         for plan in (front.plan(), front.plan(data.x, data.y)):
             assert "in shared memory" in plan and "split(" not in plan and "; 0 B travel" in plan
@@ -107,7 +107,7 @@ def _state(model: keras.Model) -> dict[str, np.ndarray]:
 )
 def test_a_copy_trains_on_as_the_original_does(copied):
     """From the same weights, optimizer variables and residuals."""
-    data = dense_data()
+    data = even_data()
     with distributed(compiled(DENSE), strategy=AllReduce(compressor="HorovodCompressorEF")) as front:
         front.fit(data.x, data.y, **QUIET)
         with copied(front) as other:
@@ -142,7 +142,7 @@ def _three(front: DistributedModel):
     return functools.partial(front.fit, epochs=3)
 
 
-@pytest.mark.quick("partial", "on the wrapper")
+@pytest.mark.quick("partial")
 @pytest.mark.parametrize("put", [
     lambda front: setattr(front.model, "fit", front.fit),
     lambda front: setattr(front.model, "fit", _three(front)),
@@ -150,7 +150,7 @@ def _three(front: DistributedModel):
     lambda front: setattr(front, "fit", _three(front)),
 ], ids=["method", "partial", "function", "on the wrapper"])  # fmt: skip
 def test_what_is_put_in_the_place_of_the_models_fit_may_come_back_to_the_wrapper(put):
-    data, model, plain = dense_data(), compiled(DENSE), compiled(DENSE)
+    data, model, plain = even_data(), compiled(DENSE), compiled(DENSE)
     with distributed(model) as front:
         put(front)
         for fit in (front.fit, model.fit):
@@ -170,7 +170,7 @@ def test_verify_compares_with_kerass_fit_whatever_is_in_its_place():
 
 
 def test_a_shallow_copy_is_a_second_wrapper_around_the_model():
-    data, model, alone = dense_data(), compiled(DENSE), compiled(DENSE)
+    data, model, alone = even_data(), compiled(DENSE), compiled(DENSE)
     alone.fit(data.x, data.y, epochs=2, **QUIET)
     with distributed(model) as front, copy.copy(front) as other:
         for each in (front, other):
