@@ -16,7 +16,7 @@ from autodist_core.errors import SessionError
 from autodist_core.runtime import DistributedSession
 from autodist_core.strategy import PS
 from tests.support.compare import assert_same, flat, in_order, named
-from tests.support.models import DENSE, dense_data
+from tests.support.models import DENSE, even_data
 from tests.support.training import (
     QUIET,
     assert_equal_training,
@@ -27,7 +27,7 @@ from tests.support.training import (
     trained,
 )
 
-DATA = dense_data()
+DATA = even_data()
 BY_STRATEGY = pytest.mark.parametrize("builder, shares", [("AllReduce", True), ("AllReduce", False), ("PS", False)])
 
 
@@ -71,7 +71,7 @@ def _autoencoder() -> tuple[keras.Model, keras.Model]:
     return encoder, whole
 
 
-@pytest.mark.quick("AllReduce-True-trains", "PS-False-trains")
+@pytest.mark.quick("PS-False-trains")
 @pytest.mark.parametrize("trains", [True, False], ids=["trains", "looks"])
 @BY_STRATEGY
 def test_models_that_share_layers_train_and_look_within_each_others_fit(builder, shares, trains: bool):
@@ -131,7 +131,7 @@ class _Slow(keras.layers.Layer):
         return x + tf.stop_gradient(tf.reshape(tf.numpy_function(wait, [], tf.float64), ()))
 
 
-@pytest.mark.quick("AllReduce-True-writes", "PS-False-writes")
+@pytest.mark.quick("AllReduce-True-writes")
 @pytest.mark.parametrize("writes", [True, False], ids=["writes", "looks"])
 @BY_STRATEGY
 def test_a_look_from_another_thread_in_the_middle_of_a_step_loses_nothing(builder, shares, writes: bool):
@@ -158,14 +158,14 @@ def test_a_look_from_another_thread_in_the_middle_of_a_step_loses_nothing(builde
     thread.start()
     try:
         with distributed(model, strategy=builder, share_memory=shares) as front:
-            for batch in range(4):
+            for batch in range(3):
                 looked.clear()
-                front.train_on_batch(DATA.x[8 * batch : 8 * batch + 8], DATA.y[8 * batch : 8 * batch + 8])
+                front.train_on_batch(DATA.x[7 * batch : 7 * batch + 7], DATA.y[7 * batch : 7 * batch + 7])
     finally:
         over.set()
         thread.join()
-    for batch in range(4):
-        plain.train_on_batch(DATA.x[8 * batch : 8 * batch + 8], DATA.y[8 * batch : 8 * batch + 8])
+    for batch in range(3):
+        plain.train_on_batch(DATA.x[7 * batch : 7 * batch + 7], DATA.y[7 * batch : 7 * batch + 7])
         if writes:
             plain.optimizer.learning_rate = 0.002
     assert_same(trained(plain).state, trained(model).state)
@@ -194,7 +194,7 @@ def _readers(model: keras.Model, count: int):
         sys.setswitchinterval(before)
 
 
-@pytest.mark.quick("AllReduce-True", "PS-False")
+@pytest.mark.quick("PS-False")
 @BY_STRATEGY
 def test_threads_that_look_at_everything_change_nothing(builder, shares):
     """While callbacks look and write, too."""
@@ -212,12 +212,13 @@ def test_threads_that_look_at_everything_change_nothing(builder, shares):
     assert_equal_training(DENSE, program, strategy=builder, share_memory=shares)
 
 
+@pytest.mark.quick("ahead")
 @pytest.mark.parametrize("strategy, each", [(PS(staleness=2), 1), (PS(sync=False), 2)], ids=["ahead", "apart"])
 def test_no_update_is_lost_to_threads_that_look_while_replicas_run_ahead(strategy, each: int):
     model, steps = compiled(DENSE), []
     with distributed(model, strategy=strategy) as front, _readers(model, 1):
         for _ in range(6):
-            front.fit(DATA.x[:24], DATA.y[:24], epochs=1, verbose=0, batch_size=8, shuffle=False)
+            front.fit(DATA.x, DATA.y, epochs=1, **QUIET)
             steps.append(int(model.optimizer.iterations))
     assert steps == [3 * each * (fit + 1) for fit in range(6)]
 
@@ -248,7 +249,7 @@ def test_python_in_a_step_may_look_at_a_weight(strategy, shares):
     seen.clear()
     with distributed(model, strategy=strategy, share_memory=shares) as front:
         for batch in range(3):
-            rows = slice(8 * batch, 8 * batch + 8)
+            rows = slice(7 * batch, 7 * batch + 7)
             before.append(plain.layers[-1].kernel.numpy())
             front.train_on_batch(DATA.x[rows], DATA.y[rows])
             plain.train_on_batch(DATA.x[rows], DATA.y[rows])
@@ -340,10 +341,10 @@ def test_a_function_is_traced_on_a_weight_that_another_thread_was_shown():
         if batch == 2:
             seen.append(tf.function(lambda: kernel + 0.0)().numpy())
 
-    plain.fit(DATA.x[:24], DATA.y[:24], epochs=1, verbose=0, batch_size=8, shuffle=False)
+    plain.fit(DATA.x, DATA.y, epochs=1, **QUIET)
     with distributed(model) as front:
         front.fit(
-            DATA.x[:24], DATA.y[:24], epochs=1, verbose=0, batch_size=8, shuffle=False,
+            DATA.x, DATA.y, epochs=1, **QUIET,
             callbacks=[_at("on_train_batch_end", meanwhile)],
         )
     assert_same({"kernel": plain.layers[0].kernel.numpy()}, {"kernel": seen[0]})
