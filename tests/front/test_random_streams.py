@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.draws import FORMS, drawing_model, drawn
+from tests.support.draws import FORMS, Drawing, drawing_model, drawn
+from tests.support.plans import as_name
 from tests.support.training import distributed
 
 STEPS = 3
@@ -126,10 +127,17 @@ def test_the_plan_says_which_operation_draws_the_same_on_all_replicas():
         assert "random numbers" not in front.plan(x, y)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_plan_names_the_layer_that_draws(form: str):
-    model = drawing_model({form: FORMS[form]})
+# A note names three layers at most.
+IN_THREES = [tuple(FORMS)[start : start + 3] for start in range(0, len(FORMS), 3)]
+
+
+@pytest.mark.parametrize("forms", IN_THREES, ids=", ".join)
+def test_the_plan_names_each_layer_that_draws(forms: tuple[str, ...]):
+    names = [as_name(form) for form in forms]
+    drawing = [Drawing({form: FORMS[form]}, name=name) for form, name in zip(forms, names, strict=True)]
+    model = keras.Sequential([keras.Input((5,)), *drawing, keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
     with distributed(model) as front:
         plan = front.plan(np.ones((6, 5)), np.ones((6, 1)))
-    said = "each replica draws its own random numbers in drawing; replica 0 those of one device"
+    said = f"each replica draws its own random numbers in {', '.join(names)}; replica 0 those of one device"
     assert plan.endswith(f"\n  note: {said}")

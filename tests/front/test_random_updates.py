@@ -83,6 +83,10 @@ UPDATES = [
 ]
 
 
+@pytest.mark.quick(
+    "constant-step-PSLoadBalancing", "seeds-optimizer-AllReduce", "stateful-step-AllReduce",
+    "function-optimizer-PSLoadBalancing",
+)  # fmt: skip
 @pytest.mark.parametrize("noise, where, builder", UPDATES)
 def test_an_update_that_draws_is_one_devices(noise: str, where: Callable, builder: str):
     # Batches of seven, seven and one: the last one leaves all replicas idle but the first. Stateful operations begin
@@ -149,6 +153,7 @@ class Product(keras.layers.Layer):
         return self.product(self, x, tf.convert_to_tensor(self.weight))
 
 
+@pytest.mark.quick("keras.remat", "keras", "stateful deep", "inside a loop", "inside a condition")
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_the_backward_pass_has_the_numbers_of_the_forward_pass(name: str):
     """The loss is linear in the weights: it is the product of the weights and the gradient, which the update shows."""
@@ -192,6 +197,7 @@ ROWS = {
 }
 
 
+@pytest.mark.quick("seeds-AllReduce", "constant-PS", "function-PS")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 @pytest.mark.parametrize("rows", ROWS)
 def test_each_replica_trains_the_rows_that_it_has_drawn(rows: str, builder: str):
