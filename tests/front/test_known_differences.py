@@ -1,7 +1,7 @@
 """Where Keras under `MirroredStrategy` differs from one device, and this package does not.
 
 Each letter is a test that passes here, with a companion that shows the mirrored outcome to be another one (or an
-error), so that the first cannot pass by accident. The companions say nothing about this package.
+error), so that the first cannot pass by accident. The companions say nothing about this package, and are long.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _on_one_device(letter: str) -> dict[str, np.ndarray]:
     return plain(BY_LETTER[letter].build, BY_LETTER[letter].run).result
 
 
-@pytest.mark.quick("A-AllReduce", "B-PSLoadBalancing", "C-AllReduce", "J-AllReduce")
+@pytest.mark.quick("A-AllReduce", "B-PSLoadBalancing", "J-AllReduce")
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing"])
 @pytest.mark.parametrize("letter", EQUAL)
 def test_outcome_is_one_devices(letter: str, builder: str):
@@ -35,6 +35,7 @@ def test_outcome_is_one_devices(letter: str, builder: str):
     assert_same(_on_one_device(letter), found.result)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("letter", ["A", "A-global", "A-value", "C", "K"])
 def test_mirrored_companion_ends_with_other_values(letter: str, mirrored):
     expected, actual = _on_one_device(letter), mirrored[letter]
@@ -42,11 +43,13 @@ def test_mirrored_companion_ends_with_other_values(letter: str, mirrored):
     assert max(relative_error(value, actual["values"][name]) for name, value in expected.items()) > 1e6 * TOLERANCE
 
 
+@pytest.mark.long
 def test_mirrored_companion_of_moving_averages_has_replica_0s(mirrored):
     assert _on_one_device("C")["moving_mean"] == pytest.approx([0.25, 0.25])
     assert mirrored["C"]["values"]["moving_mean"] == pytest.approx([0.0, 0.0])
 
 
+@pytest.mark.long
 def test_mirrored_companion_does_not_see_the_second_replicas_overflow(mirrored):
     expected = _on_one_device("B")
     assert expected["scale"] == 4.0
@@ -54,12 +57,14 @@ def test_mirrored_companion_does_not_see_the_second_replicas_overflow(mirrored):
     assert not all(np.isfinite(value).all() for value in mirrored["B"]["values"].values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("letter", ["E", "F"])
 def test_mirrored_companion_of_conditional_updates_raises(letter: str, mirrored):
     assert _on_one_device(letter)
     assert mirrored[letter].get("error")
 
 
+@pytest.mark.long
 def test_mirrored_companion_of_string_inputs_raises(mirrored):
     assert _on_one_device("J")
     assert "string" in mirrored["J"]["error"]
@@ -77,6 +82,7 @@ def test_dropout_masks_differ_between_replicas_and_replica_0_has_one_devices():
     assert len({tuple(value) for value in both.values()}) == len(both), "masks repeat from step to step"
 
 
+@pytest.mark.long
 def test_mirrored_companion_draws_one_mask_for_all_replicas(mirrored):
     for mean in mirrored["D"]["values"].values():
         assert set(np.unique(mean)) == {0.0, 1.0}
