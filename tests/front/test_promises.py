@@ -15,6 +15,7 @@ from tests.support.compare import (
     relative_error,
 )
 from tests.support.models import DENSE, Data, ReferenceModel, dense_data, dense_model
+from tests.support.plans import headed
 from tests.support.steps import OwnStep
 from tests.support.training import (
     QUIET,
@@ -143,7 +144,7 @@ def _summed(y_true, y_pred):
 SUMS = {"keras": lambda: keras.losses.MeanSquaredError(reduction="sum"), "own": SummedSquares}
 
 
-@pytest.mark.quick("Asks-keras", "dense_model-own")
+@pytest.mark.quick("Asks-keras")
 @pytest.mark.parametrize("loss", SUMS)
 @pytest.mark.parametrize("build", [Asks, dense_model])
 def test_a_compiled_sum_is_the_whole_batchs_in_a_custom_step_too(build, loss: str):
@@ -175,17 +176,17 @@ COUPLED = {
 }
 
 
-@pytest.mark.parametrize("name", COUPLED)
-def test_losses_that_compare_examples_are_named(name: str):
-    loss, labels = COUPLED[name]
-    model, data = _adds(), dense_data(16)
-    model.compile(keras.optimizers.SGD(0.1), loss(name=name), jit_compile=False)
-    note = f"note: not exact: loss '{name}' compares the examples of a batch with each other"
+def test_losses_that_compare_examples_are_named():
+    model, data = seeded(headed(COUPLED)), dense_data(16)
+    losses = {name: loss(name=name) for name, (loss, _) in COUPLED.items()}
+    targets = {name: labels(data.y) for name, (_, labels) in COUPLED.items()}
+    model.compile(keras.optimizers.SGD(0.1), losses, jit_compile=False)
     with distributed(model) as front:
-        assert note in front.plan(data.x, labels(data.y))
-        table = front.verify(data.x, labels(data.y))
-        assert note in table
-        assert not re.search(r"out/kernel +0\.0e\+00", table), "the weights are the same: nothing to explain"
+        plan, table = front.plan(data.x, targets), front.verify(data.x, targets)
+    for name in COUPLED:
+        note = f"note: not exact: loss '{name}' compares the examples of a batch with each other"
+        assert note in plan and note in table
+        assert not re.search(rf"{name}/kernel +0\.0e\+00", table), "the weights are the same: nothing to explain"
 
 
 def test_an_added_number_counts_as_a_mean_and_a_regularizer_does_not():
@@ -242,7 +243,7 @@ def test_a_loss_may_take_several_outputs_at_once():
 # Random streams
 
 
-@pytest.mark.quick("Dropout")
+@pytest.mark.long
 @pytest.mark.parametrize("layer", [keras.layers.Dropout, keras.layers.GaussianNoise])
 def test_random_layers_repeat_from_one_seed(layer):
     def build():
@@ -285,6 +286,7 @@ class FailsHalfway(OwnStep):
         return logs
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("share_memory", [True, False])
 def test_the_first_update_of_a_step_that_fails_halfway_stays(share_memory: bool):
     data = dense_data(14)
