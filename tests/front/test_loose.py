@@ -82,6 +82,7 @@ class Meets(keras.layers.Layer):
         return rows
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("bound", [1, 3])
 def test_the_bound_is_reached_and_never_passed(bound: int, float64):
     x, y = _data(20, 6)
@@ -94,7 +95,11 @@ def test_the_bound_is_reached_and_never_passed(bound: int, float64):
         assert int(model.optimizer.iterations.numpy()) == 20
 
 
-@pytest.mark.parametrize("builder", [PS(staleness=2), PSLoadBalancing(staleness=1), PartitionedPS(staleness=3)])
+@pytest.mark.quick("PartitionedPS-3")
+@pytest.mark.parametrize("builder", [
+    pytest.param(kind(staleness=bound), id=f"{kind.__name__}-{bound}")
+    for kind, bound in ((PS, 2), (PSLoadBalancing, 1), (PartitionedPS, 3))
+])  # fmt: skip
 def test_an_update_is_made_of_one_batch_whatever_weights_it_was_computed_on(builder, float64):
     x, y = _data(7, 6)
     x, y = x[:-2], y[:-2]
@@ -109,7 +114,10 @@ def test_an_update_is_made_of_one_batch_whatever_weights_it_was_computed_on(buil
     assert_same(values, found)
 
 
-@pytest.mark.parametrize("builder", [PS(sync=False), PSLoadBalancing(sync=False), PartitionedPS(sync=False)], ids=str)
+@pytest.mark.quick("PSLoadBalancing")
+@pytest.mark.parametrize("builder", [
+    pytest.param(kind(sync=False), id=kind.__name__) for kind in (PS, PSLoadBalancing, PartitionedPS)
+])  # fmt: skip
 def test_asynchronous_updates_are_each_replicas_own_and_none_is_lost(builder, float64):
     """As if every slice had been a batch; the order does not matter where gradients do not depend on weights."""
     x, y = _data(50, 6)
@@ -124,7 +132,8 @@ def test_asynchronous_updates_are_each_replicas_own_and_none_is_lost(builder, fl
     assert_same({"kernel": expected.get_weights()[0]}, {"kernel": model.get_weights()[0]})
 
 
-@pytest.mark.parametrize("builder", [PS(staleness=2), PS(sync=False)], ids=str)
+@pytest.mark.quick("ahead")
+@pytest.mark.parametrize("builder", [PS(staleness=2), PS(sync=False)], ids=["ahead", "apart"])
 def test_metrics_are_of_all_examples_and_training_converges(builder):
     reference = BY_NAME["embedding"]
     data = reference.data()
