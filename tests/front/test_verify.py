@@ -27,10 +27,8 @@ def test_a_table_of_every_variable_and_the_state_as_before():
     assert int(model.optimizer.iterations) == 0
 
 
-def _with(*layers, frozen: bool = False) -> keras.Model:
+def _with(*layers) -> keras.Model:
     model = keras.Sequential([keras.Input((5,)), *layers, *seeded(DENSE.build).layers], name="with_layers")
-    for layer in layers:
-        layer.trainable = not frozen
     model.compile(**DENSE.compile_arguments("sgd"))
     return model
 
@@ -55,6 +53,7 @@ OWN = {
 }  # fmt: skip
 
 
+@pytest.mark.quick("statistics", "noise")
 @pytest.mark.parametrize("name", OWN)
 def test_what_each_replica_has_of_its_own_is_said_below_the_table(name: str):
     make, note = OWN[name]
@@ -69,13 +68,12 @@ def test_what_each_replica_has_of_its_own_is_said_below_the_table(name: str):
     assert_same(before, named(model.weights), tolerance=0.0)
 
 
-@pytest.mark.parametrize("layer", [
-    lambda: keras.layers.BatchNormalization(trainable=False), lambda: keras.layers.Dropout(0.0),
-    lambda: keras.layers.BatchNormalization(synchronized=True),
-], ids=["frozen", "rate_0", "synchronized"])  # fmt: skip
-def test_layers_that_have_nothing_of_their_own_explain_nothing(layer):
-    data, made = dense_data(), layer()
-    with distributed(_with(made, frozen=not made.trainable)) as front:
+def test_layers_that_have_nothing_of_their_own_explain_nothing():
+    data, frozen = dense_data(), keras.layers.BatchNormalization()
+    model = _with(frozen, keras.layers.Dropout(0.0), keras.layers.BatchNormalization(synchronized=True))
+    frozen.trainable = False
+    model.compile(**DENSE.compile_arguments("sgd"))
+    with distributed(model) as front:
         for text in (front.plan(), front.verify(data.x, data.y), front.plan()):
             assert "each replica" not in text
 
@@ -108,7 +106,6 @@ def test_a_dataset_gives_each_step_a_batch_and_both_ways_the_same():
     shuffled = tf.data.Dataset.from_tensor_slices((data.x, data.y)).shuffle(22).batch(5)
     before = named(model.weights)
     with distributed(model, replicas=3) as front:
-        assert front.verify(shuffled, steps=3).startswith("3 steps")
         assert front.verify(shuffled, steps=9).startswith("5 steps")
         batches, seen = _pydataset(data)
         assert front.verify(batches, steps=2).startswith("2 steps")
@@ -217,6 +214,7 @@ def _attention() -> keras.Model:
     return keras.Model(inputs, keras.layers.Dense(1, name="head")(keras.layers.Flatten()(mixed)))
 
 
+@pytest.mark.quick("_biased_norm-biased/bias-adam", "_attention-attention/key/bias-sgd")
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize(("make", "bias"), [(_biased_norm, "biased/bias"), (_attention, "attention/key/bias")])
 def test_a_gradient_that_is_rounding_alone_is_said_to_be(make, bias: str, optimizer: str, float64: None):

@@ -87,6 +87,7 @@ if importlib.util.find_spec("pandas"):
     )  # fmt: skip
 
 
+@pytest.mark.quick("list", "dict", "list of targets", "class weights", "dataset", "PyDataset", "generator")
 @pytest.mark.parametrize("form", FORMS)
 def test_form(form: str):
     make, data = FORMS[form]
