@@ -76,8 +76,7 @@ FORMS = {
 
 
 @pytest.mark.quick(
-    "arrays_shuffled", "lists_of_tensors", "dataset", "dataset_repeated", "pydataset", "generator",
-    "validation_data_weighted",
+    "arrays_shuffled", "lists_of_tensors", "dataset_repeated", "pydataset", "generator", "validation_data_weighted",
 )  # fmt: skip
 @pytest.mark.parametrize("form", FORMS)
 def test_form(form: str):
@@ -88,6 +87,7 @@ def test_form(form: str):
     assert_equal_training(DENSE, program, replicas=3)
 
 
+@pytest.mark.quick("heads")
 @pytest.mark.parametrize("name", ["embedding", "heads"])
 def test_lists_and_dicts_of_inputs_in_a_dataset(name: str):
     reference = BY_NAME[name]
@@ -134,14 +134,14 @@ def test_sequences_whose_length_changes_from_batch_to_batch():
 
     def batches():
         random = np.random.default_rng(4)
-        for length in (3, 5, 4, 3, 6, 2):
+        for length in (3, 5, 3, 2):
             x = random.normal(size=(7, length, 3))
             yield x, x.mean(axis=(1, 2))[:, None]
 
     def program(front, model):
         signature = (tf.TensorSpec((None, None, 3), "float64"), tf.TensorSpec((None, 1), "float64"))
         dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(6))
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(4))
         return front.fit(dataset, epochs=1, shuffle=False, verbose=0).history
 
     assert_equal_training(reference, program, replicas=3, built=False)

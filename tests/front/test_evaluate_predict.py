@@ -12,6 +12,7 @@ from tests.support.models import BY_NAME, DENSE, dense_data
 from tests.support.training import QUIET, assert_equal_training, distributed, seeded
 
 
+@pytest.mark.quick("8-3", "1-2")
 @pytest.mark.parametrize("batch, replicas", [(7, 2), (8, 3), (1, 2), (100, 3)])
 def test_evaluate_and_predict_of_any_batch_size(batch: int, replicas: int):
     def program(front, model):
@@ -26,6 +27,7 @@ def test_evaluate_and_predict_of_any_batch_size(batch: int, replicas: int):
     assert_equal_training(DENSE, program, replicas=replicas, built=False)
 
 
+@pytest.mark.quick("embedding", "heads")
 @pytest.mark.parametrize("name", ["convolution", "embedding", "lstm", "heads"])
 def test_predictions_are_in_order_and_keep_their_structure(name: str):
     reference = BY_NAME[name]
