@@ -8,10 +8,12 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import named
-from tests.support.models import BATCH, DENSE, EXAMPLES, Data, ReferenceModel, dense_data, dense_model
+from tests.support.models import BATCH, DENSE, Data, ReferenceModel, dense_data, dense_model, even_data
 from tests.support.training import QUIET, assert_equal_training, assert_same_numbers
 
 layers = keras.layers
+EXAMPLES = 3 * BATCH
+"""Of batches of one size, which need one graph. The reference models have a last batch of another one."""
 
 
 def _random() -> np.random.Generator:
@@ -94,7 +96,7 @@ def _mixed_heads() -> keras.Model:
 
 
 def _mixed_data() -> Data:
-    ids, dense = _ids(), dense_data()
+    ids, dense = _ids(), even_data()
     return Data({"ids": ids.x, "x": dense.x}, {"value": dense.y, "kind": ids.y})
 
 
@@ -164,12 +166,12 @@ MODELS = {
     model.name: model
     for model in (
         ReferenceModel("attention", _attention, _sequences, _mse),
-        ReferenceModel("tied", _tied, dense_data, _mse),
+        ReferenceModel("tied", _tied, even_data, _mse),
         ReferenceModel("tied_table", _tied_table, _ids, _logits),
-        ReferenceModel("nested", _nested, dense_data, _mse),
-        ReferenceModel("deep", _deep, dense_data, _mse),
+        ReferenceModel("nested", _nested, even_data, _mse),
+        ReferenceModel("deep", _deep, even_data, _mse),
         ReferenceModel("normalized", _normalized, _images, _mse),
-        ReferenceModel("own_gradients", _own_gradients, dense_data, _mse),
+        ReferenceModel("own_gradients", _own_gradients, even_data, _mse),
         ReferenceModel("mixed_heads", _mixed_heads, _mixed_data, _heads_settings),
     )
 }
@@ -194,7 +196,7 @@ def test_two_models_that_share_layers_and_an_optimizer():
         x = keras.Input((5,), name="x")
         hidden = layers.Dense(6, activation="tanh", name="hidden")(x)
         models = [keras.Model(x, layers.Dense(1, name=name)(hidden), name=name) for name in ("left", "right")]
-        optimizer, data, losses = keras.optimizers.Adam(0.01, name="adam"), dense_data(), []
+        optimizer, data, losses = keras.optimizers.Adam(0.01, name="adam"), even_data(), []
         optimizer.build([*models[0].trainable_variables, *models[1].trainable_variables[2:]])
         for model, loss in zip(models, ("mse", "mae"), strict=True):
             model.compile(optimizer, loss, jit_compile=False)
@@ -232,6 +234,7 @@ def test_batches_from_threads():
 MIXED = [("mixed_bfloat16", False, 4e-2), ("mixed_float16", True, 4e-3)]
 
 
+@pytest.mark.quick("mixed_bfloat16-False-0.04-True", "mixed_float16-True-0.004-False")
 @pytest.mark.parametrize("share_memory", [True, False])
 @pytest.mark.parametrize("policy, overflow, tolerance", MIXED)
 def test_mixed_precision(policy: str, overflow: bool, tolerance: float, share_memory: bool):

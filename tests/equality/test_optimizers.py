@@ -7,7 +7,7 @@ from collections.abc import Callable
 import keras
 import pytest
 
-from tests.support.models import BATCH, Data, ReferenceModel, dense_data
+from tests.support.models import ReferenceModel, even_data
 from tests.support.training import assert_equal_training
 
 KO = keras.optimizers
@@ -44,12 +44,8 @@ def _model() -> keras.Model:
     return keras.Sequential([keras.Input((5,), name="x"), first, out], name="small")
 
 
-def _data() -> Data:
-    return dense_data(3 * BATCH - 3)
-
-
 def _reference(make: Callable[[], keras.optimizers.Optimizer]) -> ReferenceModel:
-    return ReferenceModel("small", _model, _data, lambda: {"loss": "mse", "optimizer": make()})
+    return ReferenceModel("small", _model, even_data, lambda: {"loss": "mse", "optimizer": make()})
 
 
 REFERENCES = {name: _reference(make) for name, make in OPTIMIZERS.items()}
