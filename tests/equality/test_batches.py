@@ -9,6 +9,7 @@ from tests.support.models import BY_NAME, DENSE, dense_data
 from tests.support.training import assert_equal_training
 
 
+@pytest.mark.quick("22-8-3-False", "17-8-3-True", "10-2-3-False", "21-7-2-True")
 @pytest.mark.parametrize(
     "examples, batch, replicas, share",
     [
@@ -26,21 +27,25 @@ def test_sizes(examples: int, batch: int, replicas: int, share: bool):
     assert_equal_training(DENSE, replicas=replicas, share_memory=share, data=dense_data(examples), batch_size=batch)
 
 
+@pytest.mark.quick("PS")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_statistics_of_replicas_without_examples_do_not_count(builder: str):
     assert_equal_training(BY_NAME["convolution"], optimizer="momentum", strategy=builder, replicas=3, batch_size=10)
 
 
+@pytest.mark.long
 def test_batches_that_are_all_alike():
     assert_equal_training(BY_NAME["convolution"], replicas=2, batch_size=11)
 
 
+@pytest.mark.quick("AllReduce")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_sparse_rows_of_a_batch_smaller_than_the_number_of_replicas(builder: str):
     reference = BY_NAME["embedding"]
     assert_equal_training(reference, optimizer="adagrad", strategy=builder, replicas=3, batch_size=2, epochs=1)
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_sample_weights_that_differ_between_replicas(replicas: int):
     data = dense_data()
@@ -55,12 +60,14 @@ def test_sample_weights_of_several_outputs():
     assert_equal_training(reference, data=type(data)(data.x, data.y, weights))
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_class_weights(replicas: int):
     class_weight = {0: 0.5, 1: 1.0, 2: 4.0}
     assert_equal_training(BY_NAME["convolution"], optimizer="sgd", replicas=replicas, class_weight=class_weight)
 
 
+@pytest.mark.quick("PS")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_several_steps_a_call(builder: str):
     assert_equal_training(DENSE.compiled_with(lambda: {"steps_per_execution": 3}), strategy=builder)
