@@ -23,11 +23,13 @@ def without_constant_folding() -> Iterator[None]:
     tf.config.optimizer.set_experimental_options({"constant_folding": before})
 
 
+@pytest.mark.quick("adversarial")
 @pytest.mark.parametrize("reference", TWICE, ids=str)
 def test_every_model_that_applies_twice(reference: ReferenceModel, without_constant_folding: None):
     assert_equal_training(reference, replicas=1, tolerance=0.0)
 
 
+@pytest.mark.quick("convolution", "lstm", "own_step")
 @pytest.mark.parametrize("reference", MODELS, ids=str)
 def test_every_model(reference: ReferenceModel):
     assert_equal_training(reference, replicas=1, tolerance=0.0)
@@ -39,13 +41,13 @@ def test_every_builder(builder: str):
     assert_equal_training(BY_NAME["embedding"], strategy=builder, replicas=1, tolerance=0.0)
 
 
-@pytest.mark.quick("adamw", "rmsprop", "adafactor")
+@pytest.mark.quick("rmsprop", "adafactor")
 @pytest.mark.parametrize("optimizer", [o.name for o in OPTIMIZERS if o.name != "adam"])
 def test_every_optimizer(optimizer: str):
     assert_equal_training(DENSE, optimizer=optimizer, replicas=1, tolerance=0.0)
 
 
-@pytest.mark.quick("dense", "embedding", "heads")
+@pytest.mark.quick("embedding", "heads")
 @pytest.mark.parametrize("reference", MODELS, ids=str)
 def test_batches_that_are_all_alike(reference: ReferenceModel):
     """TensorFlow knows numbers to divide by in advance, and multiplies with their reciprocals.
@@ -69,7 +71,7 @@ def _normalized(kind: type[keras.layers.Layer]) -> ReferenceModel:
     return ReferenceModel("normalized", build, dense_data, DENSE.settings)
 
 
-@pytest.mark.quick("7-LayerNormalization", "24-UnitNormalization")
+@pytest.mark.quick("7-LayerNormalization")
 @pytest.mark.parametrize("kind", [keras.layers.LayerNormalization, keras.layers.UnitNormalization])
 @pytest.mark.parametrize("size", [7, 24])
 def test_sizes_that_no_power_of_two_divides(kind: type[keras.layers.Layer], size: int):
