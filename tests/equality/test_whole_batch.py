@@ -96,6 +96,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick("softmax-PS-2", "function-Parallax-2", "contrastive-AllReduce-4", "centred-AllReduce-3")
 @pytest.mark.parametrize(("case", "strategy", "replicas"), [
     ("softmax", "PS", 2), ("softmax", "AllReduce", 3), ("function", "Parallax", 2), ("contrastive", "AllReduce", 4),
     ("dice", "PS", 3), ("centred", "AllReduce", 3),
@@ -104,6 +105,7 @@ def test_equals_one_device(case, strategy, replicas):
     assert_equal_training(CASES[case], strategy=strategy, replicas=replicas, program=fitted())
 
 
+@pytest.mark.quick("contrastive")
 @pytest.mark.parametrize("case", ["softmax", "contrastive"])
 def test_weights_of_examples_count_as_on_one_device(case):
     assert_equal_training(CASES[case], strategy="AllReduce", replicas=3, program=fitted(weights=True))
@@ -145,6 +147,7 @@ def test_it_is_saved_with_the_model(tmp_path):
     assert (type(loss), loss.name, type(loss.loss), loss.loss.axis) == (WholeBatch, "overlap", keras.losses.Dice, [1])
 
 
+@pytest.mark.quick("dice", "centred")
 @pytest.mark.parametrize("case", CASES)
 def test_the_plan_has_no_note(case):
     x, y, _ = examples()
