@@ -89,6 +89,7 @@ def _assert_printed_is_placed(
     return placement
 
 
+@pytest.mark.quick("embedding-sgd")
 @pytest.mark.parametrize("name, optimizer", MODELS)
 def test_what_is_printed_is_placed(name: str, optimizer: str):
     reference = BY_NAME[name]
