@@ -87,6 +87,7 @@ class TakesAStep(keras.callbacks.Callback):
         self.logs = {name: np.asarray(value) for name, value in self.model.train_function(iter([batch])).items()}
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("rows", [2, 22])
 def test_integers_and_truth_values_are_those_of_the_whole_batch(rows: int):
     data = dense_data().rows(slice(rows))

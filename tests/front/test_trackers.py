@@ -49,6 +49,7 @@ def _data() -> Data:
     return Data(x, x**2)
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_means_of_losses(replicas: int):
     found = assert_equal_training(ReferenceModel("tracked", Tracked, _data, dict), optimizer="sgd", replicas=replicas)
