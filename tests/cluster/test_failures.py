@@ -323,7 +323,8 @@ def test_an_interrupt_ends_the_fit_and_the_next_one_works(chief):
     assert float(seconds) < HANGS and int(iterations) > 0
 
 
-@pytest.mark.parametrize("way", ["ahead", pytest.param("apart", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["ahead", "apart"])
 def test_interrupted_again_and_again_while_replicas_run_ahead(network, way):
     command = [sys.executable, "-m", "tests.support.interrupted", "15", way, "hosts"]
     spec = json.dumps(network.spec()) + "\n"
