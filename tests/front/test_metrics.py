@@ -65,20 +65,20 @@ class BatchLogs(keras.callbacks.Callback):
 
 def _fit(front, model):
     data, logs = CLASSIFIER.data(), BatchLogs()
-    validation = (data.x[3:16], data.y[3:16])
+    validation = (data.x[3:17], data.y[3:17])
     history = front.fit(
         data.x, data.y, sample_weight=data.sample_weight, validation_data=validation, epochs=3, callbacks=[logs],
         **QUIET,
     )  # fmt: skip
     assert len(logs.logs) == 12
-    return {"history": history.history, "batches": logs.logs}
+    return {"history": history.history, "batches": logs.logs, "afterwards": model.get_metrics_result()}
 
 
-@pytest.mark.quick("2-AllReduce")
+@pytest.mark.quick("3-PS")
 @pytest.mark.parametrize("replicas, builder", [(2, "AllReduce"), (3, "PS")])
 def test_history_and_the_logs_of_every_batch(replicas: int, builder: str):
     expected = assert_equal_training(CLASSIFIER, _fit, replicas=replicas, strategy=builder)
-    assert 0 < expected.result["history/auc/0"] < 1
+    assert 0 < expected.result["history/auc/0"] < 1 and "afterwards/auc" in expected.result
 
 
 def test_metrics_of_several_outputs():
@@ -95,6 +95,7 @@ def test_a_metric_of_the_users_own():
     assert_equal_training(DENSE.compiled_with(lambda: {"metrics": [Spread()]}), replicas=3)
 
 
+@pytest.mark.long
 def test_metrics_start_anew_each_epoch():
     """With a learning rate of zero every epoch is the same epoch."""
 
@@ -107,12 +108,3 @@ def test_metrics_start_anew_each_epoch():
         return history
 
     assert_equal_training(CLASSIFIER, program, optimizer="sgd", replicas=3)
-
-
-def test_metric_objects_hold_the_result_afterwards():
-    def program(front, model):
-        data = CLASSIFIER.data()
-        front.fit(data.x, data.y, epochs=1, **QUIET)
-        return model.get_metrics_result()
-
-    assert_equal_training(CLASSIFIER, program, replicas=3)
