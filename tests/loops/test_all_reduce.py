@@ -73,6 +73,7 @@ def _contrastive(front: Any) -> Any:
     return {"seen": seen, "weights": values(net.variables)}
 
 
+@pytest.mark.quick("PS")
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
 def test_a_loss_of_the_whole_batch(strategy: str):
     assert_equal_loops(_contrastive, strategy)

@@ -13,7 +13,7 @@ from autodist_core import ResourceSpec
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, flat
 from tests.support.loop_optimizers import WAYS
-from tests.support.loops import BATCHES, Net, assert_equal_loops, autodist, batches, examples, run_plain, values
+from tests.support.loops import BATCHES, EVEN, Net, assert_equal_loops, autodist, batches, examples, run_plain, values
 
 STRATEGIES = ["PS", "AllReduce", "PartitionedPS"]
 
@@ -103,7 +103,7 @@ def gan_at_once(front: Any) -> Any:
         both.apply(0, found)
         return one, other
 
-    return both.left([step(*batch) for batch in batches(examples()[0], both.noise)])
+    return both.left([step(*batch) for batch in batches(examples()[0], both.noise, sizes=EVEN)])
 
 
 def gan_in_turns(front: Any) -> Any:
@@ -119,7 +119,7 @@ def gan_in_turns(front: Any) -> Any:
         both.apply(0, tape.gradient(one, both.generator.trainable_variables))
         return one, other
 
-    return both.left([step(*batch) for batch in batches(examples()[0], both.noise)])
+    return both.left([step(*batch) for batch in batches(examples()[0], both.noise, sizes=EVEN)])
 
 
 def gan_of_two_functions(front: Any) -> Any:
@@ -139,7 +139,8 @@ def gan_of_two_functions(front: Any) -> Any:
         both.apply(0, tape.gradient(loss, both.generator.trainable_variables))
         return loss
 
-    seen = [(train_critic(x, noise), train_generator(noise)) for x, noise in batches(examples()[0], both.noise)]
+    given = batches(examples()[0], both.noise, sizes=EVEN)
+    seen = [(train_critic(x, noise), train_generator(noise)) for x, noise in given]
     return both.left(seen)
 
 
@@ -169,7 +170,7 @@ def wasserstein_with_penalty(front: Any) -> Any:
 
     mixes = np.random.default_rng(9).random((sum(BATCHES), 1))
     seen = []
-    for x, noise, mix in batches(examples()[0], both.noise, mixes):
+    for x, noise, mix in batches(examples()[0], both.noise, mixes, sizes=EVEN):
         seen += [train_critic(x, noise, mix) for _ in range(2)] + [train_generator(noise)]
     return both.left(seen)
 
@@ -199,7 +200,7 @@ def _seen_and_assigned(front: Any) -> Any:
     step = descending(front, net)
     total = tf.function(lambda: tf.reduce_sum(net.kernel) + tf.reduce_sum(net.bias))
     seen = [total()]
-    for turn, (x, y) in enumerate(batches(*examples())):
+    for turn, (x, y) in enumerate(batches(*examples(), sizes=EVEN)):
         seen += [step(x, y), net.kernel.numpy(), total(), net.bias + 1.0, net.out.read_value()]
         if turn == 1:
             net.bias.assign_add(tf.ones(7, tf.float64))
@@ -220,7 +221,7 @@ def _learning_rate(front: Any) -> Any:
     of_batch = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     step = front.function(lambda x, y: update(lambda: of_batch(y, model(x)), model.trainable_variables))
     seen = []
-    for batch in batches(*examples()):
+    for batch in batches(*examples(), sizes=EVEN):
         seen += [step(*batch), int(update.optimizer.iterations)]
         update.optimizer.learning_rate = 0.5 * float(update.optimizer.learning_rate)
         model.layers[0].set_weights([0.9 * each for each in model.layers[0].get_weights()])
@@ -258,7 +259,7 @@ class Trained:
         self.step, self.optimizer = step, optimizer
 
     def train(self) -> list:
-        return [self.step(*batch) for batch in batches(*examples())]
+        return [self.step(*batch) for batch in batches(*examples(), sizes=EVEN)]
 
     def state(self) -> dict:
         return flat({

@@ -26,6 +26,9 @@ SEED = 20
 BATCHES = (13, 13, 2, 9)
 """Sizes of batches: no two or three replicas have slices of one size, and of two examples one of three has none."""
 
+EVEN = (9, 9, 9)
+"""Batches of one size, which need one graph: for loops that are not about sizes."""
+
 Loop = Callable[[Any], Any]
 
 
