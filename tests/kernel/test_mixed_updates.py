@@ -8,7 +8,7 @@ import keras
 import pytest
 
 from tests.support.graphs import training_graph
-from tests.support.models import BATCH, Data, ReferenceModel, dense_data
+from tests.support.models import ReferenceModel, even_data
 from tests.support.training import assert_equal_training, compiled, plain
 
 
@@ -50,12 +50,8 @@ def _model() -> keras.Model:
     return keras.Sequential([keras.Input((5,), name="x"), first, out], name="small")
 
 
-def _data() -> Data:
-    return dense_data(3 * BATCH - 3)
-
-
 def _reference(make: Callable[[], keras.optimizers.Optimizer]) -> ReferenceModel:
-    return ReferenceModel("small", _model, _data, lambda: {"loss": "mse", "optimizer": make()})
+    return ReferenceModel("small", _model, even_data, lambda: {"loss": "mse", "optimizer": make()})
 
 
 REFERENCES = {name: _reference(make) for name, make in OPTIMIZERS.items()}
@@ -100,7 +96,7 @@ def test_the_expectations_are_not_those_of_a_plain_optimizer():
 
 def test_a_global_norm_sends_one_number_a_variable():
     """No owner is sent the gradients of variables that it does not hold."""
-    data, model = _data(), compiled(REFERENCES["global_clipnorm"])
+    data, model = even_data(), compiled(REFERENCES["global_clipnorm"])
     graph = training_graph(model, data.x, data.y, "PSLoadBalancing")
     reduced = [node.name for node in graph.graph_def.node if node.name.startswith("reduced/") and node.op == "AddN"]
     assert len(reduced) == len(model.trainable_variables)
