@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_equally_trained, assert_same, named
-from tests.support.models import BATCH, DENSE, dense_data
+from tests.support.models import BATCH, DENSE, even_data
 from tests.support.training import (
     QUIET,
     assert_equal_training,
@@ -22,10 +22,10 @@ from tests.support.training import (
 
 def test_a_dataset_that_ends_early_warns_as_keras_does():
     def program(front, model):
-        data = dense_data()
+        data = even_data()
         dataset = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(BATCH)
         with pytest.warns(UserWarning, match="ran out of data"):
-            history = front.fit(dataset, steps_per_epoch=3, epochs=3, shuffle=False, verbose=0).history
+            history = front.fit(dataset, steps_per_epoch=2, epochs=3, shuffle=False, verbose=0).history
         return history
 
     assert_equal_training(DENSE, program, replicas=2)
@@ -33,7 +33,7 @@ def test_a_dataset_that_ends_early_warns_as_keras_does():
 
 def test_nan_in_the_data_gives_what_one_device_gives():
     def program(front, model):
-        data = dense_data()
+        data = even_data()
         data.x[17, 2] = np.nan
         return {"loss": front.fit(data.x, data.y, epochs=1, **QUIET).history["loss"]}
 
@@ -43,10 +43,11 @@ def test_nan_in_the_data_gives_what_one_device_gives():
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")
+@pytest.mark.quick("dataset")
 @pytest.mark.parametrize("form", ["arrays", "dataset"])
 def test_no_examples_at_all(form: str):
     """There is nothing to tell, and nothing is written; then there is something to learn from."""
-    empty, data = (np.zeros((0, 5)), np.zeros((0, 1))), dense_data()
+    empty, data = (np.zeros((0, 5)), np.zeros((0, 1))), even_data()
 
     def attempt(front, model):
         before = model.get_weights()
@@ -63,7 +64,7 @@ def test_no_examples_at_all(form: str):
 
 def test_a_generator_that_raises_leaves_whole_weights():
     """The error is the user's own, and the state is that after the last whole step."""
-    data = dense_data()
+    data = even_data()
 
     def batches():
         yield data.x[:7], data.y[:7]
@@ -83,6 +84,7 @@ def test_a_generator_that_raises_leaves_whole_weights():
     assert_equally_trained(train_plain(DENSE, two_batches), train_distributed(DENSE, failing))
 
 
+@pytest.mark.quick("PS")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_a_callback_that_raises_leaves_whole_weights(builder: str):
     def program(front, model):
@@ -90,7 +92,7 @@ def test_a_callback_that_raises_leaves_whole_weights(builder: str):
             if batch == 2:
                 raise LookupError("enough")
 
-        data, callback = dense_data(), keras.callbacks.LambdaCallback(on_train_batch_end=fail)
+        data, callback = even_data(), keras.callbacks.LambdaCallback(on_train_batch_end=fail)
         with pytest.raises(LookupError, match="enough"):
             front.fit(data.x, data.y, callbacks=[callback], epochs=1, **QUIET)
         interrupted = named(model.weights)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same, named
-from tests.support.models import DENSE, ReferenceModel, dense_data
+from tests.support.models import DENSE, ReferenceModel, even_data
 from tests.support.training import QUIET, assert_equal_training, distributed, fit, seeded
 
 
@@ -30,9 +30,9 @@ class Annealed(keras.Model):
 def test_a_bare_variable_that_a_callback_changes_counts():
     def program(front, model):
         raise_it = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: model.beta.assign(0.5 * epoch))
-        return fit(front, dense_data(), callbacks=[raise_it])
+        return fit(front, even_data(), callbacks=[raise_it])
 
-    reference = ReferenceModel("annealed", Annealed, dense_data, lambda: {"loss": "mse"})
+    reference = ReferenceModel("annealed", Annealed, even_data, lambda: {"loss": "mse"})
     assert_equal_training(reference, program, optimizer="sgd")
 
 
@@ -44,13 +44,13 @@ def test_a_function_of_others_that_writes_weights_counts_each_time():
                 variable.assign(tf.clip_by_value(variable, -0.2, 0.2))
 
         callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: clip())]
-        return fit(front, dense_data(), callbacks=callbacks)
+        return fit(front, even_data(), callbacks=callbacks)
 
     assert_equal_training(DENSE, program, optimizer="sgd")
 
 
 def test_a_model_over_the_same_layers_predicts_with_current_weights():
-    data = dense_data()
+    data = even_data()
     model = seeded(DENSE.build)
     model.compile("sgd", "mse", jit_compile=False)
     extractor = keras.Model(model.inputs, model.layers[-1].output)
@@ -81,7 +81,7 @@ class TrainsItself(keras.Sequential):
 
 
 def test_weights_that_are_trained_past_the_models_optimizers_are_refused():
-    data = dense_data()
+    data = even_data()
     model = TrainsItself(seeded(DENSE.build).layers)
     model.compile(jit_compile=False)
     before = named(model.weights)
@@ -106,4 +106,4 @@ def test_an_optimizer_deep_in_a_container_is_found():
         model.compile(jit_compile=False)
         return model
 
-    assert "rows" in assert_equal_training(build, data=dense_data()).result
+    assert "rows" in assert_equal_training(build, data=even_data()).result
