@@ -50,7 +50,7 @@ proto: $(VENV)/.installed-test
 	$(PY) proto/generate.py
 
 pytest: $(VENV)/.installed-test
-	$(PYTEST) -m "not long" $(PYTEST_ARGS)
+	$(PYTEST) --no-loadscope-reorder -m "not long" $(PYTEST_ARGS)
 
 # More combinations of what `make test` shows on some, and what takes its time.
 test-long: $(VENV)/.installed-test

@@ -6,7 +6,6 @@ import signal
 import sys
 from collections import defaultdict
 from pathlib import Path
-from zlib import crc32
 
 # Both are read when TensorFlow and Keras are imported: once in this process, and after this file.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -18,6 +17,9 @@ from tests.network.fixtures import make_network, network, network_is_possible  #
 
 NUMERIC = {"capture", "equality", "front", "kernel", "loops"}
 """The folders in which everything is computed in float64."""
+
+BRIEF = {"planning", "seams"}
+"""The folders whose files are short. Test processes take files in this order, so that all of them end together."""
 
 # What a shell puts into the background ignores Ctrl-C, and so would every program that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -49,12 +51,19 @@ def pytest_collection_modifyitems(config, items):
             if combination not in named[test]:
                 item.add_marker(pytest.mark.long)
     number, parts = map(int, config.getoption("--part").split("/"))
-    left = {item for item in items if item.get_closest_marker("long") and crc32(item.nodeid.encode()) % parts != number}
-    items[:] = [item for item in items if item not in left]
+    long = [item for item in items if item.get_closest_marker("long")]
+    # Combinations of one test take about as long as each other, and stand together: the parts get them in turns.
+    left = {item for place, item in enumerate(sorted(long, key=has_combinations)) if place % parts != number}
+    items[:] = sorted((item for item in items if item not in left), key=lambda item: item.path.parent.name in BRIEF)
     config.hook.pytest_deselected(items=list(left))
     # Where a part of a file was asked for, others may be missing for that.
     if not any("::" in argument for argument in config.args):
         refuse_unknown_combinations(named, there)
+
+
+def has_combinations(item) -> bool:
+    """Whether `quick` leaves it to the long tests; what takes long by itself is shared out before them."""
+    return item.get_closest_marker("quick") is not None
 
 
 def refuse_unknown_combinations(named, there):
