@@ -149,12 +149,15 @@ class Steps(Generic[B, C]):
         """Capture the function for this batch. Axes in which the batch differs from earlier batches become dynamic.
 
         If all batches have the same size, the step of a single replica is captured with the sizes of one device.
+        Sizes that the function does not accept are refused here: a graph with dynamic axes would fail at its first run.
         """
         alternatives = self._known.get(batch.signature, [])
         # The last alternative is the most general one.
         known = alternatives[-1].specs if alternatives else None
         same_size = same_size and not (self._alone and known)
         specs = batch.specs if same_size and self._alone else self._specs_for(batch, known)
+        if known and specs != (exact := self._specs_for(batch)):
+            self._trace(batch, exact)
         found = _Alternative(specs, self._trace(batch, specs), batch.total if same_size else None)
         # The alternative is stored only after this call: the session may refuse the step.
         self._session_step(found)

@@ -71,6 +71,21 @@ def test_a_wrapper_of_a_wrapper():
         distributed(front)
 
 
+def test_other_sizes_than_the_model_has_are_refused_after_a_fit():
+    x, y = tf.ones((8, 4)), tf.ones((8, 3))
+    model = keras.Sequential([keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    with distributed(model) as front:
+        front.fit(x, y, **QUIET)
+        before = named(model.weights)
+        with pytest.raises(ValueError, match=r"expected axis -1 of input shape to have value 4.*\(None, 5\)"):
+            front.fit(tf.ones((8, 5)), y, **QUIET)
+        with pytest.raises(ValueError, match="Dimensions must be equal, but are 2 and 3"):
+            front.fit(x, tf.ones((8, 2)), **QUIET)
+        assert_same(before, named(model.weights), tolerance=0.0)
+        front.fit(x, y, **QUIET)
+
+
 def test_a_closed_wrapper_starts_anew_from_the_models_state():
     data, model = dense_data(), compiled(DENSE)
     front = distributed(model)
