@@ -68,7 +68,12 @@ def _along(flow: Any, operation: Any, states: Sequence[State], axes: Any) -> Sta
 
 
 def alone(flow: Any, operation: Any, state: State) -> State:
-    """Return the state of an operation on the entries of each example, such as a softmax over features."""
+    """Return the state of an operation on the entries of each example, such as a softmax over features.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.nn.softmax(tf.reduce_mean(x, axis=0)))
+    'mixed'
+    """
     return state if state.kind == ROWS else arithmetic.element_wise(flow, operation, [state])
 
 
@@ -138,7 +143,12 @@ def by_example(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def space_and_batch(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of blocks that move between space and the first axis; the blocks are the slower index there."""
+    """Return the state of blocks that move between space and the first axis; the blocks are the slower index there.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.space_to_batch(x, [2, 2], [[0, 0], [0, 0]]), None, 4, 4, 1)
+    'rows along axis 0'
+    """
     state, block = states[0], value_of(operation.inputs[1]) if len(operation.inputs) > 2 else None
     count = int(np.prod(block)) if block is not None else None
     if state.kind != ROWS:
@@ -151,7 +161,12 @@ def space_and_batch(flow: Any, operation: Any, states: Sequence[State]) -> State
 
 
 def pooled_with_places(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """Return the states of the largest entries of an image, and of where these are."""
+    """Return the states of the largest entries of an image, and of where these are.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.nn.max_pool_with_argmax(x, 2, 2, "SAME").output, None, 4, 4, 1)
+    'rows along axis 0'
+    """
     state = by_example(flow, operation, states)
     if state.kind != ROWS or not operation.get_attr("include_batch_in_index"):
         return [state, state]

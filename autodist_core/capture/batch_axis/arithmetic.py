@@ -52,6 +52,12 @@ def origin_of(states: Sequence[State]) -> Any:
     """Return the operation that made one value of several examples; None if no state has one.
 
     Where several states have one, an operation that is not a read of a variable goes first.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     average = tf.reduce_mean([1.0, 3.0], name="average").op
+    >>> origin_of([SAME, State(SUM, origin=average)]).name
+    'average'
     """
     found = [state.origin for state in states if state.couples]
     return next((origin for origin in found if origin.type != "ReadVariableOp"), found[0] if found else None)
@@ -128,7 +134,14 @@ def _require_unscaled(flow: Any, operation: Any, states: Sequence[State]) -> Non
 
 
 def is_always_true(operation: Any) -> bool:
-    """Whether an operation compares a tensor with itself, as TensorFlow does when it recomputes a gradient."""
+    """Whether an operation compares a tensor with itself, as TensorFlow does when it recomputes a gradient.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     counts = tf.constant([1, 2])
+    ...     is_always_true(tf.equal(counts, counts).op), is_always_true(tf.equal(counts, 1).op)
+    (True, False)
+    """
     if operation.type != "Equal":
         return False
     one, other = operation.inputs
@@ -136,7 +149,12 @@ def is_always_true(operation: Any) -> bool:
 
 
 def equal(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a comparison."""
+    """Return the state of a comparison.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.equal(x, 0.0))
+    'rows along axis 0'
+    """
     return SAME if is_always_true(operation) else element_wise(flow, operation, states)
 
 

@@ -24,7 +24,15 @@ SCALED = "makes a value that depends on how many examples the batch has"
 
 @dataclass(frozen=True)
 class Coupling:
-    """An operation whose result for one example depends on other examples."""
+    """An operation whose result for one example depends on other examples.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     mean, sub = tf.reduce_mean([1.0, 3.0]), tf.subtract([1.0, 3.0], 2.0)
+    >>> found = Coupling(mean.op, BATCH_VALUE, within=mean.op, by=sub.op)
+    >>> f"{found.operation.type} {found.what}"
+    'Mean gives each example a value of the whole batch'
+    """
 
     operation: Any
     what: str
@@ -38,7 +46,14 @@ class Coupling:
 
 @dataclass(frozen=True)
 class UncombinedWrite:
-    """A write of a variable where the replicas' values do not combine to one device's value."""
+    """A write of a variable where the replicas' values do not combine to one device's value.
+
+    >>> from autodist_core.step.graph_item import Variable
+    >>> peak = Variable("peak", (), "float32", kind="metric")
+    >>> write = UncombinedWrite(peak, State("mixed"), "operation", "operation")
+    >>> write.variable.name, write.state.kind
+    ('peak', 'mixed')
+    """
 
     variable: Any
     state: Any
@@ -49,7 +64,11 @@ class UncombinedWrite:
 
 @dataclass(frozen=True)
 class UncombinedResult:
-    """A result of the step where the replicas' results do not combine to one device's result."""
+    """A result of the step where the replicas' results do not combine to one device's result.
+
+    >>> UncombinedResult(0, State("mixed")).state.kind
+    'mixed'
+    """
 
     index: int
     state: Any

@@ -62,7 +62,15 @@ _GRADIENT = ("Grad", "Backprop")
 
 
 class Flow:
-    """One walk over the operations of a traced step."""
+    """One walk over the operations of a traced step.
+
+    >>> import tensorflow as tf
+    >>> graph = tf.function(lambda: tf.sqrt(4.0)).get_concrete_function().graph
+    >>> flow = Flow(Traced(graph, (), (), graph.outputs, examples=None, total=None), {}, ())
+    >>> flow.over(graph)
+    >>> flow.state_of(graph.outputs[0]).kind
+    'alike'
+    """
 
     def __init__(
         self, traced: Traced, known: Mapping[int, Known], asked: Sequence[Any], whole: Collection[str] = (),
@@ -357,7 +365,13 @@ class Flow:
 
 
 def is_silent(operation: Any) -> bool:
-    """Whether the result of an operation depends on no value of its inputs."""
+    """Whether the result of an operation depends on no value of its inputs.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     is_silent(tf.raw_ops.Shape(input=[1.0]).op), is_silent(tf.exp(1.0).op)
+    (True, False)
+    """
     return operation.type in _SILENT or is_always_true(operation)
 
 
@@ -382,6 +396,14 @@ def follow(
     The findings have the states of the tensors `asked`, as the rules give them, whatever `known` says. `whole` names
     operations that run for the whole batch: what they do with its examples is no finding. The
     gradients of the step begin with the tensors `seeds`, if the front knows these.
+
+    >>> import tensorflow as tf
+    >>> specs = [tf.TensorSpec((None,), tf.float32), *[tf.TensorSpec((), tf.float64)] * 2]
+    >>> step = tf.function(lambda x, *_: x - tf.reduce_mean(x), autograph=False)
+    >>> graph = step.get_concrete_function(*specs).graph
+    >>> found = follow(Traced(graph, (), graph.inputs[:1], graph.outputs, *graph.inputs[1:]), {}, graph.outputs)
+    >>> [(each.operation.type, each.what) for each in found.couplings]
+    [('Mean', 'gives each example a value of the whole batch')]
     """
     flow = Flow(traced, known, asked, whole, seeds)
     flow.over(traced.graph)

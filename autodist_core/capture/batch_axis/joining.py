@@ -25,6 +25,13 @@ def to_be_joined(traced: Traced) -> list[Any]:
     """Return the integers and truth values of which the replicas' values are joined.
 
     These are results of the step, and values of which a result is computed together with the state of metrics.
+
+    >>> import tensorflow as tf
+    >>> step = tf.function(lambda lengths: (tf.reduce_max(lengths), tf.sqrt(2.0)), autograph=False)
+    >>> graph = step.get_concrete_function(tf.TensorSpec((None,), tf.int32)).graph
+    >>> traced = Traced(graph, (), graph.inputs, graph.outputs, examples=None, total=None)
+    >>> [tensor.dtype.name for tensor in to_be_joined(traced)]
+    ['int32']
     """
     if traced.concat_outputs:
         return []
@@ -48,6 +55,14 @@ def joined(tensors: Sequence[Any], states: Sequence[State]) -> tuple[Joined, ...
     """Return how the replicas' values of tensors are joined, for those tensors for which it is known.
 
     The module's docstring has examples.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.capture.batch_axis.state import SAME, State
+    >>> with tf.Graph().as_default():
+    ...     lengths = tf.constant([3, 5])
+    ...     results = [tf.reduce_max(lengths, name="longest"), tf.rank(lengths, name="axes")]
+    >>> [(each.tensor, each.how) for each in joined(results, [State(LARGEST), SAME])]
+    [('longest', 'max'), ('axes', 'same')]
     """
     return tuple(
         Joined(name_of(tensor), _HOW[state.kind])

@@ -21,7 +21,12 @@ _DEPTH = 12
 
 
 def aligned(flow: Any, operation: Any, states: Sequence[State]) -> State | None:
-    """Return the rows among states as one; None if they have other orders of examples, or if that is not known."""
+    """Return the rows among states as one; None if they have other orders of examples, or if that is not known.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.concat([x, x], 0) + tf.repeat(x, 2, axis=0))
+    'unknown; AddV2 pairs the examples of a batch with each other'
+    """
     with_rows = [state for state in states if state.kind == ROWS]
     found = next((state for state in with_rows if not state.free), with_rows[0])
     for state in with_rows:
@@ -53,7 +58,12 @@ def _together(one: State, other: State) -> State | None:
 
 
 def choice_of(tensor: Any) -> Any:
-    """Return a key of the condition by which examples are chosen: equal keys are of equal conditions."""
+    """Return a key of the condition by which examples are chosen: equal keys are of equal conditions.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.boolean_mask(x, x[:, 0] > 0) + tf.boolean_mask(x, x[:, 1] > 0))
+    'unknown; AddV2 pairs the examples of a batch with each other'
+    """
     return _key(tensor, _DEPTH)
 
 

@@ -32,13 +32,23 @@ from autodist_core.capture.batch_axis.state import (
 
 
 def made(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of an empty list of a given length."""
+    """Return the state of an empty list of a given length.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.TensorArray(tf.float32, tf.shape(x)[0]).size())
+    'the number of examples'
+    """
     length = states[1]
     return rows(0, outer=length.outer, free=True) if length.is_size and length.degree == 1 else SAME
 
 
 def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a list into which an element is put at an index."""
+    """Return the state of a list into which an element is put at an index.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.TensorArray(tf.float32, 2).write(0, x).write(1, 2 * x).stack())
+    'rows along axis 1'
+    """
     here, index, item = states[0], states[1], states[-1]
     if UNKNOWN in (here.kind, index.kind, item.kind):
         return NO_CLAIM
@@ -60,7 +70,16 @@ def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def pushed(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a list to whose end an element is put."""
+    """Return the state of a list to whose end an element is put.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> def stacked(x):
+    ...     empty = tf.raw_ops.EmptyTensorList(element_shape=[-1, 3], max_num_elements=2, element_dtype=tf.float32)
+    ...     full = tf.raw_ops.TensorListPushBack(input_handle=empty, tensor=x)
+    ...     return tf.raw_ops.TensorListStack(input_handle=full, element_shape=[-1, 3], element_dtype=tf.float32)
+    >>> shown(stacked)
+    'rows along axis 1'
+    """
     here, item = states
     if item.kind == ONE or (here.kind == ROWS and 0 in here.axes):
         if not flow.is_of_tape(operation):
@@ -95,7 +114,16 @@ def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def popped(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """Return the states of a list without its last element, and of that element."""
+    """Return the states of a list without its last element, and of that element.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> def last(x):
+    ...     examples = tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=[3])
+    ...     popped = tf.raw_ops.TensorListPopBack(input_handle=examples, element_shape=[3], element_dtype=tf.float32)
+    ...     return popped.tensor
+    >>> shown(last)
+    'unknown; TensorListPopBack takes examples by their place in the batch'
+    """
     state = states[0]
     if state.kind == ROWS and 0 in state.axes:
         flow.couple(operation, POSITION, operation)
@@ -104,12 +132,26 @@ def popped(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
 
 
 def listed(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a list made from a tensor, or of a tensor made from a whole list."""
+    """Return the state of a list made from a tensor, or of a tensor made from a whole list.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.TensorArray(tf.float32, 0, dynamic_size=True).unstack(x).stack())
+    'rows along axis 0'
+    """
     return states[0]
 
 
 def resized(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a list with another length."""
+    """Return the state of a list with another length.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> def resize(x):
+    ...     examples = tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=[3])
+    ...     other = tf.raw_ops.TensorListResize(input_handle=examples, size=tf.shape(x)[0])
+    ...     return tf.raw_ops.TensorListStack(input_handle=other, element_shape=[3], element_dtype=tf.float32)
+    >>> shown(resize)
+    'rows along axis 0'
+    """
     state, length = states
     if state.kind == ROWS and 0 in state.axes:
         return state if length.is_size and length.degree == 1 and length.outer == state.each else NO_CLAIM
@@ -117,7 +159,12 @@ def resized(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def gathered(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a tensor made of the elements at some indices."""
+    """Return the state of a tensor made of the elements at some indices.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.TensorArray(tf.float32, 0, dynamic_size=True).unstack(x).gather([0, 1]))
+    'unknown; TensorListGather takes examples by their place in the batch'
+    """
     state, index = states[:2]
     if UNKNOWN in (state.kind, index.kind):
         return NO_CLAIM
@@ -135,7 +182,12 @@ def gathered(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def concatenated(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """Return the states of the elements one behind the other, and of their lengths."""
+    """Return the states of the elements one behind the other, and of their lengths.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.TensorArray(tf.float32, 1).write(0, x).concat())
+    'rows along axis 0; TensorListConcatV2 is not decided'
+    """
     state = states[0]
     if state.kind != ROWS:
         return [state, state if state.kind == UNKNOWN else SAME]

@@ -124,7 +124,12 @@ def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def broadcast_shapes(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of the shape that two shapes have after broadcasting."""
+    """Return the state of the shape that two shapes have after broadcasting.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.raw_ops.BroadcastArgs(s0=tf.shape(x), s1=[1, 3]))
+    'a shape with the batch size at 0'
+    """
     found, rank = [], operation.outputs[0].shape[0]
     for tensor, state in zip(operation.inputs, states, strict=True):
         if state.kind == SIZES and None not in (rank, tensor.shape[0]):
@@ -342,7 +347,15 @@ def _plain(flow: Any, operation: Any, state: State) -> State:
 
 
 def looked_up(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of values of an immutable table, by key."""
+    """Return the state of values of an immutable table, by key.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> def found(words):
+    ...     table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]), 0)
+    ...     return table.lookup(words)
+    >>> shown(found, None, dtype="string")
+    'rows along axis 0'
+    """
     return states[1] if states[1].kind == ROWS else arithmetic.element_wise(flow, operation, states[1:])
 
 

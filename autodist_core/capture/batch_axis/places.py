@@ -39,7 +39,12 @@ def merged(strides: Sequence[int]) -> int:
 
 
 def followed(flow: Any, operation: Any, states: Sequence[State], found: Sequence[State]) -> list[State]:
-    """Return the states of an operation's results, where positions are among its inputs."""
+    """Return the states of an operation's results, where positions are among its inputs.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: x[:, 0] * tf.range(tf.cast(tf.shape(x)[0], tf.float32)))
+    'unknown; Range gives each example a value of its place in the batch'
+    """
     kind = operation.type
     if kind in operations.MOVING or (kind in ("Select", "SelectV2") and any(found[0] is state for state in states[1:])):
         return list(found)

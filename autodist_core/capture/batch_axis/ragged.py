@@ -25,14 +25,26 @@ from autodist_core.capture.batch_axis.state import ALIKE, NO_CLAIM, NUMBER, RAGG
 
 
 def made(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of the parts of a ragged tensor that is made of one entry of each example."""
+    """Return the state of the parts of a ragged tensor that is made of one entry of each example.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.strings.split(x).flat_values, None, dtype="string")
+    'ragged'
+    """
     with_rows = [state for state in states if state.kind == ROWS]
     whole = all(state.axes == (0,) and state.each == 1 and not state.subset and not state.stride for state in with_rows)
     return State(RAGGED) if with_rows and whole and len(with_rows) == _count(states) else NO_CLAIM
 
 
 def pads(operation: Any) -> bool:
-    """Whether an operation makes a ragged tensor dense, and the ragged tensor decides the size of an axis."""
+    """Whether an operation makes a ragged tensor dense, and the ragged tensor decides the size of an axis.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     texts = tf.strings.split(["a b", "c"])
+    ...     pads(texts.to_tensor().op), pads(texts.to_tensor(shape=[None, 4]).op)
+    (True, False)
+    """
     if operation.type != "RaggedTensorToTensor":
         return False
     shape = tf.get_static_value(operation.inputs[0])
@@ -44,7 +56,12 @@ def _count(states: Sequence[State]) -> int:
 
 
 def followed(operation: Any, states: Sequence[State]) -> State:
-    """Return the state of the results of an operation on a part of a ragged tensor."""
+    """Return the state of the results of an operation on a part of a ragged tensor.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.strings.split(x).to_tensor(shape=[None, 4]), None, dtype="string")
+    'rows along axis 0'
+    """
     if not all(state.kind in (ALIKE, RAGGED, NUMBER) or state.is_size for state in states):
         return NO_CLAIM
     if operation.type in operations.RAGGED_TO_DENSE:

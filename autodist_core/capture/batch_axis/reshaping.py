@@ -86,7 +86,13 @@ def reshaped(state: State, before: Any, after: Any, asked: State) -> State:
 
 
 def labels(operation: Any) -> tuple[str, str, str] | None:
-    """Return a letter for each axis of a product's factors and result, as in einsum; None if they are not known."""
+    """Return a letter for each axis of a product's factors and result, as in einsum; None if they are not known.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     labels(tf.matmul(tf.ones([2, 3]), tf.ones([4, 3]), transpose_b=True).op)
+    ('ik', 'jk', 'ij')
+    """
     if operation.type == "Einsum":
         equation = operation.get_attr("equation").decode()
         left, _, result = equation.partition("->")

@@ -65,6 +65,10 @@ def rounds_of(flow: Any, operation: Any, body: Any, condition: Any) -> Rounds | 
     """Return the rounds of a loop that counts to the number of examples; None if the loop does something else.
 
     The walk has been over the condition.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.map_fn(tf.reduce_sum, x))
+    'rows along axis 0'
     """
     counters = frozenset(at for at, tensor in enumerate(operation.inputs) if _counts(body, at, tensor))
     places = {id(tensor): at for at, tensor in enumerate(condition.inputs)}
@@ -111,5 +115,12 @@ def _behind(tensor: Any) -> Any:
 
 
 def is_handed_on(body: Any, at: int) -> bool:
-    """Whether each round of a loop leaves a value as it is. The module's docstring has a loop."""
+    """Whether each round of a loop leaves a value as it is. The module's docstring has a loop.
+
+    >>> import tensorflow as tf
+    >>> counted = tf.function(lambda at, end: (at + 1, end), autograph=False)
+    >>> body = counted.get_concrete_function(*[tf.TensorSpec((), tf.int32)] * 2).graph
+    >>> is_handed_on(body, 0), is_handed_on(body, 1)
+    (False, True)
+    """
     return _behind(body.outputs[at]) is body.inputs[at]

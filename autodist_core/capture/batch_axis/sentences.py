@@ -21,7 +21,13 @@ _HOW = {
 
 
 def named(operation: Any) -> str:
-    """An operation's type and name; a number of examples has no operation that made it."""
+    """An operation's type and name; a number of examples has no operation that made it.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     named(tf.reduce_mean([1.0, 3.0], name="average").op)
+    'Mean (average)'
+    """
     if operation is None:
         return "the number of examples"
     return f"{operation.type} ({operation.name})"
@@ -33,7 +39,17 @@ def mixing(operation: str, what: str) -> str:
 
 
 def kept(subject: str, write: UncombinedWrite) -> str:
-    """The sentence on a variable for which the replicas' values do not combine to one device's value."""
+    """The sentence on a variable for which the replicas' values do not combine to one device's value.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.capture.batch_axis.state import State
+    >>> from autodist_core.step.graph_item import Variable
+    >>> with tf.Graph().as_default():
+    ...     root = tf.sqrt(2.0, name="root").op
+    >>> variable = Variable("root", (), "float32", kind="metric", aggregation="sum")
+    >>> kept("the variable", UncombinedWrite(variable, State("mixed", origin=root), root, root))
+    "the variable 'root' is added up over the replicas, and what is written to it is made by Sqrt (root)"
+    """
     variable, origin = write.variable, write.state.origin
     if origin is not None and origin.type == "ReadVariableOp":
         origin = write.operation.inputs[1].op
@@ -45,7 +61,15 @@ def kept(subject: str, write: UncombinedWrite) -> str:
 
 
 def averaged(subject: str, result: UncombinedResult) -> str:
-    """The sentence on a result for which the mean of the replicas' results is not one device's result."""
+    """The sentence on a result for which the mean of the replicas' results is not one device's result.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.capture.batch_axis.state import State
+    >>> with tf.Graph().as_default():
+    ...     root = tf.sqrt(2.0, name="root").op
+    >>> averaged("the result 'root'", UncombinedResult(0, State("mixed", origin=root)))
+    "the result 'root' is the replicas' mean, and Sqrt (root) does not make a mean over the examples"
+    """
     made = "the number of examples" if result.state.origin is None else named(result.state.origin)
     return f"{subject} is the replicas' mean, and {made} does not make a mean over the examples"
 

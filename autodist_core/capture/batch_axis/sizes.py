@@ -30,7 +30,12 @@ _COMPARING = ("Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual
 
 
 def function_of_sizes(operation: Any, states: Sequence[State]) -> State | None:
-    """Return the state of a function of sizes and constants; None if the operation has another input, or no size."""
+    """Return the state of a function of sizes and constants; None if the operation has another input, or no size.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: (tf.shape(x)[0] * 4, tf.shape(x)[0] // 2))
+    'a multiple of the number of examples, number'
+    """
     if not all(state.kind in (ALIKE, NUMBER) or state.is_size for state in states):
         return None
     origin = next((state.origin for state in states if state.kind == NUMBER), None)
@@ -48,7 +53,12 @@ def function_of_sizes(operation: Any, states: Sequence[State]) -> State | None:
 
 
 def is_negligible(tensor: Any) -> bool:
-    """Whether a tensor is a constant that is lost in rounding, and only keeps a divisor from zero."""
+    """Whether a tensor is a constant that is lost in rounding, and only keeps a divisor from zero.
+
+    >>> import tensorflow as tf
+    >>> is_negligible(tf.constant(1e-30)), is_negligible(tf.constant(1e-7))
+    (True, False)
+    """
     value = _number(tensor)
     return value is not None and abs(value) < _NEGLIGIBLE
 

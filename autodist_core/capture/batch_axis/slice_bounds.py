@@ -38,7 +38,12 @@ Bound = int | Size | None
 
 
 def bound_of(flow: Any, tensor: Any, axis: int) -> Bound:
-    """Return the bound that a tensor has for one axis: a constant or a size; None for another one."""
+    """Return the bound that a tensor has for one axis: a constant or a size; None for another one.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.concat([x, x], axis=0)[tf.shape(x)[0] :])
+    'rows along axis 0'
+    """
     value = value_of(tensor)
     if value is not None:
         return int(value[axis])
@@ -59,6 +64,10 @@ def counts_examples(flow: Any, tensor: Any, axes: Iterable[int]) -> bool:
     """Whether the bounds that a tensor has for some axes depend on how many examples the batch has.
 
     The module's docstring has such bounds.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: (tf.slice(x, [0, 0], [tf.shape(x)[0], 2]), x[: tf.shape(x)[0] // 2]))
+    'rows along axis 0, unknown; StridedSlice takes examples by their place in the batch'
     """
     state = flow.state_of(tensor)
     if value_of(tensor) is not None or state.kind in (ALIKE, UNKNOWN, ONE, ROWS):

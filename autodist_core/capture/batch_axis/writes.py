@@ -38,12 +38,29 @@ _REPLACING = ("AssignVariableOp", "ResourceScatterUpdate", "ResourceScatterNdUpd
 
 
 def is_known(operation: Any) -> bool:
-    """Whether it is known what an operation does with the variable of its first input."""
+    """Whether it is known what an operation does with the variable of its first input.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     total = tf.Variable(0.0)
+    ...     is_known(total.assign_add(1.0).op), is_known(tf.constant(1.0).op)
+    (True, False)
+    """
     return operation.type in ADDING or operation.type in _EXTREMES or operation.type in _REPLACING
 
 
 def value_written(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of what an operation writes, which is of a known kind. The module's docstring has examples."""
+    """Return the state of what an operation writes, which is of a known kind. The module's docstring has examples.
+
+    >>> from autodist_core.capture.batch_axis.state import SAME, rows
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     counts = tf.Variable([0.0, 0.0])
+    ...     write = tf.raw_ops.ResourceScatterMax(resource=counts.handle, indices=[0, 1], updates=[1.0, 2.0])
+    >>> from types import SimpleNamespace
+    >>> value_written(SimpleNamespace(repeats=False), write, [SAME, rows(0), rows(0)]).kind
+    'max'
+    """
     index, value = states[1:-1], states[-1]
     if any(state.kind == UNKNOWN for state in states[1:]):
         return NO_CLAIM
@@ -72,7 +89,14 @@ def _by_index(flow: Any, operation: Any, index: Sequence[State], value: State) -
 
 
 def partly(operation: Any, before: State, value: State, combined: State) -> State:
-    """Return the state of a variable of which a part was written."""
+    """Return the state of a variable of which a part was written.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     write = tf.Variable([0.0, 0.0]).assign([1.0, 2.0]).op
+    >>> partly(write, State(MIXED), State(SUM), NO_CLAIM).kind
+    'sum'
+    """
     if operation.type == "AssignVariableOp":
         return value
     lost = combined.kind == UNKNOWN and UNKNOWN not in (before.kind, value.kind)
