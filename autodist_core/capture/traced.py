@@ -93,6 +93,8 @@ class Traced:
     """The inputs that every replica gets whole, although they have axes."""
     parts: Sequence[Any] = ()
     """The inputs that are components of ragged and sparse tensors."""
+    flat_values: Sequence[Any] = ()
+    """Those components that are the tensors' values. The others say which values belong to which example."""
     added_up: Sequence[Any] = ()
     """The tensors from which a tape differentiates losses that are sums: gradients computed from them are added up."""
     longest: Sequence[Any] = ()

@@ -71,6 +71,18 @@ def component_specs(spec: Any) -> list[tf.TensorSpec]:
     return list(tf.nest.flatten(spec, expand_composites=True))
 
 
+def are_values(spec: Any) -> list[bool]:
+    """Whether each component of a ragged or sparse tensor is its flat values. The others say where these are.
+
+    >>> are_values(tf.RaggedTensorSpec([None, None], tf.int32, 1)), are_values(tf.SparseTensorSpec([None, 3]))
+    ([True, False], [False, True, False])
+    >>> are_values(tf.TensorSpec([None, 3]))
+    [False]
+    """
+    at = {tf.RaggedTensorSpec: 0, tf.SparseTensorSpec: 1}.get(type(spec))
+    return [index == at for index in range(len(component_specs(spec)))]
+
+
 def packed(specs: Sequence[Any], components: Sequence[Any]) -> list[Any]:
     """The tensors of these types, made of all their components.
 

@@ -52,6 +52,47 @@ def test_each_result_equals_one_devices():
     assert {name.split("/")[1] for name in assert_equal_loops(_joined)} == JOINED.keys()
 
 
+def _of_values(front: Any) -> Any:
+    """Sums and extremes over the values of ragged and sparse tensors, and a loss that is such a sum."""
+    x, _ = examples()
+    lengths = np.arange(len(x)) % 4
+    ragged = tf.RaggedTensor.from_row_lengths(np.arange(lengths.sum()) % 7, lengths)
+    table = tf.Variable(np.linspace(-1.0, 1.0, 14).reshape(7, 2), name="table")
+
+    @front.function
+    def step(ids, numbers):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((tf.gather(table, ids.flat_values) - 0.3) ** 2) + tf.reduce_sum(numbers.values)
+        table.assign_sub(0.01 * tf.convert_to_tensor(tape.gradient(loss, table)))
+        return loss, tf.reduce_max(numbers.values), tf.reduce_sum(ids.flat_values), tf.reduce_sum(ids)
+
+    seen = []
+    for first in range(0, len(x), 6):
+        last = min(first + 6, len(x))
+        seen.append(step(ragged[first:last], tf.sparse.from_dense(x[first:last] * (x[first:last] > 0))))
+    return seen, values(table)
+
+
+def test_sums_over_the_values_of_ragged_and_sparse_tensors_equal_one_devices():
+    assert_equal_loops(_of_values)
+
+
+UNEQUAL = {
+    "a mean": lambda rows: tf.reduce_mean(rows.flat_values),
+    "a mean of a part": lambda rows: tf.reduce_mean(
+        tf.dynamic_partition(rows.flat_values, tf.cast(rows.flat_values > 1.0, tf.int32), 2)[1]
+    ),
+    "a sum over their number": lambda rows: tf.reduce_sum(rows) / tf.cast(tf.size(rows.flat_values), tf.float64),
+}
+
+
+@pytest.mark.parametrize("case", UNEQUAL)
+def test_a_mean_over_the_values_of_a_ragged_tensor_is_named(case: str):
+    rows = tf.ragged.constant([[1.0, 2.0, 3.0], [4.0]], dtype=tf.float64)
+    with autodist() as front:
+        assert "not exact: result 0 (float64) is the replicas' mean" in front.function(UNEQUAL[case]).plan(rows)
+
+
 REFUSED = {
     "examples along another axis": (
         lambda x: tf.transpose(x), r"result 0 .* float64 of shape .* with the examples along axis 1: it is not known",

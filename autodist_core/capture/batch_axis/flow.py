@@ -123,6 +123,7 @@ class Flow:
             id(each): rows(0) if each.shape.rank != 0 and id(each) not in whole else SAME for each in traced.inputs
         })
         found.update({id(each): State(RAGGED) for each in traced.parts if id(each) not in whole})
+        found.update({id(each): ragged.FLAT_VALUES for each in traced.flat_values if id(each) not in whole})
         found.update({id(traced.examples): SIZE, id(traced.total): SAME, id(traced.replica): NO_CLAIM})
         return found
 
@@ -302,7 +303,14 @@ class Flow:
             return [ragged.followed(operation, states)] * len(operation.outputs)
         rule = _RULES.get(kind)
         if rule is not None:
-            return rule(self, operation, states)
+            couplings = len(self._couplings)
+            found = rule(self, operation, states)
+            if found != NO_CLAIM or len(self._couplings) > couplings:
+                return found
+        if any(ragged.are_flat_values(state) for state in states):
+            return [ragged.followed(operation, states)] * len(operation.outputs)
+        if rule is not None:
+            return NO_CLAIM
         return SAME if states and all(state == SAME for state in states) else NO_CLAIM
 
     def _read(self, variable: Variable, operation: Any) -> State:

@@ -78,7 +78,7 @@ OF_RAGGED = (*SAME, *_named("""
 """))
 """Operations that TensorFlow and Keras compute entries with, and where the entries of each example begin."""
 
-RAGGED_TO_DENSE = _named("RaggedBincount RaggedTensorToTensor SparseToDense")
+RAGGED_TO_DENSE = _named("RaggedBincount RaggedTensorToTensor SparseTensorDenseMatMul SparseToDense")
 """Operations that make rows of ragged and sparse tensors."""
 
 DRAWS = _named("""

@@ -16,6 +16,7 @@ import numpy as np
 from autodist_core.capture.batch_axis import arithmetic, slices
 from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import PAIRS, POSITION
+from autodist_core.capture.batch_axis.layout import aligned
 from autodist_core.capture.batch_axis.places import OTHER, UNKNOWN_STRIDE
 from autodist_core.capture.batch_axis.state import (
     ALIKE,
@@ -139,6 +140,8 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'a sum over the examples'
     """
     index, values, asked = states
+    if UNKNOWN in (index.kind, values.kind):
+        return NO_CLAIM
     if index.kind == ALIKE and values.kind == ALIKE:
         return SAME
     if index.stride == 1:
@@ -159,6 +162,8 @@ def scatter_on(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'mixed'
     """
     table, index, values = states
+    if UNKNOWN in (table.kind, index.kind, values.kind):
+        return NO_CLAIM
     if table.kind == ROWS:
         depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
         inside = depth is not None and all(axis >= depth for axis in table.axes)
@@ -184,6 +189,8 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'a sum over the examples'
     """
     values, index = states[0], states[1]
+    if UNKNOWN in (values.kind, index.kind):
+        return NO_CLAIM
     if ROWS not in (values.kind, index.kind):
         return arithmetic.element_wise(flow, operation, states[:2])
     if index.stride == 1:
@@ -194,6 +201,21 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return State(SUM, degree=1 + values.degree, origin=operation)
     kind = next((kind for name, kind in _EXTREMES.items() if name in operation.type), MIXED)
     return State(kind, origin=operation)
+
+
+def parted(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
+    """Return the states of entries that are sorted into several tensors by a number of each.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.dynamic_partition(x, tf.cast(x[:, 0] > 0, tf.int32), 2)[1])
+    'rows along axis 0'
+    """
+    values, number = states
+    if values.kind != ROWS or number.kind != ROWS or values.axes != (0,) or number.axes != (0,):
+        return [NO_CLAIM] * len(operation.outputs)
+    if aligned(flow, operation, states) is None:
+        return [NO_CLAIM] * len(operation.outputs)
+    return [rows(0, outer=None, inner=None, subset=(id(operation), part)) for part in range(len(operation.outputs))]
 
 
 def counts(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -212,8 +234,8 @@ def counts(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 RULES: dict[str, Any] = {
     **slices.RULES, "GatherV2": gather, "Gather": gather, "ResourceGather": gather,
-    "GatherNd": gather_nd, "ResourceGatherNd": gather_nd, "ScatterNd": scatter, "Bincount": counts,
-    "DenseBincount": counts,
+    "DynamicPartition": parted, "GatherNd": gather_nd, "ResourceGatherNd": gather_nd, "ScatterNd": scatter,
+    "Bincount": counts, "DenseBincount": counts,
     **dict.fromkeys(
         ("TensorScatterUpdate", "TensorScatterAdd", "TensorScatterSub", "TensorScatterMax", "TensorScatterMin"),
         scatter_on,

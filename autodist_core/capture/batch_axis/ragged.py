@@ -10,6 +10,9 @@ results. For texts with the examples along their first axis::
 
 TensorFlow computes where the entries of each example begin with sums and maxima over all entries. This is no mixing as
 long as only strings and integers go in and come out.
+
+The flat values of a ragged or sparse tensor of the batch are rows: any number of them for each example. A sum over
+them is a sum over the examples. A mean over them is not a mean over the examples.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ import tensorflow as tf
 
 from autodist_core.capture.batch_axis import operations
 from autodist_core.capture.batch_axis.state import ALIKE, NO_CLAIM, NUMBER, RAGGED, ROWS, State, rows
+
+FLAT_VALUES = rows(0, outer=None, inner=None, subset="flat values")
+"""The state of the flat values of a ragged or sparse tensor of the batch. Values of two tensors that an operation
+combines one by one belong to the same examples: otherwise a replica would have unlike numbers of them."""
 
 
 def made(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -51,6 +58,15 @@ def pads(operation: Any) -> bool:
     return shape is not None and bool(np.ndim(shape) == 0 or (shape[1:] < 0).any())
 
 
+def are_flat_values(state: State) -> bool:
+    """Whether a tensor has one entry for each flat value of a ragged or sparse tensor of the batch.
+
+    >>> are_flat_values(FLAT_VALUES), are_flat_values(rows(0))
+    (True, False)
+    """
+    return state.kind == ROWS and state.subset == FLAT_VALUES.subset
+
+
 def _count(states: Sequence[State]) -> int:
     return sum(state.kind != ALIKE for state in states)
 
@@ -62,10 +78,11 @@ def followed(operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.strings.split(x).to_tensor(shape=[None, 4]), None, dtype="string")
     'rows along axis 0'
     """
-    if not all(state.kind in (ALIKE, RAGGED, NUMBER) or state.is_size for state in states):
+    if not all(state.kind in (ALIKE, RAGGED, NUMBER) or state.is_size or are_flat_values(state) for state in states):
         return NO_CLAIM
     if operation.type in operations.RAGGED_TO_DENSE:
-        return rows(0)
+        crossed = operation.type == "SparseTensorDenseMatMul" and operation.get_attr("adjoint_a")
+        return NO_CLAIM if crossed else rows(0)
     exact = not any(tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in operation.outputs)
     return State(RAGGED) if exact and operation.type in operations.OF_RAGGED else NO_CLAIM
 
