@@ -13,7 +13,6 @@ For each operation the rule of its type gives the states of its results (see `ru
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from autodist_core.capture.batch_axis.finding import (
     UncombinedResult,
     UncombinedWrite,
 )
+from autodist_core.capture.batch_axis.given import first_gradient, states_of_inputs
 from autodist_core.capture.batch_axis.replicas import is_combined, is_returned, read
 from autodist_core.capture.batch_axis.rules import RULES, Rule
 from autodist_core.capture.batch_axis.state import (
@@ -40,14 +40,13 @@ from autodist_core.capture.batch_axis.state import (
     NUMBER,
     RAGGED,
     SAME,
-    SIZE,
     SUM,
     UNKNOWN,
     VARIABLE,
     State,
     rows,
 )
-from autodist_core.capture.tape import Tape, custom_gradients
+from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.step.graph_item import Variable
@@ -92,10 +91,10 @@ class Flow:
         self._written: dict[str, State] = {}
         self._last_write: dict[str, int] = {}
         self._update = traced.updates.keys()
-        self.states: dict[int, State] = self._of_inputs(traced)
+        self.states: dict[int, State] = states_of_inputs(traced)
         self._asked: dict[int, State] = {id(tensor): self.states.get(id(tensor), NO_CLAIM) for tensor in asked}
         self._tape = Tape()
-        self._first_gradient = _first_gradient(traced, self._update)
+        self._first_gradient = first_gradient(traced, self._update)
         self._own = False
         """Whether the function of a custom gradient created the current operation."""
         self._upstreams: set[Any] = set()
@@ -111,21 +110,6 @@ class Flow:
         self.writes = 0
         """How many writes of variables the walk has come to."""
         self._note_writes(traced)
-
-    def _of_inputs(self, traced: Traced) -> dict[int, State]:
-        variables = {id(source.handle): source.variable for source in traced.sources}
-        found = {
-            id(placeholder): State(VARIABLE, variable=variables[id(value)]) if id(value) in variables else SAME
-            for value, placeholder in traced.graph.captures
-        }
-        whole = {id(each) for each in traced.whole}
-        found.update({
-            id(each): rows(0) if each.shape.rank != 0 and id(each) not in whole else SAME for each in traced.inputs
-        })
-        found.update({id(each): State(RAGGED) for each in traced.parts if id(each) not in whole})
-        found.update({id(each): ragged.FLAT_VALUES for each in traced.flat_values if id(each) not in whole})
-        found.update({id(traced.examples): SIZE, id(traced.total): SAME, id(traced.replica): NO_CLAIM})
-        return found
 
     def _note_writes(self, traced: Traced) -> None:
         for at, operation in enumerate(traced.graph.get_operations()):
@@ -381,16 +365,6 @@ def is_silent(operation: Any) -> bool:
     (True, False)
     """
     return operation.type in _SILENT or is_always_true(operation)
-
-
-def _first_gradient(traced: Traced, update: Collection[str]) -> float:
-    """Return the position from which on a step may compute custom gradients of the model's."""
-    forward = [operation for operation in traced.graph.get_operations() if operation.name not in update]
-    # The weighting of a loss is a custom gradient of the front's.
-    if custom_gradients(forward) <= len(traced.weighting):
-        return inf
-    weighting = {id(tensor.op) for tensor in traced.weighting}
-    return next((at for at, operation in enumerate(traced.graph.get_operations()) if id(operation) in weighting), 0)
 
 
 def follow(

@@ -1,0 +1,59 @@
+"""What is known before the walk over a step begins: the states of its placeholders, and where its gradients begin.
+
+In: a traced step. Out: a state for each placeholder, by the tensor's id. For a batch of images and a ragged tensor::
+
+    images         rows along axis 0
+    flat values    rows along axis 0: any number of them for each example
+    row splits     ragged: which values are of which example
+    kernel         a variable
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import inf
+
+from autodist_core.capture.batch_axis.ragged import FLAT_VALUES
+from autodist_core.capture.batch_axis.state import NO_CLAIM, RAGGED, SAME, SIZE, VARIABLE, State, rows
+from autodist_core.capture.tape import custom_gradients
+from autodist_core.capture.traced import Traced
+
+
+def states_of_inputs(traced: Traced) -> dict[int, State]:
+    """Return the states of a step's placeholders, by the ids of the tensors.
+
+    >>> import tensorflow as tf
+    >>> graph = tf.function(tf.sqrt).get_concrete_function(tf.TensorSpec((None, 3), tf.float32)).graph
+    >>> found = states_of_inputs(Traced(graph, (), graph.inputs, graph.outputs, examples=None, total=None))
+    >>> found[id(graph.inputs[0])].kind
+    'rows'
+    """
+    variables = {id(source.handle): source.variable for source in traced.sources}
+    found = {
+        id(placeholder): State(VARIABLE, variable=variables[id(value)]) if id(value) in variables else SAME
+        for value, placeholder in traced.graph.captures
+    }
+    whole = {id(each) for each in traced.whole}
+    found.update({
+        id(each): rows(0) if each.shape.rank != 0 and id(each) not in whole else SAME for each in traced.inputs
+    })
+    found.update({id(each): State(RAGGED) for each in traced.parts if id(each) not in whole})
+    found.update({id(each): FLAT_VALUES for each in traced.flat_values if id(each) not in whole})
+    found.update({id(traced.examples): SIZE, id(traced.total): SAME, id(traced.replica): NO_CLAIM})
+    return found
+
+
+def first_gradient(traced: Traced, update: Collection[str]) -> float:
+    """Return the position from which on a step may compute custom gradients of the model's; infinity without any.
+
+    >>> import tensorflow as tf
+    >>> graph = tf.function(tf.sqrt).get_concrete_function(tf.TensorSpec((None, 3), tf.float32)).graph
+    >>> first_gradient(Traced(graph, (), graph.inputs, graph.outputs, examples=None, total=None), ())
+    inf
+    """
+    forward = [operation for operation in traced.graph.get_operations() if operation.name not in update]
+    # The weighting of a loss is a custom gradient of the front's.
+    if custom_gradients(forward) <= len(traced.weighting):
+        return inf
+    weighting = {id(tensor.op) for tensor in traced.weighting}
+    return next((at for at, operation in enumerate(traced.graph.get_operations()) if id(operation) in weighting), 0)
