@@ -10,17 +10,9 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from tests.loops.test_distribute import BATCH, SUM, dataset, numbers, replicas
 from tests.support.compare import assert_same
+from tests.support.distributed import BATCH, SUM, dataset, numbers, replicas
 from tests.support.loops import SEED
-
-
-@pytest.fixture(autouse=True)
-def in_float64():
-    before = keras.config.floatx()
-    keras.config.set_floatx("float64")
-    yield
-    keras.config.set_floatx(before)
 
 
 class Training:

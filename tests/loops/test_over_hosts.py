@@ -17,8 +17,8 @@ from autodist_core import AutoDist, distribute
 from autodist_core.errors import NodeLostError
 from autodist_core.strategy import BUILDERS
 from tests.cluster.over_hosts import nothing_left
-from tests.loops.test_distribute import loop as epochs
 from tests.support.compare import assert_same, flat
+from tests.support.distributed import epochs
 from tests.support.loops import SEED, Net, Plain, batches, examples, run_plain, values
 from tests.support.waiting import until
 

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from tests.loops.test_distribute import numbers, replicas
 from tests.support.compare import assert_same
+from tests.support.distributed import numbers, replicas
 from tests.support.loops import assert_equal_loops, autodist
 
 

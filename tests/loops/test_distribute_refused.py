@@ -1,0 +1,90 @@
+"""What a strategy with tf.distribute's methods refuses, with the line to write; its plan, and its resolver."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import autodist_core
+from autodist_core import ResourceSpec, SessionError
+from autodist_core.errors import CaptureError
+from tests.support.distributed import SUM, numbers, replicas
+
+
+def test_an_optimizer_that_was_made_outside_the_scope_is_refused():
+    weight, optimizer = keras.Variable(1.0), keras.optimizers.SGD(0.125)
+    with replicas(count=2) as strategy:
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(x * weight)
+            optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+        batch = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
+        with pytest.raises(CaptureError, match="step uses a Keras optimizer that was made outside"):
+            strategy.run(step, args=(batch,))
+        assert float(weight) == 1.0
+
+
+def test_a_cluster_of_run_does_not_shrink():
+    with pytest.raises(ValueError, match=r"distribute\(on_failure='shrink'\) is not supported.*Use 'restart'"):
+        autodist_core.distribute({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, on_failure="shrink")
+
+
+def test_what_is_refused_says_what_to_do():
+    variable = tf.Variable(1.0)
+    with replicas(count=2) as strategy:
+        batch = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
+        context = tf.distribute.get_replica_context
+        refused = {
+            "Give it an axis": lambda x: context().all_gather(tf.reduce_sum(x), 0),
+            "SUM or MEAN": lambda x: context().all_reduce("MAX", x),
+        }
+        for words, function in refused.items():
+            with pytest.raises((CaptureError, ValueError), match=words):
+                strategy.run(function, args=(batch,))
+        with pytest.raises(CaptureError, match="variables are plain ones"), strategy.scope():
+            strategy.extended.update(variable, lambda value: value.assign(2.0))
+
+        def merged(x):
+            return context().merge_call(lambda own, part: own.reduce(SUM, part, axis=None), args=(tf.reduce_sum(x),))
+
+        assert [float(each) for each in strategy.run(merged, args=(batch,)).values] == [10.0, 10.0]
+        ragged = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1.0], [2.0, 3.0]])).batch(2)
+        with pytest.raises(ValueError, match=r"RaggedTensor.*to_tensor"):
+            next(iter(strategy.experimental_distribute_dataset(ragged)))
+        with pytest.raises(NotImplementedError, match=r"get_next_as_optional.*next\(iterator\)"):
+            iter(strategy.experimental_distribute_dataset(numbers(4))).get_next_as_optional()
+        with pytest.raises(NotImplementedError, match="no TPU here"):
+            strategy.experimental_assign_to_logical_device(tf.constant(1.0), 0)
+        with pytest.raises(ValueError, match="batch the dataset"):
+            list(strategy.experimental_distribute_dataset(tf.data.Dataset.range(3)))
+        unbatched = tf.data.Dataset.from_tensor_slices((np.ones((4, 5)), np.ones((4, 3))))
+        with pytest.raises(ValueError, match=r"3 and 5 rows.*batch the dataset"):
+            list(strategy.experimental_distribute_dataset(unbatched))
+        with pytest.raises(SessionError, match="is called while"):
+            strategy.run(lambda x: strategy.run(tf.reduce_sum, args=(x,)), args=(batch,))
+
+
+def test_the_plan_of_a_function():
+    weight = tf.Variable(tf.zeros([3, 2]), name="weight")
+    with replicas("PS", count=2) as strategy:
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(x @ weight)
+            weight.assign_sub(tape.gradient(loss, weight))
+
+        plan = strategy.plan(step, args=(tf.ones([4, 3]),))
+        assert "weight : f32[3,2]  ps(localhost:CPU:0)" in plan and plan.startswith("strategy ")
+        assert weight.numpy().tolist() == [[0.0, 0.0]] * 3
+
+
+def test_the_cluster_resolver_is_attached():
+    cluster = tf.train.ClusterSpec({"worker": ["localhost:2222"]})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, task_type="worker", task_id=0)
+    strategy = autodist_core.distribute(ResourceSpec.from_cluster_resolver(resolver, gpus=0))
+    assert strategy.cluster_resolver is resolver
+    assert autodist_core.distribute(ResourceSpec.local(cpus=2)).cluster_resolver is None
