@@ -3,13 +3,18 @@
 In: the handles with which traced functions are called, and those that the functions of a tf.data pipeline keep. Out:
 a call of a report for each. A function that was traced keeps the handles of its variables, and TensorFlow passes them
 with each call. A pipeline gets them once, when its dataset is made, and reads them in threads of its own.
+
+Also: calls of traced functions raise the error that Python code within them has raised, in place of TensorFlow's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import tensorflow as tf
 
 from autodist_core.seams.seam import Seam, owner
 from autodist_core.seams.table import CALL_FUNCTION, CREATE_ITERATOR
@@ -26,33 +31,94 @@ def reported(called: Callable[[Any], None], iterated: Callable[[Any, Any], None]
     >>> given[0] is tensor
     True
     """
-    call_function, create_iterator = CALL_FUNCTION.get(), CREATE_ITERATOR.get()
 
-    def reporting_call(self: Any, name: Any, tensor_inputs: Any, num_outputs: Any) -> Any:
-        for tensor in tensor_inputs:
-            called(tensor)
-        return call_function(self, name, tensor_inputs, num_outputs)
+    def reporting_call(call_function: Any) -> Any:
+        def call(self: Any, name: Any, tensor_inputs: Any, num_outputs: Any) -> Any:
+            for tensor in tensor_inputs:
+                called(tensor)
+            return call_function(self, name, tensor_inputs, num_outputs)
 
-    def reporting_iterator(self: Any, dataset: Any) -> Any:
-        for tensor in _kept_by(dataset):
-            iterated(tensor, self)
-        return create_iterator(self, dataset)
+        return call
 
-    with _replaced(CALL_FUNCTION, reporting_call), _replaced(CREATE_ITERATOR, reporting_iterator):
+    def reporting_iterator(create_iterator: Any) -> Any:
+        def create(self: Any, dataset: Any) -> Any:
+            for tensor in kept_by(dataset):
+                iterated(tensor, self)
+            return create_iterator(self, dataset)
+
+        return create
+
+    with _wrapped(CALL_FUNCTION, reporting_call), _wrapped(CREATE_ITERATOR, reporting_iterator):
         yield
 
 
 @contextmanager
-def _replaced(seam: Seam, function: Any) -> Iterator[None]:
-    before = seam.get()
-    setattr(owner(seam.owner), seam.name, function)
+def raised(failure: Callable[[Sequence[Any]], BaseException | None]) -> Iterator[None]:
+    """Raise errors of Python code in traced functions as they are: TensorFlow makes an UnknownError of each.
+
+    If a call of a traced function fails, `failure` gets the tensors with which it was called. It returns the error of
+    Python code that made the call fail; None if there is no such error.
+
+    >>> import tensorflow as tf
+    >>> found = []
+    >>> def fails():
+    ...     found.append(ZeroDivisionError("too large"))
+    ...     raise found[-1]
+    >>> failing = tf.function(lambda: tf.py_function(fails, [], tf.float32))
+    >>> with raised(lambda tensors: found.pop()):
+    ...     failing()
+    Traceback (most recent call last):
+    ZeroDivisionError: too large
+    """
+
+    def raising_call(call_function: Any) -> Any:
+        def call(self: Any, name: Any, tensor_inputs: Any, num_outputs: Any) -> Any:
+            try:
+                return call_function(self, name, tensor_inputs, num_outputs)
+            except tf.errors.OpError:
+                error = failure(tensor_inputs)
+                if error is None:
+                    raise
+            raise error
+
+        return call
+
+    with _wrapped(CALL_FUNCTION, raising_call):
+        yield
+
+
+_wrappers: dict[Seam, list[Callable[[Any], Any]]] = {}
+"""What is around the functions of TensorFlow at present. Wrappers may be taken away in any order."""
+_own: dict[Seam, Any] = {}
+"""TensorFlow's own function of each seam in `_wrappers`."""
+_lock = threading.RLock()
+"""For changing both. A thread may get to the end of a wrapper while it changes them, by Python's garbage collection."""
+
+
+@contextmanager
+def _wrapped(seam: Seam, wrapper: Callable[[Any], Any]) -> Iterator[None]:
+    with _lock:
+        _own.setdefault(seam, seam.get())
+        _wrappers.setdefault(seam, []).append(wrapper)
+        _put(seam)
     try:
         yield
     finally:
-        setattr(owner(seam.owner), seam.name, before)
+        with _lock:
+            _wrappers[seam].remove(wrapper)
+            _put(seam)
+            if not _wrappers[seam]:
+                del _wrappers[seam], _own[seam]
 
 
-def _kept_by(dataset: Any) -> Iterator[Any]:
+def _put(seam: Seam) -> None:
+    function = _own[seam]
+    for wrapper in tuple(_wrappers[seam]):
+        function = wrapper(function)
+    setattr(owner(seam.owner), seam.name, function)
+
+
+def kept_by(dataset: Any) -> Iterator[Any]:
     """The tensors that the functions of a dataset, and of the datasets that it is made of, have captured."""
     waiting, known = [dataset], set()
     while waiting:

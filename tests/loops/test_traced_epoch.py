@@ -59,3 +59,45 @@ def test_a_loop_over_an_iterator_is_refused_with_the_line_to_write(strategy):
 
     with pytest.raises(NotImplementedError, match="Write `for element in dataset:`"):
         epoch(iterator)
+
+
+def test_errors_of_a_step_come_out_of_the_users_function_as_they_are(strategy):
+    weight = tf.Variable(1.0, dtype=tf.float64)
+    inner_fails = []
+
+    def step(x):
+        tf.debugging.assert_positive(x, message="no negative numbers")
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(x * weight)
+        weight.assign_sub(0.125 * tape.gradient(loss, weight))
+        return tf.reduce_sum(x)
+
+    @tf.function
+    def epoch(dataset, name):
+        total = tf.constant(0.0, tf.float64)
+        for element in dataset:
+            total += strategy.reduce("SUM", strategy.run(step, args=(element,)), axis=None)
+        return total
+
+    def distributed(numbers):
+        return strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(numbers).batch(4))
+
+    good, bad = np.arange(1.0, 9.0), np.array([1.0] * 4 + [-1.0] * 4)
+
+    def eagerly():
+        for element in distributed(bad):
+            strategy.run(step, args=(element,))
+
+    for how in (eagerly, lambda: epoch(distributed(bad), 1), lambda: tf.function(lambda: epoch(distributed(bad), 1))()):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="no negative numbers") as raised:
+            how()
+        inner_fails.append(str(raised.value).splitlines()[0])
+        assert float(epoch(distributed(good), 1)) == 36.0
+    assert len(set(inner_fails)) == 1
+    # Whatever runs while another one of the strategy's runs is ours to refuse.
+    own = tf.function(lambda: strategy.run(lambda: tf.py_function(lambda: epoch(distributed(good), 1), [], tf.float64)))
+    with pytest.raises(tf.errors.UnknownError, match=r"SessionError: .*is called while"):
+        own()
+    # An error that is none of a run stays what it is.
+    with pytest.raises(tf.errors.InvalidArgumentError, match="nothing of a run"):
+        tf.function(lambda: (epoch(distributed(good), 1), tf.debugging.assert_positive(-1.0, "nothing of a run")))()

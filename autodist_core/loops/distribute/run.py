@@ -108,12 +108,13 @@ class OnEachReplica(TracedFunction):
             captured = self._steps.prepare(Arguments(parsed, (), replicas))
         around = list(function_graphs(graph))
         self._require_same(captured.outer, [each for each in captured.outer if each.graph in around])
+        self._strategy.failures.raise_them()
         outside = ReadElsewhere(graph, captured.entries)
         sizes = [len(values) for values in parsed.tensors]
 
         def call(*given: Any) -> list[Any]:
             tensors = iter(given)
-            with self._engine.running(self._name):
+            with self._strategy.failures.noted(), self._engine.running(self._name):
                 filled = [[next(tensors) for _ in range(size)] for size in sizes]
                 _, found = self._run(parsed, filled, captured.outer, list(islice(tensors, len(captured.outer))))
                 self._engine.show(outside.entries)

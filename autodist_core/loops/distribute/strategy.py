@@ -16,6 +16,7 @@ from autodist_core.loops.autodist import AutoDist
 from autodist_core.loops.distribute.context import inside_run
 from autodist_core.loops.distribute.dataset import BatchesOfReplicas, DistributedDataset, GlobalBatches
 from autodist_core.loops.distribute.extended import Extended
+from autodist_core.loops.distribute.failures import Failures
 from autodist_core.loops.distribute.functions import Functions
 from autodist_core.loops.distribute.run import OnEachReplica
 from autodist_core.loops.distribute.values import gathered, local_results, per_replica, reduced
@@ -49,6 +50,8 @@ class ReplicaStrategy(tf.distribute.Strategy):
         with tf.device("CPU:0"):
             self.order = tf.Variable(0, trainable=False, name="order_of_runs")
             """What every run inside a trace takes, so that TensorFlow orders them."""
+        self.failures = Failures(self.order.handle)
+        """The errors of runs inside traces."""
         self._functions = Functions(lambda function: OnEachReplica(self, function))
 
     @as_written

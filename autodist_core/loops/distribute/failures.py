@@ -1,0 +1,64 @@
+"""Errors of `run()` inside somebody's trace: the user gets them as they are, and not as TensorFlow's UnknownError.
+
+In: the error that a run has raised within an operation of a graph. Out: the same error, from the call of the traced
+function that the graph belongs to. Such a call passes the handle of the strategy's `order`, by which it is recognised.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from autodist_core.training import raised
+
+
+class Failures:
+    """The error of the last run inside a trace, until the call of the traced function raises it.
+
+    >>> import tensorflow as tf
+    >>> order = tf.Variable(0)
+    >>> failures = Failures(order.handle)
+    >>> def fails(handle):
+    ...     with failures.noted():
+    ...         raise ZeroDivisionError("too large")
+    >>> failures.raise_them()
+    >>> tf.function(lambda: tf.py_function(fails, [order.handle], tf.float32))()
+    Traceback (most recent call last):
+    ZeroDivisionError: too large
+    """
+
+    def __init__(self, order: Any) -> None:
+        self._order = order
+        self._error: BaseException | None = None
+        self._hook = ExitStack()
+        self._raises = False
+
+    def raise_them(self) -> None:
+        """Let calls of traced functions raise errors of runs from now on, as long as this object exists."""
+        if not self._raises:
+            self._raises, known = True, weakref.ref(self)
+
+            def taken(tensors: Sequence[Any]) -> BaseException | None:
+                failures = known()
+                return None if failures is None else failures._taken(tensors)
+
+            self._hook.enter_context(raised(taken))
+            weakref.finalize(self, self._hook.close)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note an error that the block raises."""
+        self._error = None
+        try:
+            yield
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def _taken(self, tensors: Sequence[Any]) -> BaseException | None:
+        if all(tensor is not self._order for tensor in tensors):
+            return None
+        error, self._error = self._error, None
+        return error
