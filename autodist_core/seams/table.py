@@ -88,6 +88,10 @@ PER_REPLICA = Seam(
     "tensorflow.python.distribute.values", "PerReplica", "values of each replica",
     "loops with tf.distribute's methods could not be run",
 )
+PER_REPLICA_SPEC = Seam(
+    "tensorflow.python.distribute.values", "PerReplicaSpec", "the element_spec of distributed datasets",
+    "a tf.function with an input_signature could not take elements of a distributed dataset",
+)
 _TAPES = "tensorflow.python.pywrap_tfe"
 RESTART_TAPES = Seam(
     _TAPES, "TFE_Py_TapeSetRestartOnThread", "tracing a function that another traced function runs",
@@ -137,8 +141,8 @@ CUSTOM_GRADIENT_IS_NAMED = Seam(
 
 TABLE: tuple[Seam, ...] = (
     OP_DEF, KERNELS, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, CONTROL_FLOW_GRAPH, FUNC_GRAPH, GRADIENT_REGISTRY,
-    GRADIENT_TAPE, GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, RESTART_TAPES, STOP_TAPES,
-    TAPE_RECORDS, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
+    GRADIENT_TAPE, GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, PER_REPLICA_SPEC,
+    RESTART_TAPES, STOP_TAPES, TAPE_RECORDS, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
     Seam(
         "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", "_handle", _LOOKS, _OLD, STORED,
         callers=("handle",),

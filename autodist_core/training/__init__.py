@@ -13,9 +13,9 @@ from autodist_core.training.settings import SETTINGS, Settings
 from autodist_core.training.state import TrainingState
 from autodist_core.training.steps import Steps
 from autodist_core.training.training import Training
-from autodist_core.training.watching import watched_variable
+from autodist_core.training.watching import read_by_pipeline, watched_variable
 
 __all__ = [
     "SETTINGS", "CompressorState", "Entry", "Sessions", "Settings", "TrainingState", "Steps", "Training", "raised",
-    "replicas", "watched_variable",
+    "read_by_pipeline", "replicas", "watched_variable",
 ]  # fmt: skip

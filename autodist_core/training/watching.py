@@ -34,7 +34,7 @@ from autodist_core.interrupts import never_interrupted
 from autodist_core.seams.table import HANDLE_IS_READ
 from autodist_core.step.graph_item import Variable
 from autodist_core.training.entries import Entry
-from autodist_core.training.in_graphs import reported
+from autodist_core.training.in_graphs import kept_by, reported
 
 
 class Watcher(Protocol):
@@ -159,6 +159,17 @@ def _iterated(handle: Any, iterator: Any) -> None:
     """Tell the watcher of the variable with this handle that the pipeline of an iterator reads it."""
     for subscription in _subscriptions.get(id(handle), ())[-1:]:
         subscription.watcher.iterated(subscription.entry, iterator)
+
+
+def read_by_pipeline(dataset: Any, reader: Any) -> None:
+    """Keep the watched variables that a dataset reads current as long as the reader exists.
+
+    A traced function that takes the dataset as an argument makes its iterator inside, where nothing is reported.
+
+    >>> read_by_pipeline(tf.data.Dataset.range(3), object())
+    """
+    for handle in kept_by(dataset):
+        _iterated(handle, reader)
 
 
 @cache

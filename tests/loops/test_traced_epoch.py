@@ -1,5 +1,8 @@
 """An epoch as one `tf.function`: Python numbers that its loop counts with."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -49,16 +52,77 @@ def test_an_iterator_gives_elements_inside_a_function(strategy):
         two_steps(iter(strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(np.ones(2)))))
 
 
-def test_a_loop_over_an_iterator_is_refused_with_the_line_to_write(strategy):
-    iterator = iter(strategy.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(2)))
+def test_a_loop_over_an_iterator_ends_with_the_data_or_earlier(strategy):
+    dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(np.arange(7.0)).batch(3))
 
     @tf.function
-    def epoch(iterator):
+    def epoch(iterator, most):
+        total = tf.constant(0.0, tf.float64)
         for element in iterator:
-            strategy.run(tf.reduce_sum, args=(element,))
+            total += strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(element,)), axis=None)
+            if total > most:
+                break
+        return total
 
-    with pytest.raises(NotImplementedError, match="Write `for element in dataset:`"):
-        epoch(iterator)
+    assert float(epoch(iter(dataset), 100.0)) == 21.0
+    iterator = iter(dataset)
+    assert [float(epoch(iterator, 10.0)) for _ in range(3)] == [15.0, 6.0, 0.0]
+
+
+@pytest.mark.oldest
+def test_datasets_and_iterators_that_are_made_for_each_epoch_share_a_trace(strategy):
+    traces, gone, offset = [], [], tf.Variable(0.0, dtype=tf.float64)
+
+    def change(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(x * offset)
+        offset.assign_sub(tape.gradient(loss, offset))
+
+    @tf.function
+    def epoch(data):
+        traces.append(type(data).__name__)
+        total = tf.constant(0.0, tf.float64)
+        for element in data:
+            total += strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(element,)), axis=None)
+        return total
+
+    @tf.function
+    def first_of(iterator):
+        traces.append("next")
+        return strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(next(iterator),)), axis=None)
+
+    def one_epoch(turn):
+        strategy.run(change, args=(tf.constant(-0.5, tf.float64),))  # the offset is one more now
+        data = tf.data.Dataset.from_tensor_slices(np.arange(1.0, 8.0 + turn)).batch(3)
+        distributed = strategy.experimental_distribute_dataset(data.map(lambda x: x + offset))
+        gone.extend([weakref.ref(data), weakref.ref(distributed)])
+        expected = sum(range(8 + turn)) + (7 + turn) * (1 + turn)
+        assert float(epoch(distributed)) == float(epoch(iter(distributed))) == expected
+        assert float(first_of(iter(distributed))) == 6.0 + 3 * (1 + turn)
+        return data
+
+    for turn in range(4):
+        data = one_epoch(turn)
+    assert traces == ["DistributedDataset", "DistributedIterator", "next"]
+    epoch(strategy.distribute_datasets_from_function(lambda context, data=data: data))
+    epoch(strategy.experimental_distribute_dataset(data.map(lambda x: x[:, tf.newaxis])))
+    assert len(traces) == 5, "elements that are made in another way or are of another shape have a trace of their own"
+    del data
+    gc.collect()
+    assert [reference() for reference in gone] == [None] * 8
+
+
+def test_a_function_with_a_signature_takes_elements(strategy):
+    dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(np.arange(7.0)).batch(3))
+    traces = []
+
+    @tf.function(input_signature=[dataset.element_spec])
+    def total(element):
+        traces.append(element)
+        return strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(element,)), axis=None)
+
+    assert [float(total(element)) for element in dataset] == [3.0, 12.0, 6.0]
+    assert len(traces) == 1
 
 
 def test_errors_of_a_step_come_out_of_the_users_function_as_they_are(strategy):

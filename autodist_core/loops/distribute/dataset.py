@@ -2,6 +2,9 @@
 
 In: a `tf.data.Dataset` of global batches, or of batches for single replicas. Out: an iterable of elements that `run()`
 takes. A loop over it works in Python, and inside a `tf.function`, where it becomes a loop of the graph.
+
+A dataset or an iterator is flattened by TensorFlow (`__tf_flatten__`) into what is inside. So it is an argument of a
+`tf.function` by the types of its elements: one that is made anew for each epoch is traced once, and no trace keeps it.
 """
 
 from __future__ import annotations
@@ -10,12 +13,14 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.errors import NotYetError
 from autodist_core.loops.as_written import as_written
-from autodist_core.loops.distribute.values import per_replica, split
+from autodist_core.loops.distribute.values import per_replica, per_replica_spec, split
+from autodist_core.training import read_by_pipeline
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,15 @@ class Elements(ABC):
     @abstractmethod
     def batches(self) -> int:
         """The number of batches for one element."""
+
+    def spec(self, batch: Any) -> Any:
+        """The spec of an element, of the spec of a batch. How many examples a replica gets is not known."""
+
+        def each(spec: tf.TensorSpec) -> Any:
+            shape = tf.TensorShape([None, *spec.shape[1:]]) if spec.shape.rank else spec.shape
+            return per_replica_spec([tf.TensorSpec(shape, spec.dtype)] * self.replicas)
+
+        return tf.nest.map_structure(each, batch)
 
     def fetch(self, iterator: Any, present: int = 0) -> tuple[Any, ...]:
         """The batches of one element, as many as are not present."""
@@ -81,8 +95,21 @@ class DistributedIterator(tf.distribute.DistributedIterator):
     """
 
     def __init__(self, iterator: Any, elements: Elements) -> None:
-        self._iterator = iterator
+        self.inside = iterator
+        """The iterator over batches."""
         self._elements = elements
+
+    def __tf_flatten__(self) -> tuple[Any, tuple[Any, ...]]:
+        return (self._elements,), (self.inside,)
+
+    @classmethod
+    def __tf_unflatten__(cls, metadata: Any, components: Any) -> DistributedIterator:
+        return cls(*components, *metadata)
+
+    @property
+    def element_spec(self) -> Any:
+        """The types and shapes of an element, as a `tf.function` takes them for its `input_signature`."""
+        return self._elements.spec(self.inside.element_spec)
 
     def __iter__(self) -> DistributedIterator:
         return self
@@ -91,7 +118,7 @@ class DistributedIterator(tf.distribute.DistributedIterator):
     def __next__(self) -> Any:
         if not tf.executing_eagerly():
             return self.get_next()
-        batches = self._elements.fetch(self._iterator)
+        batches = self._elements.fetch(self.inside)
         if not batches[0].has_value():
             raise StopIteration
         return self._elements.element(batches)
@@ -99,15 +126,44 @@ class DistributedIterator(tf.distribute.DistributedIterator):
     @as_written
     def get_next(self) -> Any:
         """The next element; TensorFlow's OutOfRangeError at the end of the data."""
-        first = tf.experimental.Optional.from_value(self._iterator.get_next())
-        return self._elements.element((first, *self._elements.fetch(self._iterator, 1)))
+        first = tf.experimental.Optional.from_value(self.inside.get_next())
+        return self._elements.element((first, *self._elements.fetch(self.inside, 1)))
 
-    def get_next_as_optional(self) -> NoReturn:
-        """Refused. TensorFlow asks for it, too, in a `for` loop over an iterator inside a `tf.function`."""
-        raise NotImplementedError(
-            "get_next_as_optional is not supported, and a loop over an iterator inside a tf.function asks for it. "
-            "Write `for element in dataset:`, or call next(iterator), in a tf.function in a loop over tf.range."
-        )
+    @as_written
+    def get_next_as_optional(self) -> OptionalElement:
+        """The next element, if there is one. A `for` loop over an iterator inside a `tf.function` asks for it, too."""
+        return OptionalElement(self._elements, self._elements.fetch(self.inside))
+
+    next = __next__
+
+
+@dataclass(frozen=True, eq=False)
+class OptionalElement:
+    """An element that may be missing, because the data has ended.
+
+    >>> iterator = iter(DistributedDataset(tf.data.Dataset.range(2).batch(2), GlobalBatches(2)))
+    >>> one, other = iterator.get_next_as_optional(), iterator.get_next_as_optional()
+    >>> bool(one.has_value()), bool(other.has_value()), [part.numpy().tolist() for part in one.get_value().values]
+    (True, False, [[0], [1]])
+    """
+
+    elements: Elements
+    batches: tuple[Any, ...]
+
+    def has_value(self, name: str | None = None) -> Any:
+        """Whether there is an element, as a tensor."""
+        return self.batches[0].has_value(name)
+
+    @as_written
+    def get_value(self, name: str | None = None) -> Any:
+        """The element; TensorFlow's InvalidArgumentError if it is missing."""
+        del name
+        return self.elements.element(self.batches)
+
+    @property
+    def element_spec(self) -> Any:
+        """The types and shapes of the element."""
+        return self.elements.spec(self.batches[0].element_spec)
 
 
 class DistributedDataset(tf.distribute.DistributedDataset):
@@ -119,21 +175,42 @@ class DistributedDataset(tf.distribute.DistributedDataset):
     """
 
     def __init__(self, dataset: Any, elements: Elements) -> None:
-        self._dataset = dataset
+        self.inside = dataset
+        """The dataset of batches."""
         self._elements = elements
+
+    def __tf_flatten__(self) -> tuple[Any, tuple[Any, ...]]:
+        if tf.executing_eagerly():
+            # The dataset is becoming an argument of a traced function, whose iterator is made in the graph.
+            read_by_pipeline(self.inside, self)
+        return (self._elements,), (self.inside,)
+
+    @classmethod
+    def __tf_unflatten__(cls, metadata: Any, components: Any) -> DistributedDataset:
+        return cls(*components, *metadata)
 
     @property
     def element_spec(self) -> Any:
-        """The types and shapes of one batch of the dataset."""
-        return self._dataset.element_spec
+        """The types and shapes of an element, as a `tf.function` takes them for its `input_signature`."""
+        return self._elements.spec(self.inside.element_spec)
+
+    @property
+    def cardinality(self) -> Any:
+        """The number of elements; negative, as of a `tf.data.Dataset`, where it is infinite or unknown.
+
+        >>> int(DistributedDataset(tf.data.Dataset.range(5), BatchesOfReplicas(2)).cardinality)
+        3
+        """
+        batches = self.inside.cardinality()
+        return tf.where(batches < 0, batches, -(-batches // self._elements.batches))
 
     def __iter__(self) -> Any:
         if not tf.executing_eagerly():
-            raise NotImplementedError(
+            raise NotYetError(
                 "iter(dataset) inside a tf.function is not supported. Write `for element in dataset:`, or make the "
                 "iterator outside and pass it to the function, which calls next(iterator)."
             )
-        return DistributedIterator(iter(self._dataset), self._elements)
+        return DistributedIterator(iter(self.inside), self._elements)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """Fold over the elements, as TensorFlow does for a `for` loop inside a `tf.function`.
@@ -146,7 +223,7 @@ class DistributedDataset(tf.distribute.DistributedDataset):
                 state = reduce_func(state, element)
             return state
         start = self._typed(initial_state, reduce_func)
-        iterator = iter(self._dataset)
+        iterator = iter(self.inside)
 
         def body(batches: Any, state: Any) -> Any:
             new = reduce_func(state, self._elements.element(batches))
@@ -166,7 +243,7 @@ class DistributedDataset(tf.distribute.DistributedDataset):
 
         def first_round() -> Any:
             state = tf.nest.pack_sequence_as(initial_state, untyped)
-            after = reduce_func(state, self._elements.element(self._elements.fetch(iter(self._dataset))))
+            after = reduce_func(state, self._elements.element(self._elements.fetch(iter(self.inside))))
             return tf.nest.map_structure(lambda leaf: leaf.value if isinstance(leaf, _Untyped) else leaf, after)
 
         after = tf.nest.flatten(tf.function(first_round, autograph=False).get_concrete_function().structured_outputs)
