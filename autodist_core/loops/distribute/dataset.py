@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from autodist_core.errors import NotYetError
 from autodist_core.loops.as_written import as_written
+from autodist_core.loops.distribute.refused import refuses
 from autodist_core.loops.distribute.values import per_replica, per_replica_spec, split
 from autodist_core.training import read_by_pipeline
 
@@ -203,6 +204,9 @@ class DistributedDataset(tf.distribute.DistributedDataset):
         """
         batches = self.inside.cardinality()
         return tf.where(batches < 0, batches, -(-batches // self._elements.batches))
+
+    auto_shard = refuses("auto_shard")
+    build = refuses("build")
 
     def __iter__(self) -> Any:
         if not tf.executing_eagerly():

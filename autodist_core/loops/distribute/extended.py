@@ -6,13 +6,15 @@ they are: the sum of gradients over the replicas is made when the traced functio
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.errors import CaptureError
 from autodist_core.loops.distribute.context import inside_run
+from autodist_core.loops.distribute.refused import refuses
+from autodist_core.loops.distribute.values import is_per_replica, local_results, reduced
 
 
 class Extended(tf.distribute.StrategyExtended):
@@ -20,6 +22,7 @@ class Extended(tf.distribute.StrategyExtended):
 
     def __init__(self, strategy: Any, devices: tuple[str, ...], cluster_resolver: Any) -> None:
         super().__init__(strategy)
+        self._strategy = weakref.ref(strategy)
         self._devices = devices
         self._cluster_resolver = cluster_resolver
         self._retrace_functions_for_each_device = False
@@ -34,6 +37,11 @@ class Extended(tf.distribute.StrategyExtended):
         return self._devices
 
     parameter_devices = worker_devices
+
+    @property
+    def worker_devices_by_replica(self) -> tuple[tuple[str, ...], ...]:
+        """The device of each replica."""
+        return tuple((device,) for device in self._devices)
 
     def value_container(self, value: Any) -> Any:
         """The variable itself: it has one value."""
@@ -53,10 +61,10 @@ class Extended(tf.distribute.StrategyExtended):
         return _grouped(fn(var, *args, **(kwargs or {})), group)
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
-        if inside_run() is None:
-            raise CaptureError(
-                "extended.update outside run() is not supported: variables are plain ones here, with one value each. "
-                "Assign to the variable itself, or update it in a function that run() calls."
+        if any(is_per_replica(value) for value in tf.nest.flatten((args, kwargs))):
+            raise ValueError(
+                "extended.update: an argument is a value of each replica, but a variable has one value here. Reduce "
+                "it first: strategy.reduce(op, value, axis=None)."
             )
         return self._replica_ctx_update(var, fn, args, kwargs, group)
 
@@ -72,16 +80,41 @@ class Extended(tf.distribute.StrategyExtended):
         del var_list
 
     def reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any = None) -> Any:
-        """Inside run(), the sum or the mean over the replicas."""
+        """The sum or the mean over the replicas; every destination is the same, as variables have one value."""
         del destinations, options
         context = inside_run()
         if context is None:
-            raise CaptureError("extended.reduce_to is not supported: call the strategy's reduce(op, value, axis).")
+            return tf.nest.map_structure(lambda each: reduced(reduce_op, each, None, len(self._devices)), value)
         return context.all_reduce(reduce_op, value)
 
     def batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any = None) -> Any:
-        """Inside run(), the sums or means over the replicas."""
+        """The sums or means over the replicas."""
         return [self.reduce_to(reduce_op, value, where, options) for value, where in value_destination_pairs]
+
+    def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        """The tensor itself: it is the same for all devices."""
+        del destinations
+        return tensor
+
+    def call_for_each_replica(self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function on each replica: the strategy's `run`."""
+        strategy = self._strategy()
+        assert strategy is not None  # it has this object
+        return strategy.run(fn, args, kwargs)
+
+    def read_var(self, v: Any) -> Any:
+        """The value of a variable."""
+        return v.read_value()
+
+    def experimental_make_numpy_dataset(self, numpy_input: Any, session: Any = None) -> Any:
+        """A dataset of the entries of arrays, which is not distributed yet."""
+        del session
+        return tf.data.Dataset.from_tensor_slices(numpy_input)
+
+    experimental_run_steps_on_iterator = refuses("experimental_run_steps_on_iterator")
+
+    def _local_results(self, value: Any) -> Any:
+        return local_results(value)
 
     def _get_local_replica_id(self, replica_id_in_sync_group: Any) -> Any:
         return replica_id_in_sync_group
@@ -96,9 +129,16 @@ class Extended(tf.distribute.StrategyExtended):
 
     should_save_summary = should_checkpoint
 
+    experimental_should_init = experimental_enable_get_next_as_optional = should_checkpoint
+
     @property
     def experimental_require_static_shapes(self) -> bool:
         """Whether shapes must be known: they need not."""
+        return False
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        """Whether several programs make a graph each: yours makes the only one."""
         return False
 
 

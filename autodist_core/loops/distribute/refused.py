@@ -1,0 +1,42 @@
+"""Public names of tf.distribute that are refused: each with the reason and with what to write instead.
+
+In: a name. Out: a method that raises a NotYetError, which names both. All other public names work.
+
+>>> refuses("configure")(None)
+Traceback (most recent call last):
+autodist_core.errors.NotYetError: configure is not supported: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from autodist_core.errors import NotYetError
+
+_TENSORFLOW_1 = "it belongs to the sessions of TensorFlow 1"
+_NO_TPU = "there is no TPU here, so a model is not split over logical devices"
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "auto_shard": ("your program alone reads the data", "Call dataset.shard before you distribute the dataset"),
+    "build": ("your program alone reads the data", "Leave it out: a dataset is ready when it is distributed"),
+    "configure": (_TENSORFLOW_1, "Pass settings to autodist_core.distribute(resource_spec, strategy, ...)"),
+    "experimental_assign_to_logical_device": (_NO_TPU, "Leave it out"),
+    "experimental_replicate_to_logical_devices": (_NO_TPU, "Leave it out"),
+    "experimental_run_steps_on_iterator": (_TENSORFLOW_1, "Call run in a tf.function, in a loop over tf.range"),
+    "experimental_split_to_logical_devices": (_NO_TPU, "Leave it out"),
+    "make_dataset_iterator": (_TENSORFLOW_1, "Write iter(strategy.experimental_distribute_dataset(dataset))"),
+    "make_input_fn_iterator": (_TENSORFLOW_1, "Write iter(strategy.distribute_datasets_from_function(function))"),
+}
+"""For each name, the reason and what to write instead."""
+
+
+def refuses(name: str) -> Callable[..., NoReturn]:
+    """A method that refuses to be called. The module has an example."""
+    reason, instead = REFUSED[name]
+
+    def refused(*_: Any, **__: Any) -> NoReturn:
+        raise NotYetError(f"{name} is not supported: {reason}. {instead}.")
+
+    refused.__name__, refused.__doc__ = name, f"Refused: {reason}. {instead}."
+    return refused
