@@ -107,6 +107,26 @@ def batched(model: Any, replicas: int) -> None:
             )
 
 
+def without_strategy(model: Any) -> None:
+    """Raise if a strategy of tf.distribute would take part: each replica's batch would be split once more.
+
+    >>> with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+    ...     model = keras.Sequential([keras.layers.Dense(1)], name="small")
+    >>> without_strategy(model)
+    Traceback (most recent call last):
+    ValueError: model 'small' was made under the scope of a OneDeviceStrategy. ...
+    """
+    current = tf.distribute.get_strategy()
+    if not tf.distribute.has_strategy() and model.distribute_strategy is current:
+        return
+    where = "is used" if tf.distribute.has_strategy() else "was made"
+    kind = type(current if tf.distribute.has_strategy() else model.distribute_strategy).__name__
+    raise ValueError(
+        f"model {model.name!r} {where} under the scope of a {kind}. DistributedModel needs no scope: make the model, "
+        "its optimizer and the DistributedModel, and call its methods, outside of `with strategy.scope():`."
+    )
+
+
 def graph(model: Any) -> None:
     """Raise if the model's steps must run eagerly: what runs over several devices is a graph.
 

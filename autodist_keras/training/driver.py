@@ -84,6 +84,7 @@ class Driver:
         """The training step, captured for a batch as `train_step` gets it; nothing runs."""
         checks.compiled(self.model)
         checks.optimizer(self.model)
+        checks.without_strategy(self.model)
         checks.graph(self.model)
         batch = read_batch(data)
         return self._function("train").captured_for(batch)
@@ -104,6 +105,7 @@ class Driver:
         """
         with claimed(self.model, self) as outermost:
             if outermost:
+                checks.without_strategy(self.model)
                 with ignore_repeated_interrupts(), self._own_functions():
                     self._asked = False
                     yield

@@ -18,6 +18,7 @@ from autodist_core.loops.distribute.dataset import BatchesOfReplicas, Distribute
 from autodist_core.loops.distribute.extended import Extended
 from autodist_core.loops.distribute.failures import Failures
 from autodist_core.loops.distribute.functions import Functions
+from autodist_core.loops.distribute.keras_loops import KERAS, refuse_calls_of
 from autodist_core.loops.distribute.refused import refuses
 from autodist_core.loops.distribute.run import OnEachReplica
 from autodist_core.loops.distribute.values import gathered, local_results, per_replica, reduced
@@ -55,6 +56,17 @@ class ReplicaStrategy(tf.distribute.Strategy):
         """The errors of runs inside traces."""
         self._functions = Functions(lambda function: OnEachReplica(self, function))
 
+    def scope(self) -> Any:
+        """A block in which optimizers are made, and models and variables may be.
+
+        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}))
+        >>> with strategy.scope():
+        ...     tf.distribute.get_strategy() is strategy
+        True
+        """
+        refuse_calls_of("keras")
+        return super().scope()
+
     @as_written
     def run(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
@@ -67,6 +79,7 @@ class ReplicaStrategy(tf.distribute.Strategy):
         operation of its graph.
         """
         del options
+        refuse_calls_of(*KERAS, through="tensorflow")
         return self._on_each_replica(fn)(tuple(args), dict(kwargs or {}))
 
     def _on_each_replica(self, fn: Callable[..., Any]) -> OnEachReplica:
@@ -121,6 +134,7 @@ class ReplicaStrategy(tf.distribute.Strategy):
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> DistributedDataset:
         """A dataset whose batches are split over the replicas. Batches are global ones; the last may be smaller."""
         del options
+        refuse_calls_of(*KERAS, through="tensorflow")
         return DistributedDataset(dataset, GlobalBatches(self.num_replicas_in_sync))
 
     @as_written
