@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import signal
+import threading
 from typing import Any
 
 import keras
@@ -154,3 +155,82 @@ def test_after_a_restart_the_loop_goes_on_and_no_batch_counts_twice(lan):
             buffer[...] = np.nan
         assert int(steps) == 12
         assert_same(on_one_device(12), flat(values(net.variables, momentum, [steps])))
+
+
+def stepping(net: Net, count: tf.Variable) -> Any:
+    """A step of one replica whose loss is its part of the sum over 16 examples; `count` counts the steps."""
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(net.losses(x, y)) / 16
+            counted = -tf.reduce_sum(tf.zeros_like(x[:, 0]) + count) / 16
+            both = loss + counted
+        *gradients, of_count = tape.gradient(both, [*net.variables, count])
+        net.descend(gradients)
+        count.assign_sub(of_count)
+        return loss
+
+    return step
+
+
+def same_as_one_device(net: Net, count: tf.Variable) -> int:
+    alone, other = Net(), tf.Variable(0.0, dtype=tf.float64)
+    step, steps = tf.function(stepping(alone, other)), int(count)
+    for _ in range(steps):
+        step(*examples(16))
+    assert_same(flat(values(alone.variables, [other])), flat(values(net.variables, [count])))
+    return steps
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
+def test_run_over_uneven_hosts_after_a_lost_host_and_after_ctrl_c(lan, strategy: str, caplog):
+    host, turns = lan.hosts[1], []
+    net, count = Net(), tf.Variable(0.0, dtype=tf.float64)
+    step, safe = stepping(net, count), re.compile(r"after training step [1-9]\d* is safe")
+    own = distribute(lan.spec(cpus=[1, 2]), strategy, lost_after=600.0)
+
+    def batches_of_16(number: int) -> Any:
+        return own.experimental_distribute_dataset(tf.data.Dataset.from_tensors(examples(16)).repeat(number))
+
+    @tf.function
+    def epoch(dataset):
+        total = tf.constant(0.0, tf.float64)
+        for batch in dataset:
+            total += own.reduce("SUM", own.run(step, args=batch), axis=None)
+        return total
+
+    def when(holds: Any, act: Any) -> threading.Thread:
+        thread = threading.Thread(target=lambda: (until(holds), act()), daemon=True)
+        thread.start()
+        return thread
+
+    try:
+        epoch(batches_of_16(3))
+        assert same_as_one_device(net, count) == 3
+        with caplog.at_level(logging.DEBUG, logger="autodist"):
+            killing = when(
+                lambda: safe.search(caplog.text), lambda: [os.kill(pid, signal.SIGKILL) for pid in agents(host)]
+            )
+            with pytest.raises(NodeLostError, match=rf"(?s){host.address} was lost during training step \d+") as raised:
+                epoch(batches_of_16(1_000_000))
+            killing.join()
+        assert raised.value.host == host.address
+        kept = same_as_one_device(net, count)
+        assert f"after training step {kept}" in str(raised.value)
+        until(lambda: not agents(host))
+        epoch(batches_of_16(2))  # on new agents
+        assert same_as_one_device(net, count) == kept + 2
+
+        stopping = when(lambda: len(turns) > 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            for batch in batches_of_16(1_000_000):
+                own.run(step, args=batch)
+                turns.append(batch)
+        stopping.join()
+        done = same_as_one_device(net, count)
+        assert kept + 2 + len(turns) <= done <= kept + 3 + len(turns)
+        epoch(batches_of_16(2))
+        assert same_as_one_device(net, count) == done + 2
+    finally:
+        own.autodist.close()
