@@ -46,8 +46,10 @@ def _shown() -> Iterator[tuple[str, str, str]]:
                 yield path, _examples(one), ""
             for name, member in vars(one).items() if inspect.isclass(one) else ():
                 member = getattr(member, "__func__", member)
+                if not inspect.isfunction(member) or (inspect.getdoc(member) or "").startswith("Refused: "):
+                    continue
                 # Keras calls the methods `on_...` of a callback.
-                if not name.startswith(("_", "on_")) and inspect.isfunction(member):
+                if not name.startswith(("_", "on_")):
                     yield f"{path}.{name}", _examples(member), _examples(one)
 
 
