@@ -95,6 +95,8 @@ class Traced:
     """The inputs that are components of ragged and sparse tensors."""
     flat_values: Sequence[Any] = ()
     """Those components that are the tensors' values. The others say which values belong to which example."""
+    row_splits: Sequence[Any] = ()
+    """Those components that say where each example's rows of a ragged tensor begin."""
     added_up: Sequence[Any] = ()
     """The tensors from which a tape differentiates losses that are sums: gradients computed from them are added up."""
     longest: Sequence[Any] = ()

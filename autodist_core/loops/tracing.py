@@ -26,7 +26,7 @@ from autodist_core.loops.deciding import decided_for_each_replica, decided_for_w
 from autodist_core.loops.recording import Recording, recorded
 from autodist_core.loops.updates import find_updates
 from autodist_core.loops.variables import Variables
-from autodist_core.runtime.composites import are_values, component_specs, is_composite, packed
+from autodist_core.runtime.composites import are_row_splits, are_values, component_specs, is_composite, packed
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.training import Entry, watched_variable
 
@@ -104,6 +104,7 @@ def trace_function(
         sums=[marker for marker in inside.sums if marker.op.name not in updates.operations],
         gathers=[marker for marker in inside.gathers if marker.op.name not in updates.operations],
         gradients=updates.gradients, updates=updates.operations, whole=whole, parts=parts,
+        row_splits=list(compress(given, chain.from_iterable(map(are_row_splits, specs)))),
         flat_values=list(compress(given, chain.from_iterable(map(are_values, specs)))),
     )
     if replicas:

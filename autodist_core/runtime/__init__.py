@@ -6,6 +6,7 @@ In: a placement, captured steps and batches. Out: results, and the state of all 
 from autodist_core.runtime.batch_slices import Each
 from autodist_core.runtime.composites import (
     COMPOSITE,
+    are_row_splits,
     are_values,
     array_of,
     arrays_of,
@@ -23,6 +24,6 @@ from autodist_core.runtime.session import DistributedSession, Step
 
 __all__ = [
     "COMPOSITE", "Condition", "DistributedSession", "Each", "RecoveringSession", "Session", "SessionStep", "Step",
-    "are_values", "array_of", "arrays_of", "component_specs", "is_composite", "kind_of", "packed", "parts_of_result",
+    "are_row_splits", "are_values", "array_of", "arrays_of", "component_specs", "is_composite", "kind_of", "packed", "parts_of_result",
     "result_of", "spec_of",
 ]  # fmt: skip

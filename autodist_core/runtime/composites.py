@@ -83,6 +83,15 @@ def are_values(spec: Any) -> list[bool]:
     return [index == at for index in range(len(component_specs(spec)))]
 
 
+def are_row_splits(spec: Any) -> list[bool]:
+    """Whether each component of a tensor says where the rows of the examples begin; of a ragged tensor, one does.
+
+    >>> are_row_splits(tf.RaggedTensorSpec([None, None, None], tf.int32, 2))
+    [False, True, False]
+    """
+    return [isinstance(spec, tf.RaggedTensorSpec) and index == 1 for index in range(len(component_specs(spec)))]
+
+
 def packed(specs: Sequence[Any], components: Sequence[Any]) -> list[Any]:
     """The tensors of these types, made of all their components.
 

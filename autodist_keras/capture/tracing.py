@@ -33,6 +33,7 @@ from autodist_core.errors import CaptureError
 from autodist_core.kernel import Joining, joining
 from autodist_core.runtime import (
     COMPOSITE,
+    are_row_splits,
     are_values,
     component_specs,
     is_composite,
@@ -201,6 +202,7 @@ def trace_step(
         sources=[Source(entry.spec, entry.handle) for entry in variables.entries],
         inputs=inputs,
         parts=list(compress(inputs, is_part)),
+        row_splits=list(compress(inputs, chain.from_iterable(map(are_row_splits, specs)))),
         flat_values=list(compress(inputs, chain.from_iterable(map(are_values, specs)))),
         outputs=list(chain.from_iterable(trace.outputs)),
         examples=trace.examples, total=trace.total, replica=trace.replica if trace.gathers else None,

@@ -53,7 +53,7 @@ def test_each_result_equals_one_devices():
 
 
 def _of_values(front: Any) -> Any:
-    """Sums and extremes over the values of ragged and sparse tensors, and a loss that is such a sum."""
+    """Sums and extremes over the values of ragged and sparse tensors, and over their rows; a loss that is such a sum."""
     x, _ = examples()
     lengths = np.arange(len(x)) % 4
     ragged = tf.RaggedTensor.from_row_lengths(np.arange(lengths.sum()) % 7, lengths)
@@ -64,7 +64,9 @@ def _of_values(front: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum((tf.gather(table, ids.flat_values) - 0.3) ** 2) + tf.reduce_sum(numbers.values)
         table.assign_sub(0.01 * tf.convert_to_tensor(tape.gradient(loss, table)))
-        return loss, tf.reduce_max(numbers.values), tf.reduce_sum(ids.flat_values), tf.reduce_sum(ids)
+        of_rows = ids.row_lengths(), tf.reduce_sum(ids, axis=1), tf.reduce_max(ids, axis=1), ids.to_tensor()
+        sums = tf.reduce_max(numbers.values), tf.reduce_sum(ids.flat_values), tf.reduce_sum(ids)
+        return loss, of_rows, sums, tf.sparse.sparse_dense_matmul(numbers, tf.ones([5, 2], tf.float64))
 
     seen = []
     for first in range(0, len(x), 6):
@@ -73,7 +75,7 @@ def _of_values(front: Any) -> Any:
     return seen, values(table)
 
 
-def test_sums_over_the_values_of_ragged_and_sparse_tensors_equal_one_devices():
+def test_sums_over_values_and_rows_of_ragged_and_sparse_tensors_equal_one_devices():
     assert_equal_loops(_of_values)
 
 

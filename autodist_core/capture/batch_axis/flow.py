@@ -38,7 +38,6 @@ from autodist_core.capture.batch_axis.state import (
     MIXED,
     NO_CLAIM,
     NUMBER,
-    RAGGED,
     SAME,
     SUM,
     UNKNOWN,
@@ -281,7 +280,7 @@ class Flow:
             if kind in inner.RULES:
                 return _RULES[kind](self, operation, states)
             return self._write(operation, states)
-        if kind not in operations.CONSTANT and any(state.kind == RAGGED for state in states):
+        if kind not in operations.CONSTANT and ragged.has_parts(states):
             if ragged.pads(operation) and id(operation) not in self._padded:
                 return NO_CLAIM
             return [ragged.followed(operation, states)] * len(operation.outputs)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import inf
 
-from autodist_core.capture.batch_axis.ragged import FLAT_VALUES
+from autodist_core.capture.batch_axis.ragged import FLAT_VALUES, SPLITS
 from autodist_core.capture.batch_axis.state import NO_CLAIM, RAGGED, SAME, SIZE, VARIABLE, State, rows
 from autodist_core.capture.tape import custom_gradients
 from autodist_core.capture.traced import Traced
@@ -38,6 +38,7 @@ def states_of_inputs(traced: Traced) -> dict[int, State]:
         id(each): rows(0) if each.shape.rank != 0 and id(each) not in whole else SAME for each in traced.inputs
     })
     found.update({id(each): State(RAGGED) for each in traced.parts if id(each) not in whole})
+    found.update({id(each): State(SPLITS) for each in traced.row_splits if id(each) not in whole})
     found.update({id(each): FLAT_VALUES for each in traced.flat_values if id(each) not in whole})
     found.update({id(traced.examples): SIZE, id(traced.total): SAME, id(traced.replica): NO_CLAIM})
     return found

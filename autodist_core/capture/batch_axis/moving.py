@@ -168,8 +168,8 @@ def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if often.kind == SIZES and often.axes[0] in state.axes:
         flow.couple(operation, PAIRS, operation)
         return NO_CLAIM
-    times = value_of(operation.inputs[1])
-    factor = None if times is None else int(times[state.axis])
+    times = bound_of(flow, operation.inputs[1], state.axis)
+    factor = times if isinstance(times, int) else None
     outer = None if factor is None or state.outer is None else state.outer * factor
     return state if factor == 1 else state._replace(outer=outer)
 

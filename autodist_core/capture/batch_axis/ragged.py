@@ -24,7 +24,13 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis import operations
-from autodist_core.capture.batch_axis.state import ALIKE, NO_CLAIM, NUMBER, RAGGED, ROWS, State, rows
+from autodist_core.capture.batch_axis.constants import value_of
+from autodist_core.capture.batch_axis.state import ALIKE, NO_CLAIM, NUMBER, RAGGED, ROWS, SIZE, State, rows
+
+SPLITS, _ENDS, _STARTS, _SHAPE, _COUNT = "row splits", "row ends", "row starts", "shape of splits", "number of splits"
+"""Where the rows of a ragged tensor of the batch begin and end, and what TensorFlow makes of that: the ends of the rows
+without the starts are their lengths, one for each example, and there is one split more than there are examples."""
+_PARTS = (RAGGED, SPLITS, _ENDS, _STARTS, _SHAPE, _COUNT)
 
 FLAT_VALUES = rows(0, outer=None, inner=None, subset="flat values")
 """The state of the flat values of a ragged or sparse tensor of the batch. Values of two tensors that an operation
@@ -71,6 +77,43 @@ def _count(states: Sequence[State]) -> int:
     return sum(state.kind != ALIKE for state in states)
 
 
+def has_parts(states: Sequence[State]) -> bool:
+    """Whether a part of a ragged or sparse tensor is among the inputs of an operation.
+
+    >>> has_parts([State(RAGGED), rows(0)]), has_parts([rows(0)])
+    (True, False)
+    """
+    return any(state.kind in _PARTS for state in states)
+
+
+def _of_splits(operation: Any, states: Sequence[State]) -> State | None:
+    """Return the state of what an operation makes of row splits, in the few forms in which TensorFlow uses them."""
+    kinds = tuple(state.kind for state in states)
+    if kinds[0] == SPLITS and operation.type == "StridedSlice":
+        return State(_which(operation)) if _which(operation) else None
+    if kinds == (_ENDS, _STARTS) and operation.type == "Sub":
+        return rows(0)
+    if kinds == (SPLITS,) and operation.type == "Shape":
+        return State(_SHAPE)
+    if kinds[0] == _SHAPE and operation.type == "StridedSlice" and operation.get_attr("shrink_axis_mask") == 1:
+        return State(_COUNT)
+    if kinds == (_COUNT, ALIKE) and operation.type == "Sub" and value_of(operation.inputs[1]) == 1:
+        return SIZE
+    return states[0] if operation.type in ("Identity", "Cast") else None
+
+
+def _which(operation: Any) -> str:
+    """Return whether a slice of row splits has the ends of all rows, or their starts."""
+    begin, end, step = (value_of(tensor) for tensor in operation.inputs[1:4])
+    if step is None or list(step) != [1] or operation.get_attr("shrink_axis_mask"):
+        return ""
+    from_start = bool(operation.get_attr("begin_mask")) or (begin is not None and list(begin) == [0])
+    to_end = bool(operation.get_attr("end_mask"))
+    if begin is not None and list(begin) == [1] and to_end and not operation.get_attr("begin_mask"):
+        return _ENDS
+    return _STARTS if from_start and end is not None and list(end) == [-1] and not to_end else ""
+
+
 def followed(operation: Any, states: Sequence[State]) -> State:
     """Return the state of the results of an operation on a part of a ragged tensor.
 
@@ -78,7 +121,10 @@ def followed(operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.strings.split(x).to_tensor(shape=[None, 4]), None, dtype="string")
     'rows along axis 0'
     """
-    if not all(state.kind in (ALIKE, RAGGED, NUMBER) or state.is_size or are_flat_values(state) for state in states):
+    if (found := _of_splits(operation, states)) is not None:
+        return found
+    known = (ALIKE, NUMBER, *_PARTS)
+    if not all(state.kind in known or state.is_size or are_flat_values(state) for state in states):
         return NO_CLAIM
     if operation.type in operations.RAGGED_TO_DENSE:
         crossed = operation.type == "SparseTensorDenseMatMul" and operation.get_attr("adjoint_a")
