@@ -24,6 +24,6 @@ from autodist_core.runtime.session import DistributedSession, Step
 
 __all__ = [
     "COMPOSITE", "Condition", "DistributedSession", "Each", "RecoveringSession", "Session", "SessionStep", "Step",
-    "are_row_splits", "are_values", "array_of", "arrays_of", "component_specs", "is_composite", "kind_of", "packed", "parts_of_result",
-    "result_of", "spec_of",
+    "are_row_splits", "are_values", "array_of", "arrays_of", "component_specs", "is_composite", "kind_of", "packed",
+    "parts_of_result", "result_of", "spec_of",
 ]  # fmt: skip

@@ -53,7 +53,7 @@ def test_each_result_equals_one_devices():
 
 
 def _of_values(front: Any) -> Any:
-    """Sums and extremes over the values of ragged and sparse tensors, and over their rows; a loss that is such a sum."""
+    """Sums and extremes over the values and the rows of ragged and sparse tensors, and a loss that is such a sum."""
     x, _ = examples()
     lengths = np.arange(len(x)) % 4
     ragged = tf.RaggedTensor.from_row_lengths(np.arange(lengths.sum()) % 7, lengths)
