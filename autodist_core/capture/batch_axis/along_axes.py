@@ -206,6 +206,34 @@ def of_vectors(flow: Any, operation: Any, states: Sequence[State]) -> State:
     return _of_last_axes(flow, operation, states, 1)
 
 
+def of_images(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of an operation on the images of the last three axes: it mixes examples along these axes.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.image.adjust_contrast(x, 2.0), None, 4, 4, 3)
+    'rows along axis 0'
+    >>> shown(lambda x: tf.image.adjust_contrast(x, 2.0), None, 4, 3)
+    'unknown; AdjustContrastv2 goes along the examples of a batch'
+    """
+    return _of_last_axes(flow, operation, states, 3)
+
+
+def quantized(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of values that are rounded between bounds, which may be the extremes of the values themselves.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.quantization.quantize_and_dequantize_v2(x, 0.0, 1.0, range_given=True))
+    'rows along axis 0'
+    >>> shown(lambda x: tf.quantization.quantize_and_dequantize_v2(x, 0.0, 1.0))
+    'unknown; QuantizeAndDequantizeV4 goes along the examples of a batch'
+    """
+    axis = -1 if operation.type.endswith("Dequantize") else operation.get_attr("axis")
+    if states[0].kind == ROWS and not operation.get_attr("range_given") and states[0].axes != (axis,):
+        flow.couple(operation, ALONG_EXAMPLES, operation)
+        return NO_CLAIM
+    return arithmetic.element_wise(flow, operation, states)
+
+
 def _of_last_axes(flow: Any, operation: Any, states: Sequence[State], count: int) -> State:
     with_rows = [state for state in states if state.kind == ROWS]
     if not with_rows:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.finding import PAIRS, SCALED
+from autodist_core.capture.batch_axis.finding import FIXED, PAIRS, SCALED
 from autodist_core.capture.batch_axis.layout import aligned
 from autodist_core.capture.batch_axis.places import merged
 from autodist_core.capture.batch_axis.sizes import function_of_sizes, is_negligible
@@ -107,6 +107,10 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
             flow.couple(operation, PAIRS, operation)
             return NO_CLAIM
         axes |= here
+    if any(_fixes(tensor, rank, axes) for tensor, state in zip(operation.inputs, states, strict=False)
+           if state.kind == ALIKE):
+        flow.couple(operation, FIXED, operation)
+        return NO_CLAIM
     of_rows = [states[position] for position in with_rows]
     found = aligned(flow, operation, of_rows)
     if found is None:
@@ -121,6 +125,13 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
         states = [state for state in states if state.kind != NUMBER]
     flow.couple_values(states, operation)
     return found._replace(axes=tuple(sorted(axes)))
+
+
+def _fixes(tensor: Any, rank: int, axes: set[int]) -> bool:
+    """Whether a tensor has a known number of entries along the examples, more than one that is for all of them."""
+    own = tensor.shape.rank
+    sizes = [] if own is None else [tensor.shape[axis - rank + own] for axis in axes if axis >= rank - own]
+    return any(size not in (None, 1) for size in sizes)
 
 
 def _require_unscaled(flow: Any, operation: Any, states: Sequence[State]) -> None:

@@ -19,6 +19,7 @@ BATCH_VALUE = "gives each example a value of the whole batch"
 CHOICE = "chooses by a value of the whole batch"
 PLACE = "gives each example a value of its place in the batch"
 GRADIENT = "makes a value of the whole batch's gradient that is no sum over the examples"
+FIXED = "fixes how many examples a batch has"
 SCALED = "makes a value that depends on how many examples the batch has"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from autodist_core.capture.batch_axis import arithmetic
 from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, PAIRS, POSITION
+from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, FIXED, PAIRS, POSITION
 from autodist_core.capture.batch_axis.places import OTHER
 from autodist_core.capture.batch_axis.reshaping import reshaped, sizes_of
 from autodist_core.capture.batch_axis.slice_bounds import Size, bound_of, cut_out
@@ -57,9 +57,14 @@ def reshape(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.reshape(x, [-1, 3, 1]))
     'rows along axis 0'
+    >>> shown(lambda x: tf.reshape(x, [8, 3]))
+    'unknown; Reshape fixes how many examples a batch has'
     """
     if states[0].kind != ROWS:
         return states[0]
+    if operation.outputs[0].shape.is_fully_defined() and not operation.inputs[0].shape.is_fully_defined():
+        flow.couple(operation, FIXED, operation)
+        return NO_CLAIM
     return reshaped(states[0], operation.inputs[0].shape, operation.outputs[0].shape, states[1])
 
 

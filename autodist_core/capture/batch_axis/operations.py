@@ -17,7 +17,7 @@ ELEMENT_WISE = _named("""
     Cross DecodeBase64 Digamma Elu EncodeBase64 Equal Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxArgs
     FakeQuantWithMinMaxVars Floor FloorDiv FloorMod Greater GreaterEqual Igamma Igammac Imag Inv Invert IsFinite IsInf
     IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Mod Ndtri NextAfter
-    NotEqual Polar Polygamma PopulationCount Pow QuantizeAndDequantizeV4 Real Reciprocal RegexFullMatch RegexReplace
+    NotEqual Polar Polygamma PopulationCount Pow Real Reciprocal RegexFullMatch RegexReplace
     Relu Relu6 RightShift Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference
     StaticRegexFullMatch StaticRegexReplace StringJoin StringLength StringLower StringStrip StringToHashBucket
     StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper AsString Substr Tan Tanh TruncateDiv
@@ -51,13 +51,16 @@ MOVING = (*SAME, *_named("""
 """Operations whose rules know positions of examples: they move entries, or take and put them by index."""
 
 BY_EXAMPLE = _named("""
-    AdjustContrastv2 AdjustHue AdjustSaturation AvgPool AvgPool3D Conv Conv2D Conv3D
+    AdjustHue AdjustSaturation AvgPool AvgPool3D Conv Conv2D Conv3D
     DepthToSpace DepthwiseConv2dNative Dilation2D ExtractImagePatches ExtractVolumePatches FractionalAvgPool
     FractionalMaxPool HSVToRGB ImageProjectiveTransformV2 ImageProjectiveTransformV3 InTopK InTopKV2 LRN MaxPool
     MaxPool3D MaxPoolV2 Multinomial RGBToHSV ResizeArea ResizeBicubic ResizeBilinear
     ResizeNearestNeighbor ScaleAndTranslate SpaceToDepth StatelessMultinomial
 """)
 """Operations that treat the entries along the first axis one by one."""
+
+QUANTIZING = _named("QuantizeAndDequantize QuantizeAndDequantizeV2 QuantizeAndDequantizeV3 QuantizeAndDequantizeV4")
+"""Roundings to a few values between two bounds, which are given, or are the extremes of the input."""
 
 OF_MATRICES = _named("""
     Cholesky FFT2D IFFT2D IRFFT2D LogMatrixDeterminant Lu MatrixBandPart MatrixDeterminant

@@ -185,6 +185,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(operations.SAME, arithmetic.same),
     **dict.fromkeys(operations.CONSTANT, constant),
     **dict.fromkeys(operations.BY_EXAMPLE, along_axes.by_example),
+    "AdjustContrastv2": along_axes.of_images, **dict.fromkeys(operations.QUANTIZING, along_axes.quantized),
     **dict.fromkeys(("BatchToSpaceND", "SpaceToBatchND"), along_axes.space_and_batch),
     "MaxPoolWithArgmax": along_axes.pooled_with_places,
     **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), along_axes.transposed),
