@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import computed_from, own_rows
+from autodist_core.capture.batch_axis import SAME
 
 
 def summed(value: Any, trace: Any) -> Any:
@@ -40,6 +41,8 @@ def _added(upstream: Any, trace: Any) -> Any:
     upstream = tf.convert_to_tensor(upstream)
     if upstream.op.name in computed_from(trace.weighting):
         return trace.sum_over_replicas(upstream)
-    # The loss is not multiplied by this replica's share yet. Its gradient will be.
-    share = trace.share(upstream.dtype)
+    # The loss is not multiplied by this replica's share yet. Its gradient will be. The product and the quotient cancel
+    # over the replicas, so the analysis of what mixes examples takes the share for a constant here.
+    share = tf.identity(trace.share(upstream.dtype))
+    trace.seen.known.append((share, SAME))
     return trace.sum_over_replicas(upstream * share) / share

@@ -154,3 +154,29 @@ def test_the_plan_has_no_note(case):
     with distributed(seeded(CASES[case]), "AllReduce", replicas=2) as front:
         assert "not exact" not in str(front.plan(x[:9], y[:9]))
         front.verify(x[:9], y[:9])
+
+
+class OwnStep(keras.Sequential):
+    """Computes a loss of the whole batch by hand, behind synchronized statistics."""
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            embeddings = whole_batch(self(data[0], training=True))
+            loss = ops.mean(in_batch_softmax(None, embeddings))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        return {"loss": loss}
+
+
+def test_a_loss_of_a_step_of_its_own_is_exact_and_has_no_note():
+    def own_step():
+        network = OwnStep([
+            keras.Input((FEATURES,)), keras.layers.Dense(8, use_bias=False),
+            keras.layers.BatchNormalization(synchronized=True), keras.layers.Dense(4, use_bias=False),
+        ])
+        network.compile("adam", of_whole_batch)
+        return network
+
+    assert_equal_training(own_step, strategy="AllReduce", replicas=3, program=fitted())
+    x, y, _ = examples()
+    with distributed(seeded(own_step), "AllReduce", replicas=2) as front:
+        assert "not exact" not in str(front.plan(x[:9], y[:9]))
