@@ -180,6 +180,9 @@ LOSSES = {
     "gathered": lambda y, p: -tf.gather_nd(
         tf.math.log(p), tf.stack([tf.range(tf.shape(p)[0]), tf.cast(y, tf.int32)], 1)),
     "taken": lambda y, p: -ops.take_along_axis(ops.log(p), ops.cast(y, "int32")[:, None], axis=1)[:, 0],
+    "ctc": lambda y, p: tf.nn.ctc_loss(
+        tf.cast(y, tf.int32)[:, None], tf.cast(p, tf.float32)[:, None], tf.ones_like(y, tf.int32),
+        tf.ones_like(y, tf.int32), logits_time_major=False),
     "chosen": lambda y, p: tf.where(p[:, 0] < 1, tf.square(p[:, 0]), tf.abs(p[:, 0])),
 }  # fmt: skip
 

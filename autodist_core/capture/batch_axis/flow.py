@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import inner, lists, operations, places, ragged, writes
+from autodist_core.capture.batch_axis import by_example, inner, lists, operations, places, ragged, writes
 from autodist_core.capture.batch_axis.arithmetic import added, is_always_true
 from autodist_core.capture.batch_axis.constants import value_of
 from autodist_core.capture.batch_axis.finding import (
@@ -184,6 +184,10 @@ class Flow:
             self.states.setdefault(id(outputs[0]), SAME)
             return
         states = [self.state_of(tensor) for tensor in operation.inputs]
+        if any(state is not SAME for state in states) and by_example.created(operation):
+            self.couple_values(states, operation)
+            self._keep(outputs, by_example.states_of(outputs))
+            return
         if "gradient" in operation.name:
             self._has_gradients = True
         elif self._has_gradients and self._uses_gradient(operation, states):
