@@ -50,6 +50,7 @@ def build() -> tuple[keras.Model, dict[str, Any]]:
     """Return the compiled model and the arguments of `fit`."""
     tokens = np.random.default_rng(14).integers(VOCABULARY, size=(21, LENGTH + 1))
     model = GPT()
+    model(tokens[:1, :-1])  # makes the variables
     warm = keras.optimizers.schedules.CosineDecay(0.0, 20, warmup_target=1e-2, warmup_steps=3)
     model.compile(
         keras.optimizers.AdamW(warm, global_clipnorm=1.0),

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers, ops
 
 from autodist_keras.losses import WholeBatch
@@ -28,7 +29,7 @@ def build(loss: Any = WholeBatch) -> tuple[keras.Model, dict[str, Any]]:
     rng = np.random.default_rng(16)
     lengths = rng.integers(2, LENGTH + 1, size=(21, 1))
     is_word = np.arange(LENGTH) < lengths
-    words = rng.choice(np.array(["Anna", "Oslo", "is", "in", "on", "Rhine", "the"], object), size=(21, LENGTH))
+    words = rng.choice(["Anna", "Oslo", "is", "in", "on", "Rhine", "the"], size=(21, LENGTH))
     words, tags = np.where(is_word, words, ""), rng.integers(1, TAGS, size=(21, LENGTH)) * is_word
 
     inputs = keras.Input((LENGTH,), dtype="string")
@@ -39,4 +40,4 @@ def build(loss: Any = WholeBatch) -> tuple[keras.Model, dict[str, Any]]:
     x = layers.LayerNormalization()(x + layers.Dense(WIDTH)(layers.Dense(16, activation="relu")(x)))
     model = keras.Model(inputs, layers.Dense(TAGS)(layers.Dense(8, activation="relu")(x)), name="ner")
     model.compile("adam", loss(OfWords(name="of_words")))
-    return model, {"x": words, "y": tags}
+    return model, {"x": tf.constant(words), "y": tags}
