@@ -199,6 +199,11 @@ def test_the_tree_has_a_line_for_each_file():
     assert not unlisted, "there, and not listed in docs/developers/tree.md"
 
 
+def test_the_gallery_has_a_row_for_each_model():
+    rows = re.findall(r"^\| `(\w+)` \|", (DOCS / "gallery.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(path.stem for path in (ROOT / "examples/gallery").glob("[a-z]*.py"))
+
+
 def test_the_architecture_names_files_and_kernels_that_exist():
     page = (DOCS / "developers/architecture.md").read_text()
     named = set(re.findall(r"`([\w/]+(?:/|\.py))`", page))
