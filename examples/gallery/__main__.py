@@ -56,7 +56,9 @@ def largest_difference(ours: dict[str, np.ndarray], reference: dict[str, np.ndar
     found = [(0.0, "none")]
     for name, value in reference.items():
         if value.dtype.kind == "f" and not np.array_equal(ours[name], value):
-            found.append((float(np.max(np.abs(ours[name] - value)) / np.max(np.abs(value))), name))
+            difference = np.max(np.abs(ours[name] - value)) / np.max(np.abs(value))
+            # A number that is none, as after a division by zero, is the largest difference of all.
+            found.append((float(np.nan_to_num(difference, nan=np.inf)), name))
     return max(found)
 
 
