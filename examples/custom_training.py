@@ -8,6 +8,7 @@ made otherwise. The program makes its data itself. It computes in float64, and e
 """
 
 import argparse
+import math
 import os
 import sys
 import tempfile
@@ -124,9 +125,9 @@ def largest_difference(ours: dict[str, np.ndarray], reference: dict[str, np.ndar
     """Return the largest difference, as a fraction of the tensor's largest entry, and the name of the tensor."""
     differences = []
     for (name, a), b in zip(ours.items(), reference.values(), strict=True):
-        difference, largest = np.max(np.abs(a - b)), np.max(np.abs(b))
+        difference, largest = float(np.max(np.abs(a - b))), float(np.max(np.abs(b)))
         # A number that is none, as after a division by zero, is the largest difference of all.
-        differences.append((float(np.nan_to_num(difference / largest if difference else 0.0, nan=np.inf)), name))
+        differences.append((math.inf if math.isnan(difference) else difference and difference / largest, name))
     return max(differences)
 
 

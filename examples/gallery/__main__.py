@@ -12,6 +12,7 @@ entry. The program prints the plan's notes on what is not one device's, and the 
 import argparse
 import ast
 import importlib
+import math
 import os
 import sys
 from pathlib import Path
@@ -56,9 +57,9 @@ def largest_difference(ours: dict[str, np.ndarray], reference: dict[str, np.ndar
     found = [(0.0, "none")]
     for name, value in reference.items():
         if value.dtype.kind == "f" and not np.array_equal(ours[name], value):
-            difference = np.max(np.abs(ours[name] - value)) / np.max(np.abs(value))
+            difference = float(np.max(np.abs(ours[name] - value)) / np.max(np.abs(value)))
             # A number that is none, as after a division by zero, is the largest difference of all.
-            found.append((float(np.nan_to_num(difference, nan=np.inf)), name))
+            found.append((math.inf if math.isnan(difference) else difference, name))
     return max(found)
 
 
