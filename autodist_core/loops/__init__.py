@@ -7,7 +7,7 @@ what a user holds. A call of a marked function goes through these files in order
     arguments     which arguments are batches, and which are plain Python
     function      captures the function for each kind of arguments (traced_function), and runs it
     tracing       traces the function into a flat graph
-    replica       what the function finds inside: all_reduce
+    replica       what the function finds inside: all_reduce (nested_markers: in a conditional)
     terms         the terms of a loss or of a result
     recording     the gradients that it computes, with markers behind them
     updates       the operations that make new values of variables from gradients

@@ -87,10 +87,6 @@ class Recording:
         found = self.variables.get(id(handle))
         return otherwise(handle) if found is None else found[1]
 
-    def is_marked(self, tensor: Any) -> bool:
-        """Whether a tensor is a gradient behind its marker."""
-        return any(tensor is each.values for call in self.found for each in call.gradients)
-
     def applies_here(self, sources: Sequence[Any]) -> bool:
         """Whether a call in the current graph is to be recorded: it is about variables, and is not TensorFlow's own.
 

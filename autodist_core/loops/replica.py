@@ -39,11 +39,10 @@ class Replica(tf.distribute.ReplicaContext, ABC):
         return tf.nest.map_structure(lambda each: self._reduced(name, each), value)
 
     def _reduced(self, name: str, value: Any) -> Any:
-        if isinstance(value, tf.IndexedSlices):
-            if name == "SUM" and self._inside.recording.is_marked(value.values):
-                # A sparse gradient on its way into an optimizer: the update gets all replicas' rows.
-                return value
-            value = tf.convert_to_tensor(value)
+        if isinstance(value, tf.IndexedSlices) and name == "SUM":
+            # All replicas' rows, and rows of one index are not added up: optimizers may square each of them.
+            values, indices = self._inside.gather(value.values), self._inside.gather(value.indices)
+            return tf.IndexedSlices(values, indices, value.dense_shape)
         value = tf.convert_to_tensor(value)
         return self._inside.add_up(value if name == "SUM" else self._part_of_mean(value))
 

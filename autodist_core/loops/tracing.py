@@ -23,6 +23,7 @@ from autodist_core.capture import Source, Traced, capture, gathering, own_rows
 from autodist_core.errors import CaptureError
 from autodist_core.loops.arguments import Parsed
 from autodist_core.loops.deciding import decided_for_each_replica, decided_for_whole_batch
+from autodist_core.loops.nested_markers import ROWS, SUM, require_in_updates
 from autodist_core.loops.recording import Recording, recorded
 from autodist_core.loops.updates import find_updates
 from autodist_core.loops.variables import Variables
@@ -96,13 +97,15 @@ def trace_function(
         (entry.spec.name for entry in entries if entry.spec.kind == "seed"),
         (flat[index] for index in tensors),
     )
+    # A gradient that reaches an update is the sum already, and has all rows.
+    sums, gathers = (
+        [marker for marker in markers if marker.op.name not in updates.operations]
+        for markers in (inside.sums, inside.gathers)
+    )
     traced = Traced(
         graph=graph, sources=[Source(entry.spec, entry.handle) for entry in entries], inputs=inputs,
         outputs=[flat[index] for index in tensors], examples=inside.examples, total=inside.total,
-        replica=inside.replica if replicas or inside.gathers else None,
-        # A gradient that reaches an update is the sum already.
-        sums=[marker for marker in inside.sums if marker.op.name not in updates.operations],
-        gathers=[marker for marker in inside.gathers if marker.op.name not in updates.operations],
+        replica=inside.replica if replicas or gathers else None, sums=sums, gathers=gathers,
         gradients=updates.gradients, updates=updates.operations, whole=whole, parts=parts,
         row_splits=list(compress(given, chain.from_iterable(map(are_row_splits, specs)))),
         flat_values=list(compress(given, chain.from_iterable(map(are_values, specs)))),
@@ -114,6 +117,8 @@ def trace_function(
     else:
         decided = decided_for_whole_batch(traced, updates, recording)
     item = capture(decided.traced, decided.joined)
+    # In run() the sum of what is alike on all replicas is a multiple of it, also in an update.
+    require_in_updates(graph, () if replicas else updates.operations)
     touched = {variable.name for variable in item.variables if variable.handle}
     return CapturedFunction(
         item, _rebuild(inside.result, flat, tensors),
@@ -152,6 +157,8 @@ class Inside:
 
     def add_up(self, value: Any) -> Any:
         """The sum of a value over the replicas. Its gradient is the sum of the replicas' gradients."""
+        if not self.recording.is_here():
+            return tf.identity(value, name=SUM)
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def added(value: Any) -> Any:
@@ -162,6 +169,8 @@ class Inside:
 
     def gather(self, value: Any) -> Any:
         """The rows of all replicas. The gradient of a row is the sum of the replicas' gradients."""
+        if not self.recording.is_here():
+            return tf.identity(value, name=ROWS)
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def gathered(value: Any) -> Any:
@@ -173,24 +182,14 @@ class Inside:
         return gathered(value)
 
     def _marked(self, value: Any) -> Any:
-        self._require_here("all_reduce")
-        marker = tf.identity(value, name="sum_over_replicas")
+        marker = tf.identity(value, name=SUM)
         self.sums.append(marker)
         return marker
 
     def _rows(self, value: Any) -> Any:
-        self._require_here("all_gather or whole_batch")
-        marker = tf.identity(value, name="rows_of_replicas")
+        marker = tf.identity(value, name=ROWS)
         self.gathers.append(marker)
         return marker
-
-    def _require_here(self, called: str) -> None:
-        if not self.recording.is_here():
-            self.recording.refusal = CaptureError(
-                f"{called} is called inside a loop, a conditional or a nested tf.function of the function that run() "
-                "gets, or that is marked. Call it at the top level: take the @tf.function of the nested function away."
-            )
-            raise self.recording.refusal
 
 
 def _trace(

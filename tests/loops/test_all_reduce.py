@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from autodist_core import whole_batch
-from tests.support.loops import Net, assert_equal_loops, batches, examples, values
+from autodist_core.errors import CaptureError
+from tests.support.loops import BATCHES, Net, assert_equal_loops, autodist, batches, examples, values
 
 
 def _normalized(front: Any) -> Any:
@@ -92,3 +94,52 @@ def _reduced(front: Any) -> Any:
 
 def test_what_is_reduced_is_of_the_whole_batch():
     assert_equal_loops(_reduced)
+
+
+def _changed_rows(front: Any) -> Any:
+    """Rows of tables, of which the same come up several times, are changed between a tape and an optimizer of Keras."""
+    random = np.random.default_rng(5)
+    tables = [tf.Variable(random.normal(size=(11, 3)), name=f"table_{at}") for at in range(4)]
+    optimizers = [
+        keras.optimizers.Adam(0.05), keras.optimizers.RMSprop(0.05, clipnorm=0.1),
+        keras.optimizers.Adagrad(0.05, clipvalue=0.005), keras.optimizers.SGD(0.05, momentum=0.9),
+    ]  # fmt: skip
+    for optimizer, table in zip(optimizers, tables, strict=True):
+        optimizer.build([table])
+
+    @front.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            errors = [tf.reduce_sum(tf.gather(each, x), [1, 2]) - y for each in tables]
+            loss = tf.add_n([tf.reduce_mean(each**2) for each in errors])
+        found = tape.gradient(loss, tables)
+        clipped, norm = tf.clip_by_global_norm(found[:1], 0.2)
+        if tf.math.is_finite(norm):
+            optimizers[0].apply(clipped, tables[:1])
+        optimizers[1].apply(found[1:2], tables[1:2])
+        optimizers[2].apply(found[2:3], tables[2:3])
+        optimizers[3].apply([tf.IndexedSlices(2.0 * found[3].values, found[3].indices, [11, 3])], tables[3:])
+        return loss, norm
+
+    rows, targets = random.integers(0, 11, (sum(BATCHES), 4)), random.normal(size=sum(BATCHES))
+    seen = [step(x, y) for x, y in batches(rows, targets)]
+    return {"seen": seen, "tables": values(tables, *(each.variables for each in optimizers))}
+
+
+@pytest.mark.quick("AllReduce")
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS"])
+def test_rows_that_are_changed_before_an_optimizer_gets_them_are_not_added_up(strategy: str):
+    assert_equal_loops(_changed_rows, strategy)
+
+
+@pytest.mark.parametrize("nested", ["conditional", "function"])
+def test_all_reduce_of_the_batch_in_a_nested_graph_is_refused(nested: str):
+    def total(x):
+        return tf.distribute.get_replica_context().all_reduce("SUM", tf.reduce_sum(x))
+
+    inner = tf.function(total)
+    call = {"conditional": lambda x: tf.cond(x[0] > 0, lambda: total(x), lambda: 0.0), "function": inner}[nested]
+    with autodist() as front:
+        for _ in range(2):  # a nested function is traced at the first call only
+            with pytest.raises(CaptureError, match="all_reduce is called inside a loop, a conditional or a nested"):
+                front.function(lambda x: call(x))(tf.ones([4]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tests.support.loops import Net, batches, examples, values
@@ -291,6 +292,48 @@ def against_the_examples(net):
     return step
 
 
+def against_the_signs_of_the_examples(net):
+    """The examples are moved within the tape: the gradient of a sign is zero."""
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                first = net.loss(x, y)
+            loss = net.loss(x + 0.1 * tf.sign(inner.gradient(first, x)), y)
+        net.descend(tape.gradient(loss, net.variables))
+        return first, loss
+
+    return step
+
+
+def _applied_by(optimizer, net, only_finite=False):
+    optimizer.build(net.variables)
+
+    def step(x, y):
+        loss, found = gradients(net, lambda: optimizer.scale_loss(net.loss(x, y)))
+        if only_finite:
+            if tf.math.is_finite(tf.linalg.global_norm(found)):
+                optimizer.apply_gradients(zip(found, net.variables, strict=True))
+        else:
+            optimizer.apply_gradients(zip(found, net.variables, strict=True))
+        return loss
+
+    return step, optimizer.variables
+
+
+def accumulated_by_the_optimizer(net):
+    return _applied_by(keras.optimizers.Adam(0.05, gradient_accumulation_steps=2, clipnorm=0.3), net)
+
+
+def scaled_by_the_optimizer(net):
+    return _applied_by(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.05), 4.0, 2), net)
+
+
+def applied_if_finite(net):
+    return _applied_by(keras.optimizers.AdamW(0.05), net, only_finite=True)
+
+
 def variables_and_examples_at_once(net):
     def step(x, y):
         with tf.GradientTape() as tape:
@@ -324,5 +367,6 @@ STEPS = [
     weighted_by_class, scaled_gradients, averaged_weights, averaged_by_tensorflow, decayed_weights, own_schedule,
     cond_on_a_variable, cond_in_the_forward_pass, while_in_the_forward_pass, nested_forward_pass, persistent_tape,
     two_losses, some_variables_only, sharpness_aware, against_the_examples, variables_and_examples_at_once,
-    weighted_sum_with_l2, loss_and_norm_of_gradients, gradients_as_results,
+    weighted_sum_with_l2, loss_and_norm_of_gradients, gradients_as_results, against_the_signs_of_the_examples,
+    accumulated_by_the_optimizer, scaled_by_the_optimizer, applied_if_finite,
 ]  # fmt: skip
