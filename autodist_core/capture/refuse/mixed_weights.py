@@ -7,6 +7,9 @@ it counts the replica's share of the batch. A loss that did not is a mean over t
     AddN(weighted gradient, unweighted gradient)    is refused
 
 The sum over the replicas is right for weighted gradients, the weighted mean for the others. No rule is right for both.
+
+Where a front weights the seed of every tape itself (`Traced.added_up`), nothing is refused: what does not depend on a
+seed is a zero, such as the gradient of a sign, and counts in either way.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ _SUMS = {"AddN", "Add", "AddV2", "Sub", "ConcatV2"}
 def mixed_weights(traced: Traced, tape: Tape, updates: Iterable[str]) -> Iterator[CaptureError]:
     """Yield an error for each sum of weighted and unweighted gradients; `updates` names the update's nodes."""
     ours = set(updates)
-    for operation in traced.graph.get_operations() if traced.weighted else ():
+    for operation in traced.graph.get_operations() if traced.weighting else ():
         # A tape adds gradients by AddN only. Its other sums may be a part of the model that it computes again.
         sums = {"AddN"} if tape.made(operation) else _SUMS
         if operation.name not in traced.weighted or operation.name in ours or operation.type not in sums:
