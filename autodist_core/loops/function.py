@@ -23,7 +23,7 @@ from autodist_core.loops.replica import OfWholeBatch
 from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import INEXACT, Plan
-from autodist_core.reports import Explanation, compare, require_steps
+from autodist_core.reports import Explanation, coarsest_type, compare, require_steps
 
 
 class Function(TracedFunction):
@@ -98,7 +98,13 @@ class Function(TracedFunction):
 
     def _verified(self, args: Any, kwargs: Any, steps: int) -> str:
         captured, training = self._captured_for(args, kwargs), self._engine.training
-        alone, compressors = tf.function(self.python_function), training.compressor_state()
+        compressors = training.compressor_state()
+
+        def applied(*args: Any, **kwargs: Any) -> None:
+            # What the function returns is not compared, and may be what no tf.function returns, such as an operation.
+            self.python_function(*args, **kwargs)
+
+        alone = tf.function(applied)
         notes = notes_of(self._engine, captured)
         certain = tuple(note for note in notes if note.startswith(INEXACT))
         try:
@@ -106,6 +112,7 @@ class Function(TracedFunction):
                 captured.entries, lambda: [alone(*args, **kwargs) for _ in range(steps)],
                 lambda: [self(*args, **kwargs) for _ in range(steps)], steps,
                 lambda: Explanation(certain, tuple(note for note in notes if note not in certain)),
+                lambda: coarsest_type(captured.item),
             )
         finally:
             training.set_compressor_state(compressors)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autodist_core.reports.rounding import FACTOR, difference, last_bits_changed
+from autodist_core.reports.rounding import FACTOR, difference, last_bits_changed, made_by_change
 from autodist_core.training import Entry
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-1}
@@ -25,19 +25,19 @@ _UNEXPLAINED = (
 
 def compare(
     entries: Sequence[Entry], on_one_device: Callable[[], object], over_replicas: Callable[[], object], steps: int,
-    explanation: Callable[[], Explanation],
+    explanation: Callable[[], Explanation], computes_in: Callable[[], str],
 ) -> str:
     """Train both ways, restore the variables, and return the table of differences.
 
     The last line of the table is the verdict. If variables differ by more than rounding and no note of the plan says
-    why, a ValueError names them.
+    why, a ValueError names them. `computes_in` gives the coarsest float type in which the step computes.
 
     >>> import tensorflow as tf
     >>> from autodist_core.step.graph_item import Variable
     >>> weight = tf.Variable(1.0)
     >>> entries = [Entry(Variable("weight", (), "float32"), weight)]
     >>> twice = lambda: weight.assign(2 * weight)
-    >>> print(compare(entries, twice, twice, 1, lambda: Explanation((), ())))
+    >>> print(compare(entries, twice, twice, 1, lambda: Explanation((), ()), lambda: "float32"))
     1 steps on one device and over all replicas; max|a-b| / max|a|:
       weight  0.0e+00
     verdict: equal to one device, up to rounding
@@ -58,11 +58,15 @@ def compare(
     compared = tuple(entry for entry in entries if entry.spec.kind in _COMPARED)
     found = _differences(compared, alone, together)
     rounding: dict[str, float] = {}
+    kind = ""
     if not explained.inexact and any(each.is_wrong for each in found):
         weights = {entry.spec.name: start[entry.spec.name] for entry in entries if entry.spec.kind == "model"}
-        disturbed = trained(on_one_device, start | last_bits_changed(weights))
-        rounding = {each.name: difference(alone[each.name], disturbed[each.name]) for each in found}
-    return _table(found, rounding, steps, explained)
+        kind = computes_in()
+        changed = start | last_bits_changed(weights, kind)
+        disturbed = trained(on_one_device, changed)
+        states = start, changed, alone, disturbed
+        rounding = {each.name: made_by_change(*(state[each.name] for state in states)) for each in found}
+    return _table(found, rounding, kind, steps, explained)
 
 
 def require_steps(steps: object) -> None:
@@ -156,10 +160,12 @@ def _differences(
     ]
 
 
-def _table(found: list[Difference], rounding: dict[str, float], steps: int, explanation: Explanation) -> str:
+def _table(
+    found: list[Difference], rounding: dict[str, float], kind: str, steps: int, explanation: Explanation
+) -> str:
     """The table, the plan's notes and the verdict.
 
-    A variable of which one device has nothing but rounding is marked.
+    A variable of which one device has nothing but rounding is marked. `kind` is the coarsest type of the step.
     """
     lines = [f"{steps} steps on one device and over all replicas; max|a-b| / max|a|:"]
     width = max((len(each.name) for each in found), default=0)
@@ -168,6 +174,7 @@ def _table(found: list[Difference], rounding: dict[str, float], steps: int, expl
         line = f"  {each.name:{width}}  {each.size:.1e}"
         if each.is_wrong and each.size <= FACTOR * rounding.get(each.name, 0.0):
             line += f"  rounding: on one device {rounding[each.name]:.1e}, if weights differ in their last bit"
+            line += "" if kind in ("float64", each.dtype) else f" of {kind}"
         elif each.is_wrong:
             wrong.append(f"{each.name} ({each.size:.1e}, {each.dtype} allows {TOLERANCE[each.dtype]:.0e})")
         lines.append(line)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from autodist_core.reports.comparison import Explanation, compare, require_steps
+from autodist_core.reports import Explanation, coarsest_type, compare, require_steps
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables
@@ -46,6 +46,7 @@ def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = No
         return compare(
             entries, on_one_device, over_replicas, len(batches),
             lambda: Explanation(distributed.inexact, (*captured.other_notes, *captured.notes.unknown)),
+            lambda: coarsest_type(captured.item),
         )
     finally:
         distributed.set_compressor_state(compressors)

@@ -6,6 +6,9 @@ import pytest
 import tensorflow as tf
 
 from autodist_core import AutoDist, ResourceSpec
+from autodist_core.reports import Explanation, compare
+from autodist_core.step.graph_item import Variable
+from autodist_core.training import Entry
 from autodist_keras import DistributedModel
 from tests.support.loops import autodist as replicas
 
@@ -135,3 +138,46 @@ def test_losses_that_mix_examples_are_named_and_others_are_not():
             plan = step_of(loss).plan(np.ones((12, 5)))
             notes = [line for line in plan.splitlines() if "not exact: " in line or "whether " in line]
             assert [f" {operation} (" in note for note in notes] == ([True] if operation else []), (case, notes)
+
+
+def test_verify_of_a_function_that_returns_an_operation():
+    weight, optimizer = tf.Variable([0.5, -0.5], name="weight"), tf.compat.v1.train.GradientDescentOptimizer(0.1)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ weight[:, None] - 1.0) ** 2)
+        return loss, optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+    with replicas() as front:
+        table = front.function(step).verify(np.ones((4, 2), "float32"), steps=2)
+    assert table.endswith("verdict: equal to one device, up to rounding")
+
+
+@pytest.mark.parametrize("kind", [tf.float32, tf.float16], ids=lambda kind: kind.name)
+def test_rounding_of_the_type_in_which_a_step_computes_is_no_difference(kind: tf.DType):
+    random = np.random.default_rng(3)
+    weights = [tf.Variable(random.normal(size=size), name=f"of_{size[0]}") for size in ((6, 8), (8, 1))]
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            first, second = (tf.cast(each, kind) for each in weights)
+            errors = tf.tanh(tf.cast(x, kind) @ first) @ second - 1
+            loss = tf.reduce_mean(tf.cast(errors, tf.float64) ** 2)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.1 * gradient)
+
+    with replicas("AllReduce", replicas=3) as front:
+        table = front.function(step).verify(random.normal(size=(7, 6)))
+    assert f"last bit of {kind.name}" in table
+    assert table.endswith("verdict: equal to one device, up to rounding")
+
+
+def test_a_difference_above_the_rounding_of_a_coarser_type_is_named():
+    weight = tf.Variable(np.linspace(0.5, 1.0, 4), name="weight")
+    entries = [Entry(Variable("weight", (4,), "float64"), weight)]
+
+    def train(rate):
+        weight.assign_sub(rate * tf.cast(tf.cast(weight, tf.float16) ** 2, tf.float64))
+
+    with pytest.raises(ValueError, match="differs from one device in weight"):
+        compare(entries, lambda: train(0.1), lambda: train(0.11), 1, lambda: Explanation((), ()), lambda: "float16")
