@@ -12,7 +12,7 @@ In: a captured step, and a placement (`place`). Out: a `DistributedGraph` (`buil
 from __future__ import annotations
 
 from autodist_core.kernel.analysis.compilable import compilable
-from autodist_core.kernel.analysis.random_draws import drawn_by_replicas
+from autodist_core.kernel.analysis.random_draws import drawn_by_replicas, drawn_by_update
 from autodist_core.kernel.analysis.results import Joining, joining
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel, run
@@ -24,5 +24,5 @@ from autodist_core.kernel.refuse import examine
 
 __all__ = [
     "PIPELINE", "Arrangement", "DistributedGraph", "Draft", "Joining", "Kernel", "Placement", "Tasks", "arrange",
-    "build", "compilable", "drawn_by_replicas", "examine", "inference", "joining", "place", "run",
+    "build", "compilable", "drawn_by_replicas", "drawn_by_update", "examine", "inference", "joining", "place", "run",
 ]  # fmt: skip

@@ -23,7 +23,7 @@ from autodist_core.loops.replica import OfWholeBatch
 from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import INEXACT, Plan
-from autodist_core.reports import Explanation, coarsest_type, compare, require_steps
+from autodist_core.reports import Explanation, coarsest_type, compare, drawn_anew, require_steps
 
 
 class Function(TracedFunction):
@@ -106,7 +106,7 @@ class Function(TracedFunction):
 
         alone = tf.function(applied)
         notes = notes_of(self._engine, captured)
-        certain = tuple(note for note in notes if note.startswith(INEXACT))
+        certain = (*(note for note in notes if note.startswith(INEXACT)), *drawn_anew(captured.item))
         try:
             return compare(
                 captured.entries, lambda: [alone(*args, **kwargs) for _ in range(steps)],

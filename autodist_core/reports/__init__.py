@@ -5,9 +5,9 @@ In: a captured step and a compiled strategy, or functions that train. Out: a `Pl
 
 from autodist_core.reports.comparison import Explanation, compare, require_steps
 from autodist_core.reports.rounding import coarsest_type
-from autodist_core.reports.step_plan import drawing_notes, inexact_notes, planned, say_inexact
+from autodist_core.reports.step_plan import drawing_notes, drawn_anew, inexact_notes, planned, say_inexact
 
 __all__ = [
-    "Explanation", "coarsest_type", "compare", "drawing_notes", "inexact_notes", "planned", "require_steps",
-    "say_inexact",
+    "Explanation", "coarsest_type", "compare", "drawing_notes", "drawn_anew", "inexact_notes", "planned",
+    "require_steps", "say_inexact",
 ]

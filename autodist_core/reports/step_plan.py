@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from autodist_core.kernel import arrange, compilable, drawn_by_replicas, examine
+from autodist_core.kernel import arrange, compilable, drawn_by_replicas, drawn_by_update, examine
 from autodist_core.plan import INEXACT, Plan, notes, table
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
@@ -117,6 +117,21 @@ def drawing_notes(item: GraphItem, where: Callable[[Draw], str]) -> Iterator[str
         yield (
             f"all replicas draw the same random numbers by {some(fixed)}: TensorFlow gives it no seed that could be "
             "another one for each replica (the draws of keras.random have one)"
+        )
+
+
+def drawn_anew(item: GraphItem) -> Iterator[str]:
+    """The note of `verify` on draws of the update that one device begins anew, and the replicas do not.
+
+    >>> list(drawn_anew(GraphItem(())))
+    []
+    """
+    own = (draw for draw in drawn_by_update(StepIndex(item)) if draw.stream in (Stream.ATTRIBUTE, Stream.UNSEEDED))
+    names = list(dict.fromkeys(f"{draw.op} in {'/'.join(draw.path)}" for draw in own))
+    if names:
+        yield (
+            f"{INEXACT}: the update draws random numbers by {some(names)}, of which TensorFlow keeps the place outside "
+            "of variables: one device begins anew, and the replicas go on"
         )
 
 

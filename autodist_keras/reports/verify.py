@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from autodist_core.reports import Explanation, coarsest_type, compare, require_steps
+from autodist_core.reports import Explanation, coarsest_type, compare, drawn_anew, require_steps
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables
@@ -45,7 +45,9 @@ def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = No
     try:
         return compare(
             entries, on_one_device, over_replicas, len(batches),
-            lambda: Explanation(distributed.inexact, (*captured.other_notes, *captured.notes.unknown)),
+            lambda: Explanation(
+                (*distributed.inexact, *drawn_anew(captured.item)), (*captured.other_notes, *captured.notes.unknown)
+            ),
             lambda: coarsest_type(captured.item),
         )
     finally:

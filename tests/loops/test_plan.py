@@ -181,3 +181,19 @@ def test_a_difference_above_the_rounding_of_a_coarser_type_is_named():
 
     with pytest.raises(ValueError, match="differs from one device in weight"):
         compare(entries, lambda: train(0.1), lambda: train(0.11), 1, lambda: Explanation((), ()), lambda: "float16")
+
+
+def test_verify_says_that_one_device_begins_the_draws_of_an_update_anew():
+    weight = tf.Variable(np.ones(4), name="weight")
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(x * weight)
+        weight.assign_sub(tape.gradient(loss, weight) + tf.random.normal([4], seed=1, dtype=tf.float64))
+
+    with replicas() as front:
+        marked = front.function(step)
+        marked(np.ones((5, 4)))
+        table = marked.verify(np.ones((5, 4)))
+        assert "not exact" not in marked.plan()
+    assert "the update draws random numbers by RandomStandardNormal in " in table and "verdict: accepted" in table

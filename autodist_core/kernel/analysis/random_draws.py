@@ -1,6 +1,6 @@
-"""Find the random numbers that every replica draws for itself.
+"""Find the random numbers that every replica draws for itself, and those that the update draws.
 
-In: the index of a captured step. Out: the draws of compute, in the order of the step. For a model with dropout::
+In: the index of a captured step. Out: its draws, in the order of the step. For a model with dropout::
 
     (Draw(path=("dropout/random_uniform",), op="StatelessRandomUniformV2", stream=Stream.INPUT),)
 """
@@ -33,3 +33,13 @@ def drawn_by_replicas(step: StepIndex) -> tuple[Draw, ...]:
     cone = step.cone([*step.markers, *written, *targets, *outputs], step.is_update)
     drawing = [name for name in step.in_order(cone.intersection(step.draws)) if not step.is_update(name)]
     return tuple(draw for name in drawing for draw in step.draws[name])
+
+
+def drawn_by_update(step: StepIndex) -> tuple[Draw, ...]:
+    """Return the draws of the update, in the order of the step.
+
+    >>> from autodist_core import GraphItem
+    >>> drawn_by_update(StepIndex(GraphItem(())))
+    ()
+    """
+    return tuple(draw for name in step.in_order(step.draws) if step.is_update(name) for draw in step.draws[name])
