@@ -6,7 +6,8 @@ In: a traced step. Out: a `CaptureError` for each operation that makes such a lo
     loss = sum(g * g)       is refused
 
 On one device `g` is the whole batch's gradient. A replica that computes the second loss has only its own gradient.
-Norms of gradients, and weights after a step of an inner loop, are not linear in it.
+Norms of gradients, and weights after a step of an inner loop, are not linear in it. If the function adds the gradient
+up over the replicas (`all_reduce`), each replica has the whole batch's.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def second_uses(traced: Traced, tape: Tape, updates: Iterable[str]) -> Iterator[
     operations = traced.graph.get_operations()
     created = {operation.name: position for position, operation in enumerate(operations)}
     markers = {part.op.name for g in traced.gradients for part in (g.values, g.indices) if part is not None}
-    ours = {*updates, *markers}
+    # The sum over the replicas of a gradient that is linear until there is the whole batch's.
+    ours = {*updates, *markers, *(marker.op.name for marker in traced.sums)}
     shapes = {tuple(g.values.shape) for g in traced.gradients if g.values.shape.is_fully_defined()}
     # The operations that one call of a tape makes stand one behind the other in the graph.
     calls: dict[str, int] = {}
@@ -48,7 +50,9 @@ def second_uses(traced: Traced, tape: Tape, updates: Iterable[str]) -> Iterator[
         yield CaptureError(
             f"{culprit.name!r} ({culprit.type}) makes part of a loss of the gradient of a variable, and that loss is "
             "differentiated again: each replica would take its own gradient there, not the whole batch's. "
-            "Leave that term out, or train this model on one device."
+            "Leave that term out. Or, in a marked function, take the whole batch's gradient: "
+            "tf.distribute.get_replica_context().all_reduce('MEAN', gradient) is that of a mean loss, and 'SUM' that "
+            "of a sum."
         )
 
 
@@ -68,6 +72,10 @@ def _culprit(gradient: Any, calls: dict[str, int], ours: set[str], created: dict
             if reader.type not in _LINEAR and not (reader.type in _PRODUCTS and tainted == 1):
                 culprit = culprit or reader
             following = list(reader.outputs)
+            if reader.type == "IdentityN":
+                # A custom gradient hands its inputs and its outputs on by one operation.
+                pairs = zip(reader.inputs, reader.outputs, strict=True)
+                following = [output for source, output in pairs if source.name in reached]
             if reader.type.startswith("Assign"):
                 following = [
                     output for other in reader.inputs[0].consumers() for output in other.outputs
