@@ -11,6 +11,7 @@ In: a captured step, and a placement (`place`). Out: a `DistributedGraph` (`buil
 
 from __future__ import annotations
 
+from autodist_core.kernel.analysis.alike_writes import mixed_results, with_alike_updates
 from autodist_core.kernel.analysis.compilable import compilable
 from autodist_core.kernel.analysis.random_draws import drawn_by_replicas, drawn_by_update
 from autodist_core.kernel.analysis.results import Joining, joining
@@ -24,5 +25,6 @@ from autodist_core.kernel.refuse import examine
 
 __all__ = [
     "PIPELINE", "Arrangement", "DistributedGraph", "Draft", "Joining", "Kernel", "Placement", "Tasks", "arrange",
-    "build", "compilable", "drawn_by_replicas", "drawn_by_update", "examine", "inference", "joining", "place", "run",
+    "build", "compilable", "drawn_by_replicas", "drawn_by_update", "examine", "inference", "joining", "mixed_results",
+    "place", "run", "with_alike_updates",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from autodist_core.kernel.splitting.rewrite import SplitRewrite
-from autodist_core.kernel.splitting.separable import Splitting, splitting
+from autodist_core.kernel.splitting.separable import Splitting, splitting, splittings
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import VariablePlan
@@ -39,6 +39,8 @@ class VariablePartitioner:
     """Of these variables, the tables of which replicas have no copy."""
     whole: Mapping[str, str] = field(default_factory=dict)
     """The variables that the strategy splits and the step cannot, and for each the operation that needs it whole."""
+    members: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """For each split variable, the variables that are split with it: the variable and its slots."""
 
     @staticmethod
     def of(item: GraphItem, plans: Iterable[VariablePlan]) -> VariablePartitioner:
@@ -49,14 +51,25 @@ class VariablePartitioner:
         whole = {name: split.obstacle for name, split in found.items() if split.obstacle} | _mixed(found)
         split_plans = {name: plan for name, plan in wanted.items() if name not in whole}
         looked_up = frozenset(name for name in split_plans if _is_only_looked_up(step, name))
-        return VariablePartitioner(split_plans, looked_up, whole)
+        members = {name: found[name].members for name in split_plans}
+        return VariablePartitioner(split_plans, looked_up, whole, members)
+
+    def can_split(self, step: StepIndex) -> bool:
+        """Whether a step's updates of these variables can run shard by shard.
+
+        >>> from autodist_core import GraphItem
+        >>> VariablePartitioner().can_split(StepIndex(GraphItem(())))
+        True
+        """
+        return not any(split.obstacle for split in splittings(step, self.plans, self.members).values())
 
     def apply(self, item: GraphItem) -> GraphItem:
         """Return the step with its variables split. A step that is split, or reads none of them, is returned as is."""
         known = {variable.name for variable in item.variables}
-        if any(variable.part_of for variable in item.variables) or not known & set(self.plans):
+        ours = self.plans.keys() | frozenset().union(*self.members.values())
+        if any(variable.part_of for variable in item.variables) or known.isdisjoint(ours):
             return item
-        return SplitRewrite(self.plans, self.looked_up, item).run()
+        return SplitRewrite(self.plans, self.members, self.looked_up, item).run()
 
 
 def _mixed(found: Mapping[str, Splitting]) -> dict[str, str]:

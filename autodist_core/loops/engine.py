@@ -23,8 +23,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
-from autodist_core.errors import CaptureError, SessionError
+from autodist_core.errors import CaptureError, NotYetError, SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
+from autodist_core.kernel import mixed_results, with_alike_updates
 from autodist_core.loops.arguments import Same
 from autodist_core.loops.variables import Variables
 from autodist_core.step.graph_item import GraphItem
@@ -88,16 +89,37 @@ class Engine:
                         self.training.close()
                 raise
 
-    def admit(self, state: TrainingState, item: GraphItem) -> None:
-        """Refuse a function that writes, outside an update, what another function of this engine trains."""
+    def admit(self, state: TrainingState, item: GraphItem) -> GraphItem:
+        """Let the owners of variables that other functions of this engine train make the writes of them.
+
+        All replicas must write the same. Return the step with these writes as an update, or the step itself if it has
+        no such write.
+        """
         placement, step = state.session.placement, StepIndex(item)
-        trained = placement.owner_of.keys() | placement.optimizer_state | placement.parts.keys()
-        written = sorted((step.written_by_compute - step.written_by_update) & trained)
-        if written:
+        written = sorted((step.written_by_compute - step.written_by_update) & placement.updated)
+        if not written:
+            return item
+        alike = with_alike_updates(step, written)
+        if alike is None:
             raise CaptureError(
-                f"{self._name} writes variable {written[0]!r}, which another marked function updates: each replica "
-                "would write it. Write it in the function that updates it, or between the calls, in Python."
+                f"{self._name} writes {' and '.join(map(repr, written[:3]))}, which another marked function updates, "
+                "and what it writes depends on the batch, of which each replica has a part. Such a variable may be "
+                "assigned what is made of gradients, or of variables, whole arguments and constants. Return the value, "
+                "which is then the whole batch's, and assign it after the call."
             )
+        if mixed_results(step, step.written_by_compute & StepIndex(alike).written_by_update):
+            raise CaptureError(
+                f"{self._name} assigns {' and '.join(map(repr, written[:3]))}, which another marked function updates, "
+                "and returns what it computes of the assigned values and of the batch. Assign them in a marked "
+                "function of its own."
+            )
+        if placement.loose is not None:
+            raise NotYetError(
+                f"{self._name} writes {' and '.join(map(repr, written[:3]))}, which another marked function updates. "
+                "With staleness or sync=False replicas are at different steps then. Assign it in Python between the "
+                "calls, or use a strategy whose replicas stay in step."
+            )
+        return alike
 
     def note_trace(self, name: str, function: Any) -> None:
         """Note that a function was traced and is kept. A warning names a function of which there are many traces."""

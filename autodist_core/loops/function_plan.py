@@ -26,10 +26,14 @@ def planned_call(engine: Engine, captured: CapturedFunction) -> Plan:
             yield from drawing_notes(captured.item, _where)
 
     settings = engine.training.settings
-    placed = engine.training.placed_with(captured.item)
+    state = engine.training.state
+    item = captured.item if state is None else engine.admit(state, captured.item)
+    placed = engine.training.placed_with(item)
     strategy = engine.training.compile_strategy(placed)
-    assumed = "" if captured.item.gradients else "the function applies no gradients: every replica has a copy"
-    return planned(captured.item, strategy, settings.share_memory, more, written(settings.strategy), assumed, placed)
+    assumed = "" if item.gradients else "the function applies no gradients: every replica has a copy"
+    if not item.gradients and item is not captured.item:
+        assumed = "the function assigns variables that other functions train: their owners do this"
+    return planned(item, strategy, settings.share_memory, more, written(settings.strategy), assumed, placed)
 
 
 def notes_of(engine: Engine, captured: CapturedFunction) -> tuple[str, ...]:

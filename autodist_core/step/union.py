@@ -45,7 +45,8 @@ def union(items: Sequence[GraphItem]) -> GraphItem:
             )
             for each in item.gradients
         ]
-        occurrences += 1 + max((gradient.occurrence for gradient in item.gradients), default=-1)
+        marked = (node.attr[naming.UPDATE].i for node in item.graph_def.node if naming.UPDATE in node.attr)
+        occurrences += 1 + max((*marked, *(gradient.occurrence for gradient in item.gradients)), default=-1)
     content = graph.graph_def(captured=True).SerializeToString(deterministic=True)
     return GraphItem(tuple(variables.values()), tuple(gradients), graph_bytes=content)
 

@@ -81,14 +81,14 @@ class Steps(Generic[B, C]):
     def __init__(
         self, trace: Callable[[B, Sequence[Any]], C], training: Training,
         check: Callable[[], object] = lambda: None,
-        admit: Callable[[TrainingState, GraphItem], object] = lambda *_: None,
+        admit: Callable[[TrainingState, GraphItem], GraphItem] = lambda _, item: item,
         added: Callable[[C], object] = lambda _: None,
     ) -> None:
         self._trace = trace
         self._training = training
         self._check = check
         self._admit = admit
-        """May refuse a captured step in a session."""
+        """May refuse a captured step in a session, or change what of it is an update."""
         self._added = added
         """Is called for each captured step that is kept."""
         self._alone = training.settings.replicas == 1
@@ -96,6 +96,8 @@ class Steps(Generic[B, C]):
         self._known: dict[Hashable, list[_Alternative[C]]] = {}
         self.captured: C | None = None
         """The first captured step that was not refused."""
+        self.specs: tuple[Any, ...] = ()
+        """The types and shapes of its batch."""
         self._mentioned = False
 
     def __call__(self, batch: B, same_size: bool = False) -> Any:
@@ -130,6 +132,11 @@ class Steps(Generic[B, C]):
         """The function, captured for batches like this one; nothing is added or run."""
         return self._trace(batch, self._specs_for(batch))
 
+    def found(self, batch: B) -> C | None:
+        """The function as it was captured for batches like this one, if it was."""
+        alternative = self._alternative(batch)
+        return None if alternative is None else alternative.captured
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing is captured yet."""
@@ -161,16 +168,21 @@ class Steps(Generic[B, C]):
         found = _Alternative(specs, self._trace(batch, specs), batch.total if same_size else None)
         # The alternative is stored only after this call: the session may refuse the step.
         self._session_step(found)
-        self.captured = self.captured or found.captured
+        if self.captured is None:
+            self.captured, self.specs = found.captured, batch.specs
         self._known.setdefault(batch.signature, []).append(found)
         self._added(found.captured)
         return found
 
     def _session_step(self, found: _Alternative[C]) -> tuple[TrainingState, SessionStep]:
         if found.added is None or found.added[0] is not self._training.state:
-            state = self._training.open(found.captured.item, self._check)
-            self._admit(state, found.captured.item)
-            step = state.session.add(found.captured.item, found.usual)
+            item, admitted = None, found.captured.item
+            while item is not admitted:
+                # The session of a step with another update may be another one.
+                item = admitted
+                state = self._training.open(item, self._check)
+                admitted = self._admit(state, item)
+            step = state.session.add(item, found.usual)
             state.watch(found.captured.entries)
             found.added = state, step
         return found.added

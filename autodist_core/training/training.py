@@ -157,7 +157,7 @@ class Training:
         """The state in which a captured step runs. `check` may refuse it, once the machines are known."""
         self._sessions.start_machines()
         check()
-        if item.gradients and not self._has_place_for(item):
+        if updates(item) and not self._has_place_for(item):
             self._begin((*self._running.items, item))
         elif self.state is None:
             session = self._sessions.open(self._sessions.placement_without_training)
@@ -175,7 +175,7 @@ class Training:
         True
         """
         items = self._running.items
-        if not item.gradients or not items:
+        if not updates(item) or not items:
             return item
         return union(items if self._has_place_for(item) else (*items, item))
 
@@ -184,8 +184,8 @@ class Training:
         if self.state is None or self.trained is None:
             return False
         placement, step = self.state.session.placement, StepIndex(item)
-        placed = placement.owner_of.keys() | placement.optimizer_state | placement.parts.keys()
-        return placed >= step.written_by_update | step.trained.keys()
+        placed = placement.updated >= step.written_by_update | step.trained.keys()
+        return placed and placement.partitioner.can_split(step)
 
     def _begin(self, items: tuple[GraphItem, ...]) -> None:
         """Make a session that runs these training steps, and replace a session that has no place for all of them.
@@ -218,6 +218,15 @@ class Training:
             # After a restart, the machines may be others than at the beginning of the training.
             self._running = replace(self._running, trained=strategy)
         return self._sessions.placement(item, strategy)
+
+
+def updates(item: GraphItem) -> bool:
+    """Whether a step has an update: of gradients, or of values that are alike on all replicas.
+
+    >>> updates(GraphItem(()))
+    False
+    """
+    return bool(item.gradients or StepIndex(item).update_of)
 
 
 def _settle_and_pull(state: TrainingState) -> None:

@@ -59,6 +59,25 @@ def test_functions_that_train_are_placed_together_and_their_plans_say_so():
         assert owners["of_50"] == "server_localhost_CPU_1" and "of_50" not in first.plan(*given)
 
 
+def test_the_plan_of_a_function_that_assigns_what_another_one_trains_says_who_does_it():
+    weight = tf.Variable(2.0, dtype=tf.float64, name="weight")
+    with replicas(replicas=2) as front:
+
+        @front.function
+        def train(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(x * weight)
+            weight.assign_sub(0.5 * tape.gradient(loss, weight))
+
+        zero = front.function(lambda: weight.assign(0.0))
+        assert "  note: the function applies no gradients: every replica has a copy" in zero.plan().splitlines()
+        train(np.ones(4))
+        expected = "  note: the function assigns variables that other functions train: their owners do this"
+        assert expected in zero.plan().splitlines()
+        zero()
+        assert float(weight) == 0.0
+
+
 def test_a_marked_method_has_a_plan_and_can_be_verified():
     with replicas() as front:
 

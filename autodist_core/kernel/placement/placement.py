@@ -127,6 +127,11 @@ class Placement:
     """For each replica, the index of the replica on whose copies it computes; empty if each has its own copies."""
 
     @property
+    def updated(self) -> frozenset[str]:
+        """The variables that an update may write."""
+        return frozenset(self.owner_of.keys() | self.optimizer_state | self.parts.keys())
+
+    @property
     def shares_memory(self) -> bool:
         """Whether all replicas compute on one copy of the weights."""
         return self.owners[0].name == MEMORY

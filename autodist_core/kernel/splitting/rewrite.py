@@ -23,7 +23,7 @@ from tensorflow.core.framework import node_def_pb2
 from autodist_core.errors import Refusals
 from autodist_core.kernel.analysis.shapes import static_shapes
 from autodist_core.kernel.splitting.reductions import combine, constant_of
-from autodist_core.kernel.splitting.separable import MEETING_ELEMENTS, Splitting, cut_axis, splitting
+from autodist_core.kernel.splitting.separable import MEETING_ELEMENTS, Splitting, cut_axis, splittings
 from autodist_core.kernel.splitting.shard_lookups import Ids, look_up, lookups_refused
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
@@ -36,17 +36,20 @@ from autodist_core.strategy.compiled import Shard, VariablePlan
 class SplitRewrite:
     """Rewrites one captured step, node by node, in the order of capture.
 
-    `plans` are the plans of the split variables. `looked_up` names the tables of which replicas have no copy.
+    `plans` are the plans of the split variables, and `members` the variables that are split with each.
+    `looked_up` names the tables of which replicas have no copy.
     """
 
-    def __init__(self, plans: Mapping[str, VariablePlan], looked_up: frozenset[str], item: GraphItem) -> None:
+    def __init__(
+        self, plans: Mapping[str, VariablePlan], members: Mapping[str, frozenset[str]], looked_up: frozenset[str],
+        item: GraphItem,
+    ) -> None:
         self.item = item
         self.step = StepIndex(item)
         self.editor = Editor(self.step.graph.library, self.step.graph.versions)
         self.looked_up = looked_up
         self.plans = plans
-        trained = [name for name in self.plans if name in self.step.trained]
-        self.splits = {name: splitting(self.step, name, self.plans[name].axis or 0) for name in trained}
+        self.splits = splittings(self.step, plans, members)
         self.head_of = {member: name for name, split in self.splits.items() for member in split.members}
         self.head_of |= {name: name for name in self.plans}
         self.split_at = {node: split for split in self.splits.values() for node in split.parts}
@@ -78,7 +81,7 @@ class SplitRewrite:
             elif name in self.partial_at:
                 split = self.partial_at[name]
                 parts = [self._copy_part(node, split, shard).name for shard in self._shards(split)]
-                combine(self.editor, self.step, node, parts, self.step.variables[split.variable].shape)
+                combine(self.editor, self.step, node, parts, self.plans[split.variable].variable.shape)
             elif self._is_lookup(name):
                 self._look_up(node)
             else:
@@ -182,7 +185,7 @@ class SplitRewrite:
 
     def _cut(self, source: str, reader: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> str:
         """Return the name of a shard's slice of a tensor that all shards share."""
-        shape = self.step.variables[split.variable].shape
+        shape = self.plans[split.variable].variable.shape
         axis = self.plans[split.variable].axis or 0
         if reader.op not in MEETING_ELEMENTS:
             return source

@@ -9,6 +9,7 @@ In: a captured step, a variable and an axis. Out: a `Splitting`. For a variable 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +20,7 @@ from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.analysis.shapes import static_shapes
 from autodist_core.step import naming
 from autodist_core.step.index import StepIndex
+from autodist_core.strategy.compiled import VariablePlan
 
 _ELEMENTWISE = {
     "Abs", "Add", "AddN", "AddV2", "Cast", "Ceil", "CheckNumerics", "ClipByValue", "Cos", "Div", "DivNoNan", "Elu",
@@ -53,19 +55,36 @@ class Splitting:
     """The operation that needs the variable whole; empty if there is none."""
 
 
-def splitting(step: StepIndex, variable: str, axis: int) -> Splitting:
-    """Find how one variable's part of the update is split along an axis.
+def splitting(step: StepIndex, variable: str, axis: int, known: frozenset[str] = frozenset()) -> Splitting:
+    """Find how one variable's part of the update is split along an axis; `known` are members that other steps have.
 
     >>> from autodist_core.capture.example import example_step
     >>> found = splitting(StepIndex(example_step()), "kernel", 0)
     >>> sorted(found.members), sorted(found.partial), found.obstacle
     (['kernel', 'velocity'], ['norm/Sum'], '')
     """
-    shape = step.variables[variable].shape
-    members = {variable} | {
+    own = {variable, *known} & step.variables.keys()
+    shape = step.variables[min(own)].shape
+    members = own | {
         slot for slot, head in slots(step).items() if head == variable and step.variables[slot].shape == shape
     }
     return _Search(step, variable, frozenset(members), axis, shape).run()
+
+
+def splittings(
+    step: StepIndex, plans: Mapping[str, VariablePlan], members: Mapping[str, frozenset[str]]
+) -> dict[str, Splitting]:
+    """Find how a step's updates of split variables are split; `members` are the variables that are split with each.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> splittings(StepIndex(example_step()), {}, {})
+    {}
+    """
+    updated = step.trained.keys() | step.written_by_update
+    return {
+        name: splitting(step, name, plan.axis or 0, members.get(name, frozenset())) for name, plan in plans.items()
+        if name in step.trained or not updated.isdisjoint(members.get(name, frozenset()))
+    }
 
 
 @dataclass
