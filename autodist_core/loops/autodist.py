@@ -83,7 +83,7 @@ class AutoDist:
         self, function: None = None, *, whole: Collection[str] = ()
     ) -> Callable[[Callable[..., Any]], Function]: ...
 
-    def function(self, function: Any = None, *, whole: Collection[str] = ()) -> Any:
+    def function(self, function: Any = None, *, whole: Collection[str] = (), **others: Any) -> Any:
         """Mark a function: each call runs over all replicas, on a slice of each batch among the arguments.
 
         A function that applies gradients is a training step. Another one is an evaluation or a prediction. All
@@ -100,6 +100,13 @@ class AutoDist:
         [[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]
         >>> distributed.close()
         """
+        if others:
+            raise TypeError(
+                f"AutoDist.function takes `whole` besides the function. Received: {', '.join(others)}. Leave it out: a "
+                "marked function is traced once for each kind of arguments, for batches of any size, and its `if` and "
+                "`while` on tensors become operations of the graph. For XLA, mark a function that calls a "
+                "tf.function(jit_compile=True)."
+            )
         if function is None:
             return lambda marked: Function(self.engine, marked, whole)
         return Function(self.engine, function, whole)

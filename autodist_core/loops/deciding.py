@@ -16,12 +16,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import Traced, combined_as_written, with_longest
+from autodist_core.capture import Traced, combined_as_written, reached_from, sources, with_longest
 from autodist_core.capture.batch_axis import ALIKE, State, follow, joined, to_be_joined
 from autodist_core.capture.traced import Counted, name_of
 from autodist_core.loops.joining import given_to_all, joins
 from autodist_core.loops.mixing_notes import said_of
-from autodist_core.loops.own_writes import require_averaged, require_combined
+from autodist_core.loops.own_writes import require_averaged, require_combined, require_no_rows
 from autodist_core.loops.recomputed import find_recomputed
 from autodist_core.loops.recording import Recording
 from autodist_core.loops.side_state import additions, counted
@@ -42,8 +42,14 @@ class Decided:
     """Of a function of `run()`, for each result the output with its value on replicas without examples."""
 
 
-def decided_for_whole_batch(traced: Traced, updates: Updates, recording: Recording) -> Decided:
-    """The step of a marked function: its numbers are those of one device."""
+def decided_for_whole_batch(
+    traced: Traced, updates: Updates, recording: Recording, reduced: Sequence[Any] = ()
+) -> Decided:
+    """The step of a marked function: its numbers are those of one device.
+
+    Of what it has `reduced` over the replicas, a value that is the same on all replicas is its own sum, as on one
+    device. Keras's optimizers reduce gradients, which may have been added up in variables.
+    """
     traced = with_longest(traced)
     seeds: list[Any] = []
     targets: list[Any] = []
@@ -60,16 +66,19 @@ def decided_for_whole_batch(traced: Traced, updates: Updates, recording: Recordi
     of_terms = [tensor for of in terms for each in of for tensor in (each.tensor, *(by for by, _ in each.numbers))]
     of_examples = [tensor for target, seed, sources in recording.of_examples for tensor in (target, seed, *sources)]
     again = find_recomputed(traced)
+    written = [operation.inputs[-1] for operation, _ in updates.own_writes]
     asked = [
         targets, traced.outputs, [each.added for each in added], inner, of_terms, of_examples, seeds, again.given,
+        written, [marker.op.inputs[0] for marker in reduced],
     ]
     known = of_gradients_by(recording.by_examples)
     found = follow(traced, known, [tensor for tensors in asked for tensor in tensors], again.alone, seeds)
     states = iter(found.asked)
-    of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients, of_seeds, of_given = (
+    of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients, of_seeds, of_given, of_written, of_reduced = (
         list(islice(states, len(each))) for each in asked
     )
     by_name = {source.variable.name: source.variable for source in traced.sources}
+    require_no_rows(zip(updates.own_writes, of_written, strict=True))
     require_combined(updates.own_writes, by_name, added, of_added)
     of_targets = [seeded(*states) for states in zip(of_targets, of_seeds, strict=True)]
     by_examples = means_of_examples(recording.of_examples, of_gradients)
@@ -86,8 +95,15 @@ def decided_for_whole_batch(traced: Traced, updates: Updates, recording: Recordi
     hows = joins(traced.outputs, of_outputs, made_for_all, sums)
     results = enumerate(zip(traced.outputs, of_outputs, hows, strict=True))
     averaged = [(index, output, state) for index, (output, state, how) in results if how == "mean"]
+    markers = (part.op for each in traced.gradients for part in (each.values, each.indices) if part is not None)
+    needed = reached_from(markers, sources)
+    itself = {
+        id(marker) for marker, state in zip(reduced, of_reduced, strict=True)
+        if state.kind == ALIKE and marker.op.name not in needed
+    }
     traced = replace(
-        traced, added_up=summed, counted={**by_share, **of_parts},
+        traced, sums=[marker for marker in traced.sums if id(marker) not in itself], added_up=summed,
+        counted={**by_share, **of_parts},
         outputs=[sums.get(index, output) for index, output in enumerate(traced.outputs)],
     )
     return Decided(

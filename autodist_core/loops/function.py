@@ -6,13 +6,16 @@ In: the arguments of a call. Out: what the function returns, for the whole batch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import update_wrapper
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.errors import AutodistError, CaptureError
 from autodist_core.loops.arguments import Arguments
 from autodist_core.loops.as_written import as_written
 from autodist_core.loops.engine import Engine
@@ -24,6 +27,9 @@ from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import INEXACT, Plan
 from autodist_core.reports import Explanation, coarsest_type, compare, drawn_anew, require_steps
+
+_OF_SHAPES = re.compile("shape|dimension|size|rank|type", re.IGNORECASE)
+"""Words of TensorFlow's errors about tensors that do not fit."""
 
 
 class Function(TracedFunction):
@@ -47,7 +53,7 @@ class Function(TracedFunction):
             self._engine.refuse_within_trace(self._name)
         with drawn(args, kwargs) as batches:
             arguments = self._reader.read(batches.args, batches.kwargs)
-            with self._engine.running(self._name):
+            with self._engine.running(self._name), self._explained(arguments):
                 if batches:
                     # Whatever refuses the function does so before the batches count as used.
                     self._steps.prepare(arguments)
@@ -56,6 +62,37 @@ class Function(TracedFunction):
             results = tf.nest.map_structure(_as_tensor, captured.rebuild(outputs))
             given = [leaf for leaf in tf.nest.flatten((batches.args, batches.kwargs)) if tf.is_tensor(leaf)]
             return without_gradient(self._name, results, [*(each.tf_variable for each in captured.entries), *given])
+
+    @contextmanager
+    def _explained(self, arguments: Arguments) -> Iterator[None]:
+        """Say what was wrong with a batch, where TensorFlow only says that shapes or types do not fit."""
+        try:
+            yield
+        except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
+            # What the function raises on its own account has other words, or is of another class.
+            of_tensorflow = _OF_SHAPES.search(str(error)) and not isinstance(error, AutodistError)
+            reason = self._misfit(arguments) if of_tensorflow else ""
+            if reason:
+                raise CaptureError(f"{reason} TensorFlow says: {error}") from error
+            raise
+
+    def _misfit(self, arguments: Arguments) -> str:
+        captured, count = self._steps.found(arguments), arguments.total
+        whole = [shape for shape in captured.whole if shape[0] == count] if captured is not None else []
+        if whole:
+            return (
+                f"{self._name} uses a tensor of shape {whole[0]} that is no argument, and this batch has {count} "
+                "examples: each replica has its own examples of the batch, and all of that tensor. Pass the tensor as "
+                "an argument, which is split like the batch."
+            )
+        for name, now, before in zip(arguments.parsed.names, arguments.specs, self._steps.specs, strict=False):
+            if isinstance(now, tf.TensorSpec) and isinstance(before, tf.TensorSpec) and _kind(now) != _kind(before):
+                return (
+                    f"{self._name}({name}=...) received {now.dtype.name} of shape {now.shape}, and {before.dtype.name} "
+                    f"of shape {before.shape} before, and cannot compute with the former. Only the first axis, the "
+                    "examples, may have another size: cast or reshape the batch, for instance in the dataset's map."
+                )
+        return ""
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The table of what is done with each variable, for a call with these arguments; nothing runs.
@@ -161,6 +198,10 @@ class Method:
     def verify(self, *args: Any, steps: int = 3, **kwargs: Any) -> str:
         """Run a few steps on one device and over all replicas, and compare every variable, as `Function` does."""
         return self.__func__.verify(self.__self__, *args, steps=steps, **kwargs)
+
+
+def _kind(spec: tf.TensorSpec) -> tuple[Any, ...]:
+    return spec.dtype, spec.shape.rank, tuple(spec.shape[1:]) if spec.shape.rank else ()
 
 
 def _as_tensor(value: Any) -> Any:

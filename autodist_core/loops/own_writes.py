@@ -5,6 +5,7 @@ In: what a function writes of the batch outside its updates, such as counters. O
     total.assign_add(tf.reduce_sum(losses))                 passes: a float is combined by shares
     right.assign_add(tf.reduce_sum(tf.cast(hit, tf.int32)))  is refused, unless `right` declares that it is added up
     counts.scatter_add(rows)                                 is refused
+    kept.assign(x)                                           is refused: each replica has other rows of it
 """
 
 from __future__ import annotations
@@ -14,13 +15,27 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import SUM, State, UncombinedWrite
+from autodist_core.capture.batch_axis import ROWS, SUM, State, UncombinedWrite
 from autodist_core.errors import CaptureError
 from autodist_core.loops.side_state import Addition
 from autodist_core.step.graph_item import Variable
 
 _IN_PLACE = ("ResourceScatter", "ResourceStridedSliceAssign")
+_WHOLE = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 _DECLARE = "Declare how they do: tf.Variable(..., aggregation=tf.VariableAggregation.SUM)"
+
+
+def require_no_rows(written: Iterable[tuple[tuple[Any, str], State]]) -> None:
+    """Raise a CaptureError for the first write of a value that has a part for each example of the batch."""
+    for (operation, name), state in written:
+        value = operation.inputs[-1]
+        if operation.type in _WHOLE and state.kind == ROWS:
+            raise CaptureError(
+                f"variable {name!r} is written by {operation.name!r} ({operation.type}) with a value for each example "
+                f"of the batch ({value.dtype.name} of shape {value.shape}, the examples along axis {state.axis}), of "
+                "which each replica has a part. Write a sum or a mean over the examples, or return the value, which "
+                "is then the whole batch's, and assign it after the call."
+            )
 
 
 def require_combined(

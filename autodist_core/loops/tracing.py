@@ -11,7 +11,7 @@ kernels take. For a function that trains a kernel::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain, compress
@@ -49,6 +49,8 @@ class CapturedFunction:
     """Of a function of `run()`, for each result the output with its value on replicas without examples."""
     outer: tuple[Any, ...] = ()
     """Tensors of somebody's trace around it that the function of `run()` uses: inputs behind its arguments."""
+    whole: tuple[tuple[int, ...], ...] = ()
+    """The shapes of the tensors that the function uses and that are neither arguments nor variables."""
 
 
 def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,12 +112,13 @@ def trace_function(
         row_splits=list(compress(given, chain.from_iterable(map(are_row_splits, specs)))),
         flat_values=list(compress(given, chain.from_iterable(map(are_values, specs)))),
     )
+    summed = {id(marker) for marker in inside.values}
+    forward = [marker for marker in traced.sums if id(marker) in summed]
     if replicas:
-        summed = {id(marker) for marker in inside.values}
-        forward = [marker for marker in traced.sums if id(marker) in summed]
+        _require_before((*inside.values, *inside.gathers), updates.after)
         decided = decided_for_each_replica(traced, updates, forward, replicas)
     else:
-        decided = decided_for_whole_batch(traced, updates, recording)
+        decided = decided_for_whole_batch(traced, updates, recording, forward)
     item = capture(decided.traced, decided.joined)
     # In run() the sum of what is alike on all replicas is a multiple of it, also in an update.
     require_in_updates(graph, () if replicas else updates.operations)
@@ -124,8 +127,26 @@ def trace_function(
         item, _rebuild(inside.result, flat, tensors),
         tuple(entry for entry in entries if entry.spec.name in touched),
         tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), decided.notes, decided.idle,
-        tuple(value for value, _ in outer),
+        tuple(value for value, _ in outer), _fixed_shapes(graph),
     )
+
+
+def _fixed_shapes(graph: Any) -> tuple[tuple[int, ...], ...]:
+    constants = [operation.outputs[0] for operation in graph.get_operations() if operation.type == "Const"]
+    captured = [placeholder for _, placeholder in graph.captures if placeholder.dtype not in (tf.resource, tf.variant)]
+    shapes = [tensor.shape for tensor in (*constants, *captured)]
+    return tuple({tuple(shape.as_list()): None for shape in shapes if shape.rank and shape.is_fully_defined()})
+
+
+def _require_before(markers: Sequence[Any], after: Collection[str]) -> None:
+    """Raise a CaptureError for a value that is reduced or gathered after the update of what it is made of."""
+    for marker in markers:
+        if marker.op.name in after:
+            raise CaptureError(
+                f"{marker.op.inputs[0].name!r} is reduced or gathered over the replicas, and it is made of variables "
+                "that the function has updated: it is the same on all replicas. Use the value itself, which is the "
+                "mean, and num_replicas_in_sync times it for the sum; or reduce it before the update."
+            )
 
 
 def _require_passable(outer: Sequence[Any], in_run: bool) -> None:
@@ -231,6 +252,12 @@ def _as_tensor(value: Any) -> Any:
         raise CaptureError(
             f"a marked function returns a {type(value).__name__}, of which the values come up after the trace only. "
             "Return a list or a tuple of tensors."
+        )
+    if isinstance(value, tf.TensorShape) and not value.is_fully_defined():
+        raise CaptureError(
+            f"a marked function returns the shape {value}, of which a size varies with the batch: while the function "
+            "is traced, the number of examples is not known. Return tf.shape(x)[0], which is that of the whole batch, "
+            "or the sizes that are fixed, such as x.shape[1:]."
         )
     if isinstance(value, tf.RaggedTensor | tf.SparseTensor | tf.IndexedSlices):
         raise CaptureError(

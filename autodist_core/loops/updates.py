@@ -45,6 +45,8 @@ class Updates:
     of the batch besides."""
     own_writes: tuple[tuple[Any, str], ...] = ()
     """The operations outside the updates that write values of the batch, each with a variable that it writes."""
+    after: frozenset[str] = frozenset()
+    """The operations that compute with variables that an update has written, and with no gradient besides."""
 
 
 def find_updates(
@@ -110,6 +112,7 @@ class _Search:
             {name: numbers[call] for name, call in occurrence.items()},
             tuple(self._found[call] for call in sorted({call for call, _ in trained})),
             frozenset((self._direct.keys() | self._late.keys()) - self._of_batch), self._own_writes(occurrence),
+            frozenset(self._late.keys() - self._direct.keys() - self._of_batch),
         )
 
     def _own_writes(self, updates: Mapping[str, int]) -> tuple[tuple[Any, str], ...]:

@@ -13,7 +13,7 @@ from tests.support.distributed import numbers, replicas
 from tests.support.loops import assert_equal_loops, autodist
 
 
-def test_a_function_may_not_write_what_another_one_trains():
+def test_a_function_may_not_write_of_the_batch_what_another_one_trains():
     weight = tf.Variable(2.0, dtype=tf.float64)
     with autodist(replicas=2) as front:
 
@@ -23,13 +23,27 @@ def test_a_function_may_not_write_what_another_one_trains():
                 loss = tf.reduce_mean(x * weight)
             weight.assign_sub(0.5 * tape.gradient(loss, weight))
 
-        bump = front.function(lambda x: weight.assign_add(1.0))
+        bump = front.function(lambda x: weight.assign_add(tf.reduce_mean(x)))
         train(np.ones(4))
-        with pytest.raises(CaptureError, match="writes variable 'Variable', which another marked function updates"):
+        with pytest.raises(CaptureError, match="writes 'Variable', which another marked function updates, and what it"):
             bump(np.ones(4))
         assert float(weight) == 1.5
         train(np.ones(4))
         assert float(weight) == 1.0
+
+
+def test_a_variable_is_not_written_a_value_for_each_example():
+    kept = tf.Variable(tf.zeros(8, tf.float64))
+    with autodist(replicas=2) as front:
+        for add in (False, True):
+
+            @front.function
+            def keep(x, add=add):
+                kept.assign_add(x) if add else kept.assign(2.0 * x)
+
+            with pytest.raises(CaptureError, match=r"'Variable' is written .* with a value for each example .* return"):
+                keep(np.ones(8))
+    assert not kept.numpy().any()
 
 
 @pytest.mark.parametrize("aggregation", [tf.VariableAggregation.NONE, tf.VariableAggregation.SUM])

@@ -38,6 +38,7 @@ from autodist_core.capture.batch_axis.state import (
     MIXED,
     NO_CLAIM,
     NUMBER,
+    ROWS,
     SAME,
     SUM,
     UNKNOWN,
@@ -319,6 +320,8 @@ class Flow:
                 id(operation), UncombinedWrite(variable, value, operation, self._call or operation)
             )
             value = NO_CLAIM
+        # An addition of rows has no result of which the axes could be followed.
+        adds = adds and value.kind != ROWS
         after = added(self, operation, [before, value]) if adds else inner.combined(before, value)
         self._written[variable.name] = writes.partly(operation, before, value, after)
         return SAME
