@@ -187,6 +187,8 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.math.unsorted_segment_sum(x, tf.cast(x[:, 0], tf.int32), 4))
     'a sum over the examples'
+    >>> shown(lambda x: tf.math.segment_sum(x, tf.cast(x[:, 0], tf.int32)))
+    'unknown; SegmentSum is not decided'
     """
     values, index = states[0], states[1]
     if UNKNOWN in (values.kind, index.kind):
@@ -199,6 +201,9 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return rows(0, inner=1 if one_each or not index.subset else None)
     if values.kind == ROWS and index.kind == ALIKE and values.axis != 0:
         return values
+    if not operation.type.startswith("Unsorted"):
+        # The largest number among a replica's examples says how many segments its result has.
+        return NO_CLAIM
     if "Sum" in operation.type and not index.stride:
         return State(SUM, degree=1 + values.degree, origin=operation)
     kind = next((kind for name, kind in _EXTREMES.items() if name in operation.type), MIXED)
