@@ -133,7 +133,8 @@ class Engine:
             _log.warning(
                 "%s%s was traced %d times; every trace takes time and memory. A function is traced anew for another "
                 "Python number or object among its arguments, or in what it refers to: give numbers that change as "
-                "tensors, among the arguments. It is also traced anew where it is marked anew: mark it once.", name, where, _MANY_TRACES,
+                "tensors, among the arguments. It is also traced anew where it is marked anew: mark it once.",
+                name, where, _MANY_TRACES,
             )
 
     def close(self) -> None:
