@@ -62,8 +62,7 @@ def test_it_has_an_example(path: str):
     assert own or f".{path.rpartition('.')[2]}(" in around, f"{path} has no example"
 
 
-STAGES = ("errors", "interrupts", "resource_spec", "seams", "step", "strategy", "plan", "reports",
-          "capture/batch_axis")  # fmt: skip
+STAGES = ("errors", "interrupts", "resource_spec", "seams", "step", "strategy", "plan", "reports", "capture")
 WITHOUT = {"local_gpus": "its result is that of the machine"}
 
 

@@ -52,6 +52,11 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
 
     The error lists the reasons of all examinations of the traced step (see `refuse`). `joined` says how the replicas'
     integers become one, for a front that has followed the batch axis itself.
+
+    >>> from autodist_core.capture.example import example_traced
+    >>> item = capture(example_traced())
+    >>> item.gradients[0].values, item.outputs
+    ('gradient/0/0', ('loss', 'norm/Squeeze'))
     """
     if joined is None:
         returned = batch_axis.to_be_joined(traced)

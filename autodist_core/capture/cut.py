@@ -33,7 +33,14 @@ from autodist_core.step.graph_item import EACH, Gradient
 
 @dataclass
 class Cut:
-    """The places at which a step is cut into compute and update."""
+    """The places at which a step is cut into compute and update.
+
+    >>> from autodist_core.capture.example import example_traced
+    >>> traced = example_traced()
+    >>> found = cut(traced, dict(traced.updates))
+    >>> print(found.gradients[0].values, "stands for", found.moved[found.gradients[0].values].name)
+    gradient/0/0 stands for gradient_tape/matmul/MatMul:0
+    """
 
     gradients: list[Gradient] = field(default_factory=list)
     moved: dict[str, Any] = field(default_factory=dict)
@@ -65,6 +72,13 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
 
     A cut moves where the step computes with gradients before `apply` does. Then the operations between the cut and
     `apply` become a part of the update, and so do operations that make results from gradients alone.
+
+    >>> from autodist_core.capture.example import example_traced
+    >>> traced = example_traced(changed=lambda gradient: gradient / (1.0 + abs(gradient)))
+    >>> marks = dict(traced.updates)
+    >>> found = cut(traced, marks)
+    >>> [name for name in marks if name not in traced.updates]
+    ['marker', 'truediv_1', 'add', 'Abs', 'norm/mul', 'norm/Sum', 'norm/Sqrt', 'norm/Squeeze']
     """
     found, refusals = Cut(), Refusals()
     applies = _applies(traced, marks)

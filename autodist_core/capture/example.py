@@ -12,7 +12,7 @@ kernel : f32[3,1]; velocity : f32[3,1]; iterations : i64[]; total : f32[]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -28,19 +28,39 @@ def example_step() -> GraphItem:
     >>> example_step().inputs[0].name
     'x'
     """
-    shapes = {"kernel": (3, 1), "velocity": (3, 1), "iterations": (), "total": ()}
+    return capture(example_traced())
+
+
+def _mean_of_squares(x: Any, kernel: Any) -> Any:
+    return tf.reduce_mean((x @ kernel) ** 2)
+
+
+def example_traced(
+    changed: Callable[[Any], Any] = lambda gradient: gradient, loss_of: Callable[..., Any] = _mean_of_squares,
+    shape: tuple[int, int] = (3, 1), **more: tf.Variable,
+) -> Traced:  # fmt: skip
+    """Trace the step with a kernel of this shape.
+
+    `changed` computes what `apply` gets from the gradient. `loss_of` computes the loss from a batch and the kernel.
+    `more` has variables of the model that these functions use.
+
+    >>> traced = example_traced(changed=lambda gradient: 0.5 * gradient)
+    >>> traced.gradients[0].values.op.inputs[0].op.type
+    'Mul'
+    """
+    shapes = {"kernel": shape, "velocity": shape, "iterations": (), "total": ()}
     kinds = {"kernel": "model", "velocity": "optimizer", "iterations": "optimizer", "total": "metric"}
     variables = {
         name: tf.Variable(tf.ones(shape, "int64" if name == "iterations" else "float32"), name=name)
         for name, shape in shapes.items()
-    }
+    } | more
     found: dict[str, Any] = {}
 
     def step(x: Any, examples: Any, total: Any) -> Sequence[Any]:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((x @ variables["kernel"]) ** 2)
+            loss = loss_of(x, variables["kernel"])
         variables["total"].assign_add(loss * tf.cast(examples / total, tf.float32))
-        marker = tf.identity(tape.gradient(loss, variables["kernel"]), name="marker")
+        marker = tf.identity(changed(tape.gradient(loss, variables["kernel"])), name="marker")
         graph = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
         variables["velocity"].assign(0.9 * variables["velocity"] + marker)
@@ -52,14 +72,15 @@ def example_step() -> GraphItem:
         return outputs
 
     counts = [tf.TensorSpec((), tf.float64, name) for name in ("examples", "total")]
-    function = tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec((None, 3), name="x"), *counts)
+    batch = tf.TensorSpec((None, shape[0]), name="x")
+    function = tf.function(step, autograph=False).get_concrete_function(batch, *counts)
     x, examples, total = function.inputs[:3]
     sources = [
         Source(
-            Variable(name, shapes[name], one.dtype.name, trainable=name == "kernel", kind=kinds[name],
-                     aggregation="sum" if name == "total" else "none"),
+            Variable(name, tuple(one.shape), one.dtype.name, trainable=name == "kernel",
+                     kind=kinds.get(name, "model"), aggregation="sum" if name == "total" else "none"),
             one.handle,
         )
         for name, one in variables.items()
     ]  # fmt: skip
-    return capture(Traced(function.graph, sources, [x], examples=examples, total=total, **found))
+    return Traced(function.graph, sources, [x], examples=examples, total=total, **found)

@@ -25,6 +25,17 @@ def combined_as_written(traced: Traced) -> Traced:
     """Return the step with the aggregation `max` or `min` for each variable that keeps one.
 
     A variable keeps a maximum if all writes to it outside the updates write the maximum of its own value and others.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.capture.traced import Source
+    >>> from autodist_core.step.graph_item import Variable
+    >>> largest = tf.Variable(0.0)
+    >>> keep = tf.function(lambda x: largest.assign(tf.maximum(largest, x)), autograph=False)
+    >>> step = keep.get_concrete_function(tf.TensorSpec(()))
+    >>> source = Source(Variable("largest", (), "float32", False, kind="metric", aggregation="sum"), largest.handle)
+    >>> traced = combined_as_written(Traced(step.graph, [source], step.inputs, step.outputs, None, None))
+    >>> traced.sources[0].variable.aggregation
+    'max'
     """
     handles = {id(value): placeholder for value, placeholder in traced.graph.captures}
     writes: dict[int, list[Any]] = {}

@@ -55,7 +55,13 @@ def _gathered(gather: Callable[[Any], Any], value: Any) -> Any:
 
 @contextmanager
 def gathering(gather: Callable[[Any], Any]) -> Iterator[None]:
-    """Let `whole_batch` call `gather` for each tensor, while a step is traced."""
+    """Let `whole_batch` call `gather` for each tensor, while a step is traced.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default(), gathering(lambda rows: tf.identity(rows, "marker")):
+    ...     print(whole_batch(tf.compat.v1.placeholder("float32", [None, 3], "embeddings")).name)
+    marker:0
+    """
     token = _gather.set(gather)
     try:
         yield
@@ -67,7 +73,15 @@ _gather: ContextVar[Callable[[Any], Any] | None] = ContextVar("autodist_whole_ba
 
 
 def own_rows(whole: Any, value: Any, replica: Any, gather: Callable[[Any], Any]) -> Any:
-    """The rows of a whole batch that belong to this replica: as many as `value` has, behind earlier replicas' rows."""
+    """The rows of a whole batch that belong to this replica: as many as `value` has, behind earlier replicas' rows.
+
+    >>> import tensorflow as tf
+    >>> whole = tf.constant([[0.0], [1.0], [2.0], [3.0], [4.0]])
+    >>> counts = tf.constant([3, 2])
+    >>> own_rows(whole, tf.zeros([2, 1]), 1, lambda own: counts).numpy()
+    array([[3.],
+           [4.]], dtype=float32)
+    """
     rows = tf.shape(value)[:1]
     before = tf.reduce_sum(gather(rows)[:replica])
     return whole[before : before + rows[0]]

@@ -23,7 +23,11 @@ from autodist_core.capture.traversal import reached_from, readers, sources
 
 @dataclass(frozen=True)
 class Afterwards:
-    """The names of the operations that compute results or side effects from gradients."""
+    """The names of the operations that compute results or side effects from gradients.
+
+    >>> bool(Afterwards()), bool(Afterwards(updating=("norm",)))
+    (False, True)
+    """
 
     updating: tuple[str, ...] = ()
     """The operations that move to the update."""
@@ -42,6 +46,12 @@ def afterwards(
     """Find the operations outside the updates that compute with raw gradients.
 
     `between` names the operations between these gradients and `apply`. `marks` names the operations of all updates.
+
+    >>> from autodist_core.capture.example import example_traced
+    >>> traced = example_traced()
+    >>> marker = traced.gradients[0].values.op
+    >>> afterwards(traced, Tape(), marker.inputs, ["marker"], traced.updates).updating
+    ('norm/mul', 'norm/Sum', 'norm/Sqrt', 'norm/Squeeze')
     """
     reached = reached_from(
         (reader for tensor in raw for reader in tensor.consumers()), readers,

@@ -151,7 +151,16 @@ def draws(operation: Any) -> bool:
 
 
 def key(operation: Any) -> tuple[int, str]:
-    """Return a key of an operation that no operation of another graph has."""
+    """Return a key of an operation that no operation of another graph has.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default(), tf.name_scope("a"):
+    ...     first = tf.constant(1.0, name="x").op
+    >>> with tf.Graph().as_default(), tf.name_scope("a"):
+    ...     second = tf.constant(1.0, name="x").op
+    >>> first.name == second.name, key(first) == key(second)
+    (True, False)
+    """
     return id(operation.graph), operation.name
 
 
@@ -170,7 +179,14 @@ def graphs_of(operation: Any) -> list[Any]:
 
 
 def graph_named(graph: Any, name: str) -> Any:
-    """Return the graph of a function that a graph calls, with the call stacks of its operations."""
+    """Return the graph of a function that a graph calls, with the call stacks of its operations.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default() as graph:
+    ...     called = tf.function(tf.square)(tf.constant(2.0))
+    >>> [inner.type for inner in graph_named(graph, called.op.get_attr("f").name).get_operations()]
+    ['Placeholder', 'Square', 'Identity']
+    """
     function = graph._get_function(name)
     if function is None:
         raise GRAPH_IS_FOUND.error(f"{name!r} is not found")
@@ -181,6 +197,16 @@ def require_recognised(traced: Traced, tape: Tape) -> None:
     """Raise a `SeamError` if a tape differentiated a weighted loss, and no operation is recognised as the tape's.
 
     The operation that weights the loss is created while the tape computes gradients.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.errors import SeamError
+    >>> with tf.Graph().as_default() as graph:
+    ...     weighted = tf.constant(1.0, name="weighted")
+    >>> try:
+    ...     require_recognised(Traced(graph, [], [], [], None, None, weighting=[weighted]), Tape())
+    ... except SeamError as error:
+    ...     print(str(error).partition("(")[2].partition(")")[0])
+    'weighted' was created while gradients were computed, and does not say so
     """
     unseen = [tensor.op.name for tensor in traced.weighting if not tape.made(tensor.op)]
     if unseen:

@@ -29,6 +29,11 @@ class Marked:
     """A gradient on its way into an optimizer: its variable, its occurrence, and the outputs of its markers.
 
     A dense gradient has no `indices`.
+
+    >>> from autodist_core.capture.example import example_traced
+    >>> (gradient,) = example_traced().gradients
+    >>> gradient.variable, gradient.occurrence, gradient.values.name, gradient.indices
+    ('kernel', 0, 'marker:0', None)
     """
 
     variable: str
@@ -41,7 +46,13 @@ class Marked:
 
 @dataclass(frozen=True)
 class Source:
-    """A variable that the trace may have captured, and the variable's handle in the trace."""
+    """A variable that the trace may have captured, and the variable's handle in the trace.
+
+    >>> from autodist_core.capture.example import example_traced
+    >>> source = example_traced().sources[0]
+    >>> print(source.variable, source.handle.dtype.name)
+    kernel : f32[3,1] resource
+    """
 
     variable: Variable
     handle: Any
@@ -66,7 +77,15 @@ class Counted:
 
 @dataclass(frozen=True)
 class Traced:
-    """One traced step: a flat function graph, and what the front knows about it."""
+    """One traced step: a flat function graph, and what the front knows about it.
+
+    >>> from autodist_core.capture.example import example_traced
+    >>> traced = example_traced()
+    >>> [placeholder.name for placeholder in traced.inputs], [output.name for output in traced.outputs]
+    (['x:0'], ['loss:0', 'norm/Squeeze:0'])
+    >>> [name for name in traced.updates if name.endswith("VariableOp")]
+    ['ReadVariableOp', 'AssignVariableOp', 'AssignSubVariableOp']
+    """
 
     graph: Any
     sources: Sequence[Source]

@@ -24,7 +24,21 @@ _SUMS = {"AddN", "Add", "AddV2", "Sub", "ConcatV2"}
 
 
 def mixed_weights(traced: Traced, tape: Tape, updates: Iterable[str]) -> Iterator[CaptureError]:
-    """Yield an error for each sum of weighted and unweighted gradients; `updates` names the update's nodes."""
+    """Yield an error for each sum of weighted and unweighted gradients; `updates` names the update's nodes.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default() as graph:
+    ...     kernel = tf.constant(2.0)
+    ...     with tf.GradientTape(persistent=True) as tape:
+    ...         tape.watch(kernel)
+    ...         scaled, other = tf.square(kernel), tf.abs(kernel)
+    ...     weighted = tape.gradient(scaled, kernel)
+    ...     total = tf.add(weighted, tape.gradient(other, kernel), name="total")
+    >>> traced = Traced(graph, [], [], [total], None, None, weighting=[weighted])
+    >>> for error in mixed_weights(traced, Tape(), ()):
+    ...     print(str(error).partition(":")[0])
+    gradients of two kinds are added up at 'total'
+    """
     ours = set(updates)
     for operation in traced.graph.get_operations() if traced.weighting else ():
         # A tape adds gradients by AddN only. Its other sums may be a part of the model that it computes again.

@@ -26,7 +26,19 @@ _SIZES = {"Shape", "Size", "ZerosLike", "OnesLike"}
 
 
 def second_uses(traced: Traced, tape: Tape, updates: Iterable[str]) -> Iterator[CaptureError]:
-    """Yield an error for the first such operation behind each gradient; `updates` names the nodes of the update."""
+    """Yield an error for the first such operation behind each gradient; `updates` names the nodes of the update.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.capture.example import example_traced
+    >>> def penalized(x, kernel):
+    ...     with tf.GradientTape() as tape:
+    ...         loss = tf.reduce_mean((x @ kernel) ** 2)
+    ...     return loss + tf.reduce_sum(tf.square(tape.gradient(loss, kernel), name="penalty"))
+    >>> traced = example_traced(loss_of=penalized)
+    >>> for error in second_uses(traced, Tape(), traced.updates):
+    ...     print(str(error).partition(",")[0])
+    'penalty' (Square) makes part of a loss of the gradient of a variable
+    """
     operations = traced.graph.get_operations()
     created = {operation.name: position for position, operation in enumerate(operations)}
     markers = {part.op.name for g in traced.gradients for part in (g.values, g.indices) if part is not None}

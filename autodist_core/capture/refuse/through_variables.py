@@ -21,7 +21,18 @@ from autodist_core.errors import CaptureError
 
 
 def changed_in_variables(traced: Traced, tape: Tape, updates: Collection[str]) -> Iterator[CaptureError]:
-    """Yield an error for each gradient that was stored in a variable in this step, and then changed nonlinearly."""
+    """Yield an error for each gradient that was stored in a variable in this step, and then changed nonlinearly.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.capture.example import example_traced
+    >>> stored = tf.Variable(tf.zeros([3, 1]))
+    >>> def clipped(gradient):
+    ...     return tf.clip_by_norm(stored.assign_add(gradient), 1.0)
+    >>> traced = example_traced(changed=clipped)
+    >>> for error in changed_in_variables(traced, Tape(), traced.updates):
+    ...     print(str(error).partition(" (")[0])
+    the gradient of 'kernel' is computed from gradients that this step stored in a variable
+    """
     created = {operation.name: index for index, operation in enumerate(traced.graph.get_operations())}
 
     def left_in(read: Any) -> bool:

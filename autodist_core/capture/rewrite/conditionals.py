@@ -37,7 +37,19 @@ _RESOURCE = tf.resource.as_datatype_enum
 
 
 def take_apart(graph: Editor) -> tuple[Editor, dict[str, tuple[str, ...]]]:
-    """Replace the conditionals of the update; return the new graph, and the nodes with effects of each conditional."""
+    """Replace the conditionals of the update; return the new graph, and the nodes with effects of each conditional.
+
+    >>> kernel = tf.Variable(1.0)
+    >>> def update(finite):
+    ...     tf.cond(finite, lambda: kernel.assign_add(1.0), lambda: kernel)
+    >>> function = tf.function(update, autograph=False).get_concrete_function(tf.TensorSpec((), tf.bool))
+    >>> graph = Editor.of(function.graph.as_graph_def())
+    >>> for node in list(graph):
+    ...     graph.mark_update(node.name, 0)
+    >>> graph, effects = take_apart(graph)
+    >>> "cond" in graph, sorted(graph[name].op for name in effects["cond"])
+    (False, ['AssignAddVariableOp', 'ReadVariableOp', 'ReadVariableOp'])
+    """
     library = _Library(graph.library)
     effects: dict[str, tuple[str, ...]] = {}
     while any(_is_ours(node) for node in graph):
@@ -97,7 +109,7 @@ class _Library:
 
 
 @dataclass(frozen=True)
-class Inlined:
+class _Inlined:
     """The nodes that stand in place of one conditional."""
 
     outputs: Mapping[str, str]
@@ -119,7 +131,7 @@ class _Inlining:
         self._handles = {source for source, dtype in self._arguments if dtype == _RESOURCE}
         self._path = naming.branch_of(node)
 
-    def run(self) -> Inlined:
+    def run(self) -> _Inlined:
         """Add a `Switch` for the predicate, both branches, and a `Merge` for each result."""
         name = self._node.name
         self._add("Switch", f"{name}/pivot", [self._predicate, self._predicate], T=tf.bool)
@@ -129,7 +141,7 @@ class _Inlining:
             merge = f"{name}/out_{index}"
             self._add("Merge", merge, [otherwise[index], then[index]], T=tf.as_dtype(dtype), N=2)
             outputs |= {f"{name}:{index}": merge} | ({name: merge} if index == 0 else {})
-        return Inlined(outputs, (*effects, *more))
+        return _Inlined(outputs, (*effects, *more))
 
     def _branch(self, label: str, side: int) -> tuple[list[str], list[str]]:
         """Add the nodes of one branch; return the tensors of its results, and its nodes with effects."""

@@ -22,7 +22,15 @@ _PADDING = "RaggedTensorToTensor"
 
 
 def take_longest(graph: Editor, longest: Iterable[Any]) -> tuple[Editor, tuple[str, ...]]:
-    """Return the graph with a marker for each of these operations, and the names of the markers."""
+    """Return the graph with a marker for each of these operations, and the names of the markers.
+
+    >>> longest_of = tf.function(lambda lengths: tf.reduce_max(lengths), autograph=False)
+    >>> function = longest_of.get_concrete_function(tf.TensorSpec([None], "int64"))
+    >>> longest = [operation for operation in function.graph.get_operations() if operation.type == "Max"]
+    >>> graph, markers = take_longest(Editor.of(function.graph.as_graph_def()), longest)
+    >>> markers, list(graph["Max"].input)
+    (('Max',), ['Max/own'])
+    """
     names = {operation.name for operation in longest}
     if not names:
         return graph, ()
