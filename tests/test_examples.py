@@ -62,7 +62,8 @@ def test_it_has_an_example(path: str):
     assert own or f".{path.rpartition('.')[2]}(" in around, f"{path} has no example"
 
 
-STAGES = ("errors", "interrupts", "resource_spec", "seams", "step", "strategy", "plan", "reports", "capture")
+STAGES = ("errors", "interrupts", "resource_spec", "seams", "step", "strategy", "plan", "reports", "capture",
+          "kernel")  # fmt: skip
 WITHOUT = {"local_gpus": "its result is that of the machine"}
 
 

@@ -47,7 +47,14 @@ class AddedVariable:
 
 @dataclass(frozen=True)
 class NewValue:
-    """A new value of an added variable: a tensor of the graph, written with the update of an occurrence."""
+    """A new value of an added variable: a tensor of the graph, written with the update of an occurrence.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import AllReduce
+    >>> new = example_draft(AllReduce(compressor="HorovodCompressorEF"), before="Barriers").new_values[0]
+    >>> print(f"{new.variable} = {new.value}")
+    compressor/error/kernel@replica0 : float32[3,1] = sent/0/kernel/replica0/left/SelectV2
+    """
 
     variable: AddedVariable
     value: str

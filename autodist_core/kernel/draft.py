@@ -253,5 +253,12 @@ def gradient_type(step: StepIndex, gradient: Gradient) -> tf.DType:
 
 
 def output_type_of_indices(step: StepIndex, gradient: Gradient) -> tf.DType:
-    """Return the type of a sparse gradient's row indices."""
+    """Return the type of a sparse gradient's row indices.
+
+    >>> graph = Editor()
+    >>> _ = graph.add("Placeholder", "words", dtype=tf.int64), graph.add("Identity", "ids", ["words"], T=tf.int64)
+    >>> item = GraphItem((), graph_bytes=graph.graph_def(captured=True).SerializeToString())
+    >>> output_type_of_indices(StepIndex(item), Gradient("table", 0, "rows", "ids"))
+    tf.int64
+    """
     return tf.as_dtype(step.nodes[naming.node_of(gradient.indices)].attr["T"].type)

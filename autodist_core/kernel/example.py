@@ -13,21 +13,24 @@ does to its graph:
 from __future__ import annotations
 
 from autodist_core.capture.example import example_step
-from autodist_core.kernel.pipeline import build
+from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.kernel import run
+from autodist_core.kernel.pipeline import PIPELINE, build
 from autodist_core.kernel.placement.placement import Placement, place
 from autodist_core.resource_spec import ResourceSpec
+from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import StrategyBuilder
 from autodist_core.strategy.compiler import StrategyCompiler
 
 
-def example_placement(builder: StrategyBuilder) -> Placement:
-    """Place the example step on two replicas that share no memory.
+def example_placement(builder: StrategyBuilder, item: GraphItem | None = None) -> Placement:
+    """Place the example step, or another step, on two replicas that share no memory.
 
     >>> from autodist_core.strategy import AllReduce
     >>> [owner.name for owner in example_placement(AllReduce()).owners]
     ['replica0', 'replica1']
     """
-    item, spec = example_step(), ResourceSpec.local(cpus=2)
+    item, spec = item or example_step(), ResourceSpec.local(cpus=2)
     return place(item, StrategyCompiler(item, spec).compile(builder.build(item, spec)), share_memory=False)
 
 
@@ -41,3 +44,16 @@ def example_change(builder: StrategyBuilder, kernel: str, *ops: str) -> str:
     graph = build(example_step(), example_placement(builder))
     (change,) = (change for change in graph.changes if change.kernel == kernel)
     return ", ".join(f"{op}: {before} -> {after}" for op, before, after in change.ops if op in ops)
+
+
+def example_draft(builder: StrategyBuilder, before: str = "Replicator", item: GraphItem | None = None) -> Draft:
+    """Return the draft of the example step, or of another step, as this kernel of the pipeline finds it.
+
+    >>> from autodist_core.strategy import PS
+    >>> example_draft(PS(), before="PSSynchronizer").local["kernel", 0, 1].values
+    'weighted/replica1/0/kernel'
+    """
+    item = item or example_step()
+    draft = Draft.of(item, example_placement(builder, item))
+    run(draft, PIPELINE[: [kernel.name for kernel in PIPELINE].index(before)])
+    return draft

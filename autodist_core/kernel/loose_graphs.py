@@ -38,7 +38,15 @@ from autodist_core.step.graph_item import GraphItem
 
 @dataclass(frozen=True)
 class Send(Kernel):
-    """Put each active replica's gradients into its queue, after all operations of its step that can fail."""
+    """Put each active replica's gradients into its queue, after all operations of its step that can fail.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS(staleness=2), before="Residuals")
+    >>> Send().apply(draft)
+    >>> list(draft.editor["send/replica1"].input)
+    ['queue/replica1', 'weighted/replica1/0/kernel', '^barrier/0']
+    """
 
     needs = ("local", "barriers")
 
@@ -57,7 +65,15 @@ class Send(Kernel):
 
 @dataclass(frozen=True)
 class Receive(Kernel):
-    """Take each active replica's gradients of one step out of its queue; the update waits for all of them."""
+    """Take each active replica's gradients of one step out of its queue; the update waits for all of them.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS(staleness=2))
+    >>> Receive().apply(draft)
+    >>> draft.local["kernel", 0, 1], list(draft.editor["barrier/0"].input)
+    (Rows(values='receive/replica1', indices=''), ['^receive/replica0', '^receive/replica1'])
+    """
 
     provides = ("local", "barriers")
 
@@ -83,7 +99,15 @@ class Receive(Kernel):
 
 @dataclass(frozen=True)
 class Follow(Kernel):
-    """Bring the servers' values to the active replicas."""
+    """Bring the servers' values to the active replicas.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS(staleness=2))
+    >>> Follow().apply(draft)
+    >>> draft.targets
+    ['follow/kernel/kernel.replica0', 'follow/kernel/kernel.replica1']
+    """
 
     def apply(self, draft: Draft) -> None:
         """Add a read of each value and a write of each replica's copy."""

@@ -50,7 +50,13 @@ _NAMED = re.compile(r"\{\{node ([^}]+)\}\}")
 
 @dataclass(frozen=True)
 class Compilable:
-    """Which nodes of compute XLA can compile."""
+    """Which nodes of compute XLA can compile.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> found = compilable(StepIndex(example_step()))
+    >>> "matmul" in found.names, "gradient_tape/Shape" in found.of_shapes, "matmul" in found.of_shapes
+    (True, True, False)
+    """
 
     names: frozenset[str]
     of_shapes: frozenset[str]

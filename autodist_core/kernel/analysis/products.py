@@ -25,7 +25,17 @@ _ROWS = 256  # copying this many rows costs about as much as adding two gradient
 
 @dataclass(frozen=True)
 class Product:
-    """A captured matrix product over rows, and its two factors."""
+    """A captured matrix product over rows, and its two factors.
+
+    >>> from dataclasses import replace
+    >>> from autodist_core.capture import capture
+    >>> from autodist_core.capture.example import example_traced
+    >>> item = capture(example_traced(shape=(512, 512)))
+    >>> item = replace(item, gradients=(replace(item.gradients[0], weighted=True),))
+    >>> (product,) = gradient_products(StepIndex(item)).values()
+    >>> product.node.op, product.left, product.right
+    ('MatMul', 'x', 'gradient_tape/pow/mul_1')
+    """
 
     node: Any
     left: str
@@ -33,7 +43,17 @@ class Product:
 
 
 def gradient_products(step: StepIndex) -> dict[tuple[str, int], Product]:
-    """Return the gradients that are such products, by variable and occurrence."""
+    """Return the gradients that are such products, by variable and occurrence.
+
+    >>> from dataclasses import replace
+    >>> from autodist_core.capture import capture
+    >>> from autodist_core.capture.example import example_step, example_traced
+    >>> for item in (capture(example_traced(shape=(512, 512))), example_step()):
+    ...     weighted = replace(item, gradients=(replace(item.gradients[0], weighted=True),))
+    ...     print(list(gradient_products(StepIndex(weighted))))
+    [('kernel', 0)]
+    []
+    """
     found = {
         (gradient.variable, gradient.occurrence): product
         for gradient in step.item.gradients if (product := _product(step, gradient)) is not None
@@ -42,7 +62,14 @@ def gradient_products(step: StepIndex) -> dict[tuple[str, int], Product]:
 
 
 def weight_products(step: StepIndex) -> frozenset[str]:
-    """Return the nodes of compute that multiply rows by a large trained variable."""
+    """Return the nodes of compute that multiply rows by a large trained variable.
+
+    >>> from autodist_core.capture import capture
+    >>> from autodist_core.capture.example import example_step, example_traced
+    >>> large = capture(example_traced(shape=(512, 512)))
+    >>> weight_products(StepIndex(large)), weight_products(StepIndex(example_step()))
+    (frozenset({'matmul'}), frozenset())
+    """
     return frozenset(
         node.name for node in step.graph.node
         if node.op == "MatMul" and not step.is_update(node.name) and not naming.branch_of(node)

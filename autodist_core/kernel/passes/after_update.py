@@ -17,7 +17,23 @@ from autodist_core.kernel.passes.replicator import copy_node
 
 @dataclass(frozen=True)
 class AfterUpdate(Kernel):
-    """Copies each node that waits for reduced gradients and has an effect, once for every active replica."""
+    """Copies each node that waits for reduced gradients and has an effect, once for every active replica.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.capture import capture
+    >>> from autodist_core.capture.example import example_traced
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> tracked = tf.Variable(0.0)
+    >>> def track(gradient):
+    ...     tracked.assign(tf.norm(gradient))
+    ...     return gradient
+    >>> traced = example_traced(changed=track, tracked=tracked)
+    >>> draft = example_draft(PS(), before="AfterUpdate", item=capture(traced))
+    >>> AfterUpdate().apply(draft)
+    >>> draft.targets[-1], draft.editor[draft.targets[-1]].input[1]
+    ('replica1/AssignVariableOp', 'update/server_localhost_CPU_0/norm/Squeeze')
+    """
 
     needs = ("returned", "barriers")
 

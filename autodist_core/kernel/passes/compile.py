@@ -26,7 +26,17 @@ from autodist_core.step.enclosing import enclose
 
 @dataclass(frozen=True)
 class Compile(Kernel):
-    """Puts each replica's pieces of compute into functions, if the captured step asks for it."""
+    """Puts each replica's pieces of compute into functions, if the captured step asks for it.
+
+    >>> from dataclasses import replace
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.kernel.pipeline import build
+    >>> from autodist_core.strategy import PS
+    >>> graph = build(replace(example_step(), jit_compile=True), example_placement(PS()))
+    >>> [counts for counts in graph.changes[-1].ops if counts[0] == "PartitionedCall"]
+    [('PartitionedCall', 0, 2)]
+    """
 
     needs = ("outputs", "steps")
     provides = ("outputs",)

@@ -61,7 +61,18 @@ class Order(Kernel):
 
 
 def alive(graph: editor.Editor, name: str, reader: str = "") -> str:
-    """Return a node, or the token for which a reader outside the node's branch waits instead."""
+    """Return a node, or the token for which a reader outside the node's branch waits instead.
+
+    >>> graph = editor.Editor()
+    >>> _ = graph.add("Placeholder", "finite", dtype=tf.bool), graph.add("NoOp", "write")
+    >>> _ = graph.add("Switch", "switch", ["finite", "finite"], T=tf.bool)
+    >>> _ = graph.add("Identity", "pivot", ["switch:1"], T=tf.bool)
+    >>> graph.mark_branch("write", ["pivot"])
+    >>> alive(graph, "write"), alive(graph, "finite")
+    ('alive/write', 'finite')
+    >>> list(graph["alive/write"].input)
+    ['switch', 'alive/write/taken']
+    """
     path = naming.branch_of(graph[name])
     around = naming.branch_of(graph[reader]) if reader else ()
     if path == around[: len(path)]:

@@ -30,7 +30,17 @@ _CHANGED = (Stream.ATTRIBUTE, Stream.INPUT)
 
 
 def take_own_stream(draft: Draft, name: str, replica: Replica) -> None:
-    """Let a replica's copy of a captured node, and the functions that it runs, draw from the replica's stream."""
+    """Let a replica's copy of a captured node, and the functions that it runs, draw from the replica's stream.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS())
+    >>> for replica in draft.active_replicas:
+    ...     name = draft.editor.add("RandomUniform", f"{replica.prefix}/draw", ["shape"], seed=7, seed2=1)
+    ...     take_own_stream(draft, name, replica)
+    >>> [draft.editor[name].attr["seed2"].i for name in ("replica0/draw", "replica1/draw")]
+    [1, 1000004]
+    """
     if replica.index:
         _change(draft, draft.editor.edit(name), replica)
 

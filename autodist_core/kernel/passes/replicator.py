@@ -67,7 +67,15 @@ class Replicator(Kernel):
 
 
 def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef:
-    """Add a replica's copy of a captured node of compute."""
+    """Add a replica's copy of a captured node of compute.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS())
+    >>> copy = copy_node(draft, draft.active_replicas[1], "matmul/ReadVariableOp")
+    >>> copy.name, list(copy.input), copy.device
+    ('replica1/matmul/ReadVariableOp', ['variable/kernel.replica1'], '/device:CPU:1')
+    """
     step = draft.step
     node = step.nodes[name]
     if name in (step.item.examples, step.item.total):

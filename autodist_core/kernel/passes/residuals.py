@@ -46,14 +46,31 @@ class Residuals(Kernel):
 
 
 def recall(draft: Draft, variable: AddedVariable, occurrence: int) -> str:
-    """Add a read of an added variable, before the update of an occurrence writes it; return the read's name."""
+    """Add a read of an added variable, before the update of an occurrence writes it; return the read's name.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import AllReduce
+    >>> draft = example_draft(AllReduce())
+    >>> name = recall(draft, AddedVariable("error/kernel", "/device:CPU:0", "float32", (3, 1)), occurrence=0)
+    >>> name, list(draft.editor[name].input)
+    ('kept/0/read/error/kernel', ['kept/error/kernel'])
+    """
     name, dtype = f"kept/{occurrence}/read/{naming.safe(variable.name)}", tf.as_dtype(variable.dtype)
     inputs = [handle(draft, variable)]
     return draft.editor.add("ReadVariableOp", name, inputs, variable.device, 2 * occurrence, dtype=dtype)
 
 
 def handle(draft: Draft, variable: AddedVariable) -> str:
-    """Return the handle of an added variable, and add it if it is not there."""
+    """Return the handle of an added variable, and add it if it is not there.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import AllReduce
+    >>> draft = example_draft(AllReduce())
+    >>> handle(draft, AddedVariable("error/kernel", "/device:CPU:0", "float32", (3, 1)))
+    'kept/error/kernel'
+    >>> print(*draft.added)
+    error/kernel : float32[3,1]
+    """
     name = f"kept/{naming.safe(variable.name)}"
     if name not in draft.editor:
         draft.added.append(variable)

@@ -31,7 +31,14 @@ _CHAINED = {"Max": "Maximum", "Min": "Minimum", "All": "LogicalAnd", "Any": "Log
 def combine(
     graph: Editor, step: StepIndex, node: node_def_pb2.NodeDef, parts: Sequence[str], shape: tuple[int, ...]
 ) -> None:
-    """Add nodes that combine `parts`, a reduction's copies on the shards of a variable of this shape."""
+    """Add nodes that combine `parts`, a reduction's copies on the shards of a variable of this shape.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> step, graph = StepIndex(example_step()), Editor()
+    >>> combine(graph, step, step.nodes["norm/Sum"], ["norm/Sum/part_0", "norm/Sum/part_1"], (3, 1))
+    >>> graph["norm/Sum"].op, list(graph["norm/Sum"].input)
+    ('AddN', ['norm/Sum/part_0', 'norm/Sum/part_1'])
+    """
     add = partial(_add, graph, node)
     if node.op in _CHAINED:
         total = parts[0]
@@ -52,7 +59,14 @@ def combine(
 
 
 def constant_of(graph: Editor, name: str, value: Any, dtype: tf.DType, reader: node_def_pb2.NodeDef) -> str:
-    """Add a constant; it belongs to the same update and branch as the node that reads it."""
+    """Add a constant; it belongs to the same update and branch as the node that reads it.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> step, graph = StepIndex(example_step()), Editor()
+    >>> name = constant_of(graph, "norm/size", 3, tf.float32, step.nodes["norm/Sum"])
+    >>> graph[name].attr["value"].tensor.float_val, naming.UPDATE in graph[name].attr
+    ([3.0], True)
+    """
     graph.add("Const", name, dtype=dtype, value=tf.make_tensor_proto(value, dtype), **{UPDATE: reader.attr[UPDATE]})
     path = naming.branch_of(reader)
     if path:

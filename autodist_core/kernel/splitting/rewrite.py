@@ -38,6 +38,14 @@ class SplitRewrite:
 
     `plans` are the plans of the split variables, and `members` the variables that are split with each.
     `looked_up` names the tables of which replicas have no copy.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PartitionedPS
+    >>> made = example_placement(PartitionedPS()).partitioner
+    >>> split = SplitRewrite(made.plans, made.members, frozenset(), example_step()).run()
+    >>> print(*(variable for variable in split.variables if variable.part_of == "kernel"), sep="; ")
+    kernel/part_0 : f32[1,1]; kernel/part_1 : f32[1,1]; kernel/part_2 : f32[1,1]
     """
 
     def __init__(

@@ -42,7 +42,14 @@ MEETING_ELEMENTS = _ELEMENTWISE | _WRITES
 
 @dataclass(frozen=True)
 class Splitting:
-    """How one variable's part of the update is split."""
+    """How one variable's part of the update is split.
+
+    >>> from autodist_core.capture import capture
+    >>> from autodist_core.capture.example import example_traced
+    >>> item = capture(example_traced(changed=lambda gradient: gradient @ tf.transpose(gradient) @ gradient))
+    >>> splitting(StepIndex(item), "kernel", axis=0).obstacle
+    'Transpose (transpose)'
+    """
 
     variable: str
     members: frozenset[str]
@@ -171,7 +178,13 @@ class _Search:
 
 
 def reduced_axes(step: StepIndex, node: node_def_pb2.NodeDef, rank: int) -> frozenset[int]:
-    """Return the axes that a reduction of a tensor of this rank reduces; empty if that is not known in advance."""
+    """Return the axes that a reduction of a tensor of this rank reduces; empty if that is not known in advance.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> step = StepIndex(example_step())
+    >>> sorted(reduced_axes(step, step.nodes["norm/Sum"], rank=2))
+    [0, 1]
+    """
     if node.op == "L2Loss":
         return frozenset(range(rank))
     axes = step.nodes[naming.node_of(node.input[1])]
@@ -187,6 +200,11 @@ def cut_axis(step: StepIndex, source: str, shape: tuple[int, ...], axis: int) ->
 
     The variable has this `shape` and is split along this `axis`. Axes are aligned from the right, as in broadcasting.
     The result is -1 if all shards use the whole tensor, and None if its shape is not known.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> step = StepIndex(example_step())
+    >>> cut_axis(step, "gradient/0/0", (3, 1), axis=0), cut_axis(step, "mul_2/x", (3, 1), axis=0)
+    (0, -1)
     """
     found = static_shapes(step).get(source)
     if found is None:

@@ -6,6 +6,25 @@ shards of two rows each::
     ids [3, 0, 2]  ->  part_0: [0]        rows of ids 0
                        part_1: [1, 0]     rows of ids 3 and 2
                        DynamicStitch      rows of ids 3, 0, 2
+
+With two shards on one server, whose row of id `n` has the value `10 * n`:
+
+>>> from autodist_core.step.graph_item import Variable
+>>> from autodist_core.strategy.synchronizers import PSPlan
+>>> server = PSPlan(("10.0.0.1:CPU:0",))
+>>> table = Variable("table", (4, 1), "float32")
+>>> plan = VariablePlan(table, server, 0, (Shard(0, 0, 2, server), Shard(1, 2, 2, server)))
+>>> graph = Editor()
+>>> names = [graph.constant("ids", [3, 0, 2], tf.int32), graph.constant("axis", 0, tf.int32)]
+>>> names += [graph.constant(f"part_{at}", [[20.0 * at], [20.0 * at + 10]], tf.float32) for at in range(2)]
+>>> def gather(index, rows):
+...     types = {"Tparams": tf.float32, "Tindices": tf.int32, "Taxis": tf.int32, "batch_dims": 0}
+...     return graph.add("GatherV2", f"found/{index}", [f"part_{index}", rows, "axis"], **types)
+>>> look_up(graph, Ids("ids", tf.int32, (3,)), plan, table.shape, "rows", tf.float32, gather)
+>>> with tf.compat.v1.Session(graph=tf.Graph()) as session:
+...     tf.graph_util.import_graph_def(graph.graph_def(), name="")
+...     print(session.run("rows:0").tolist())
+[[30.0], [0.0], [20.0]]
 """
 
 from __future__ import annotations

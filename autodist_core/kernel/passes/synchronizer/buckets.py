@@ -26,7 +26,11 @@ from autodist_core.step import naming
 
 @dataclass(frozen=True)
 class Lane:
-    """The properties that tensors must have in common to travel in one collective."""
+    """The properties that tensors must have in common to travel in one collective.
+
+    >>> Lane(0, 0, "auto", tf.float32, limit=16) == Lane(0, 0, "auto", tf.float16, limit=16)
+    False
+    """
 
     occurrence: int
     group: int
@@ -38,7 +42,11 @@ class Lane:
 
 @dataclass(frozen=True)
 class Load:
-    """One tensor to be summed: its name in this graph on each replica."""
+    """One tensor to be summed: its name in this graph on each replica.
+
+    >>> Load(Lane(0, 0, "auto", tf.float32, limit=16), "kernel", 1, (3, 2), ("gradient0", "gradient1")).size
+    6
+    """
 
     lane: Lane
     label: str
@@ -55,7 +63,14 @@ class Load:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some consecutive elements of a tensor."""
+    """Some consecutive elements of a tensor.
+
+    >>> load = Load(Lane(0, 0, "auto", tf.float32, limit=16), "kernel", 1, (5,), ("gradient0", "gradient1"))
+    >>> [(piece.start, piece.size) for bucket in fill([load]) for piece in bucket]
+    [(0, 4), (4, 1)]
+    >>> fill([load])[1] == (Piece(load, start=4, size=1),)
+    True
+    """
 
     load: Load
     start: int
@@ -91,7 +106,16 @@ def fill(loads: Sequence[Load]) -> list[Bucket]:
 
 
 def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
-    """Add the collectives that sum these tensors; return the sum of each on every replica."""
+    """Add the collectives that sum these tensors; return the sum of each on every replica.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import AllReduce
+    >>> draft = example_draft(AllReduce())
+    >>> gradients = [draft.editor.constant(f"gradient{index}", [1.0, 2.0], tf.float32) for index in range(2)]
+    >>> load = Load(Lane(0, 0, "auto", tf.float32, limit=16), "kernel", 1, (2,), tuple(gradients))
+    >>> reduce(draft, [load])[load], draft.collectives
+    (('kernel/replica0/total', 'kernel/replica1/total'), 1)
+    """
     lanes: dict[Lane, list[Load]] = {}
     for load in loads:
         lanes.setdefault(load.lane, []).append(load)

@@ -45,7 +45,15 @@ Rounds = Generator[Tensors, Tensors, Tensors]
 
 @dataclass(frozen=True, eq=False)
 class Parcel:
-    """One dense gradient of all replicas, or its slice for one shard of the variable, to be summed."""
+    """One dense gradient of all replicas, or its slice for one shard of the variable, to be summed.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import AllReduce
+    >>> draft = example_draft(AllReduce(), before="AllReduceSynchronizer")
+    >>> parcel = Parcel(draft, draft.step.item.gradients[0], AllReducePlan(compressor="HorovodCompressor"), wire.wire)
+    >>> parcel.local(), parcel.wire.dtype
+    (('weighted/replica0/0/kernel', 'weighted/replica1/0/kernel'), 'float16')
+    """
 
     draft: Draft
     gradient: Gradient

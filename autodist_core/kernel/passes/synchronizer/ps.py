@@ -56,7 +56,15 @@ class PSSynchronizer(Kernel):
 def follow(
     draft: Draft, replicas: Sequence[Replica], label: str, order: int, changed: Set[str] | None = None
 ) -> None:
-    """Bring the servers' values to the replicas' mirrors: one read of each value, one write of each mirror."""
+    """Bring the servers' values to the replicas' mirrors: one read of each value, one write of each mirror.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS())
+    >>> follow(draft, draft.active_replicas, "pull", order=0)
+    >>> draft.targets
+    ['pull/kernel/kernel.replica0', 'pull/kernel/kernel.replica1']
+    """
     for owner in _servers(draft):
         for variable in sorted(owner.variables & draft.placement.mirrored):
             if changed is None or variable in changed:

@@ -21,7 +21,15 @@ from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
 
 
 def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
-    """Return the reduced gradient on an owner's device; reduce it there if no synchronizer has done so."""
+    """Return the reduced gradient on an owner's device; reduce it there if no synchronizer has done so.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS(), before="PSSynchronizer")
+    >>> rows = reduced_for(draft, draft.step.item.gradients[0], draft.placement.owners[-1])
+    >>> list(draft.editor[rows.values].input)
+    ['weighted/replica0/0/kernel', 'weighted/replica1/0/kernel']
+    """
     key = (gradient.variable, gradient.occurrence, owner.name)
     if key not in draft.reduced:
         draft.reduced[key] = _gather(draft, gradient, owner)
@@ -50,7 +58,17 @@ def _teams(draft: Draft) -> list[list[Replica]]:
 
 
 def at_host(draft: Draft, value: str, dtype: tf.DType, replica: Replica) -> str:
-    """Return a value on a replica's machine. It crosses the network once for all replicas of that machine."""
+    """Return a value on a replica's machine. It crosses the network once for all replicas of that machine.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS())
+    >>> _ = draft.editor.constant("rate", 0.1, tf.float32, "/job:worker/task:0/device:CPU:0")
+    >>> here = Replica(0, "10.0.0.1:CPU:0", "/job:worker/task:0/device:CPU:0")
+    >>> there = Replica(1, "10.0.0.2:CPU:0", "/job:worker/task:1/device:CPU:0")
+    >>> at_host(draft, "rate", tf.float32, here), at_host(draft, "rate", tf.float32, there)
+    ('rate', 'brought/job_worker/task_1/rate/output0')
+    """
     if host_of(draft.editor[naming.node_of(value)].device) == replica.host:
         return value
     host = replica.host.removesuffix("/device:CPU:0").strip("/").replace(":", "_")
