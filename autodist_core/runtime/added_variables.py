@@ -29,7 +29,16 @@ class _Operations:
 
 
 class AddedVariables:
-    """The added variables of one session. All graphs of a step share them."""
+    """The added variables of one session. All graphs of a step share them.
+
+    >>> session = tf.compat.v1.Session(graph=tf.Graph())
+    >>> added = AddedVariables(session.graph, session.run)
+    >>> added.load({"error": np.ones(2, "float32")})
+    >>> added.add(AddedVariable(name, "/device:CPU:0", "float32", (2,)) for name in ("error", "directions"))
+    >>> {name: value.tolist() for name, value in added.read().items()}
+    {'error': [1.0, 1.0], 'directions': [0.0, 0.0]}
+    >>> session.close()
+    """
 
     def __init__(self, graph: Any, run: Callable[..., Any]) -> None:
         self._graph = graph

@@ -155,7 +155,12 @@ class _Rows(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """One component of a ragged or sparse tensor. A slice of it is the component for these rows of the batch."""
+    """One component of a ragged or sparse tensor. A slice of it is the component for these rows of the batch.
+
+    >>> values, splits = arrays_of(tf.ragged.constant([[1, 2], [3]]))
+    >>> values[1:2].tolist(), values.shape, values.nbytes
+    ([3], (2,), 12)
+    """
 
     rows: _Rows
     index: int

@@ -35,7 +35,18 @@ _AHEAD = 4  # unfinished batches for each replica without a bound: enough to kee
 
 
 class LooseStep(SessionStep):
-    """One captured training step over replicas that do not wait for each other."""
+    """One captured training step over replicas that do not wait for each other.
+
+    >>> from autodist_core.runtime.example import example_batch, example_session
+    >>> from autodist_core.strategy import PS
+    >>> session, train = example_session(PS(staleness=2))
+    >>> for _ in range(4):
+    ...     outputs = train([example_batch(5)], total=5)
+    >>> train.settle()
+    >>> session.read(["iterations"])["iterations"].item(), train.lead <= 2
+    (4, True)
+    >>> session.close()
+    """
 
     def __init__(self, session: Any, item: GraphItem, prefix: str) -> None:
         self._session = session

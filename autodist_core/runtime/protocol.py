@@ -36,7 +36,18 @@ class Condition(Enum):
 
 
 class SessionStep(ABC):
-    """One captured function, distributed over the replicas of a session."""
+    """One captured function, distributed over the replicas of a session.
+
+    >>> from autodist_core.runtime.example import example_batch, example_session
+    >>> from autodist_core.strategy import PS
+    >>> session, train = example_session(PS())
+    >>> train.graph is None
+    True
+    >>> loss, norm = train([example_batch(5)], total=5)
+    >>> loss.shape, train.graph.feeds
+    ((), (('replica0/x',), ('replica1/x',)))
+    >>> session.close()
+    """
 
     item: GraphItem
     """The captured function."""
@@ -52,7 +63,18 @@ class SessionStep(ABC):
 
 
 class Session(ABC):
-    """The state of every replica and owner, and the steps that change it."""
+    """The state of every replica and owner, and the steps that change it.
+
+    >>> from autodist_core.runtime.example import example_session
+    >>> from autodist_core.strategy import PS
+    >>> session, train = example_session(PS())
+    >>> session.condition, session.known
+    (<Condition.READY: 'steps may run'>, ('kernel', 'velocity', 'iterations', 'total'))
+    >>> session.load({"iterations": np.array(7)})
+    >>> session.read(["iterations"])["iterations"].item()
+    7
+    >>> session.close()
+    """
 
     placement: Placement
     """Where the variables are."""

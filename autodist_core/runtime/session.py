@@ -218,7 +218,17 @@ class DistributedSession(Session):
 
 
 class Step(SessionStep):
-    """One captured function whose replicas wait for each other."""
+    """One captured function whose replicas wait for each other.
+
+    >>> from autodist_core.runtime.example import example_batch, example_session
+    >>> from autodist_core.strategy import PS
+    >>> session, train = example_session(PS())
+    >>> for total in (5, 1):
+    ...     outputs = train([example_batch(total)], total)
+    >>> {name: round(value.item(), 2) for name, value in session.read(["iterations", "total"]).items()}
+    {'iterations': 2, 'total': 10.44}
+    >>> session.close()
+    """
 
     def __init__(self, session: DistributedSession, item: GraphItem, prefix: str, usual: int | None = None) -> None:
         self._session = session

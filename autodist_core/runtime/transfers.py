@@ -88,7 +88,19 @@ def _begins(piece: Piece) -> bool:
 
 
 class Transfers:
-    """Writes and reads the variables of one session."""
+    """Writes and reads the variables of one session.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import AllReduce
+    >>> session = tf.compat.v1.Session(graph=tf.Graph(), config=tf.compat.v1.ConfigProto(device_count={"CPU": 2}))
+    >>> placement, (kernel, *_) = example_placement(AllReduce()), example_step().variables
+    >>> transfers = Transfers(session.graph, session, placement, lambda doing, call, *arrays: call(*arrays))
+    >>> transfers.load([kernel], {"kernel": np.ones((3, 1), "float32")})
+    >>> [copy.name for copy in placement.copies("kernel")], transfers.read([kernel])["kernel"].tolist()
+    (['kernel@replica0', 'kernel@replica1'], [[1.0], [1.0], [1.0]])
+    >>> session.close()
+    """
 
     def __init__(self, graph: Any, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
         self._graph = graph

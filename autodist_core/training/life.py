@@ -1,15 +1,15 @@
 """The life of one variable while its model trains: a state, and the events that lead from one state to another.
 
-    >>> print(table())
-                  LOOK         OTHERS_LOOK  DIFFER       STEP       PULL
-    CHANGED       CHANGED      CHANGED_HELD CHANGED      STALE      -
-    CHANGED_HELD  CHANGED_HELD CHANGED_HELD CHANGED_HELD STALE_LEFT -
-    CURRENT       SHOWN        HELD         -            STALE      CURRENT
-    SHOWN         SHOWN        HELD         CHANGED      STALE      SHOWN
-    HELD          HELD         HELD         CHANGED_HELD STALE_LEFT HELD
-    STALE         STALE_HELD   STALE_HELD   -            STALE      CURRENT
-    STALE_HELD    STALE_HELD   STALE_HELD   CHANGED_HELD STALE_LEFT HELD
-    STALE_LEFT    STALE_HELD   STALE_HELD   CHANGED      STALE      SHOWN
+>>> print(table())
+              LOOK         OTHERS_LOOK  DIFFER       STEP       PULL
+CHANGED       CHANGED      CHANGED_HELD CHANGED      STALE      -
+CHANGED_HELD  CHANGED_HELD CHANGED_HELD CHANGED_HELD STALE_LEFT -
+CURRENT       SHOWN        HELD         -            STALE      CURRENT
+SHOWN         SHOWN        HELD         CHANGED      STALE      SHOWN
+HELD          HELD         HELD         CHANGED_HELD STALE_LEFT HELD
+STALE         STALE_HELD   STALE_HELD   -            STALE      CURRENT
+STALE_HELD    STALE_HELD   STALE_HELD   CHANGED_HELD STALE_LEFT HELD
+STALE_LEFT    STALE_HELD   STALE_HELD   CHANGED      STALE      SHOWN
 
 A row is a state, a column is an event, and the entry is the state that follows. In: the looks, steps and pulls that
 `state.py` reports. Out: the state, by which `state.py` decides what to load and what to pull.

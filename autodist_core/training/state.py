@@ -41,7 +41,22 @@ _PATIENCE, _PAUSE = 1.0, 0.002
 _CHANGED, _STALE = Moment(Life.CHANGED), Moment(Life.STALE)
 
 class TrainingState:
-    """Keeps the model's variables and the session's equal, and moves only variables that somebody saw or changed."""
+    """Keeps the model's variables and the session's equal, and moves only variables that somebody saw or changed.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.runtime.example import example_batch, example_session
+    >>> from autodist_core.strategy import PS
+    >>> session, train = example_session(PS())
+    >>> kernel, state = tf.Variable(tf.ones((3, 1))), TrainingState(session)
+    >>> state.watch([Entry(train.item.variables[0], kernel)])
+    >>> state.before_step()
+    >>> outputs = train([example_batch(5)], total=5)
+    >>> state.end_step()
+    >>> print(f"{kernel.numpy()[0, 0]:.1f}")
+    0.4
+    >>> state.release()
+    >>> session.close()
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session

@@ -3,6 +3,23 @@
 In: batches, as flat arrays with their types. Out: the function's results for the whole batch. `Steps` captures the
 function for the first batch of a kind. The captured step is added to the session of the `Training`, and once more to
 each later session.
+
+>>> import numpy as np
+>>> from autodist_core.capture.example import example_step
+>>> from autodist_core.resource_spec import ResourceSpec
+>>> from autodist_core.training.settings import Settings
+>>> class Function(Captured):
+...     item, rebuild = example_step(), tuple
+...     entries = tuple(Entry(spec, tf.Variable(tf.ones(spec.shape, spec.dtype))) for spec in item.variables)
+>>> class Ones(Batch):
+...     arrays, specs = (np.ones((5, 3), "float32"),), (tf.TensorSpec((5, 3)),)
+...     total, signature = 5, "ones"
+>>> training = Training(Settings(ResourceSpec.local(cpus=2), "PS"))
+>>> train = Steps(lambda batch, specs: Function(), training)
+>>> loss, norm = train(Ones())
+>>> round(float(loss), 1)
+9.0
+>>> training.close()
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from autodist_core.training.state import TrainingState
 
 
 @dataclass(frozen=True)
-class Running:
+class _Running:
     """The parts of one session. They are replaced in one assignment, so a refusal changes nothing."""
 
     state: TrainingState | None = None
@@ -49,7 +49,7 @@ class Training:
 
     def __init__(self, settings: Settings) -> None:
         self._sessions = Sessions(settings)
-        self._running = Running()
+        self._running = _Running()
         self._compressors: CompressorState | None = None
 
     @property
@@ -87,7 +87,7 @@ class Training:
         state = self.state
         if state is not None:
             self._compressors = self.compressor_state()
-        self._running = Running()
+        self._running = _Running()
         if state is not None:
             state.release()
             state.session.close()
@@ -205,7 +205,7 @@ class Training:
             session.close()
             raise
         with defer_interrupt():
-            self._running = Running(TrainingState(session), trained, items)
+            self._running = _Running(TrainingState(session), trained, items)
             self._compressors = None
             if before is not None:
                 before.release()

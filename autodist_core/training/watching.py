@@ -6,7 +6,7 @@ the first one before it computes with a variable, and its code in C++ for the se
 keeps the handle instead; `in_graphs.py` reports it. When the last watcher has gone, the instance gets its own class
 back.
 
->>> class Recording:
+>>> class Recording(Watcher):
 ...     seen = set()
 ...     def looked_at(self, entry):
 ...         self.seen.add(entry.spec.name)
@@ -99,6 +99,18 @@ def watch_first(subscription: Subscription) -> None:
     """Let a subscription count again, after another one of the variable was put behind it.
 
     The watcher that counted gives the variable its current value first. It may refuse this.
+
+    >>> class Telling(Watcher):
+    ...     def give_way(self, entry):
+    ...         print("another one uses", entry.spec.name)
+    >>> entry = Entry(Variable("w", (2,), "float32"), tf.Variable([1.0, 2.0]))
+    >>> first, second = Subscription(Telling(), entry), Subscription(Telling(), entry)
+    >>> watch(first)
+    >>> watch(second)
+    >>> watch_first(first)
+    another one uses w
+    >>> unwatch(first)
+    >>> unwatch(second)
     """
     last = _subscriptions[id(subscription.entry.handle)][-1]
     if last is not subscription:

@@ -35,6 +35,27 @@ class RecoveringSession(Session):
 
     `open_session` opens a session on the present cluster. `renew` gets the network error, and starts the cluster's
     servers again. `restart` gets the loss; it starts another cluster, or raises. `progress` is called after each step.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.runtime.example import example_batch, example_values
+    >>> from autodist_core.runtime.session import DistributedSession
+    >>> from autodist_core.strategy import PS
+    >>> class Cut(DistributedSession):
+    ...     def call(self, doing, call, *arguments):
+    ...         if doing == "training step 2":
+    ...             raise BrokenOffError("the network is cut")
+    ...         return super().call(doing, call, *arguments)
+    >>> sessions = iter([Cut(example_placement(PS())), DistributedSession(example_placement(PS()))])
+    >>> session = RecoveringSession(lambda: next(sessions), renew=lambda error: print("renewed, as", error))
+    >>> train = session.add(example_step())
+    >>> session.load(example_values())
+    >>> for _ in range(2):
+    ...     outputs = train([example_batch(5)], total=5)
+    renewed, as the network is cut
+    >>> session.read(["iterations"])["iterations"].item()
+    2
+    >>> session.close()
     """
 
     def __init__(
@@ -69,14 +90,14 @@ class RecoveringSession(Session):
         """The variables that the steps of this session touch."""
         return self._known
 
-    def add(self, item: GraphItem, usual: int | None = None) -> RecoveringStep:
+    def add(self, item: GraphItem, usual: int | None = None) -> SessionStep:
         """Add a step to this session."""
         self._added.append((item, usual))
         self._written.append(_written_by(item))
         if self._session is not None:
             self._steps.append(self._session.add(item, usual))
             self._known = self._session.known
-        return RecoveringStep(self, len(self._added) - 1, item)
+        return _RecoveringStep(self, len(self._added) - 1, item)
 
     def graph_of(self, number: int) -> DistributedGraph | None:
         """The graph of a step's first run in the present session."""
@@ -242,7 +263,7 @@ def _written_by(item: GraphItem) -> frozenset[str]:
     return StepIndex(item).written_by_compute
 
 
-class RecoveringStep(SessionStep):
+class _RecoveringStep(SessionStep):
     """One captured function of a recovering session."""
 
     def __init__(self, session: RecoveringSession, number: int, item: GraphItem) -> None:

@@ -1,0 +1,49 @@
+"""A session with the example step, for the examples of docstrings.
+
+In: a strategy builder. Out: a session over two replicas of this machine, in which the variables of the step that
+`autodist_core.capture.example` captures have values, and the step:
+
+>>> from autodist_core.strategy import PS
+>>> session, train = example_session(PS())
+>>> loss, norm = train([example_batch(5)], total=5)
+>>> round(float(loss), 1)
+9.0
+>>> session.close()
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autodist_core.capture.example import example_step
+from autodist_core.kernel.example import example_placement
+from autodist_core.runtime.protocol import SessionStep
+from autodist_core.runtime.session import DistributedSession
+from autodist_core.strategy import StrategyBuilder
+
+
+def example_values() -> dict[str, np.ndarray]:
+    """Return values of the step's variables to begin with.
+
+    >>> example_values()["kernel"].tolist()
+    [[1.0], [1.0], [1.0]]
+    """
+    kernel, velocity = np.ones((3, 1), "float32"), np.zeros((3, 1), "float32")
+    return {"kernel": kernel, "velocity": velocity, "iterations": np.array(0), "total": np.zeros((), "float32")}
+
+
+def example_batch(total: int) -> np.ndarray:
+    """Return a batch of so many examples.
+
+    >>> example_batch(2).tolist()
+    [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    """
+    return np.ones((total, 3), "float32")
+
+
+def example_session(builder: StrategyBuilder) -> tuple[DistributedSession, SessionStep]:
+    """Return a session in which the step trains. The module's docstring has an example."""
+    session = DistributedSession(example_placement(builder))
+    step = session.add(example_step())
+    session.load(example_values())
+    return session, step
