@@ -205,7 +205,14 @@ def identity_of_adapted(model: Any) -> Identity:
 
 
 def say_if_single(spec: ResourceSpec) -> None:
-    """Log that there is a single replica, over which nothing is distributed."""
+    """Log that there is a single replica, over which nothing is distributed.
+
+    >>> from unittest import TestCase
+    >>> with TestCase().assertLogs("autodist") as logs:
+    ...     say_if_single(ResourceSpec.local(cpus=1))
+    >>> logs.records[0].getMessage().partition(",")[0]
+    'single replica: localhost:CPU:0 computes the whole batch'
+    """
     if len(replicas(spec)) == 1:
         _log.warning(
             "single replica: %s computes the whole batch, as with plain Keras. A resource spec says what else there "

@@ -38,7 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the plan, and return the exit status."""
+    """Print the plan, and return the exit status.
+
+    >>> import contextlib, io, tempfile
+    >>> import keras
+    >>> parser = argparse.ArgumentParser()
+    >>> add_arguments(parser)
+    >>> with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as printed:
+    ...     cluster, model = Path(folder, "cluster.yml"), Path(folder, "model.keras")
+    ...     _ = cluster.write_text("nodes: [{address: localhost, cpus: 2}]")
+    ...     keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")]).save(model)
+    ...     status = run(parser.parse_args([str(cluster), "--model", str(model), "--strategy", "PS"]))
+    >>> status, printed.getvalue().splitlines()[0].partition(", ")[2]
+    (0, 'PS @ 2 replicas')
+    """
     from autodist_keras.model import DistributedModel
 
     # A model takes seconds to load. The other arguments are checked first.

@@ -62,16 +62,19 @@ def test_it_has_an_example(path: str):
     assert own or f".{path.rpartition('.')[2]}(" in around, f"{path} has no example"
 
 
-STAGES = ("errors", "interrupts", "resource_spec", "seams", "step", "strategy", "plan", "reports", "capture",
-          "kernel", "runtime", "training")  # fmt: skip
+CORE = ("errors", "interrupts", "resource_spec", "seams", "step", "strategy", "plan", "reports", "capture", "kernel",
+        "runtime", "training")  # fmt: skip
+STAGES = (*(f"autodist_core/{stage}" for stage in CORE), "autodist_keras")
 WITHOUT = {
     "local_gpus": "its result is that of the machine",
     "BrokenOffError": "the example of `RecoveringSession` raises it",
+    "ResumableFit": "the example of `Resume` runs one",
+    "verify": "the example of `DistributedModel.verify` calls it",
 }
 
 
 def _modules(stage: str) -> list[Path]:
-    found = ROOT / "autodist_core" / stage
+    found = ROOT / stage
     return sorted(found.rglob("*.py")) if found.is_dir() else [found.with_suffix(".py")]
 
 

@@ -28,8 +28,8 @@ def example_values() -> dict[str, np.ndarray]:
     >>> example_values()["kernel"].tolist()
     [[1.0], [1.0], [1.0]]
     """
-    kernel, velocity = np.ones((3, 1), "float32"), np.zeros((3, 1), "float32")
-    return {"kernel": kernel, "velocity": velocity, "iterations": np.array(0), "total": np.zeros((), "float32")}
+    kernel: np.ndarray = np.ones((3, 1), "float32")
+    return {"kernel": kernel, "velocity": 0 * kernel, "iterations": np.array(0), "total": np.array(0, "float32")}
 
 
 def example_batch(total: int) -> np.ndarray:

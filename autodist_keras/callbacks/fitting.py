@@ -18,7 +18,17 @@ from autodist_keras.callbacks.resume import Resume
 
 @contextmanager
 def resumable(front: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The arguments with which Keras's `fit` runs in this block; inside a `ResumableFit` if there is a `Resume`."""
+    """The arguments with which Keras's `fit` runs in this block; inside a `ResumableFit` if there is a `Resume`.
+
+    >>> from autodist_keras.callbacks.resume import Resume
+    >>> with resumable(None, (), {"epochs": 2}) as (args, kwargs):
+    ...     args, kwargs
+    ((), {'epochs': 2})
+    >>> with resumable(None, (), {"callbacks": [Resume("first"), Resume("second")]}):
+    ...     pass
+    Traceback (most recent call last):
+    ValueError: fit(callbacks=...): expected one Resume callback. Received: 2.
+    """
     arguments, callbacks = _arguments(args, kwargs)
     found = [callback for callback in callbacks if isinstance(callback, Resume)]
     if not found or found[0].running is not None:

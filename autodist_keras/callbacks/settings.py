@@ -30,7 +30,15 @@ _ROWS = 16
 
 
 def settings_of(model: Any, arguments: Mapping[str, Any], loop: Any, kind: str) -> dict[str, str]:
-    """The settings of a `fit`, by name."""
+    """The settings of a `fit`, by name.
+
+    >>> from types import SimpleNamespace
+    >>> model, loop = keras.Sequential([keras.layers.Dense(1)]), SimpleNamespace(num_batches=2)
+    >>> model.compile("sgd", "mse")
+    >>> found = settings_of(model, {"x": np.zeros((8, 2)), "batch_size": 4}, loop, "arrays")
+    >>> found["fit(batch_size=...)"], found["number of batches in an epoch"], found["data, x[0]"].partition(",")[0]
+    ('4', '2', 'float64[8')
+    """
     found = {f"fit({name}=...)": repr(arguments.get(name, default)) for name, default in _OF_FIT.items()}
     found |= _compiled(model)
     found["compile(steps_per_execution=...)"] = repr(model.steps_per_execution)

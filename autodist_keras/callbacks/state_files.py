@@ -43,7 +43,15 @@ _log = logging.getLogger("autodist")
 
 @dataclass(frozen=True)
 class Found:
-    """A complete state: the name of its file, its tree, and the arrays that the tree names by their positions."""
+    """A complete state: the name of its file, its tree, and the arrays that the tree names by their positions.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     files = StateFiles(folder, keep=1)
+    ...     files.write({"kernel": 0}, [np.ones(2)])
+    ...     print(files.newest())
+    Found(name='state-00000001.resume', tree={'kernel': 0}, arrays=(array([1., 1.]),))
+    """
 
     name: str
     tree: Any

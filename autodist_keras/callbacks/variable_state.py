@@ -32,7 +32,20 @@ _log = logging.getLogger("autodist")
 
 
 class VariableState:
-    """The variables and the compressors' state of one `fit`."""
+    """The variables and the compressors' state of one `fit`.
+
+    >>> import keras
+    >>> from autodist_core.resource_spec import ResourceSpec
+    >>> from autodist_keras import DistributedModel
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
+    >>> model.compile("sgd", "mse")
+    >>> state = VariableState(DistributedModel(model, ResourceSpec.local(cpus=2)))
+    >>> saved, kernel = state.get()["variables"], model.weights[0]
+    >>> _ = kernel.assign(kernel + 1.0)
+    >>> set_the_others = state.set("the folder", saved, None)
+    >>> bool((kernel.numpy() == saved[0]["value"]).all())
+    True
+    """
 
     def __init__(self, front: Any) -> None:
         self._front = front

@@ -25,7 +25,18 @@ from autodist_keras.capture.over_replicas import summed
 
 @contextmanager
 def synchronized(model: Any, trace: Any) -> Iterator[None]:
-    """Let a model's synchronized layers compute statistics over all replicas, while a step is traced."""
+    """Let a model's synchronized layers compute statistics over all replicas, while a step is traced.
+
+    >>> from autodist_keras.capture.example import with_trace
+    >>> model = keras.Sequential([keras.Input((1,)), keras.layers.BatchNormalization(synchronized=True)])
+    >>> def step(trace):
+    ...     with synchronized(model, trace):
+    ...         outputs = model(tf.constant([[1.0], [3.0]]), training=True)
+    ...     print(len(trace.sums), "sums over the replicas")
+    ...     return outputs
+    >>> _ = with_trace(step)
+    3 sums over the replicas
+    """
     with ExitStack() as hooks:
         for layer in model._flatten_layers():
             if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:

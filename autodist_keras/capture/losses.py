@@ -47,6 +47,16 @@ def weighted(loss: Any, trace: Any) -> Any:
     """A loss whose gradient is multiplied by this replica's share; by 1 if the loss has a value for each example.
 
     The value of the loss stays: a step may log the loss that it differentiates.
+
+    >>> from autodist_keras.capture.example import with_trace
+    >>> def step(trace):
+    ...     kernel = tf.constant(2.0)
+    ...     with tf.GradientTape() as tape:
+    ...         tape.watch(kernel)
+    ...         loss = weighted(kernel * kernel, trace)
+    ...     return loss, tape.gradient(loss, kernel)
+    >>> with_trace(step)
+    (4.0, 3.0)
     """
     share = None if loss.shape.rank else _by_rank(loss, trace.share(loss.dtype), 1.0)
 
@@ -62,7 +72,15 @@ def weighted(loss: Any, trace: Any) -> Any:
 
 
 def require_asked(model: Any, step: Any, trace: Any) -> None:
-    """Raise a SeamError if Keras's own step did not ask the compiled losses, in which the correction is made."""
+    """Raise a SeamError if Keras's own step did not ask the compiled losses, in which the correction is made.
+
+    >>> from types import SimpleNamespace
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> require_asked(model, model.train_step, SimpleNamespace(expects_losses=True, asked_losses=True))
+    >>> require_asked(model, model.train_step, SimpleNamespace(expects_losses=True, asked_losses=False))
+    Traceback (most recent call last):
+    autodist_core.errors.SeamError: Keras ... (a step computed its loss without them), ...
+    """
     own_step = getattr(step, "__func__", None) in (keras.Model.train_step, keras.Model.test_step)
     if own_step and not said_of_own(model) and trace.expects_losses and not trace.asked_losses:
         raise seams.LOSSES_ARE_ASKED.error("a step computed its loss without them")
@@ -80,13 +98,35 @@ def said_of_own(model: Any) -> tuple[str, ...]:
 
 
 def said_of(model: Any, trace: Any) -> tuple[str, ...]:
-    """The plan's notes on the losses of a traced training step."""
+    """The plan's notes on the losses of a traced training step.
+
+    >>> from types import SimpleNamespace
+    >>> class Own(keras.Sequential):
+    ...     def train_step(self, data): ...
+    >>> said_of(Own(), SimpleNamespace(notes=["a note", "a note"], reduced=True))
+    ('a note',)
+    >>> len(said_of(Own(), SimpleNamespace(notes=[], reduced=False)))
+    1
+    """
     return (*dict.fromkeys(trace.notes), *(() if trace.reduced else said_of_own(model)))
 
 
 @contextmanager
 def corrected(model: Any, trace: Any) -> Iterator[None]:
-    """Correct the compiled losses and the per-example `add_loss` terms of a model."""
+    """Correct the compiled losses and the per-example `add_loss` terms of a model.
+
+    >>> from autodist_keras.capture.example import with_trace
+    >>> model = keras.Sequential([keras.Input((1,))])
+    >>> model.compile(loss=keras.losses.MeanSquaredError(reduction="sum"))
+    >>> y = tf.constant([[1.0], [2.0], [2.0]])
+    >>> float(model.compute_loss(y=y, y_pred=0.0 * y))
+    9.0
+    >>> def step(trace):
+    ...     with corrected(model, trace):
+    ...         return model.compute_loss(y=y, y_pred=0.0 * y)
+    >>> with_trace(step)
+    12.0
+    """
     compile_loss = model._compile_loss
     with ExitStack() as hooks:
         if compile_loss is not None and compile_loss.built:

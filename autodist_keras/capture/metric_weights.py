@@ -23,7 +23,19 @@ from autodist_keras.capture.hooks import hook
 
 @contextmanager
 def weighted_metrics(model: Any, trace: Any) -> Iterator[None]:
-    """Weight means and sums of batch values in the metrics of a model."""
+    """Weight means and sums of batch values in the metrics of a model.
+
+    >>> from types import SimpleNamespace
+    >>> from autodist_keras.capture.example import with_trace
+    >>> mean = keras.metrics.Mean()
+    >>> def step(trace):
+    ...     with weighted_metrics(SimpleNamespace(metrics=[mean]), trace):
+    ...         mean.update_state(tf.constant(2.0))
+    ...     return trace.total
+    >>> _ = with_trace(step)
+    >>> [float(variable) for variable in mean.variables]
+    [1.5, 0.75]
+    """
     with ExitStack() as hooks:
         for metric in _with_contained(model.metrics):
             hooked = _UPDATES.get(type(metric).update_state)

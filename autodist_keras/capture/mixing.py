@@ -42,7 +42,16 @@ _HINGE_FUNCTIONS = (keras.losses.hinge, keras.losses.squared_hinge)
 
 @dataclass
 class Seen:
-    """The records of the hooks on a step, for the analysis that follows."""
+    """The records of the hooks on a step, for the analysis that follows.
+
+    >>> seen = Seen()
+    >>> with tf.Graph().as_default() as graph:
+    ...     total = tf.constant(0.0, name="total")
+    ...     with seen.updating("accuracy"):
+    ...         added = tf.add(total, total, name="added")
+    >>> [(name, graph.get_operations()[first:last] == [added.op]) for graph, first, last, name in seen.metrics]
+    [('accuracy', True)]
+    """
 
     known: list[tuple[Any, State]] = field(default_factory=list)
     """Tensors whose state the analysis need not find out."""
@@ -98,7 +107,19 @@ class Seen:
 
 @contextmanager
 def watched(model: Any, trace: Any) -> Iterator[None]:
-    """Record the operations of metrics and batch normalization while a step is traced."""
+    """Record the operations of metrics and batch normalization while a step is traced.
+
+    >>> from types import SimpleNamespace
+    >>> from autodist_keras.capture.example import with_trace
+    >>> mean = keras.metrics.Mean(name="mean")
+    >>> def step(trace):
+    ...     with watched(SimpleNamespace(metrics=[mean], _flatten_layers=list), trace):
+    ...         mean.update_state(tf.constant(2.0))
+    ...     print([name for _, _, _, name in trace.seen.metrics])
+    ...     return trace.total
+    >>> _ = with_trace(step)
+    ['mean']
+    """
     with ExitStack() as hooks:
         for metric in _innermost(model.metrics):
             hooks.enter_context(hook(metric, "update_state", _recorded(metric, trace.seen)))
@@ -136,7 +157,15 @@ def _moments_known(moments: Any, seen: Seen) -> Any:
 
 
 def followed(traced: Traced, seen: Seen) -> tuple[Found, tuple[Joined, ...]]:
-    """What the batch axis tells of a traced step, and how the replicas' integers and truth values are joined."""
+    """What the batch axis tells of a traced step, and how the replicas' integers and truth values are joined.
+
+    >>> from autodist_core.capture.example import example_traced
+    >>> def centred(x, kernel):
+    ...     return tf.reduce_mean((x - tf.reduce_mean(x, axis=0, name="middle")) @ kernel)
+    >>> found, joined = followed(example_traced(loss_of=centred), Seen())
+    >>> [coupling.operation.name for coupling in found.couplings]
+    ['middle']
+    """
     returned = to_be_joined(traced)
     losses = [made for _, made, _ in seen.asked]
     found = follow(traced, {id(tensor): state for tensor, state in seen.known}, [*losses, *returned])

@@ -46,7 +46,19 @@ class Notes:
 
 
 def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes:
-    """The plan's notes on a training step that was followed; `results` names the values that the step returns."""
+    """The plan's notes on a training step that was followed; `results` names the values that the step returns.
+
+    >>> import keras
+    >>> import tensorflow as tf
+    >>> from autodist_core.capture.example import example_traced
+    >>> from autodist_keras.capture.mixing import followed
+    >>> def centred(x, kernel):
+    ...     return tf.reduce_mean((x - tf.reduce_mean(x, axis=0, name="middle")) @ kernel)
+    >>> found, _ = followed(example_traced(loss_of=centred), Seen())
+    >>> print(*notes(keras.Sequential(), found, Seen(), ["loss", "norm"]).trained)
+    not exact: in the training step, Mean (middle) gives each example a value of the whole batch, and a replica has
+        only its own
+    """
     names = _Names(model, seen)
     trained, reported = _of_couplings(found, names)
     for owner, of_metric, note in _of_variables(found, names):

@@ -50,7 +50,21 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 @contextmanager
 def hooked_optimizer(optimizer: Any, trace: Any) -> Iterator[None]:
-    """Mark the gradients that an optimizer's `apply` gets, and weight the losses that its `scale_loss` gets."""
+    """Mark the gradients that an optimizer's `apply` gets, and weight the losses that its `scale_loss` gets.
+
+    >>> from autodist_keras.capture.example import with_trace
+    >>> kernel, optimizer = keras.Variable(2.0), keras.optimizers.SGD(1.0)
+    >>> optimizer.build([kernel])
+    >>> def step(trace):
+    ...     with hooked_optimizer(optimizer, trace):
+    ...         optimizer.apply([tf.constant(0.5, name="gradient")])
+    ...     print([marked.values.op.inputs[0].op.name for _, marked in trace.gradients])
+    ...     return trace.total
+    >>> _ = with_trace(step)
+    ['gradient']
+    >>> float(kernel)
+    1.5
+    """
     apply, scale_loss = optimizer.apply, optimizer.scale_loss
 
     def hooked_apply(grads: Any, trainable_variables: Any = None) -> Any:

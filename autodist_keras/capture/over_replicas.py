@@ -18,7 +18,17 @@ from autodist_core.capture.batch_axis import SAME
 
 
 def summed(value: Any, trace: Any) -> Any:
-    """The sum of a value over the replicas."""
+    """The sum of a value over the replicas.
+
+    >>> from autodist_keras.capture.example import with_trace
+    >>> def step(trace):
+    ...     total = summed(tf.constant(2.0), trace)
+    ...     print([marker.op.name for marker in trace.sums])
+    ...     return total
+    >>> with_trace(step)
+    ['sum_over_replicas']
+    2.0
+    """
     def forward(value: Any) -> Any:
         return trace.sum_over_replicas(value), lambda upstream: _added(upstream, trace)
 
@@ -26,7 +36,17 @@ def summed(value: Any, trace: Any) -> Any:
 
 
 def gathered(value: Any, trace: Any) -> Any:
-    """The rows of all replicas, in the order of the batch."""
+    """The rows of all replicas, in the order of the batch.
+
+    >>> from autodist_keras.capture.example import with_trace
+    >>> def step(trace):
+    ...     rows = gathered(tf.constant([[1.0], [2.0]]), trace)
+    ...     print([marker.op.name for marker in trace.gathers])
+    ...     return rows
+    >>> with_trace(step)
+    ['rows_of_replicas']
+    [[1.0], [2.0]]
+    """
     def forward(value: Any) -> Any:
         def gradient(upstream: Any) -> Any:
             return own_rows(_added(upstream, trace), value, trace.replica, trace.rows_of_replicas)

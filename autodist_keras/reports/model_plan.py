@@ -85,7 +85,17 @@ def plan(
 def explained(
     model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, mixing: Notes
 ) -> tuple[str, ...]:
-    """Those notes of the plan that explain other numbers than one device's. `DistributedModel.inexact` shows them."""
+    """Those notes of the plan that explain other numbers than one device's. `DistributedModel.inexact` shows them.
+
+    >>> from autodist_core.resource_spec import ResourceSpec
+    >>> from autodist_core.strategy import PS
+    >>> from autodist_core.strategy.compiler import StrategyCompiler
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(name="norm")])
+    >>> item, spec = assumed_item(model), ResourceSpec.local(cpus=2)
+    >>> strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
+    >>> explained(model, item, strategy, False, Notes())[-1].partition(";")[0]
+    "batch statistics are each replica's own in norm"
+    """
     trained = mixing.trained if len(strategy.replicas) > 1 else ()
     return (*inexact_notes(item, strategy, share_memory), *trained, *_of_each_replica(model, item, strategy))
 

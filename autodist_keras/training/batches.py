@@ -23,7 +23,12 @@ from autodist_core.runtime import arrays_of, kind_of, spec_of
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch as the step takes it: flat arrays, the specs of its tensors and the number of examples."""
+    """One batch as the step takes it: flat arrays, the specs of its tensors and the number of examples.
+
+    >>> batch, longer = read_batch((np.zeros((4, 2)), None)), read_batch((np.zeros((8, 2)), None))
+    >>> batch.total, batch.signature == longer.signature, batch.signature == read_batch((np.zeros(4), None)).signature
+    (4, True, False)
+    """
 
     structure: Any
     arrays: tuple[Any, ...]

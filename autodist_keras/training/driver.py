@@ -33,7 +33,19 @@ _CALLS = {"test": "evaluate and validation", "predict": "predict"}
 
 
 class Driver:
-    """Runs a model under its settings: with captured steps, the session in which they run, and a cluster if needed."""
+    """Runs a model under its settings: with captured steps, the session in which they run, and a cluster if needed.
+
+    >>> import numpy as np
+    >>> from autodist_core.resource_spec import ResourceSpec
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
+    >>> model.compile("sgd", "mse")
+    >>> driver = Driver(model, Settings(ResourceSpec.local(cpus=2), "PS"))
+    >>> with driver.running("fit"):
+    ...     history = model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
+    >>> [gradient.variable for gradient in driver.captured.item.gradients], driver.training.state is None
+    (['dense/kernel', 'dense/bias'], False)
+    >>> driver.close()
+    """
 
     def __init__(self, model: Any, settings: Settings) -> None:
         self.model = model

@@ -30,7 +30,7 @@ _CLAIM = "_autodist_claim"
 
 
 @dataclass(frozen=True, eq=False)
-class Claim:
+class _Claim:
     """The owner and the thread of the call that uses a model."""
 
     owner: Any
@@ -43,7 +43,7 @@ def claimed(model: Any, owner: Any) -> Iterator[bool]:
 
     Another owner and another thread are refused. The module's docstring has an example.
     """
-    new = Claim(owner, threading.get_ident())
+    new = _Claim(owner, threading.get_ident())
     try:
         # One operation, so that one of two simultaneous threads is refused.
         claim = vars(model).setdefault(_CLAIM, new)
@@ -69,6 +69,14 @@ def in_own_thread(model: Any, function: Callable[..., Any]) -> Callable[..., Any
     """A function that runs in the thread of the model's claim, and raises a SessionError in every other thread.
 
     Another thread reaches the function through the model's own methods, while a DistributedModel trains the model.
+
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> class Model: name = "small"
+    >>> model = Model()
+    >>> train = in_own_thread(model, lambda: "trained")
+    >>> with claimed(model, "one"), ThreadPoolExecutor(1) as other:
+    ...     print(train(), repr(other.submit(train).exception()), sep="; ")
+    trained; SessionError('this DistributedModel is training in another thread; one call at a time.')
     """
 
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -78,6 +86,6 @@ def in_own_thread(model: Any, function: Callable[..., Any]) -> Callable[..., Any
     return called
 
 
-def _require_thread(claim: Claim | None) -> None:
+def _require_thread(claim: _Claim | None) -> None:
     if claim is not None and claim.thread != threading.get_ident():
         raise SessionError("this DistributedModel is training in another thread; one call at a time.")

@@ -24,7 +24,18 @@ from autodist_keras.training.batches import Batch, read_batch
 
 
 class StepFunction:
-    """A Keras step function over all replicas. It is captured for each kind of batch, and then run."""
+    """A Keras step function over all replicas. It is captured for each kind of batch, and then run.
+
+    >>> from autodist_core.resource_spec import ResourceSpec
+    >>> from autodist_core.training import Settings
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
+    >>> model.compile("sgd", "mse")
+    >>> training = Training(Settings(ResourceSpec.local(cpus=2), "PS"))
+    >>> predict = StepFunction(model, model.predict_step, True, training, lambda: None, lambda captured: None)
+    >>> predict((tf.zeros((5, 3)),)).shape
+    (5, 1)
+    >>> training.close()
+    """
 
     def __init__(
         self, model: Any, step: Callable[[Any], Any], concat: bool, training: Training, check: Callable[[], object],
@@ -69,7 +80,7 @@ def _one_of_zeros(spec: tf.TensorSpec) -> Any:
 
 
 @dataclass(frozen=True)
-class Feed:
+class _Feed:
     """An iterator that Keras hands over, and how its next batch is fetched."""
 
     iterator: Any
@@ -78,7 +89,7 @@ class Feed:
     """Whether all batches have equally many examples."""
 
 
-def feed_of(iterator: Any) -> Feed:
+def feed_of(iterator: Any) -> _Feed:
     """The feed of an iterator. An iterator of tf.data is asked in a graph, as Keras asks it.
 
     An eager call would convert the shapes of the data's specs with calls to Python. Ctrl-C interrupts such a call, and
@@ -90,11 +101,11 @@ def feed_of(iterator: Any) -> Feed:
     False
     """
     if not isinstance(iterator, tf.data.Iterator):
-        return Feed(iterator, partial(next, iterator))
+        return _Feed(iterator, partial(next, iterator))
     fetch = partial(_get_next(tf.type_spec_from_value(iterator)), *_tensors(iterator))
     # Public: the specs of tensors have shapes, and those of a missing part have none.
     shapes = [getattr(spec, "shape", tf.TensorShape([])) for spec in keras.tree.flatten(iterator.element_spec)]
-    return Feed(iterator, fetch, all(shape.rank == 0 or (shape.rank and shape[0]) for shape in shapes))
+    return _Feed(iterator, fetch, all(shape.rank == 0 or (shape.rank and shape[0]) for shape in shapes))
 
 
 @lru_cache(maxsize=16)
@@ -117,7 +128,7 @@ def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
     >>> run(iter([1, 2]))
     10
     """
-    feed = Feed(None, lambda: None)
+    feed = _Feed(None, lambda: None)
 
     def run(iterator: Any) -> Any:
         nonlocal feed
