@@ -16,7 +16,14 @@ _log = logging.getLogger("autodist")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command to its parser."""
+    """Add the options of the command to its parser.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> add_arguments(parser)
+    >>> options = parser.parse_args(["--port", "8888", "--wait", "60"])
+    >>> options.port, options.wait, options.linger == LINGER_SECONDS
+    (8888, 60.0, True)
+    """
     parser.add_argument("--port", type=values.port, help="where to wait (default: the port of TF_CONFIG's own task)")
     parser.add_argument(
         "--wait", type=values.seconds, default=WAIT_SECONDS, metavar="SECONDS",

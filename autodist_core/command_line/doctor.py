@@ -14,7 +14,13 @@ from autodist_core.resource_spec import ResourceSpec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command to its parser."""
+    """Add the arguments of the command to its parser.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> add_arguments(parser)
+    >>> parser.parse_args(["cluster.yml"]).file
+    'cluster.yml'
+    """
     parser.add_argument("file", metavar="cluster.yml", help="the file that describes the nodes")
     parser.add_argument(
         "--seconds", type=values.seconds, default=1.0, help="the time for which each bandwidth is measured (default: 1)"

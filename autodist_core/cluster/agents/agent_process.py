@@ -15,7 +15,19 @@ if TYPE_CHECKING:  # paramiko is imported when the first agent is started over s
 
 
 class AgentProcess(Protocol):
-    """The process of one agent, on this machine or another one, and the pipes to it."""
+    """The process of one agent, on this machine or another one, and the pipes to it.
+
+    >>> from autodist_core.cluster.agents.child_agent import ChildAgent
+    >>> from autodist_core.cluster.protocol.messages import receive
+    >>> process: AgentProcess = ChildAgent({})
+    >>> first = next(receive(process.stdout))
+    >>> process.how_it_ended(0)
+    ''
+    >>> process.kill(first["pid"], first["started"])
+    >>> process.how_it_ended(5)
+    'its agent was killed by signal 9'
+    >>> process.close()
+    """
 
     @property
     def stdin(self) -> ByteWriter:

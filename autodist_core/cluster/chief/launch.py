@@ -26,7 +26,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Launched:
-    """Agents that run, reach each other, and hold a port each; `start_servers` is the next step."""
+    """Agents that run, reach each other, and hold a port each; `start_servers` is the next step.
+
+    >>> from types import SimpleNamespace
+    >>> from autodist_core.resource_spec import Node
+    >>> agents = tuple(SimpleNamespace(node=Node(address)) for address in ("10.0.0.1", "fd00::2"))
+    >>> Launched(agents, "secret", ports=(20000, 20001)).server_addresses()
+    ['10.0.0.1:20000', '[fd00::2]:20001']
+    """
 
     agents: tuple[AgentHandle, ...]
     """All agents, the chief's first."""

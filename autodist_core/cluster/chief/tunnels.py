@@ -22,7 +22,19 @@ _CONNECT_SECONDS = 10.0
 
 
 class Tunnels:
-    """The tunnels from each node of one cluster to each other node; they exist from the start until `close`."""
+    """The tunnels from each node of one cluster to each other node; they exist from the start until `close`.
+
+    >>> from types import SimpleNamespace
+    >>> from autodist_core.resource_spec import Node
+    >>> chief = SimpleNamespace(node=Node("10.0.0.1", chief=True), connection=None)
+    >>> tunnels = Tunnels([chief], [20000])
+    >>> tunnels.server_addresses(0)
+    ['127.0.0.1:20000']
+    >>> tunnels.close()
+    >>> Tunnels([chief, SimpleNamespace(node=Node("10.0.0.2"), connection=None)], [20000, 20000])
+    Traceback (most recent call last):
+    autodist_core.errors.LaunchError: 10.0.0.2: tunnels go through ssh, and a scheduler started this agent without ssh
+    """
 
     def __init__(self, agents: Sequence[AgentHandle], ports: Sequence[int]) -> None:
         self._agents = agents

@@ -28,7 +28,7 @@ KEEPALIVE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Examination:
+class _Examination:
     """The report and the agents that run, the chief's first; the caller of `examine` ends the agents."""
 
     report: Report
@@ -47,7 +47,7 @@ def no_progress(_: str) -> None:
 def examine(
     spec: ResourceSpec, say: Callable[[str], None] = no_progress, keepalive: float = KEEPALIVE_SECONDS,
     tunnelled: bool = False,
-) -> Examination:
+) -> _Examination:
     """Examine all nodes of a resource spec; `say` is called with each line about the progress.
 
     An ssh connection that is silent for longer than `keepalive` seconds is closed. If the run will be `tunnelled`, the
@@ -106,7 +106,7 @@ class _Examiner:
             self._abandoned = True
         end_agents(self.agents)
 
-    def examine(self) -> Examination:
+    def examine(self) -> _Examination:
         """Run all stages; each goes on with the agents that answered in the stage before."""
         others = ", ".join(node.address for node in self._nodes[1:])
         self.say(f"starting agents here{f' and on {others}' if others else ''}")
@@ -120,7 +120,7 @@ class _Examiner:
             self._ask_all(listening, lambda agent: self._reach(agent, listening))
             self._reach_own_agent(listening)
         described = {agent.node.address: agent for agent in answering}
-        return Examination(self._report(described), tuple(self.agents), self.secret)
+        return _Examination(self._report(described), tuple(self.agents), self.secret)
 
     def _report(self, described: dict[str, AgentHandle]) -> Report:
         nodes = []

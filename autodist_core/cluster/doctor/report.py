@@ -18,7 +18,12 @@ SLOW = 0.5
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What was found of one node: its agent's description, if there is one, and the problems of the node itself."""
+    """What was found of one node: its agent's description, if there is one, and the problems of the node itself.
+
+    >>> late = NodeReport(Node("10.0.0.2"), problems=("its clock is +80 s off the chief's",))
+    >>> Report("cluster.yml", (NodeReport(Node("10.0.0.1"), port=20000), late)).problems
+    {'10.0.0.2': ("its clock is +80 s off the chief's",)}
+    """
 
     node: Node
     login_seconds: float | None = None

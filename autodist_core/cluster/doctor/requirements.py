@@ -51,7 +51,13 @@ def unmet_requirements(
 
 
 def why_no_description(agent: AgentHandle) -> str:
-    """Why an agent gave no description, if its log has the reason; else empty."""
+    """Why an agent gave no description, if its log has the reason; else empty.
+
+    >>> from types import SimpleNamespace
+    >>> said = "/usr/bin/python3: No module named 'tensorflow'"
+    >>> why_no_description(SimpleNamespace(log=[said])).partition(".")[0]
+    'tensorflow is not installed for the Python that runs there'
+    """
     log = "\n".join(agent.log)
     missing = re.search(r"No module named '?([\w.]+)", log)
     if missing:

@@ -19,14 +19,29 @@ AGENT_MODULE = "autodist_core.cluster.on_node.agent"
 
 
 class LineReader(Protocol):
-    """A stream that is read line by line."""
+    r"""A stream that is read line by line.
+
+    >>> import io
+    >>> lines: LineReader = io.BytesIO(b'{"beat":1}\n{"beat":2}\n')
+    >>> lines.readline(), next(receive(lines))
+    (b'{"beat":1}\n', {'beat': 2})
+    """
 
     def readline(self) -> bytes:
         """The next line with its newline; empty at the end of the stream."""
 
 
 class ByteWriter(Protocol):
-    """A stream that bytes are written to."""
+    r"""A stream that bytes are written to.
+
+    >>> import io
+    >>> class Showing(io.BytesIO):
+    ...     def flush(self):
+    ...         print(self.getvalue())
+    >>> stream: ByteWriter = Showing()
+    >>> Sender(stream).send({"do": "beat"})
+    b'{"do":"beat"}\n'
+    """
 
     def write(self, data: bytes, /) -> object:
         """Write all of the bytes."""

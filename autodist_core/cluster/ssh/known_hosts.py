@@ -47,7 +47,17 @@ class HostKey:
 
 @dataclass(frozen=True)
 class KnownKey:
-    """A line of a ``known_hosts`` file that names the host."""
+    r"""A line of a ``known_hosts`` file that names the host.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as home:
+    ...     file = Path(home, "known_hosts")
+    ...     _ = file.write_text("10.0.0.2 ssh-ed25519 AAAA\n@revoked 10.0.0.2 ssh-ed25519 BBBB\n")
+    ...     for found in lookup([file], "10.0.0.2"):
+    ...         print(found.key.base64, Path(found.where).name, found.revoked)
+    AAAA known_hosts:1 False
+    BBBB known_hosts:2 True
+    """
 
     key: HostKey
     where: str

@@ -21,7 +21,7 @@ from autodist_core.cluster.ssh.config import Target
 from autodist_core.cluster.ssh.connection import error_text
 from autodist_core.cluster.ssh.reach import Deadline, Unreachable, within
 
-__all__ = ["PASSPHRASE", "PASSWORD", "Keys", "keys", "log_in"]
+__all__ = ["PASSPHRASE", "PASSWORD", "keys", "log_in"]
 
 PASSPHRASE, PASSWORD = "AUTODIST_SSH_PASSPHRASE", "AUTODIST_SSH_PASSWORD"
 AGENT_SECONDS = 5.0
@@ -29,19 +29,24 @@ _KINDS = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
 
 
 @dataclass
-class Keys:
+class _Keys:
     """The keys to offer, each with its name for messages, and what is wrong with the configuration's other keys."""
 
     usable: list[tuple[str, paramiko.PKey]] = field(default_factory=list)
     unusable: list[str] = field(default_factory=list)
 
 
-def keys(target: Target, deadline: Deadline, undo: contextlib.ExitStack) -> Keys:
+def keys(target: Target, deadline: Deadline, undo: contextlib.ExitStack) -> _Keys:
     """The keys for ``target``: first the keys that it names, then the other keys of the ssh agent.
 
     A key that the ssh agent holds is used from there, so that its file need not be decrypted.
+
+    >>> target = Target.of("worker", {"hostname": "10.0.0.2", "identityfile": ["/missing"]}, None, None, None)
+    >>> with contextlib.ExitStack() as undo:
+    ...     keys(target, Deadline(5), undo).unusable[-1]
+    'key /missing does not exist: correct the name, or make one with ssh-keygen'
     """
-    found = Keys()
+    found = _Keys()
     from_agent = _agent_keys(found, deadline, undo)
     for file in target.identity_files:
         try:
@@ -63,7 +68,7 @@ def _fault(error: ValueError | OSError) -> str:
     return f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
 
 
-def _agent_keys(found: Keys, deadline: Deadline, undo: contextlib.ExitStack) -> dict[bytes, paramiko.PKey]:
+def _agent_keys(found: _Keys, deadline: Deadline, undo: contextlib.ExitStack) -> dict[bytes, paramiko.PKey]:
     limit = deadline.sooner(AGENT_SECONDS)
 
     def ask() -> paramiko.Agent:
@@ -131,7 +136,9 @@ def _read(file: str, passphrase: str | None) -> paramiko.PKey | None:
     raise ValueError("is no private key that can be used: ed25519, ecdsa or rsa, in OpenSSH's format or PEM")
 
 
-def log_in(transport: paramiko.Transport, target: Target, keys: Keys, password: str | None, deadline: Deadline) -> None:
+def log_in(
+    transport: paramiko.Transport, target: Target, keys: _Keys, password: str | None, deadline: Deadline
+) -> None:
     """Offer one key after the other to the server, then the password; a server may require both."""
     # The answer to the method "none" is the list of the methods that the server accepts.
     offers: list[tuple[str, str, Callable[[], list[str]]]] = [("", "none", partial(transport.auth_none, target.user))]

@@ -72,7 +72,20 @@ class Reader:
 
 
 class Writer:
-    """Bytes to the program; they are sent at once, without a buffer."""
+    """Bytes to the program; they are sent at once, without a buffer.
+
+    >>> import socket
+    >>> here, there = socket.socketpair()
+    >>> Writer(here, "10.0.0.2, stdin").write(b"two lines")
+    9
+    >>> there.recv(100)
+    b'two lines'
+    >>> there.close()
+    >>> Writer(here, "10.0.0.2, stdin").write(b"two lines")
+    Traceback (most recent call last):
+    BrokenPipeError: 10.0.0.2, stdin: the program takes no more, or the connection is lost.
+    >>> here.close()
+    """
 
     def __init__(self, channel: Any, what: str) -> None:
         self._channel, self._what = channel, what

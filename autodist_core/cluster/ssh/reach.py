@@ -18,7 +18,16 @@ _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 
 class Unreachable(Exception):
-    """A server cannot be reached or refuses the login; the text is a message for the user."""
+    """A server cannot be reached or refuses the login; the text is a message for the user.
+
+    >>> with socket.create_server(("127.0.0.1", 0)) as server:
+    ...     port = server.getsockname()[1]
+    >>> try:
+    ...     tcp("127.0.0.1", port, "any", Deadline(5))
+    ... except Unreachable as error:
+    ...     print(str(error).partition(": ")[2])
+    the machine answers, and no ssh server listens there. Start it, or correct 'port'
+    """
 
 
 class Deadline:
