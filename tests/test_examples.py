@@ -63,7 +63,7 @@ def test_it_has_an_example(path: str):
 
 
 CORE = ("errors", "interrupts", "resource_spec", "seams", "step", "strategy", "plan", "reports", "capture", "kernel",
-        "cluster", "runtime", "training", "command_line")  # fmt: skip
+        "cluster", "runtime", "training", "loops", "command_line")  # fmt: skip
 STAGES = (*(f"autodist_core/{stage}" for stage in CORE), "autodist_keras")
 _OVER_SSH = "it needs an ssh server on another machine"
 _SERVERS = "it starts TensorFlow servers, which takes seconds"
@@ -86,6 +86,10 @@ WITHOUT = {
     "standby.stand_by": "it waits for a chief",
     "doctor.run": "it starts agents, and its report has the times of the machine",
     "interruptible.BrokenOffError": "the example of `RecoveringSession` raises it",
+    "function_plan.planned_call": "the example of `Function.plan` calls it",
+    "function_plan.notes_of": "the example of `Function.verify` calls it",
+    "run.OnEachReplica": "the example of `ReplicaStrategy.run` makes one",
+    "traced_function.TracedFunction": "it is abstract: `Function` and `OnEachReplica` are its classes",
     "resumable.ResumableFit": "the example of `Resume` runs one",
     "verify.verify": "the example of `DistributedModel.verify` calls it",
 }

@@ -33,14 +33,23 @@ from autodist_core.seams.table import PER_REPLICA
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of an array among the arguments."""
+    """The place of an array among the arguments.
+
+    >>> Reader(lambda x, rate: None).parse((np.zeros((4, 2)), 0.1), {}).structure
+    {'args': (Slot(index=0), 0.1), 'kwargs': {}}
+    """
 
     index: int
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """The arguments of one call with places for the arrays, and the tensors that are in these places."""
+    """The arguments of one call with places for the arrays, and the tensors that are in these places.
+
+    >>> parsed = Reader(lambda x, rate: None).parse((np.zeros((4, 2)), 0.1), {})
+    >>> parsed.names, parsed.with_tensors(["a tensor"])
+    (('x',), (('a tensor', 0.1), {}))
+    """
 
     structure: Any
     """Positional and keyword arguments, with a `Slot` in place of each tensor."""
@@ -66,7 +75,12 @@ class Parsed:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of one call, as a session takes them."""
+    """The arguments of one call, as a session takes them.
+
+    >>> call = Reader(lambda x, weights: None, whole=["weights"]).read((np.zeros((4, 2)), np.ones(3)), {})
+    >>> call.total, call.parsed.whole, [array.shape for array in call.arrays]
+    (4, (False, True), [(4, 2), (3,)])
+    """
 
     parsed: Parsed
     arrays: tuple[Any, ...]
@@ -219,7 +233,12 @@ def _spec(tensors: Sequence[Any]) -> tf.TensorSpec:
 
 @dataclass(frozen=True, eq=False)
 class Same:
-    """An object as a part of a key: equal to itself only. The key keeps the object, so no other one gets its `id`."""
+    """An object as a part of a key: equal to itself only. The key keeps the object, so no other one gets its `id`.
+
+    >>> one, two = [], []
+    >>> one == two, Same(one) == Same(two), Same(one) == Same(one)
+    (True, False, True)
+    """
 
     value: Any
 

@@ -33,7 +33,14 @@ from autodist_core.step.graph_item import Joined
 
 @dataclass(frozen=True)
 class Decided:
-    """A traced step, how its results become one, and the plan's notes on it."""
+    """A traced step, how its results become one, and the plan's notes on it.
+
+    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
+    >>> decided = decided_for_whole_batch(*traced_loop(example_loop(kernel), kernel))
+    >>> decided.joined, decided.notes
+    ((Joined(tensor='Identity', how='mean'),), ())
+    """
 
     traced: Traced
     joined: tuple[Joined, ...]
@@ -49,6 +56,13 @@ def decided_for_whole_batch(
 
     Of what it has `reduced` over the replicas, a value that is the same on all replicas is its own sum, as on one
     device. Keras's optimizers reduce gradients, which may have been added up in variables.
+
+    >>> from autodist_core.loops.example import traced_loop
+    >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
+    >>> def step(x):
+    ...     return tf.reduce_sum(x @ kernel), tf.reduce_mean(x @ kernel), x @ kernel
+    >>> [each.how for each in decided_for_whole_batch(*traced_loop(step, kernel)).joined]
+    ['sum', 'mean', 'rows']
     """
     traced = with_longest(traced)
     seeds: list[Any] = []
@@ -121,6 +135,13 @@ def decided_for_each_replica(
     A replica without examples does not run. What would be the same there as on all others counts for it, too: such
     terms of a loss, results and `sums` over the replicas. The replicas that run count them by their shares of the
     batch, times the number of replicas.
+
+    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
+    >>> traced, updates, _ = traced_loop(example_loop(kernel), kernel)
+    >>> decided = decided_for_each_replica(traced, updates, sums=(), replicas=2)
+    >>> [each.how for each in decided.joined], len(decided.traced.added_up)
+    (['each'], 1)
     """
     variables = {id(source.handle): source.variable for source in traced.sources}
     added = additions(traced.graph, variables, traced.updates)

@@ -22,7 +22,14 @@ import tensorflow as tf
 
 
 class Source:
-    """The batches of one iterator, in flat order."""
+    """The batches of one iterator, in flat order.
+
+    >>> source = Source(tf.data.Dataset.range(4).batch(2))
+    >>> (batch,) = source.draw()
+    >>> source.put_back([batch])
+    >>> [source.draw()[0].numpy().tolist() for _ in range(2)]
+    [[0, 1], [2, 3]]
+    """
 
     def __init__(self, dataset: Any) -> None:
         self._iterator = iter(dataset)
@@ -45,14 +52,29 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class NextBatch:
-    """One call of `get_next()`: the batch that the next call of a marked function draws."""
+    """One call of `get_next()`: the batch that the next call of a marked function draws.
+
+    >>> iterator = OneShotIterator(tf.data.Dataset.from_tensor_slices(([1, 2], [3, 4])))
+    >>> (x, y), (later, _) = iterator.get_next(), iterator.get_next()
+    >>> x.batch is y.batch, x.batch is later.batch
+    (True, False)
+    """
 
     source: Source
 
 
 @dataclass(frozen=True, eq=False)
 class Handle:
-    """A tensor of a batch that is not drawn yet. It can be passed to a marked function, and nothing else."""
+    """A tensor of a batch that is not drawn yet. It can be passed to a marked function, and nothing else.
+
+    >>> handle = OneShotIterator(tf.data.Dataset.range(4).batch(2)).get_next()
+    >>> handle.spec
+    TensorSpec(shape=(None,), dtype=tf.int64, name=None)
+    >>> import numpy as np
+    >>> np.asarray(handle)
+    Traceback (most recent call last):
+    TypeError: this tensor of get_next() has no value yet: a marked function draws it when it is called. ...
+    """
 
     batch: NextBatch
     index: int
@@ -66,7 +88,16 @@ class Handle:
 
 
 class OneShotIterator:
-    """An iterator whose `get_next()` gives handles."""
+    """An iterator whose `get_next()` gives handles.
+
+    >>> batch = OneShotIterator(tf.data.Dataset.range(4).batch(2)).get_next()
+    >>> for _ in range(2):
+    ...     with drawn((batch,), {}) as call:
+    ...         print(call.args[0].numpy().tolist())
+    ...         call.use()
+    [0, 1]
+    [2, 3]
+    """
 
     def __init__(self, dataset: Any) -> None:
         self._source = Source(dataset)
@@ -121,7 +152,12 @@ def drawn(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Drawn]:
 
 
 class Drawn:
-    """The arguments of a call, with batches in place of handles. It is true if there was a handle."""
+    """The arguments of a call, with batches in place of handles. It is true if there was a handle.
+
+    >>> with drawn((3, [0.1]), {}) as call:
+    ...     bool(call), call.args
+    (False, (3, [0.1]))
+    """
 
     def __init__(self) -> None:
         self.args: tuple[Any, ...] = ()

@@ -42,6 +42,12 @@ def joins(
 
     `made_for_all` names the operations whose values are made of the whole batch's. `counted` has the positions of the
     outputs that count by a power of the share: rows, and sums.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     outputs = [tf.identity(1.0) for _ in range(3)]
+    >>> joins(outputs, [State(SUM, degree=1), State(SUM), State(LARGEST)], (), ())
+    ('sum', 'mean', 'max')
     """
     return tuple(
         "same" if output.op.name in made_for_all
@@ -52,7 +58,14 @@ def joins(
 
 
 def given_to_all(tensors: Sequence[Any], states: Sequence[State]) -> tuple[Joined, ...]:
-    """How the replicas' values become one that an operation takes for the whole batch."""
+    """How the replicas' values become one that an operation takes for the whole batch.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     total = tf.identity(1.0, name="total")
+    >>> given_to_all([total], [State(SUM, degree=1)])
+    (Joined(tensor='total', how='sum'),)
+    """
     words = [(tensor, word(tensor, state), state) for tensor, state in zip(tensors, states, strict=True)]
     for tensor, found, state in words:
         if found is None or (found == "mean" and state.kind in REDUCED and state.kind != SUM):
@@ -66,7 +79,13 @@ def given_to_all(tensors: Sequence[Any], states: Sequence[State]) -> tuple[Joine
 
 
 def word(tensor: Any, state: State) -> str | None:
-    """The word for one tensor; None if no word fits."""
+    """The word for one tensor; None if no word fits.
+
+    >>> import tensorflow as tf
+    >>> number = tf.constant(1.0)
+    >>> word(number, State(SUM, degree=1)), word(number, State(ALIKE)), word(tf.constant([1, 2]), State("mixed"))
+    ('sum', 'same', None)
+    """
     number = tensor.dtype.is_floating or tensor.dtype.is_complex
     if state.kind == ALIKE:
         return "same"

@@ -25,7 +25,16 @@ _CALLED = {SUM: "all_reduce", ROWS: "all_gather or whole_batch"}
 
 
 def require_in_updates(graph: Any, updates: Collection[str]) -> None:
-    """Raise a CaptureError if there is such a marker in an operation that belongs to no update."""
+    """Raise a CaptureError if there is such a marker in an operation that belongs to no update.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default() as graph:
+    ...     called = tf.function(lambda: tf.identity(1.0, name="sum_over_replicas"))()
+    >>> require_in_updates(graph, {called.op.name})
+    >>> require_in_updates(graph, ())
+    Traceback (most recent call last):
+    autodist_core.errors.CaptureError: all_reduce is called inside a loop, a conditional or a nested tf.function ...
+    """
     for operation in graph.get_operations():
         kind = next(_nested(operation), None) if operation.name not in updates else None
         if kind is not None:

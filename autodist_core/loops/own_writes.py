@@ -26,7 +26,16 @@ _DECLARE = "Declare how they do: tf.Variable(..., aggregation=tf.VariableAggrega
 
 
 def require_no_rows(written: Iterable[tuple[tuple[Any, str], State]]) -> None:
-    """Raise a CaptureError for the first write of a value that has a part for each example of the batch."""
+    """Raise a CaptureError for the first write of a value that has a part for each example of the batch.
+
+    >>> from autodist_core.capture.batch_axis import State
+    >>> from autodist_core.loops.example import traced_loop
+    >>> kept = tf.Variable(tf.zeros((4, 3)), name="kept")
+    >>> _, updates, _ = traced_loop(lambda x: kept.assign(x), kept)
+    >>> require_no_rows([(updates.own_writes[0], State(ROWS, axes=(0,)))])
+    Traceback (most recent call last):
+    autodist_core.errors.CaptureError: variable 'kept' is written by ... with a value for each example of the batch ...
+    """
     for (operation, name), state in written:
         value = operation.inputs[-1]
         if operation.type in _WHOLE and state.kind == ROWS:
@@ -42,7 +51,15 @@ def require_combined(
     writes: Iterable[tuple[Any, str]], variables: Mapping[str, Variable], added: Sequence[Addition],
     states: Sequence[State],
 ) -> None:
-    """Raise a CaptureError for the first such write. `writes` has the operations that write, with their variables."""
+    """Raise a CaptureError for the first such write. `writes` has the operations that write, with their variables.
+
+    >>> from autodist_core.loops.example import traced_loop
+    >>> rows = tf.Variable(tf.zeros((4, 3)), name="rows")
+    >>> traced, updates, _ = traced_loop(lambda x: rows.scatter_add(tf.IndexedSlices(x[:1], [0])), rows)
+    >>> require_combined(updates.own_writes, {"rows": traced.sources[0].variable}, [], [])
+    Traceback (most recent call last):
+    autodist_core.errors.CaptureError: variable 'rows' is written in place by 'ResourceScatterAdd' ...
+    """
     for operation, name in writes:
         if operation.type.startswith(_IN_PLACE):
             raise CaptureError(
@@ -69,6 +86,14 @@ def require_averaged(
     A float that declares nothing becomes the mean of the replicas' values, as a moving average does. That is wrong for
     what is a sum over the examples. `added` are the additions with their states, and `uncombined` the writes that a
     mean does not combine.
+
+    >>> from autodist_core.loops.example import traced_loop
+    >>> seen = tf.Variable(0, name="seen")
+    >>> traced, updates, _ = traced_loop(lambda x: seen.assign_add(tf.shape(x)[0]), seen)
+    >>> require_averaged(updates.own_writes, {"seen": traced.sources[0].variable}, [], [])
+    Traceback (most recent call last):
+    autodist_core.errors.CaptureError: variable 'seen' is written by ..., and it is not known how the replicas' values
+        become one. Declare how they do: ...
     """
     counts = {addition.write for addition, state in added if _is_sum(state)}
     counts |= {each.operation for each in uncombined if _is_sum(each.state)}

@@ -22,7 +22,18 @@ from autodist_core.step.index import Touch, accesses
 
 @dataclass(frozen=True)
 class Recomputed:
-    """The operations that run once more, by name."""
+    """The operations that run once more, by name.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.loops.example import traced_loop
+    >>> total = tf.Variable(0.0, name="total")
+    >>> def step(x):
+    ...     total.assign_add(tf.reduce_sum(x))
+    ...     return x - total
+    >>> found = find_recomputed(traced_loop(step, total)[0])
+    >>> [tensor.name for tensor in found.given]
+    ['x:0']
+    """
 
     operations: Mapping[str, Any]
     given: tuple[Any, ...]
@@ -32,7 +43,17 @@ class Recomputed:
 
 
 def find_recomputed(traced: Traced) -> Recomputed:
-    """Find them."""
+    """Find them.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.loops.example import traced_loop
+    >>> total = tf.Variable(0.0, name="total")
+    >>> def step(x):
+    ...     total.assign_add(tf.reduce_sum(x))
+    ...     return x - total
+    >>> sorted(operation.type for operation in find_recomputed(traced_loop(step, total)[0]).operations.values())
+    ['Identity', 'ReadVariableOp', 'Sub']
+    """
     return _Search(traced).run()
 
 

@@ -33,7 +33,14 @@ from autodist_core.seams.table import CONTROL_FLOW_GRAPH, GRADIENTS_HELPER, VARI
 
 @dataclass(frozen=True)
 class Recorded:
-    """One gradient of a variable: the variable as the function named it, and the outputs of its markers."""
+    """One gradient of a variable: the variable as the function named it, and the outputs of its markers.
+
+    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> kernel = tf.Variable(tf.ones((3, 1)))
+    >>> (gradient,) = traced_loop(example_loop(kernel), kernel)[2].found[0].gradients
+    >>> gradient.variable is kernel, [marker.op.name for marker in gradient.markers]
+    (True, ['gradient'])
+    """
 
     variable: Any
     values: Any
@@ -47,7 +54,14 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Differentiation:
-    """One call that computes gradients of variables."""
+    """One call that computes gradients of variables.
+
+    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> kernel = tf.Variable(tf.ones((3, 1)))
+    >>> (call,) = traced_loop(example_loop(kernel), kernel)[2].found
+    >>> [target.op.name for target in call.targets], [seed.op.name for seed in call.seeds], len(call.gradients)
+    (['Mean'], ['seed'], 1)
+    """
 
     targets: tuple[Any, ...]
     """The tensors that are differentiated: a loss, or several, of which the sum counts."""
@@ -58,7 +72,18 @@ class Differentiation:
 
 @dataclass(frozen=True)
 class OfExamples:
-    """A gradient with respect to a tensor, such as a batch or an activation."""
+    """A gradient with respect to a tensor, such as a batch or an activation.
+
+    >>> from autodist_core.loops.example import traced_loop
+    >>> def slope(x):
+    ...     with tf.GradientTape() as tape:
+    ...         tape.watch(x)
+    ...         loss = tf.reduce_sum(x * x, name="loss")
+    ...     return tape.gradient(loss, x)
+    >>> (found,) = traced_loop(slope)[2].by_examples
+    >>> found.source.op.name, [target.op.name for target, _ in found.targets]
+    ('x', ['loss'])
+    """
 
     gradient: Any
     source: Any
@@ -70,7 +95,14 @@ class OfExamples:
 
 @dataclass
 class Recording:
-    """What one trace has computed of gradients so far."""
+    """What one trace has computed of gradients so far.
+
+    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> kernel = tf.Variable(tf.ones((3, 1)))
+    >>> recording = traced_loop(example_loop(kernel), kernel)[2]
+    >>> [variable is kernel for _, variable in recording.variables.values()], len(recording.found)
+    ([True], 1)
+    """
 
     graph: Any = None
     found: list[Differentiation] = field(default_factory=list)
@@ -301,5 +333,10 @@ def _handle(source: Any) -> Any:
 
 
 def handle_of(recorded: Recorded) -> Any:
-    """The handle of the variable of a gradient, in the graph that is traced or outside of it."""
+    """The handle of the variable of a gradient, in the graph that is traced or outside of it.
+
+    >>> kernel = tf.Variable(1.0)
+    >>> handle_of(Recorded(kernel, None)) is kernel.handle
+    True
+    """
     return _handle(recorded.variable)

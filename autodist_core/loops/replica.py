@@ -24,6 +24,17 @@ class Replica(tf.distribute.ReplicaContext, ABC):
 
     `merge_call` calls its function in place, and what the function reduces is all-reduced. TensorFlow's optimizers of
     `compat.v1` apply their gradients so.
+
+    >>> from autodist_core import AutoDist
+    >>> with AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}) as distributed:
+    ...     @distributed.function
+    ...     def everything(x):
+    ...         context = tf.distribute.get_replica_context()
+    ...         print(isinstance(context, Replica))
+    ...         return context.all_reduce("SUM", tf.reduce_sum(x))
+    ...     print(float(everything(tf.constant([1.0, 2.0, 3.0]))))
+    True
+    6.0
     """
 
     def __init__(self, strategy: Any, replica: Any, inside: Inside) -> None:
@@ -69,7 +80,19 @@ class Replica(tf.distribute.ReplicaContext, ABC):
 
 
 class OfWholeBatch(Replica):
-    """The context of a marked function: a number of the whole batch is one device's. It belongs to no strategy."""
+    """The context of a marked function: a number of the whole batch is one device's. It belongs to no strategy.
+
+    >>> from autodist_core import AutoDist
+    >>> with AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}) as distributed:
+    ...     @distributed.function
+    ...     def mean(x):
+    ...         context = tf.distribute.get_replica_context()
+    ...         print(type(context).__name__)
+    ...         return context.all_reduce("MEAN", tf.reduce_mean(x))
+    ...     print(float(mean(tf.constant([1.0, 2.0, 6.0]))))
+    OfWholeBatch
+    3.0
+    """
 
     def __init__(self, inside: Inside) -> None:
         super().__init__(tf.distribute.get_strategy(), 0, inside)

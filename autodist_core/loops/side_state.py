@@ -27,7 +27,16 @@ _BEHIND = {"Identity", "Cast"}
 
 @dataclass(frozen=True)
 class Addition:
-    """One addition to a variable."""
+    """One addition to a variable.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.loops.example import traced_loop
+    >>> total = tf.Variable(0.0, name="total")
+    >>> traced = traced_loop(lambda x: total.assign_add(tf.reduce_sum(x, name="sum")), total)[0]
+    >>> (found,) = additions(traced.graph, {id(total.handle): traced.sources[0].variable}, {})
+    >>> found.variable.name, found.operation.type, found.added.op.name
+    ('total', 'AssignAddVariableOp', 'sum')
+    """
 
     variable: Variable
     operation: Any
@@ -44,7 +53,15 @@ class Addition:
 
 
 def additions(graph: Any, variables: Mapping[int, Variable], updates: Mapping[str, int]) -> list[Addition]:
-    """The additions outside the updates; `variables` has each variable by the `id` of its handle."""
+    """The additions outside the updates; `variables` has each variable by the `id` of its handle.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.loops.example import traced_loop
+    >>> total = tf.Variable(0.0, name="total")
+    >>> traced = traced_loop(lambda x: total.assign(total + tf.reduce_sum(x)), total)[0]
+    >>> [each.operation.type for each in additions(traced.graph, {id(total.handle): traced.sources[0].variable}, {})]
+    ['AddV2']
+    """
     handles = {id(placeholder): variables[id(value)] for value, placeholder in graph.captures if id(value) in variables}
     return [
         addition for operation in graph.get_operations() if operation.name not in updates
@@ -75,7 +92,16 @@ def _behind(operation: Any) -> Any:
 
 
 def counted(found: Sequence[Addition], states: Sequence[State]) -> dict[str, Counted]:
-    """How each addition counts that does not count as it is, by the operation's name."""
+    """How each addition counts that does not count as it is, by the operation's name.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.loops.example import traced_loop
+    >>> batches = tf.Variable(0.0, name="batches", aggregation=tf.VariableAggregation.SUM)
+    >>> traced = traced_loop(lambda x: batches.assign_add(1.0), batches)[0]
+    >>> found = additions(traced.graph, {id(batches.handle): traced.sources[0].variable}, {})
+    >>> [each.power for each in counted(found, [State(ALIKE)]).values()]
+    [1]
+    """
     powers = {
         addition.operation.name: (addition, _power(addition, state))
         for addition, state in zip(found, states, strict=True)

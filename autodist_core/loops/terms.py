@@ -27,7 +27,14 @@ _MOST = 1000
 
 
 def without(operations: Collection[str]) -> Callable[[Any], bool]:
-    """Whether a tensor is computed without the values of these operations; their sizes may be used."""
+    """Whether a tensor is computed without the values of these operations; their sizes may be used.
+
+    >>> with tf.Graph().as_default():
+    ...     x, rate = tf.constant([1.0, 2.0], name="x"), tf.constant(0.1)
+    ...     is_fixed = without({"x"})
+    ...     is_fixed(rate), is_fixed(2.0 * x), is_fixed(tf.shape(x)[0])
+    (True, False, True)
+    """
     return lambda tensor: reached_from([tensor.op], sources, _is_size).keys().isdisjoint(operations)
 
 
@@ -37,7 +44,14 @@ def _is_size(operation: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """One term: a tensor, and the operation that takes it, on the way to the number."""
+    """One term: a tensor, and the operation that takes it, on the way to the number.
+
+    >>> with tf.Graph().as_default():
+    ...     number = (tf.constant(1.0) - tf.constant(2.0)) / tf.constant(4.0, name="size")
+    ...     first, second = terms_of(number)
+    >>> [(by.op.name, power) for by, power in second.numbers], second.position
+    ([('size', -1)], 1)
+    """
 
     tensor: Any
     above: Term | None = None

@@ -34,7 +34,17 @@ from autodist_core.training import Entry, watched_variable
 
 @dataclass(frozen=True)
 class CapturedFunction:
-    """A captured function, with the parts of it that know its Python structure."""
+    """A captured function, with the parts of it that know its Python structure.
+
+    >>> from contextlib import nullcontext
+    >>> from autodist_core.loops.arguments import Reader
+    >>> def step(x):
+    ...     return {"total": tf.reduce_sum(x)}
+    >>> parsed, specs = Reader(step).parse((tf.ones((4, 3)),), {}), [tf.TensorSpec((None, 3))]
+    >>> captured = trace_function(step, parsed, specs, Variables(), lambda inside: nullcontext())
+    >>> captured.results, captured.rebuild([12.0])
+    ((TensorSpec(shape=(), dtype=tf.float32, name='Identity'),), {'total': 12.0})
+    """
 
     item: GraphItem
     rebuild: Callable[[Sequence[Any]], Any]
@@ -76,6 +86,16 @@ def trace_function(
 
     With a number of `replicas`, it has tf.distribute's meaning: it is one replica's, gradients and what is added to
     variables are added up, and every replica's results are returned.
+
+    >>> from contextlib import nullcontext
+    >>> from autodist_core.loops.arguments import Reader
+    >>> from autodist_core.loops.example import example_loop
+    >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
+    >>> step, specs = example_loop(kernel), [tf.TensorSpec((None, 3))]
+    >>> parsed = Reader(step).parse((tf.ones((4, 3)),), {})
+    >>> captured = trace_function(step, parsed, specs, Variables(), lambda inside: nullcontext())
+    >>> print(captured.item.gradients[0].variable, captured.item.joined[-1].how)
+    kernel mean
     """
     concrete, inside = _trace(function, parsed, specs, context)
     graph, recording = concrete.graph, inside.recording
@@ -161,7 +181,14 @@ def _require_passable(outer: Sequence[Any], in_run: bool) -> None:
 
 @dataclass
 class Inside:
-    """What is known inside a trace, and what the trace leaves behind."""
+    """What is known inside a trace, and what the trace leaves behind.
+
+    >>> with tf.Graph().as_default() as graph:
+    ...     inside = Inside(Recording(graph), tf.constant(3.0), tf.constant(4.0), tf.constant(0))
+    ...     total = inside.add_up(tf.constant(2.0))
+    >>> [marker.op.name for marker in inside.sums]
+    ['sum_over_replicas']
+    """
 
     recording: Recording
     examples: Any

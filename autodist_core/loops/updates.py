@@ -32,7 +32,15 @@ from autodist_core.step.index import accesses
 
 @dataclass(frozen=True)
 class Updates:
-    """The updates of a traced function."""
+    """The updates of a traced function.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
+    >>> updates = traced_loop(example_loop(kernel), kernel)[1]
+    >>> updates.gradients[0].variable, sorted(updates.operations), updates.own_writes
+    ('kernel', ['AssignSubVariableOp', 'gradient', 'mul', 'mul/x'], ())
+    """
 
     gradients: tuple[Marked, ...]
     """The gradients that are applied."""
@@ -58,6 +66,21 @@ def find_updates(
     `name_of` gives the name of a variable by its handle, or nothing for another resource.
     What `results` are made of counts as applied: a result is made of the whole batch's gradients, too.
     `seeds` names the variables with the states of random generators, which no update has.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.loops.example import traced_loop
+    >>> kernel, seen = tf.Variable(tf.ones((3, 1)), name="kernel"), tf.Variable(0, name="seen")
+    >>> def step(x):
+    ...     with tf.GradientTape() as tape:
+    ...         loss = tf.reduce_mean(x @ kernel)
+    ...     kernel.assign_sub(tape.gradient(loss, kernel))
+    ...     seen.assign_add(tf.shape(x)[0])
+    ...     return loss
+    >>> traced, _, recording = traced_loop(step, kernel, seen)
+    >>> names = {id(source.handle): source.variable.name for source in traced.sources}
+    >>> found = find_updates(traced.graph, recording.found, traced.inputs, lambda handle: names[id(handle)])
+    >>> sorted(found.operations), [name for _, name in found.own_writes]
+    (['AssignSubVariableOp', 'gradient'], ['seen'])
     """
     return _Search(graph, found, inputs, name_of, frozenset(seeds), results).run()
 

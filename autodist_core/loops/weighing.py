@@ -37,6 +37,12 @@ def weighed(
 
     Without any, all gradients count by the share. `of_examples` are seeds that count by a power of the share in any
     case. `always` says that gradients are added up where they are computed: the seeds must count by the share there.
+
+    >>> with tf.Graph().as_default():
+    ...     of_sum, of_penalty = tf.ones([], name="of_sum"), tf.ones([], name="of_penalty")
+    >>> seeds, counted = weighed([(of_sum, State(SUM, degree=1)), (of_penalty, State(ALIKE))], [])
+    >>> [seed.op.name for seed in seeds], {name: each.power for name, each in counted.items()}
+    (['of_sum', 'of_penalty'], {'of_penalty': 1})
     """
     found = list(targets)
     counted = _counted(of_examples)
@@ -46,7 +52,12 @@ def weighed(
 
 
 def seeded(target: State, seed: State) -> State:
-    """The state of a loss whose differentiation begins with a tensor: of their product, added up."""
+    """The state of a loss whose differentiation begins with a tensor: of their product, added up.
+
+    >>> losses, mean = State(ROWS, axes=(0,)), State(SUM)
+    >>> seeded(losses, State(ALIKE)).degree, seeded(mean, State(ALIKE)).degree
+    (1, 0)
+    """
     state = times(target, seed)
     return State(SUM, degree=state.degree + 1, origin=state.origin) if state.kind == ROWS else state
 
@@ -76,6 +87,10 @@ def means_of_examples(
 
     One device divides a mean by the whole batch there, and a replica by its slice. `states` are those of each target,
     of its seed and of its sources, in the order of `noted`.
+
+    >>> noted = [("loss", "seed", ("x",))]
+    >>> [(seed, state.degree) for seed, state in means_of_examples(noted, [State(SUM), State(ALIKE), State(ROWS)])]
+    [('seed', 0)]
     """
     rest = iter(states)
     found = []
@@ -91,6 +106,12 @@ def of_gradients_by(noted: Iterable[OfExamples]) -> dict[int, Callable[[Callable
     """How the states of gradients with respect to tensors follow from the states of others, by the gradients' `id`s.
 
     If `means_of_examples` lets the gradients count as on one device, each example has its own part of such a gradient.
+
+    >>> noted = OfExamples("gradient", "x", (("loss", "seed"),), ("x",))
+    >>> states = {"loss": State(SUM), "seed": State(ALIKE), "x": State(ROWS, axes=(0,))}
+    >>> of_gradient = of_gradients_by([noted])[id(noted.gradient)]
+    >>> of_gradient(states.get).kind
+    'rows'
     """
     return {id(each.gradient): partial(_of_gradient_by, each) for each in noted}
 
@@ -113,6 +134,14 @@ def sums_of_two_kinds(
     """Make new outputs for those with terms of several kinds, by index; and how the terms count.
 
     `states` are those of each term and of the numbers that it is multiplied by, in the order of `terms`.
+
+    >>> from autodist_core.loops.terms import terms_of
+    >>> with tf.Graph().as_default():
+    ...     loss = tf.identity(tf.constant(6.0, name="total") + tf.constant(1.0, name="penalty"))
+    ...     states = [State(SUM, degree=1), State(ALIKE)]
+    ...     made, counted = sums_of_two_kinds([loss], [terms_of(loss.op.inputs[0])], states, ())
+    >>> list(made), [(name, each.power) for name, each in counted.items()]
+    ([0], [('term_1', 1)])
     """
     made: dict[int, Any] = {}
     counted: dict[str, Counted] = {}

@@ -19,7 +19,18 @@ from autodist_core.loops.tracing import Inside
 
 
 class ReplicaContext(Replica):
-    """The context of one trace, which stands for every replica of a strategy."""
+    """The context of one trace, which stands for every replica of a strategy.
+
+    >>> from autodist_core.loops.distribute import distribute
+    >>> strategy = distribute({"nodes": [{"address": "localhost", "cpus": [0, 1]}]})
+    >>> def number():
+    ...     context = tf.distribute.get_replica_context()
+    ...     print(type(context).__name__, context.num_replicas_in_sync)
+    ...     return context.replica_id_in_sync_group
+    >>> [int(each) for each in strategy.experimental_local_results(strategy.run(number))]
+    ReplicaContext 2
+    [0, 1]
+    """
 
     def __init__(self, strategy: Any, inside: Inside) -> None:
         super().__init__(strategy, inside.replica, inside)

@@ -26,7 +26,15 @@ from autodist_core.training import read_by_pipeline
 
 @dataclass(frozen=True)
 class Elements(ABC):
-    """How elements are made of the batches of a dataset. Each batch is an optional: it may be missing."""
+    """How elements are made of the batches of a dataset. Each batch is an optional: it may be missing.
+
+    >>> elements: Elements = GlobalBatches(replicas=2)
+    >>> dataset = tf.data.Dataset.range(5).batch(3)
+    >>> [each.numpy().tolist() for each in elements.element(elements.fetch(iter(dataset))).values]
+    [[0, 1], [2]]
+    >>> elements.spec(dataset.element_spec).is_compatible_with(split(tf.range(4, dtype=tf.int64), 2))
+    True
+    """
 
     replicas: int
 
@@ -54,7 +62,12 @@ class Elements(ABC):
 
 
 class GlobalBatches(Elements):
-    """Each batch is split over the replicas."""
+    """Each batch is split over the replicas.
+
+    >>> dataset = DistributedDataset(tf.data.Dataset.range(5).batch(3), GlobalBatches(replicas=2))
+    >>> [[each.numpy().tolist() for each in element.values] for element in dataset]
+    [[[0, 1], [2]], [[3], [4]]]
+    """
 
     batches = 1
 
@@ -64,7 +77,12 @@ class GlobalBatches(Elements):
 
 
 class BatchesOfReplicas(Elements):
-    """Each replica gets a batch. At the end of the data, the last replicas get batches without examples."""
+    """Each replica gets a batch. At the end of the data, the last replicas get batches without examples.
+
+    >>> dataset = DistributedDataset(tf.data.Dataset.range(5).batch(2), BatchesOfReplicas(replicas=2))
+    >>> [[each.numpy().tolist() for each in element.values] for element in dataset]
+    [[[0, 1], [2, 3]], [[4], []]]
+    """
 
     @property
     def batches(self) -> int:

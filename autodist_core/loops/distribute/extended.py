@@ -18,7 +18,17 @@ from autodist_core.loops.distribute.values import is_per_replica, local_results,
 
 
 class Extended(tf.distribute.StrategyExtended):
-    """What a strategy has besides its public methods."""
+    """What a strategy has besides its public methods.
+
+    >>> from autodist_core.loops.distribute import distribute
+    >>> extended = distribute({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}).extended
+    >>> type(extended).__name__, len(extended.worker_devices)
+    ('Extended', 2)
+    >>> variable = tf.Variable(1.0)
+    >>> _ = extended.update(variable, lambda each: each.assign_add(2.0))
+    >>> float(variable)
+    3.0
+    """
 
     def __init__(self, strategy: Any, devices: tuple[str, ...], cluster_resolver: Any) -> None:
         super().__init__(strategy)

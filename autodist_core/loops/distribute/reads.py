@@ -20,7 +20,16 @@ _AROUND = {"While", "StatelessWhile"}
 
 
 class ReadElsewhere:
-    """The variables that operations besides `run()` take. They are found at the first run, when the trace is done."""
+    """The variables that operations besides `run()` take. They are found at the first run, when the trace is done.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.loops.variables import Variables
+    >>> read, other = tf.Variable(1.0, name="read"), tf.Variable(1.0, name="other")
+    >>> step = tf.function(lambda: 2.0 * read).get_concrete_function()
+    >>> known = Variables()
+    >>> [entry.spec.name for entry in ReadElsewhere(step.graph, [known.entry(read), known.entry(other)]).entries]
+    ['read']
+    """
 
     def __init__(self, graph: Any, entries: Sequence[Entry]) -> None:
         self._graph = weakref.ref(graph)
