@@ -1,5 +1,7 @@
 """A small captured step, for the examples of docstrings.
 
+In: nothing, or what is to be other than in this step. Out: a `GraphItem`, or the `Traced` that it is made of.
+
 It trains a kernel by momentum and counts its updates, adds the loss of each batch to a metric's total, and returns the
 loss and the norm of the gradient:
 

@@ -1,1 +1,8 @@
-"""From a Keras model and a batch to a captured step: the trace, and the hooks on Keras that the trace needs."""
+"""From a Keras model and a batch to a captured step: the trace, and the hooks on Keras that the trace needs.
+
+In: a model, one of its steps, and the types of a batch. Out: a `CapturedStep`. For `model.train_step`, in short::
+
+    optimizers.py  gradient -> Identity(gradient)     a marker behind each gradient
+    losses.py      loss * examples / total            the replica's share, where the tape begins
+    tracing.py     the FuncGraph of the step          -> autodist_core.capture -> GraphItem
+"""

@@ -10,6 +10,15 @@ computed from the state of metrics              computed once more, from the com
 computed from gradients                         computed from the reduced gradients
 any other                                       what `analysis.results` says
 ==============================================  ===========================================================
+
+For a loss, and the norm of a gradient that a server has:
+
+>>> from autodist_core.kernel.example import example_draft
+>>> from autodist_core.strategy import PS
+>>> draft = example_draft(PS(), before="Outputs")
+>>> Outputs().apply(draft)
+>>> print(*draft.outputs, sep="; ")
+joined/loss/output0/done; update/server_localhost_CPU_0/norm/Squeeze
 """
 
 from __future__ import annotations
