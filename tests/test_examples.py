@@ -84,7 +84,7 @@ WITHOUT = {
     "interruptible.BrokenOffError": "the example of `RecoveringSession` raises it",
     "function_plan.planned_call": "the example of `Function.plan` calls it",
     "function_plan.notes_of": "the example of `Function.verify` calls it",
-    "run.OnEachReplica": "the example of `ReplicaStrategy.run` makes one",
+    "run.OnEachReplica": "the example of `ReplicaStrategy` makes one",
     "traced_function.TracedFunction": "it is abstract: `Function` and `OnEachReplica` are its classes",
     "resumable.ResumableFit": "the example of `Resume` runs one",
     "verify.verify": "the example of `DistributedModel.verify` calls it",
