@@ -9,7 +9,12 @@ The stages, in the order of the flow:
 - ``kernel`` builds the distributed graph.
 - ``cluster`` starts the agents on the machines, and ``runtime`` runs the steps.
 - ``training`` keeps the session and the variables one state.
+- ``reports`` makes the plan of a captured step, and compares a training with one device.
 - ``loops`` runs the functions of a training loop that a user writes: ``AutoDist``.
+- ``command_line`` is the command ``autodist``.
+
+All stages use ``errors``, ``interrupts``, ``proto`` (the messages in which strategies and steps are stored) and
+``seams`` (what is used of TensorFlow that is not its public API).
 
 This package exports the planning half, which is the first three items, and ``AutoDist``, ``distribute`` and
 ``whole_batch``. Importing the planning half does not import TensorFlow.

@@ -1,9 +1,9 @@
 """The command `autodist`, also as `python -m autodist_core`.
 
 In: the words of the command line. Out: printed text and an exit status. Each command is a module with the functions
-`add_arguments(parser)` and `run(options) -> exit status`. `main` imports only the module of the command that is called,
-so that `autodist doctor` starts in a second. The command `plan` needs Keras: its module is in `autodist_keras`, and
-this package knows only the module's name.
+`add_arguments(parser)` and `run(options) -> exit status`. This package imports only the module of the command that is
+called, so that `autodist doctor` starts in a second. The command `plan` needs Keras: its module is in `autodist_keras`,
+and this package knows only the module's name.
 
 In reading order: ``doctor`` and ``agent``, two of the commands; ``values`` reads the values of their options.
 """

@@ -1,6 +1,7 @@
 """A stage imports earlier stages only, and planning needs no TensorFlow: read from the source of every module."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -162,6 +163,25 @@ def test_a_folder_of_the_cluster_imports_earlier_folders_only(path):
             assert folder(name) in allowed, f"{own} imports {name}; its folder may not"
         if name.split(".")[0] == "tensorflow":
             assert own in WITH_TENSORFLOW, f"{own} imports {name}; only {' and '.join(WITH_TENSORFLOW)} do"
+
+
+PACKAGES = [path for path in ALL if path.name == "__init__.py"]
+# A module's name in a docstring: in backticks, or at the begin of a row of a table.
+NAMED = re.compile(r"(?:`|^ {4}|\()([a-z_]\w*)\b", re.MULTILINE)
+SUBJECT = re.compile(r"(?:^|\.\s+|- )`{1,2}([a-z_]\w*)/?`{1,2}(?=[ :,])|^ {4}([a-z_]\w*)  +\S", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", PACKAGES, ids=own_name)
+def test_a_package_that_lists_its_modules_lists_all_of_them_and_no_other(path):
+    """A docstring that names half of the modules lists them."""
+    said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    found = {each.parent if each.name == "__init__.py" else each for each in modules(path.parent.relative_to(ROOT))}
+    inside = {each.stem for each in found if each.parent == path.parent} - {"__main__"}
+    named = inside & set(NAMED.findall(said))
+    if 2 * len(named) >= len(inside) > 0:
+        assert not inside - named, f"{own_name(path)} has these modules, and its docstring does not name them"
+        others = {name for match in SUBJECT.findall(said) for name in match if name} - inside
+        assert not others, f"the docstring of {own_name(path)} names these, and they are no modules of it"
 
 
 # The stages of which the Keras front imports public names only: what the `__init__` of a folder names.

@@ -8,6 +8,6 @@ In: a traced step. Out: a `CaptureError` for each violation, which names the ope
     resources            the step captures <a queue>, read by QueueEnqueueV2. ...
     writes               trainable variable 'w' is written outside an optimizer; let optimizer.apply do it, ...
 
-`cut` and `capture` collect the errors, and raise all of them together. What depends on the strategy and on the number
-of replicas is refused later (`kernel/refuse`).
+The functions `cut` and `capture` collect the errors, and raise all of them together. What depends on the strategy and
+on the number of replicas is refused later (`kernel/refuse`).
 """

@@ -1,6 +1,10 @@
 """Outputs: the step's results for the whole batch.
 
 In: the copies of compute, and the values that the update hands back. Out: `draft.outputs`, one tensor for each result.
+For a step that returns the mean loss and the norm of the gradient::
+
+    loss    joined/loss/output0/done = (loss of replica 0) * its share + (loss of replica 1) * its share
+    norm    update/server_localhost_CPU_0/norm/Squeeze, of the reduced gradient
 
 ==============================================  ===========================================================
 result                                          for the whole batch
