@@ -78,8 +78,7 @@ class DistributedModel:
 
     def __init__(
         self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
-        fused_updates: bool | None = None, on_failure: str = "raise", lost_after: float = 60.0,
-        tunnelled: bool = False,
+        fused_updates: bool | None = None, on_failure: str = "raise", lost_after: float = 60.0, tunnelled: bool = False,
     ) -> None:
         self.model = checks.keras_model(model)
         settings = Settings(resource_spec, strategy, share_memory, fused_updates, on_failure, lost_after, tunnelled)
@@ -332,16 +331,16 @@ class DistributedModel:
         Data may have any form that `fit` takes. Arrays are one batch, and every step trains on that batch. Of a dataset
         or generator, each step takes one batch. Afterwards the model has the state that it had before.
 
-        The result is a table. Below the table stand the plan's reasons for other numbers, such as a lossy strategy or
-        random numbers of each replica's own, and then the verdict. If variables differ by more than rounding and the
-        plan has no reason, a ValueError names these variables.
+        The result is a table, then the plan's reasons for other numbers, such as a lossy strategy, then the verdict. If
+        variables differ by more than rounding and the plan has no reason, a ValueError names these variables. Metrics
+        are not compared: the plan's notes on them stand below the table, too.
 
         >>> import numpy as np
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
         >>> model.compile("sgd", "mse")
         >>> with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
-        ...     print(dm.verify(np.ones((4, 3)), np.zeros((4, 1)), steps=2).splitlines()[-1])
-        verdict: equal to one device, up to rounding
+        ...     print(dm.verify(np.ones((4, 3)), np.zeros((4, 1)), steps=2).splitlines()[-1].partition(";")[0])
+        verdict: equal to one device, up to rounding, in the 3 variables of the table
         """
         return verify(self, x, y, steps, sample_weight, class_weight)
 

@@ -37,10 +37,12 @@ def compare(
     >>> weight = tf.Variable(1.0)
     >>> entries = [Entry(Variable("weight", (), "float32"), weight)]
     >>> twice = lambda: weight.assign(2 * weight)
-    >>> print(compare(entries, twice, twice, 1, lambda: Explanation((), ()), lambda: "float32"))
+    >>> exact = lambda: Explanation((), ())
+    >>> print(compare(entries, twice, twice, 1, exact, lambda: "float32"))  # doctest: +NORMALIZE_WHITESPACE
     1 steps on one device and over all replicas; max|a-b| / max|a|:
       weight  0.0e+00
-    verdict: equal to one device, up to rounding
+    verdict: equal to one device, up to rounding,
+    in the 1 variable of the table; metrics and results are not compared
     """
     start = values_of(entries)
 
@@ -122,6 +124,8 @@ class Explanation:
     """Reasons that are certain."""
     possible: tuple[str, ...]
     """Reasons that depend on what the model's losses and steps compute."""
+    reported: tuple[str, ...] = ()
+    """Notes on metrics and results, which the table does not compare. They are no reasons for other variables."""
 
 
 @dataclass(frozen=True)
@@ -178,18 +182,21 @@ def _table(
         elif each.is_wrong:
             wrong.append(f"{each.name} ({each.size:.1e}, {each.dtype} allows {TOLERANCE[each.dtype]:.0e})")
         lines.append(line)
-    lines += [f"  note: {note}" for note in explanation.inexact]
+    noted = (*explanation.inexact, *explanation.reported)
+    lines += [f"  note: {note}" for note in noted]
     if wrong and not explanation.inexact:
         said = "; ".join(explanation.possible)
         raise ValueError(
             f"training over replicas differs from one device in {'; '.join(wrong)}. "
             + (f"The plan says: {said}." if said else _UNEXPLAINED)
         )
-    return "\n".join([*lines, f"verdict: {_verdict(len(wrong), len(found))}"])
+    return "\n".join([*lines, f"verdict: {_verdict(len(wrong), len(found), bool(noted))}"])
 
 
-def _verdict(wrong: int, compared: int) -> str:
+def _verdict(wrong: int, compared: int, noted: bool) -> str:
     if not wrong:
-        return "equal to one device, up to rounding"
+        where = f"the {compared} variable{'' if compared == 1 else 's'} of the table"
+        hold = ": the notes above hold for them" if noted else ""
+        return f"equal to one device, up to rounding, in {where}; metrics and results are not compared{hold}"
     verb = "differs" if wrong == 1 else "differ"
     return f"accepted: {wrong} of {compared} variables {verb} by more than rounding, and the notes above say why"

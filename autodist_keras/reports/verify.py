@@ -46,7 +46,8 @@ def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = No
         return compare(
             entries, on_one_device, over_replicas, len(batches),
             lambda: Explanation(
-                (*distributed.inexact, *drawn_anew(captured.item)), (*captured.other_notes, *captured.notes.unknown)
+                (*distributed.inexact, *drawn_anew(captured.item)), (*captured.other_notes, *captured.notes.unknown),
+                captured.notes.reported if driver.settings.replicas > 1 else (),
             ),
             lambda: coarsest_type(captured.item),
         )

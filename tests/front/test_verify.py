@@ -21,7 +21,9 @@ def test_a_table_of_every_variable_and_the_state_as_before():
     before = named(model.weights)
     with distributed(model, replicas=3) as front:
         table = front.verify(data.x, data.y, steps=2)
-    assert table.startswith("2 steps") and table.endswith("\nverdict: equal to one device, up to rounding")
+    assert table.startswith("2 steps") and table.endswith(
+        "\nverdict: equal to one device, up to rounding, in the 19 variables of the table; metrics and results are not "
+        "compared")
     assert all(weight.path.partition("/")[2] in table for weight in model.trainable_weights)
     assert_same(before, named(model.weights), tolerance=0.0)
     assert int(model.optimizer.iterations) == 0
