@@ -11,7 +11,7 @@ In: a model and its traced step. Out: `Notes`, the sentences that the plan and `
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +61,7 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes
     """
     names = _Names(model, seen)
     trained, reported = _of_couplings(found, names)
-    for owner, of_metric, note in _of_variables(found, names):
-        (reported if of_metric else trained).setdefault(owner or note, note)
+    _add_variables(found, names, trained, reported)
     for each in found.uncombined_results:
         note = _INEXACT + sentences.averaged(f"result {results[each.index]!r} of the step", each)
         reported.setdefault(note, note)
@@ -70,8 +69,13 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes
     for operation, within in found.undecided:
         metric = names.metric(operation) or names.metric(within)
         owner = f"metric {metric!r}" if metric else names.owner(operation, within)
-        note = sentences.undecided(f"{sentences.named(operation)} in {owner}", "verify(x, y)")
-        (reported if metric else unknown).setdefault(note, note)
+        where = f"{sentences.named(operation)} in {owner}"
+        if metric:
+            note = sentences.undecided_metric(where)
+            reported.setdefault(note, note)
+        else:
+            note = sentences.undecided(where, "verify(x, y)")
+            unknown.setdefault(note, note)
     for operation, within in found.of_gradients[:1]:
         where = f"{sentences.named(operation)} in {names.owner(operation, within)}"
         unknown.setdefault(where, sentences.of_gradient(where, "verify(x, y)"))
@@ -133,16 +137,21 @@ def _of_couplings(found: Found, names: _Names) -> tuple[dict[str, str], dict[str
     return trained, reported
 
 
-def _of_variables(found: Found, names: _Names) -> Iterator[tuple[str, bool, str]]:
-    """For each variable: the metric that writes it, whether the variable belongs to a metric, and the note."""
+def _add_variables(found: Found, names: _Names, trained: dict[str, str], reported: dict[str, str]) -> None:
+    """Add the notes on variables. A metric has one note, which names all of its variables that are not exact."""
     for each in found.uncombined_writes:
-        variable = each.variable
         metric = names.metric(each.operation) or names.metric(each.within)
         whose = f"metric {metric!r}" if metric else ""
-        subject = f"{whose}: its variable" if metric else "variable"
         # A variable that is added up is only logged: a layer's sum on which gradients depend is refused.
-        of_metric = bool(metric) or variable.kind == "metric" or variable.aggregation == "sum"
-        yield whose, of_metric, _INEXACT + sentences.kept(subject, each)
+        only_logged = bool(metric) or each.variable.kind == "metric" or each.variable.aggregation == "sum"
+        notes = reported if only_logged else trained
+        if not metric:
+            note = _INEXACT + sentences.kept("variable", each)
+            notes.setdefault(note, note)
+        elif whose in notes:
+            notes[whose] += f"; {sentences.kept('its variable', each)}"
+        else:
+            notes[whose] = _INEXACT + sentences.kept(f"{whose}: its variable", each)
 
 
 class _Names:

@@ -93,7 +93,8 @@ FOUR = {
               "whole batch, and a replica has only its own"),
     "metric": (_dense(), {"metrics": [r2]},
                "not exact: in metric 'r2', Mean (Mean) gives each example a value of the whole batch, and a replica "
-               "has only its own"),
+               "has only its own; its variable 'metric/mean_metric_wrapper/total' is added up over the replicas, and "
+               "what is written to it is made by Sum (Sum_2)"),
     "maximum": (_dense(), {"metrics": [Peak]},
                 "not exact: metric 'peak': its variable 'metric/peak/kept' is added up over the replicas, and what is "
                 "written to it is made by Max (Max)"),

@@ -13,7 +13,7 @@ from keras import layers
 from tests.front.test_coupled import X, Y, _dense
 from tests.support.models import ReferenceModel, dense_data
 from tests.support.plans import as_name, notes_of
-from tests.support.training import assert_equal_training
+from tests.support.training import assert_equal_training, distributed, seeded
 
 
 class Keeps(keras.metrics.Metric):
@@ -81,6 +81,38 @@ def test_one_note_names_the_metric():
     for name, (_, said) in SAID.items():
         (note,) = [note for note in notes if f"metric '{as_name(name)}'" in note]
         assert re.match(said, note)
+
+
+class KeepsTwo(keras.metrics.Metric):
+    """Writes two variables, neither of which is a sum over examples."""
+
+    def __init__(self):
+        super().__init__(name="keeps_two")
+        self.last = self.add_variable((), "zeros", name="last")
+        self.batches = self.add_variable((), "zeros", name="batches")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.last.assign(tf.reduce_mean(y_pred))
+        self.batches.assign_add(1.0)
+
+    def result(self):
+        return self.last + self.batches
+
+
+def test_the_note_names_every_variable_of_the_metric_and_verify_shows_it():
+    model = seeded(_dense())
+    model.compile("sgd", "mse", metrics=[KeepsTwo()], jit_compile=False)
+    with distributed(model, replicas=3) as front:
+        (note,) = [line for line in front.plan(X, Y).splitlines() if "not exact: " in line]
+        *_, said, verdict = front.verify(X, Y, steps=2).splitlines()
+    kept = "is added up over the replicas, and what is written to it is made by"
+    assert re.fullmatch(
+        rf"  note: not exact: metric 'keeps_two': its variable 'metric/keeps_two/last' {kept} Mean \(\S+\); "
+        rf"its variable 'metric/keeps_two/batches' {kept} AddV2 \(\S+\)", note)
+    assert said == note
+    assert verdict == (
+        "verdict: equal to one device, up to rounding, in the 3 variables of the table; metrics and results are not "
+        "compared: the notes above hold for them")
 
 
 @pytest.mark.parametrize("name", ["hinge", "squared_hinge"])

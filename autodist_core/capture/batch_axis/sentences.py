@@ -89,4 +89,18 @@ def undecided(operation: str, verify: str) -> str:
     >>> undecided("Bincount (Bincount)", "verify")
     'whether Bincount (Bincount) mixes the examples of a batch is not known: verify compares with one device'
     """
-    return f"whether {operation} mixes the examples of a batch is not known: {verify} compares with one device"
+    return f"{_undecided(operation)}: {verify} compares with one device"
+
+
+def undecided_metric(operation: str) -> str:
+    """The same sentence on an operation of a metric: `verify` compares no metrics.
+
+    >>> undecided_metric("Bincount (Bincount) in metric 'counts'")  # doctest: +NORMALIZE_WHITESPACE
+    "whether Bincount (Bincount) in metric 'counts' mixes the examples of a batch is not known: compare the metric with
+    plain Keras's, for verify does not compare metrics"
+    """
+    return f"{_undecided(operation)}: compare the metric with plain Keras's, for verify does not compare metrics"
+
+
+def _undecided(operation: str) -> str:
+    return f"whether {operation} mixes the examples of a batch is not known"
