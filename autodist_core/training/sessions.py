@@ -27,7 +27,7 @@ from autodist_core.kernel import Placement, Tasks, inference, place
 from autodist_core.runtime import DistributedSession, RecoveringSession, Session
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy
-from autodist_core.training.devices import local_spec, replicas
+from autodist_core.training.devices import absent, local_spec, replicas
 from autodist_core.training.settings import Settings
 from autodist_core.training.strategies import Strategies
 
@@ -46,16 +46,17 @@ class Sessions:
         return Sessions(settings, None if moves else self.fleet)
 
     def compile_strategy(self, item: GraphItem) -> CompiledStrategy:
-        """The strategy for a step on these devices."""
-        return self._strategies.compiled(self.settings.strategy, item, self.settings.resource_spec)
+        """The strategy for a step on these devices. A note names those that this machine does not have."""
+        spec = self.settings.resource_spec
+        strategy = self._strategies.compiled(self.settings.strategy, item, spec)
+        return strategy if self._has_machines else replace(strategy, notes=(*strategy.notes, *absent(spec)))
 
     def start_machines(self) -> None:
         """Start the cluster if there are several nodes; else raise unless this machine has the devices."""
-        spec = self.settings.resource_spec
-        if len(spec.nodes) > 1 or self.fleet.cluster is not None:
+        if self._has_machines:
             self.fleet.start()
         else:
-            local_spec(spec)
+            local_spec(self.settings.resource_spec)
 
     def open(self, placement: Callable[[], Placement]) -> Session:
         """A session on this machine, or one over all nodes, which asks for its placement again after a restart."""
@@ -78,6 +79,11 @@ class Sessions:
     def _restart(self, error: NodeLostError) -> None:
         self.fleet.restart(error)
         self.settings = replace(self.settings, resource_spec=self.fleet.spec)
+
+    @property
+    def _has_machines(self) -> bool:
+        """Whether the replicas run in the agents of machines, not in this process."""
+        return len(self.settings.resource_spec.nodes) > 1 or self.fleet.cluster is not None
 
     @property
     def _tasks(self) -> Tasks:

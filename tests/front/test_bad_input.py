@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core import ResourceSpec
+from autodist_core.errors import ResourceSpecError
 from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, named
@@ -41,8 +42,19 @@ def test_a_spec_with_more_gpus_than_the_machine_has():
     data = dense_data()
     model = compiled(DENSE)
     before = named(model.weights)
-    with pytest.raises((ValueError, RuntimeError), match=r"(?s)GPU:17|gpus.*17"):
-        DistributedModel(model, spec, strategy=AllReduce()).fit(data.x, data.y, **QUIET)
+    front = DistributedModel(model, spec, strategy=AllReduce())
+    (note,) = [line for line in front.plan(data.x, data.y).splitlines() if "this machine has no" in line]
+    assert re.fullmatch(
+        r"  note: this machine has no (GPU:0, GPU:1, )?GPU:17 that TensorFlow can use: the plan is for another machine, "
+        "and training is refused here", note)
+    with pytest.raises(ResourceSpecError) as caught:
+        front.fit(data.x, data.y, **QUIET)
+    if "GPU:0" in note:
+        assert str(caught.value) == (
+            "localhost:GPU:0, localhost:GPU:1, localhost:GPU:17: this machine has no GPU that TensorFlow can use. "
+            "Take 'gpus' out and list CPU devices in 'cpus' instead, or install the driver and TensorFlow for GPUs.")
+    else:
+        assert "GPU:17: this machine has " in str(caught.value)
     assert_same(before, named(model.weights), tolerance=0.0)
 
 
