@@ -36,6 +36,7 @@ __all__ = [
     "SessionError",
     "StrategyError",
     "did_you_mean",
+    "nearest",
 ]
 
 
@@ -254,7 +255,17 @@ def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     >>> did_you_mean("zebra", ["PS", "PartitionedPS"])
     ''
     """
+    close = nearest(name, known, likeness)
+    return f" Did you mean '{close}'?" if close is not None else ""
+
+
+def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the known name closest to an unknown one; None if no known name is close.
+
+    >>> nearest("custer", ["cluster", "gpus"])
+    'cluster'
+    """
     candidates = list(known)
     by_lower_case = {candidate.lower(): candidate for candidate in reversed(candidates)}
     close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=likeness)
-    return f" Did you mean '{by_lower_case[close[0]]}'?" if close else ""
+    return by_lower_case[close[0]] if close else None

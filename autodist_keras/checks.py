@@ -10,8 +10,12 @@ ValueError: model 'small' is not compiled, so it has no training step yet. Call 
 
 from __future__ import annotations
 
+import inspect
 import logging
-from typing import Any
+import os
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import keras
 import tensorflow as tf
@@ -50,6 +54,12 @@ def _instead_of(model: Any) -> str:
         return f" Pass a model, not its class: {model.__name__}(...)."
     if isinstance(getattr(model, "model", None), keras.Model):
         return " It holds one: use it, or wrap its `model`."
+    if isinstance(model, str | os.PathLike | Mapping | ResourceSpec):
+        if str(model).endswith((".keras", ".h5")):
+            return f" Load it: keras.models.load_model({str(model)!r})."
+        shown = repr(os.fspath(model)) if isinstance(model, str | os.PathLike) else "{...}"
+        shown = "spec" if isinstance(model, ResourceSpec) else shown
+        return f" The model is the first argument and the cluster the second: DistributedModel(model, {shown})."
     return " Models of tf_keras (Keras 2) must be ported to Keras 3." if "tf_keras" in str(type(model)) else ""
 
 
@@ -218,6 +228,31 @@ def say_if_single(spec: ResourceSpec) -> None:
             "single replica: %s computes the whole batch, as with plain Keras. A resource spec says what else there "
             "is: GPUs under 'gpus', processors under 'cpus', other machines under 'nodes'.", replicas(spec)[0],
         )
+
+
+_Init = TypeVar("_Init", bound=Callable[..., None])
+
+
+def arguments_named(init: _Init) -> _Init:
+    """Let `DistributedModel.__init__` suggest the name that an unknown argument probably means.
+
+    >>> arguments_named(lambda self, strategy: None)(None, stratgy="PS")
+    Traceback (most recent call last):
+    TypeError: DistributedModel(stratgy='PS'): there is no such argument. Did you mean 'strategy'? Arguments: strategy.
+    """
+    known = list(inspect.signature(init).parameters)[1:]
+
+    @wraps(init)
+    def checked(self: Any, *args: Any, **named: Any) -> None:
+        for name, value in named.items():
+            if name not in known:
+                raise TypeError(
+                    f"DistributedModel({name}={value!r}): there is no such argument.{did_you_mean(name, known)} "
+                    f"Arguments: {', '.join(known)}."
+                )
+        init(self, *args, **named)
+
+    return cast(_Init, checked)
 
 
 def refuse_misspelt(name: str, model: Any) -> None:

@@ -76,6 +76,7 @@ class DistributedModel:
     lost_after: float
     tunnelled: bool
 
+    @checks.arguments_named
     def __init__(
         self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
         fused_updates: bool | None = None, on_failure: str = "raise", lost_after: float = 60.0, tunnelled: bool = False,

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from autodist_core.errors import ResourceSpecError, did_you_mean
+from autodist_core.errors import ResourceSpecError, did_you_mean, nearest
 from autodist_core.resource_spec.values import Node, SSHGroup, is_loopback, parse_address
 
 __all__ = ["load", "parse"]
@@ -65,7 +65,10 @@ def load(path: Path) -> Any:
     except IsADirectoryError:
         raise ResourceSpecError(f"{path} is a directory. Name the YAML file in it.") from None
     except FileNotFoundError:
-        near = did_you_mean(path.name, sorted(other.name for other in path.parent.glob("*.y*ml")))
+        # The endings of all names are alike, and would make any two short names similar.
+        names = {other.stem: other.name for other in sorted(path.parent.glob("*.y*ml"))}
+        close = nearest(path.stem, names)
+        near = f" Did you mean '{names[close]}'?" if close is not None else ""
         raise ResourceSpecError(f"{path}: there is no such file (looked in {path.parent.resolve()}).{near}") from None
     except OSError as error:
         raise ResourceSpecError(f"{path} cannot be read: {error.strerror}. Check its permissions.") from None

@@ -26,6 +26,38 @@ def test_what_is_no_model(thing):
         DistributedModel(thing, ResourceSpec.local(cpus=2))
 
 
+SAID = {
+    "a misspelt name": (lambda model: DistributedModel(model, stratgy="PS"), TypeError,
+                        "DistributedModel(stratgy='PS'): there is no such argument. Did you mean 'strategy'? "
+                        "Arguments: model, resource_spec, strategy, share_memory, fused_updates, on_failure, "
+                        "lost_after, tunnelled."),
+    "model and cluster": (lambda model: DistributedModel("c2.yml", model), TypeError,
+                          "DistributedModel(model): expected a keras.Model. Received: builtins.str. The model is the "
+                          "first argument and the cluster the second: DistributedModel(model, 'c2.yml')."),
+    "a dict first": (lambda model: DistributedModel({"nodes": []}), TypeError,
+                     "DistributedModel(model): expected a keras.Model. Received: builtins.dict. The model is the first "
+                     "argument and the cluster the second: DistributedModel(model, {...})."),
+    "a saved model": (lambda model: DistributedModel("model.keras"), TypeError,
+                      "DistributedModel(model): expected a keras.Model. Received: builtins.str. Load it: "
+                      "keras.models.load_model('model.keras')."),
+    "a short name": (lambda model: DistributedModel(model, "nofile.yml"), ValueError,
+                     "nofile.yml: there is no such file (looked in HERE)."),
+    "nearly a short name": (lambda model: DistributedModel(model, "gpu.yml"), ValueError,
+                            "gpu.yml: there is no such file (looked in HERE). Did you mean 'gpus.yaml'?"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_an_error_says_what_to_write(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("e.yml", "gpus.yaml"):
+        (tmp_path / name).touch()
+    wrap, kind, message = SAID[case]
+    with pytest.raises(kind) as caught:
+        wrap(compiled(DENSE))
+    assert str(caught.value).replace(str(tmp_path), "HERE") == message
+
+
 @pytest.mark.parametrize("spec", [3, ["cluster.yml"], object()], ids=["int", "list", "object"])
 def test_what_is_no_spec(spec):
     with pytest.raises((TypeError, ValueError), match=r"(?i)spec"):
@@ -45,8 +77,8 @@ def test_a_spec_with_more_gpus_than_the_machine_has():
     front = DistributedModel(model, spec, strategy=AllReduce())
     (note,) = [line for line in front.plan(data.x, data.y).splitlines() if "this machine has no" in line]
     assert re.fullmatch(
-        r"  note: this machine has no (GPU:0, GPU:1, )?GPU:17 that TensorFlow can use: the plan is for another machine, "
-        "and training is refused here", note)
+        r"  note: this machine has no (GPU:0, GPU:1, )?GPU:17 that TensorFlow can use: the plan is for another "
+        "machine, and training is refused here", note)
     with pytest.raises(ResourceSpecError) as caught:
         front.fit(data.x, data.y, **QUIET)
     if "GPU:0" in note:
