@@ -50,8 +50,8 @@ from autodist_core.training import Entry
 from autodist_keras import seams
 from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas
 from autodist_keras.capture.build_ahead import build_ahead
-from autodist_keras.capture.fused_updates import fused
 from autodist_keras.capture.metric_weights import weighted_metrics
+from autodist_keras.capture.optimizer_kernels import fused
 from autodist_keras.capture.optimizers import hooked_optimizer, optimizers_of, ranges_of
 from autodist_keras.capture.variables import ModelVariables
 

@@ -30,8 +30,8 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_keras import checks
-from autodist_keras.capture.fused_updates import kernels_of
 from autodist_keras.capture.mixing_notes import Notes
+from autodist_keras.capture.optimizer_kernels import kernels_of
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from autodist_core import ResourceSpec
 from autodist_keras import DistributedModel
-from autodist_keras.capture.fused_updates import kernels_of
+from autodist_keras.capture.optimizer_kernels import kernels_of
 from tests.support.compare import assert_equally_trained
 from tests.support.graphs import ops_of, training_graph
 from tests.support.models import BATCH, ReferenceModel, dense_data, dense_model
