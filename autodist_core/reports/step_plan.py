@@ -130,8 +130,8 @@ def drawn_anew(item: GraphItem) -> Iterator[str]:
     names = list(dict.fromkeys(f"{draw.op} in {'/'.join(draw.path)}" for draw in own))
     if names:
         yield (
-            f"{INEXACT}: the update draws random numbers by {some(names)}, of which TensorFlow keeps the place outside "
-            "of variables: one device begins anew, and the replicas go on"
+            f"{INEXACT}: the update draws random numbers by {some(names)}; TensorFlow keeps their place outside of "
+            "variables, so one device begins anew, and the replicas go on"
         )
 
 
@@ -161,9 +161,9 @@ def drawn_in(places: Sequence[str]) -> str:
     """The note that replicas draw their own random numbers in these places.
 
     >>> drawn_in(["dropout"])
-    'each replica draws its own random numbers in dropout; replica 0 those of one device'
+    'each replica draws its own random numbers in dropout; replica 0 draws the numbers of one device'
     """
-    return f"each replica draws its own random numbers in {some(places)}; replica 0 those of one device"
+    return f"each replica draws its own random numbers in {some(places)}; replica 0 draws the numbers of one device"
 
 
 def some(names: Sequence[str]) -> str:

@@ -115,7 +115,7 @@ WHERE = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", DRAWING)
 def test_the_plan_says_where_each_replica_draws_its_own_numbers(name: str):
-    draws = f"each replica draws its own random numbers in {WHERE[name]}; replica 0 those of one device"
+    draws = f"each replica draws its own random numbers in {WHERE[name]}; replica 0 draws the numbers of one device"
     assert planned(name) == [*UNDECIDED.get(name, []), draws]
 
 

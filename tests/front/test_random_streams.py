@@ -122,7 +122,8 @@ def test_the_plan_says_which_operation_draws_the_same_on_all_replicas():
         plan, table = front.plan(x, y), front.verify(x, y)
     for text in (plan, table.rpartition("\nverdict: ")[0]):
         assert text.endswith(f"\n  note: {said}")
-        assert "\n  note: each replica draws its own random numbers in coins; replica 0 those of one device" in text
+        own = "each replica draws its own random numbers in coins; replica 0 draws the numbers of one device"
+        assert f"\n  note: {own}" in text
     with distributed(model, replicas=1) as front:
         assert "random numbers" not in front.plan(x, y)
 
@@ -139,5 +140,5 @@ def test_the_plan_names_each_layer_that_draws(forms: tuple[str, ...]):
     model.compile("sgd", "mse", jit_compile=False)
     with distributed(model) as front:
         plan = front.plan(np.ones((6, 5)), np.ones((6, 1)))
-    said = f"each replica draws its own random numbers in {', '.join(names)}; replica 0 those of one device"
+    said = f"each replica draws its own random numbers in {', '.join(names)}; replica 0 draws the numbers of one device"
     assert plan.endswith(f"\n  note: {said}")

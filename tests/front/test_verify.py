@@ -49,9 +49,9 @@ OWN = {
                    "batch statistics are each replica's own in norm; moving averages are combined "
                    "(synchronized=True: the whole batch's)"),
     "dropout": (lambda: keras.layers.Dropout(0.5, name="drop"),
-                "each replica draws its own random numbers in drop; replica 0 those of one device"),
+                "each replica draws its own random numbers in drop; replica 0 draws the numbers of one device"),
     "noise": (lambda: keras.layers.GaussianNoise(0.5, name="noise"),
-              "each replica draws its own random numbers in noise; replica 0 those of one device"),
+              "each replica draws its own random numbers in noise; replica 0 draws the numbers of one device"),
 }  # fmt: skip
 
 
