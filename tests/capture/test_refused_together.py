@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[Callable, str, type[Exception], list[str]]] = {
         "the step captures <tf.Tensor", f"trainable variable 'first/kernel' {WRITTEN}",
     ]),
     "values of the batch": (_of_the_batch, "AllReduce", CaptureError, [
-        "reads the step's input 'input_0' and 'input_1', of which each replica has a part",
+        "reads the step's input 'input_0' and 'input_1', and a replica has only its slice of the batch",
         "a value computed from gradients reads 'metric/squares/count'",
         "a value computed from gradients reads 'metric/squares/total'",
     ]),

@@ -35,10 +35,10 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
     if inputs:
         yield CaptureError(
             "the update, or what a step does to its gradients before apply, reads the step's input "
-            f"{' and '.join(map(repr, inputs))}, of which each replica has a part (inputs are numbered in the order of "
-            "x, y and sample_weight). A value of the batch, such as its loss, may not decide what is applied: let the "
-            "update depend on gradients and variables only. keras.optimizers.LossScaleOptimizer leaves out a step "
-            "whose gradients are not finite."
+            f"{' and '.join(map(repr, inputs))}, and a replica has only its slice of the batch (inputs are numbered in "
+            "the order of x, y and sample_weight). A value of the batch, such as its loss, may not decide what is "
+            "applied: let the update depend on gradients and variables only. keras.optimizers.LossScaleOptimizer "
+            "leaves out a step whose gradients are not finite."
         )
     if placement.loose is not None:
         read = {name for _, each in slices for name in step.sources(each)} & step.alike
