@@ -85,7 +85,7 @@ class DistributedModel:
         settings = Settings(resource_spec, strategy, share_memory, fused_updates, on_failure, lost_after, tunnelled)
         self._driver = Driver(self.model, settings)
         self._replacements: set[str] = set()
-        """The methods whose replacement on the model is being called, where the user put one there."""
+        """The names of methods that the user replaced on the model and whose replacement runs now."""
 
     # Keras's surface ---------------------------------------------------------------------------------------------
 

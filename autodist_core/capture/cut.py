@@ -70,8 +70,9 @@ class _Apply:
 def cut(traced: Traced, marks: dict[str, int]) -> Cut:
     """Cut a step at its gradients. `marks` maps the nodes of the update to their occurrences, and grows.
 
-    A cut moves where the step computes with gradients before `apply` does. Then the operations between the cut and
-    `apply` become a part of the update, and so do operations that make results from gradients alone.
+    The cut moves back to the tape's gradients if the step changes them nonlinearly before `apply`, or computes anything
+    else with them. Then the operations between the cut and `apply` become a part of the update, and so do operations
+    that make results from gradients alone.
 
     >>> from autodist_core.capture.example import example_traced
     >>> traced = example_traced(changed=lambda gradient: gradient / (1.0 + abs(gradient)))

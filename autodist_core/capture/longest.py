@@ -51,7 +51,7 @@ def _is_of_examples(state: State) -> bool:
 
 
 def _counts(operation: Any) -> bool:
-    """Whether an operation takes the largest of integers, up to which others count, as in a mask of lengths."""
+    """Whether an operation takes the largest of integers, and a range ends there, as in a mask of lengths."""
     if operation.type != "Max" or not operation.outputs[0].dtype.is_integer or operation.outputs[0].shape.rank != 0:
         return False
     if operation.inputs[0].shape.num_elements() is not None:

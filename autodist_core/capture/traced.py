@@ -105,7 +105,7 @@ class Traced:
     gathers: Sequence[Any] = ()
     """The tensors that are to have the rows of all replicas."""
     maxima: Sequence[Any] = ()
-    """The tensors of which the largest values over the replicas are to be taken."""
+    """The tensors whose largest values over the replicas are to be taken."""
     weighting: Sequence[Any] = ()
     """The tensors at which the tape weights a loss: every value computed from them counts the replica's share."""
     whole: Sequence[Any] = ()

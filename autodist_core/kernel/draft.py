@@ -69,7 +69,7 @@ class Draft:
 
     # Filled by the kernels that provide them.
     compute: set[str] = field(default_factory=set)
-    """The captured nodes of compute of which every active replica has a copy."""
+    """The captured nodes of compute that are copied for every active replica."""
     local: dict[tuple[str, int, int], Rows] = field(default_factory=dict)
     """Each replica's own gradients, by variable, occurrence and replica."""
     initializers: list[str] = field(default_factory=list)

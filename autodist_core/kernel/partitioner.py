@@ -36,7 +36,7 @@ class VariablePartitioner:
     plans: Mapping[str, VariablePlan] = field(default_factory=dict)
     """The plans of the variables that are split."""
     looked_up: frozenset[str] = frozenset()
-    """Of these variables, the tables of which replicas have no copy."""
+    """Those of these variables that are tables without copies on the replicas."""
     whole: Mapping[str, str] = field(default_factory=dict)
     """The variables that the strategy splits and the step cannot, and for each the operation that needs it whole."""
     members: Mapping[str, frozenset[str]] = field(default_factory=dict)

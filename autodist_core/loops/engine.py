@@ -122,7 +122,7 @@ class Engine:
         return alike
 
     def note_trace(self, name: str, function: Any) -> None:
-        """Note that a function was traced and is kept. A warning names a function of which there are many traces."""
+        """Note that a function was traced and is kept. A warning names a function that has many traces."""
         while isinstance(function, partial):
             function = function.func
         code = getattr(getattr(function, "__func__", function), "__code__", None)

@@ -1,4 +1,4 @@
-"""Refuse writes of a function's own variables of which it is not known how the replicas' values become one.
+"""Refuse writes of a function's own variables if it is not known how the replicas' values become one.
 
 In: what a function writes of the batch outside its updates, such as counters. Out: nothing, or a `CaptureError`::
 

@@ -37,9 +37,9 @@ class Recomputed:
 
     operations: Mapping[str, Any]
     given: tuple[Any, ...]
-    """The tensors that these operations read, of which the replicas' values become one."""
+    """The tensors that these operations read. The replicas' values of each become one."""
     alone: frozenset[str]
-    """The operations of which nothing else needs the replicas' values: no gradient, and nothing that is written."""
+    """The operations whose values nothing else needs on the replicas: no gradient, and nothing that is written."""
 
 
 def find_recomputed(traced: Traced) -> Recomputed:

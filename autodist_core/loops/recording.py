@@ -64,7 +64,7 @@ class Differentiation:
     """
 
     targets: tuple[Any, ...]
-    """The tensors that are differentiated: a loss, or several, of which the sum counts."""
+    """The tensors that are differentiated: a loss, or several whose sum counts."""
     seeds: tuple[Any, ...]
     """For each target, the tensor with which differentiation begins."""
     gradients: tuple[Recorded, ...]

@@ -1,7 +1,7 @@
 """Find out which losses of a function are sums over the examples, and which are means.
 
 In: for each loss, the seed of its differentiation and its state (see `autodist_core.capture.batch_axis`). Out: the
-seeds of which the gradients are added up over the replicas. All other gradients count by the replica's share of the
+seeds whose gradients are added up over the replicas. All other gradients count by the replica's share of the
 batch::
 
     tf.reduce_mean(losses)                 a mean
@@ -33,7 +33,7 @@ from autodist_core.loops.terms import Term, factors
 def weighed(
     targets: Iterable[tuple[Any, State]], of_examples: Iterable[tuple[Any, State]], always: bool = False
 ) -> tuple[list[Any], dict[str, Counted]]:
-    """The seeds of which the gradients are added up, and how those among them count, by operations' names.
+    """The seeds whose gradients are added up, and how those among them count, by operations' names.
 
     Without any, all gradients count by the share. `of_examples` are seeds that count by a power of the share in any
     case. `always` says that gradients are added up where they are computed: the seeds must count by the share there.

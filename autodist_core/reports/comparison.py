@@ -169,7 +169,7 @@ def _table(
 ) -> str:
     """The table, the plan's notes and the verdict.
 
-    A variable of which one device has nothing but rounding is marked. `kind` is the coarsest type of the step.
+    A variable whose values on one device are rounding alone is marked. `kind` is the coarsest type of the step.
     """
     lines = [f"{steps} steps on one device and over all replicas; max|a-b| / max|a|:"]
     width = max((len(each.name) for each in found), default=0)

@@ -141,7 +141,7 @@ def find_task(tasks: Sequence[Task], own: tuple[str, int] | None, source: str) -
 
 
 def cluster_content(tasks: Iterable[Task], gpus: int) -> dict[str, Any]:
-    """The content of a YAML file for the tasks of a cluster, of which the chief's is the first.
+    """The content of a YAML file for the tasks of a cluster. The first task is the chief's.
 
     All tasks on one host are one node, since a node is a machine. Only hosts that compute have GPUs.
 

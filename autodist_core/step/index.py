@@ -45,7 +45,7 @@ class Touch:
 def accesses(node: node_def_pb2.NodeDef, handles: Callable[[str], str | None]) -> tuple[Touch, ...]:
     """Return the accesses of a node to variables.
 
-    `handles` returns the name of the variable of which a node is the handle, or ``None`` for another node.
+    `handles` returns the name of the variable whose handle a node is, or ``None`` for another node.
 
     >>> read = node_def_pb2.NodeDef(name="read", op="ReadVariableOp", input=["kernel_handle"])
     >>> accesses(read, {"kernel_handle": "dense/kernel"}.get)

@@ -65,7 +65,7 @@ class TrainingState:
         """The state of each variable whose state is not `Life.STALE`: few, while steps run and nobody looks."""
         self._watched: dict[str, Subscription] = {}
         self._covered: set[str] = set()
-        """The variables of which another session's state was told of looks last. None of these is behind here."""
+        """The variables whose looks were last reported to another session's state. None of these is behind here."""
         self._iterators: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
         """The variables that the pipelines of iterators read. These looks are not reported."""
         self._thread = threading.get_ident()

@@ -1,9 +1,10 @@
 """The state of callbacks: what `Resume` saves of each, and gives back to it.
 
 In: the callbacks of a `fit`. Out: values that `encoding.py` can encode. A callback that has the methods `get_state()`
-and `set_state(state)` decides itself. Of every other one, the attributes count that are other values than before `fit`:
-numbers, strings, None, arrays, functions of modules, and lists, tuples and dictionaries of them. The attributes that
-have the values of before `fit` are settings. A changed setting, such as another `patience`, holds after a resume.
+and `set_state(state)` decides itself what is saved. The state of every other callback is the attributes whose values
+have changed since the beginning of `fit`: numbers, strings, None, arrays, functions of modules, and lists, tuples and
+dictionaries of them. The attributes that have not changed are settings. If the user changes a setting before a resume,
+such as `patience`, the new value holds.
 
 >>> early = keras.callbacks.EarlyStopping(patience=3)
 >>> states = CallbackStates([early])

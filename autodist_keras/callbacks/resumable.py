@@ -3,9 +3,9 @@
 In: the arguments of `fit`, and the newest state of the callback's folder. Out: Keras's own `fit` runs, with hooks.
 
 A state is saved where Keras's loop asks its epoch iterator for the next step. There every callback has seen the end of
-the last step, and no callback has seen the beginning of the next one. It is taken up at the same place: the steps
-before it are not handed to the loop, so Keras counts them and runs nothing for them. What a callback did before, in
-`on_train_begin` and `on_epoch_begin`, is replaced by the state.
+the last step, and no callback has seen the beginning of the next one. A saved state is loaded at the same place. The
+epoch iterator leaves out the steps before it: Keras counts these steps, and runs nothing for them. The state replaces
+what the callbacks have done before, in `on_train_begin` and `on_epoch_begin`.
 
 The state of a complete training is saved, and taken up, at the beginning of the callbacks' `on_train_end`.
 """

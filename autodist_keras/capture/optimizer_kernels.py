@@ -133,7 +133,7 @@ def _difference(stock: Any, settings: tuple[tuple[str, Any], ...]) -> float:
             optimizer.iterations.assign_add(1)
         return [each.numpy() for each in (variable, *optimizer.variables)]
 
-    # In a thread of its own: this one may be tracing a function in which no variable may be made any more.
+    # This thread may be tracing a function that may make no more variables. So another thread makes the trial's.
     with ThreadPoolExecutor(max_workers=1) as outside:
         own, kernel = outside.submit(lambda: (updated(False), updated(True))).result()
     return max(float(np.max(np.abs(a - b)) / (np.max(np.abs(a)) or 1.0)) for a, b in zip(own, kernel, strict=True))

@@ -4,7 +4,7 @@ In: a tensor, and the `Trace` of a step. Out: a marker, which the kernels replac
 that come back through the marker are added over the replicas::
 
     summed(x)      Sum of the replicas' x                gradient: the sum of the replicas' gradients
-    gathered(x)    the rows of all replicas, in order    gradient: the same sum, of which a replica takes its own rows
+    gathered(x)    the rows of all replicas, in order    gradient: a replica's own rows of the same sum
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Driver:
         self._compiled_as: checks.Identity | None = None
         self._adapted_as: checks.Identity | None = None
         self._said: set[str] = set()
-        """The reasons for other numbers than one device's that were logged."""
+        """The notes on differences from one device that were logged already."""
         self._asked = False
         """Whether Keras asked for a step function in the current call."""
 

@@ -39,7 +39,7 @@ from autodist_core.capture.batch_axis.state import (
 )
 
 _HOMOGENEOUS = ("Abs", "Relu", "LeakyRelu", "Maximum", "Minimum", "Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan")
-"""Operations that keep a factor of their inputs a factor, or of which the caller works it out."""
+"""Operations that keep a factor of their inputs a factor, or whose caller works the factor out."""
 
 
 _INCREASING = ("Ceil", "Elu", "Exp", "Expm1", "Floor", "Log", "Log1p", "Relu", "Relu6", "Rint", "Round", "Selu",

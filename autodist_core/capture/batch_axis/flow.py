@@ -104,7 +104,7 @@ class Flow:
         """Whether the walk has come to a gradient."""
         self._of_gradients: dict[int, tuple[Any, Any]] = {}
         self.rounds: Any = None
-        """The loop over the examples of which the body is walked over."""
+        """The loop over the examples whose body is being walked over."""
         self.repeats = False
         """Whether the current operation runs as often as the batch has examples, or as a value of the batch says."""
         self.writes = 0
@@ -131,7 +131,7 @@ class Flow:
         self._couplings.setdefault((id(operation), what), Coupling(operation, what, within, by, self._own))
 
     def couple_values(self, states: Sequence[State], by: Any) -> None:
-        """Note the values of the whole batch among states, each of which an operation uses for single examples."""
+        """Note each value of the whole batch that an operation uses for single examples."""
         for state in states:
             if state.couples:
                 self.couple(state.origin, SCALED if state.kind == NUMBER else BATCH_VALUE, by)
@@ -320,7 +320,7 @@ class Flow:
                 id(operation), UncombinedWrite(variable, value, operation, self._call or operation)
             )
             value = NO_CLAIM
-        # An addition of rows has no result of which the axes could be followed.
+        # The axes of the result of an addition of rows cannot be followed.
         adds = adds and value.kind != ROWS
         after = added(self, operation, [before, value]) if adds else inner.combined(before, value)
         self._written[variable.name] = writes.partly(operation, before, value, after)

@@ -6,7 +6,7 @@ For a loop with one round for each example (see `rounds`)::
     While(list of x)     its body is walked over until the states of its results no longer change
     While(carry)         a coupling, if a round hands on to the next one what it made of its example
 
-A result of which a rule loses the state is named.
+A result whose state a rule loses is named.
 """
 
 from __future__ import annotations

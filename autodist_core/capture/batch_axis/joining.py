@@ -22,9 +22,9 @@ _HOW = {ALIKE: "same", SUM: "sum", LARGEST: "max", SMALLEST: "min"}
 
 
 def to_be_joined(traced: Traced) -> list[Any]:
-    """Return the integers and truth values of which the replicas' values are joined.
+    """Return the integers and truth values whose values on the replicas are joined.
 
-    These are results of the step, and values of which a result is computed together with the state of metrics.
+    These are results of the step, and values from which a result is computed together with the state of metrics.
 
     >>> import tensorflow as tf
     >>> step = tf.function(lambda lengths: (tf.reduce_max(lengths), tf.sqrt(2.0)), autograph=False)

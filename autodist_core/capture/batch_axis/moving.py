@@ -222,7 +222,7 @@ def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def _extreme(states: Sequence[State]) -> State | None:
-    """Return the state of tensors each entry of which is the largest over the examples, or each the smallest."""
+    """Return the state of tensors if all are largest entries over the examples, or all are smallest ones."""
     found = [state for state in states if state.kind != ALIKE]
     return found[0] if {state.kind for state in found} in ({LARGEST}, {SMALLEST}) else None
 
@@ -249,7 +249,7 @@ def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if axes[0] not in with_rows[0].axes:
         return arithmetic.element_wise(flow, operation, states[:-1])
     if len(with_rows) < len(parts):
-        # A metric's largest value so far and the examples' values, of which the largest is taken.
+        # The largest of a metric's largest value so far and of the examples' values is taken.
         others = _extreme([state for state in parts if state.kind != ROWS])
         readers = {reader.type for reader in operation.outputs[0].consumers()}
         return others if others is not None and readers == {_OF_EXTREME[others.kind]} else NO_CLAIM

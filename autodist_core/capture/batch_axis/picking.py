@@ -196,7 +196,7 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if ROWS not in (values.kind, index.kind):
         return arithmetic.element_wise(flow, operation, states[:2])
     if index.stride == 1:
-        # As many segments as examples: one for each, also for those of which no entry is left.
+        # As many segments as examples: one for each, also for those that have no entry left.
         one_each = len(states) > 2 and states[2].is_size and states[2].degree == states[2].outer == 1
         return rows(0, inner=1 if one_each or not index.subset else None)
     if values.kind == ROWS and index.kind == ALIKE and values.axis != 0:

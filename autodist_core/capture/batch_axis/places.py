@@ -1,6 +1,6 @@
 """Positions of examples in the batch, and what an operation makes of them.
 
-In: an operation, the states of its inputs, of which some are positions, and the states that its rule gave the results.
+In: an operation, the states of its inputs, and the states that its rule gave the results. Some inputs are positions.
 Out: the states of the results. Replicas count the examples of their slice from zero, so a position may only say which
 entries of a tensor belong to an example. For positions p = 0, 1, 2, ... and a tensor `x` of rows with 4 entries each::
 

@@ -35,7 +35,7 @@ class Rounds:
     each: int | None
     """How many rounds there are for each example; None if that is not known."""
     _seen: State | None = None
-    """The first list of which each round has read its entry."""
+    """The first list whose entry each round has read."""
 
     def place(self) -> State:
         """Return the state of the counters in a round. The module's docstring has one."""

@@ -84,7 +84,7 @@ def of_gradient(operation: str, verify: str) -> str:
 
 
 def undecided(operation: str, verify: str) -> str:
-    """The sentence on an operation of which it is not known whether it mixes examples.
+    """The sentence on an operation that may mix examples or not.
 
     >>> undecided("Bincount (Bincount)", "verify")
     'whether Bincount (Bincount) mixes the examples of a batch is not known: verify compares with one device'

@@ -83,7 +83,7 @@ def counts_examples(flow: Any, tensor: Any, axes: Iterable[int]) -> bool:
 def cut_out(state: State, first: Bound, end: Bound) -> State | None:
     """Return the state of the rows between two bounds; None if they do not bound whole copies of the batch.
 
-    Nothing is claimed of rows of which it is not known how many entries each example has.
+    Nothing is claimed of rows if it is not known how many entries each example has.
 
     >>> from autodist_core.capture.batch_axis.state import rows
     >>> both = rows(0, outer=2)

@@ -89,7 +89,7 @@ def _by_index(flow: Any, operation: Any, index: Sequence[State], value: State) -
 
 
 def partly(operation: Any, before: State, value: State, combined: State) -> State:
-    """Return the state of a variable of which a part was written.
+    """Return the state of a variable that was written in part.
 
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default():

@@ -41,7 +41,7 @@ def mixed_weights(traced: Traced, tape: Tape, updates: Iterable[str]) -> Iterato
     """
     ours = set(updates)
     for operation in traced.graph.get_operations() if traced.weighting else ():
-        # A tape adds gradients by AddN only. Its other sums may be a part of the model that it computes again.
+        # A tape adds gradients up by AddN only. Other sums that a tape made may repeat sums of the model.
         sums = {"AddN"} if tape.made(operation) else _SUMS
         if operation.name not in traced.weighted or operation.name in ours or operation.type not in sums:
             continue

@@ -1,7 +1,7 @@
 """Let replicas pad ragged tensors, and make masks of lengths, as long as the longest example of the whole batch.
 
-In: a captured graph, and the operations that `capture/longest.py` has found. Out: the graph with markers, of which the
-kernels take the largest values over the replicas. For texts of at most 3 words on one replica, and 5 on another::
+In: a captured graph, and the operations that `capture/longest.py` has found. Out: the graph with markers. The kernels
+take the markers' largest values over the replicas. For texts of at most 3 words on one replica, and 5 on another::
 
     Max(lengths)                  ->  Identity(Max(lengths))                            5 on both
     RaggedTensorToTensor(words)   ->  RaggedTensorToTensor(words, shape=[-1, longest])  5 columns on both

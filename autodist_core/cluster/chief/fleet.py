@@ -79,7 +79,7 @@ class Fleet:
 
     @property
     def lost(self) -> bool:
-        """Whether the fleet has a cluster of which a node was lost."""
+        """Whether the fleet has a cluster that has lost a node."""
         with defer_interrupt():
             return self.cluster is not None and self.cluster.lost.done()
 

@@ -22,8 +22,8 @@ def import_tensorflow_server() -> None:
     Only the whole package loads libraries that extend TensorFlow. Where such libraries are installed, this function
     imports the whole package.
     """
-    # An agent writes no files. Keras would write its settings into the user's home, and `tempfile` a file with which
-    # it tests a directory.
+    # An agent writes no files. Keras would write its settings into the user's home, and `tempfile` would write a file
+    # to test whether a directory is writable.
     os.environ["KERAS_HOME"] = os.devnull
     tempfile.tempdir = os.environ.get("TMPDIR", "/tmp")
     if _has_extensions():

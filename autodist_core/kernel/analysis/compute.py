@@ -16,7 +16,7 @@ from autodist_core.step.index import StepIndex
 def compute_of(
     step: StepIndex, gradients: Iterable[str], after_update: Collection[str] = (), handed_back: Collection[str] = ()
 ) -> list[str]:
-    """Return the captured nodes of which each active replica has a copy, in the order of their creation.
+    """Return the captured nodes that are copied for each active replica, in the order of their creation.
 
     `gradients` are the tensors from which gradients are reduced. The result has nodes of the update, too, if compute
     reads their values.
@@ -32,7 +32,7 @@ def compute_of(
     }
     roots |= {naming.node_of(name) for name in gradients}
     roots |= {naming.node_of(name) for name in step.item.outputs}
-    # What every replica gets whole is an input of compute, of which the update may read a replica's copy.
+    # Inputs that every replica gets whole belong to compute. The update may read one replica's copy of them.
     roots |= step.alike & step.cone(step.update_of, lambda name: name in step.markers) if step.alike else set()
     later = {*after_update, *handed_back} - step.markers.keys()
     roots |= {source for name in after_update for source in step.sources(name)} - step.handle_of.keys()

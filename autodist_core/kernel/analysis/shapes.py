@@ -41,7 +41,7 @@ def partial_shapes(step: StepIndex) -> dict[str, tf.TensorShape]:
 
 @analysis
 def static_shapes(step: StepIndex) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the captured tensors of which TensorFlow infers every axis.
+    """Return the shapes of the captured tensors, where TensorFlow infers every axis.
 
     >>> from autodist_core import GraphItem
     >>> @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32, "x")])

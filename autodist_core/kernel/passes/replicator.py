@@ -5,9 +5,9 @@ In: the captured step. Out: the copies, and each replica's own gradients, `draft
     replica0/MatMul = MatMul(replica0/x, variable/kernel)
     replica1/MatMul = MatMul(replica1/x, variable/kernel)
 
-Every replica computes on its mirrors, as captured, with three changes. A lookup in a table of which the replica has no
-copy runs on the server. Values that are marked as sums over the replicas are summed, of those that are marked as maxima
-the largest is taken, and rows that are marked as those of the whole batch are joined. Every replica draws random
+Every replica computes on its mirrors, as captured, with three changes. A lookup in a table that the replica has no
+copy of runs on the server. Values that are marked as sums over the replicas are summed, the largest is taken of those
+that are marked as maxima, and rows that are marked as those of the whole batch are joined. Every replica draws random
 numbers from a stream of its own (`random_streams.py`).
 """
 

@@ -90,7 +90,7 @@ def arrange(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | No
 
 
 def optimizer_state(step: StepIndex) -> frozenset[str]:
-    """Return the shared state of the optimizer, of which every owner has a copy.
+    """Return the shared state of the optimizer. Every owner has a copy of it.
 
     >>> from autodist_core.capture.example import example_step
     >>> sorted(optimizer_state(StepIndex(example_step())))

@@ -110,14 +110,14 @@ class Placement:
     owner_of: Mapping[str, str] = field(default_factory=dict)
     """The owner of each trained variable and slot; `replica0` stands for all replicas if all of them are owners."""
     optimizer_state: frozenset[str] = frozenset()
-    """The shared state of the optimizer, of which every owner has a copy."""
+    """The shared state of the optimizer. Every owner has a copy of it."""
     remote_rows: frozenset[str] = frozenset()
-    """The tables of which replicas have no copy: they look rows up on the server."""
+    """The tables that replicas have no copy of: they look rows up on the server."""
     partitioner: VariablePartitioner = field(default_factory=VariablePartitioner)
     parts: Mapping[str, tuple[Variable, ...]] = field(default_factory=dict)
     """The shards of each split variable."""
     assembled: frozenset[str] = frozenset()
-    """The split variables of which every replica has a copy, put together from the shards after each update."""
+    """The split variables that every replica has a copy of, put together from the shards after each update."""
     loose: AllowedLead | None = None
     """How many steps a replica may be ahead of the slowest one; None where replicas wait for each other."""
     mirrored: frozenset[str] = frozenset()
@@ -278,7 +278,7 @@ def _plans_of_parts(split: GraphItem, partitioner: VariablePartitioner) -> dict[
 
 
 def _remote_rows(step: StepIndex, plans: Mapping[str, VariablePlan]) -> frozenset[str]:
-    """Return the tables of which replicas have no copy. With `local_replication` they have one."""
+    """Return the tables that replicas have no copy of. With `local_replication` they have one."""
     found = []
     for name in step.trained:
         synchronizer = plans[name].synchronizer

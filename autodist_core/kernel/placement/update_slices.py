@@ -74,7 +74,7 @@ class Slices:
         return list(dict.fromkeys([*writes, *rest]))
 
     def variables_of(self, owner: Owner) -> frozenset[str]:
-        """Return the variables of which an owner has a copy that its slice may write."""
+        """Return the variables whose copy on an owner may be written by the owner's slice."""
         return self._variables[owner.name]
 
     def home(self, owner: Owner, name: str) -> Owner:

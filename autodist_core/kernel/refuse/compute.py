@@ -67,7 +67,7 @@ def _shared_forward_passes(step: StepIndex) -> Iterator[CaptureError]:
 
 
 def _served_elsewhere(step: StepIndex, placement: Placement, names: list[str]) -> Iterator[NotYetError]:
-    """Refuse reads by compute of slots that are on a server only."""
+    """Refuse a step whose compute reads a slot that only a server has."""
     refused = set()
     for name in names:
         for variable in (touch.variable for touch in step.touches.get(name, ())):

@@ -37,7 +37,7 @@ class SplitRewrite:
     """Rewrites one captured step, node by node, in the order of capture.
 
     `plans` are the plans of the split variables, and `members` the variables that are split with each.
-    `looked_up` names the tables of which replicas have no copy.
+    `looked_up` names the tables that replicas have no copy of.
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
@@ -167,7 +167,7 @@ class SplitRewrite:
         ]
 
     def _is_there(self, name: str) -> bool:
-        # Within a branch of a conditional, a node may stand before one whose control edge it has.
+        # Within a branch of a conditional, a node may come earlier than the node on which it waits by a control edge.
         return name not in self.split_at and name not in self.left_out and not self._is_left_out(name)
 
     def _copy_part(self, node: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> node_def_pb2.NodeDef:

@@ -153,5 +153,5 @@ class Extended(tf.distribute.StrategyExtended):
 
 
 def _grouped(result: Any, group: bool) -> Any:
-    """The result, or the tuple with the result of each device, of which there is one."""
+    """The result, or a tuple with it, as there is one device."""
     return result if group else (result,)

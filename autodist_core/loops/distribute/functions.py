@@ -64,7 +64,7 @@ class Functions(Generic[V]):
 
 
 def _content(value: Any, around: Mapping[int, int]) -> Hashable:
-    """A key of a value; `around` has the values that this one is in, which it may be in itself."""
+    """A key of a value. `around` has the values that contain this one, to end where a value contains itself."""
     if id(value) in around:
         return around[id(value)]
     around = {**around, id(value): len(around)}
