@@ -1,7 +1,7 @@
-"""Fused updates: run an optimizer's update in one of TensorFlow's training kernels, if both have the same formula.
+"""Optimizer kernels: the update of an optimizer runs in one of TensorFlow's training kernels, as a fused update.
 
-In: an optimizer. Out: a hook on its `update_step` for the time of a trace. `tracing.py` opens the hook. The captured
-update of a variable by plain SGD is then one operation::
+In: an optimizer. Out: a hook on its `update_step` for the time of a trace, if a kernel has the same formula.
+`tracing.py` opens the hook. The captured update of a variable by plain SGD is then one operation::
 
     ResourceApplyGradientDescent(var=dense/kernel, alpha=learning_rate, delta=gradient)
 
