@@ -21,7 +21,7 @@ what a user holds. A call of a marked function goes through these files in order
 `engine` has what all functions of one `AutoDist` share, `variables` the names of their variables, and `distribute/` the
 methods of `tf.distribute`. `function_plan` makes the plan of a marked function. `recomputed` finds what runs once more
 for the whole batch. `outer_tapes` refuses gradients of a call's results. `outside_trace` leaves a trace for a while,
-and `as_written` keeps TensorFlow from rewriting a method.
+and `as_written` keeps TensorFlow from rewriting a method. `example` has what the docstrings of these files show.
 """
 
 from autodist_core.loops.autodist import AutoDist
