@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -96,7 +98,7 @@ def test_a_function_that_is_made_anew_for_each_call_is_traced_once():
         def total(function):
             return strategy.reduce(SUM, strategy.run(function, args=(batch,)), axis=0).numpy().item()
 
-        assert [total(lambda x: counted(x, 2.0)) for _ in range(20)] == [20.0] * 20
+        assert [total(lambda x: counted(x, 2.0)) for _ in range(70)] == [20.0] * 70
         assert traces.value == 1
         assert [total(multiplied(factor)) for factor in (3.0, 4.0, 3.0, 4.0)] == [30.0, 40.0, 30.0, 40.0]
         assert traces.value == 3
@@ -105,6 +107,51 @@ def test_a_function_that_is_made_anew_for_each_call_is_traced_once():
             array[...] = numbers_in_a_list[0] = value
             assert total(lambda x: counted(x, array.item())) == 10.0 * value
             assert total(lambda x: counted(x, *numbers_in_a_list)) == 10.0 * value
+
+
+CELL = """
+weight = tf.Variable(np.ones(2) * start)
+
+def rated(x):
+    return settings.rate * scale[0] * x
+
+class Loss:
+    def __init__(self):
+        self.power = power
+
+    def __call__(self, x):
+        return tf.reduce_sum(rated(x) * weight[0] ** self.power)
+
+loss_of = loss_of if power == 2.0 else Loss()
+loss_of.power = power
+
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = loss_of(x)
+    weight.assign_sub(0.125 * tape.gradient(loss, weight))
+    return loss
+
+results.append(total(strategy.run((lambda x: step(x)) if is_lambda else step, args=(batch,))))
+"""
+
+
+@pytest.mark.parametrize("is_lambda", [False, True], ids=["def", "lambda"])
+def test_a_cell_that_is_run_again_runs_what_its_names_mean_now(is_lambda):
+    settings, cell = SimpleNamespace(rate=1.0), compile(CELL, "cell", "exec")
+    with replicas(count=2) as strategy:
+        batch = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
+        known = {"tf": tf, "np": np, "strategy": strategy, "batch": batch, "settings": settings, "results": [],
+                 "is_lambda": is_lambda, "start": 1.0, "scale": np.array([1.0]), "power": 1.0,
+                 "total": lambda value: float(strategy.reduce(SUM, value, None))}
+        for changed in ({}, {"start": 2.0}, {"scale": np.array([3.0])}, {"power": 2.0}):
+            known |= changed
+            exec(cell, known)
+            rate, power, start = known["scale"][0], known["power"], known["start"]
+            assert known["results"][-1] == 10.0 * rate * start**power
+            assert known["weight"].numpy().tolist() == [start - 1.25 * rate * power * start ** (power - 1.0), start]
+        settings.rate = 2.0
+        exec(cell, known)
+        assert known["results"][-1] == 2.0 * known["results"][-2]
 
 
 def test_a_function_inside_a_trace_sees_what_keras_keeps_for_each_thread():
