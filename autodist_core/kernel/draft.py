@@ -13,7 +13,7 @@ A kernel declares which fields it needs and which it provides (see `Kernel`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import tensorflow as tf
@@ -207,6 +207,16 @@ class Draft:
         for index, value in enumerate(rest):
             found = self.editor.add("Maximum", f"{name}/{index}", [found, value], device, T=dtype)
         return found
+
+    @property
+    def crossing(self) -> dict[str, Callable[[str, Sequence[str], tf.DType, str], str]]:
+        """The captured nodes of which the replicas' values become one, each with the method that makes it."""
+        item = self.step.item
+        return {
+            **dict.fromkeys(item.cross_replica_sums, self.add_up),
+            **dict.fromkeys(item.cross_replica_maxima, self.largest),
+            **dict.fromkeys(item.cross_replica_gathers, self.join),
+        }
 
     def join(self, name: str, values: Sequence[str], dtype: tf.DType, device: str, axis: int = 0) -> str:
         """Return tensors one behind the other along an axis."""

@@ -65,8 +65,11 @@ class Outputs(Kernel):
         combined = _after_combining(step, cone)
         recomputed = (combined | (draft.after_update & cone)) - writers
         of_each = any(joining(step, name) is Joining.EACH for name in step.item.outputs)
-        for replica in draft.active_replicas if of_each else [None]:
-            for name in step.in_order(recomputed):
+        for name in step.in_order(recomputed):
+            if of_each and name in draft.crossing:
+                _recompute_of_all(draft, name, recomputed)
+                continue
+            for replica in draft.active_replicas if of_each else [None]:
                 _recompute(draft, name, recomputed, draft.end + 2 if name in combined else draft.at(name), replica)
         for name in step.item.outputs:
             if joining(step, name) is Joining.EACH:
@@ -121,6 +124,16 @@ def _recompute(draft: Draft, name: str, recomputed: set[str], time: int, replica
     touched = step.touches.get(name)
     device = draft.placement.mirror(touched[0].variable, first).device if touched else first.device
     draft.editor.copy(step.nodes[name], _recomputed(name, replica), inputs, device, time if touched else None)
+
+
+def _recompute_of_all(draft: Draft, name: str, recomputed: set[str]) -> None:
+    """Add what one node makes of all replicas' values that were computed once more, as of a sum over the replicas."""
+    (source,), device = naming.data_inputs(draft.step.nodes[name]), draft.active_replicas[0].device
+    dtype = output_type(draft.step, name)
+    values = [_value(draft, source, recomputed, each) for each in draft.active_replicas]
+    together = draft.crossing[name](f"result/{name}", values, dtype, device)
+    for replica in draft.active_replicas:
+        draft.editor.add("Identity", _recomputed(name, replica), [together], replica.device, T=dtype)
 
 
 def _joined(draft: Draft, name: str) -> str:

@@ -50,12 +50,7 @@ class Replicator(Kernel):
         for replica in draft.active_replicas:
             for name in names:
                 copy_node(draft, replica, name)
-        item = draft.step.item
-        combined = {
-            **dict.fromkeys(item.cross_replica_sums, draft.add_up),
-            **dict.fromkeys(item.cross_replica_maxima, draft.largest),
-            **dict.fromkeys(item.cross_replica_gathers, draft.join),
-        }
+        combined = draft.crossing
         for name in draft.step.in_order(set(names) & combined.keys()):
             _replace(draft, name, combined[name])
         for replica in draft.active_replicas:
