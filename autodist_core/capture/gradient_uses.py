@@ -55,7 +55,7 @@ def afterwards(
     """
     reached = reached_from(
         (reader for tensor in raw for reader in tensor.consumers()), readers,
-        stop=lambda operation: operation.name in marks or tape.made(operation),
+        stop=lambda operation: operation.name in marks or operation.name in traced.of_replica or tape.made(operation),
     )
     given = {tensor.name for tensor in raw}
     is_result = any(output.name in given or output.op.name in between for output in traced.outputs)

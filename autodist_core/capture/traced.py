@@ -13,7 +13,7 @@ and a bias, trained on a batch of inputs and labels::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -70,9 +70,9 @@ class Counted:
     dtype: tf.DType
     power: int
     """1: the value counts by the share of the batch. 2: by its square, where it is divided by the replica's number
-    of examples. -1: by the inverse, where the values' weighted mean is taken."""
+    of examples. -1: by the inverse, where the values' weighted mean is taken. 0: by no share."""
     times: int = 1
-    """What the share is multiplied by."""
+    """What the value is multiplied by besides."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ class Traced:
     gradients: Sequence[Marked] = ()
     updates: Mapping[str, int] = field(default_factory=dict)
     """The occurrence of each operation of an update, by the operation's name."""
+    of_replica: Collection[str] = ()
+    """The operations that make results of the replica's own gradients, by name."""
     sums: Sequence[Any] = ()
     """The tensors that are to be summed over the replicas."""
     gathers: Sequence[Any] = ()

@@ -9,7 +9,7 @@ results count as they must, and how the replicas' results become one::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -23,7 +23,7 @@ from autodist_core.loops.joining import given_to_all, joins
 from autodist_core.loops.mixing_notes import said_of
 from autodist_core.loops.own_writes import require_averaged, require_combined, require_no_rows
 from autodist_core.loops.recomputed import find_recomputed
-from autodist_core.loops.recording import Recording
+from autodist_core.loops.recording import Differentiation, Recording
 from autodist_core.loops.side_state import additions, counted
 from autodist_core.loops.terms import Term, factors, terms_of, without
 from autodist_core.loops.updates import Updates
@@ -128,25 +128,28 @@ def decided_for_whole_batch(
 
 
 def decided_for_each_replica(
-    traced: Traced, updates: Updates, sums: Sequence[Any], replicas: int
+    traced: Traced, updates: Updates, returned: Sequence[Differentiation], sums: Sequence[Any],
+    again: Mapping[str, Counted], replicas: int,
 ) -> Decided:
     """The step with tf.distribute's meaning: gradients are added up, and results are each replica's.
 
     A replica without examples does not run. What would be the same there as on all others counts for it, too: such
     terms of a loss, results and `sums` over the replicas. The replicas that run count them by their shares of the
-    batch, times the number of replicas.
+    batch, times the number of replicas. `returned` computed the gradients of which results are made.
+    `again` says how values in the updates count that are added up twice.
 
     >>> from autodist_core.loops.example import example_loop, traced_loop
     >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
     >>> traced, updates, _ = traced_loop(example_loop(kernel), kernel)
-    >>> decided = decided_for_each_replica(traced, updates, sums=(), replicas=2)
+    >>> decided = decided_for_each_replica(traced, updates, returned=(), sums=(), again={}, replicas=2)
     >>> [each.how for each in decided.joined], len(decided.traced.added_up)
     (['each'], 1)
     """
     variables = {id(source.handle): source.variable for source in traced.sources}
     added = additions(traced.graph, variables, traced.updates)
-    seeds = [seed for each in updates.differentiations for seed in each.seeds]
-    targets = [target for each in updates.differentiations for target in each.targets[: len(each.seeds)]]
+    counting = {id(each): each for each in (*updates.differentiations, *returned)}.values()
+    seeds = [seed for each in counting for seed in each.seeds]
+    targets = [target for each in counting for target in each.targets[: len(each.seeds)]]
     summed = [marker.op.inputs[0] for marker in sums]
     terms = [terms_of(output.op.inputs[0], _is_number) for output in traced.outputs]
     asked = [
@@ -169,7 +172,7 @@ def decided_for_each_replica(
     idle, hidden = _on_idle_replicas(traced.outputs, of_outputs, terms, states, updates.made_of_gradients)
     outputs = [*traced.outputs, *hidden]
     by_share = {tensor.op.name: Counted(0, tensor.dtype.base_dtype, 1, replicas) for tensor in alike}
-    traced = combined_as_written(replace(traced, outputs=outputs, added_up=seeds, counted=by_share))
+    traced = combined_as_written(replace(traced, outputs=outputs, added_up=seeds, counted={**by_share, **again}))
     notes = said_of(replace(found, undecided=()), (), ())
     return Decided(traced, _joined(outputs, ["each"] * len(outputs)), notes, idle)
 

@@ -24,7 +24,9 @@ from autodist_core.errors import CaptureError
 from autodist_core.loops.arguments import Parsed
 from autodist_core.loops.deciding import decided_for_each_replica, decided_for_whole_batch
 from autodist_core.loops.nested_markers import ROWS, SUM, require_in_updates
+from autodist_core.loops.own_gradients import own_results, returned
 from autodist_core.loops.recording import Recording, recorded
+from autodist_core.loops.summed_again import summed_again
 from autodist_core.loops.updates import find_updates
 from autodist_core.loops.variables import Variables
 from autodist_core.runtime.composites import are_row_splits, are_values, component_specs, is_composite, packed
@@ -112,12 +114,16 @@ def trace_function(
     parts = [tensor for tensor, slot in zip(given, of_given, strict=True) if is_composite(specs[slot])]
     flat = tf.nest.flatten(inside.result)
     tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
+    results = [flat[index] for index in tensors]
+    own: frozenset[str] = frozenset()
+    if replicas:
+        results, own = own_results(graph, recording.found, results, [inside.sums, inside.values, inside.gathers])
     updates = find_updates(
         graph, recording.found,
         [inside.examples, inside.replica, *(tensor for tensor in inputs if all(tensor is not each for each in whole))],
         lambda handle: names.get(id(_outside(graph, handle)), ""),
         (entry.spec.name for entry in entries if entry.spec.kind == "seed"),
-        (flat[index] for index in tensors),
+        results,
     )
     # A gradient that reaches an update is the sum already, and has all rows.
     sums, gathers = (
@@ -126,9 +132,9 @@ def trace_function(
     )
     traced = Traced(
         graph=graph, sources=[Source(entry.spec, entry.handle) for entry in entries], inputs=inputs,
-        outputs=[flat[index] for index in tensors], examples=inside.examples, total=inside.total,
+        outputs=results, examples=inside.examples, total=inside.total,
         replica=inside.replica if replicas or gathers else None, sums=sums, gathers=gathers,
-        gradients=updates.gradients, updates=updates.operations, whole=whole, parts=parts,
+        gradients=updates.gradients, updates=updates.operations, of_replica=own, whole=whole, parts=parts,
         row_splits=list(compress(given, chain.from_iterable(map(are_row_splits, specs)))),
         flat_values=list(compress(given, chain.from_iterable(map(are_values, specs)))),
     )
@@ -136,7 +142,10 @@ def trace_function(
     forward = [marker for marker in traced.sums if id(marker) in summed]
     if replicas:
         _require_before((*inside.values, *inside.gathers), updates.after)
-        decided = decided_for_each_replica(traced, updates, forward, replicas)
+        again = summed_again(inside.sums, updates.operations, recording.found, replicas)
+        decided = decided_for_each_replica(
+            traced, updates, returned(recording.found, results), forward, again, replicas
+        )
     else:
         decided = decided_for_whole_batch(traced, updates, recording, forward)
     item = capture(decided.traced, decided.joined)

@@ -94,16 +94,16 @@ def regularized(strategy: Any) -> dict[str, Any]:
             loss = tf.nn.compute_average_loss(tf.linalg.matvec(x, weight) ** 2, global_batch_size=BATCH)
             loss += tf.nn.scale_regularization_loss(tf.add_n(penalties))
         gradient = tape.gradient(loss, weight)
-        norm = tf.norm(gradient)
+        norm = tf.norm(tf.distribute.get_replica_context().all_reduce(SUM, gradient))
         weight.assign_sub(0.1 * gradient)
-        return loss, norm, tf.reduce_sum(weight), total / strategy.num_replicas_in_sync
+        return (loss, gradient), norm, tf.reduce_sum(weight), total / strategy.num_replicas_in_sync
 
     found = []
     features = dataset().unbatch().take(BATCH + 2).map(lambda x, y: x).batch(BATCH)
     for batch in strategy.experimental_distribute_dataset(features):
-        loss, *alike = strategy.run(step, args=(batch,))
-        found += [strategy.reduce(SUM, loss, None), *(strategy.reduce(MEAN, value, None) for value in alike)]
-    return {"found": np.stack(found), "weight": weight.numpy()}
+        parts, *alike = strategy.run(step, args=(batch,))
+        found += [*strategy.reduce(SUM, parts, None), *(strategy.reduce(MEAN, value, None) for value in alike)]
+    return {"found": np.concatenate([np.ravel(each) for each in found]), "weight": weight.numpy()}
 
 
 @pytest.mark.parametrize("name", ["PS", "AllReduce"])

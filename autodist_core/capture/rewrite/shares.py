@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from autodist_core.capture.traced import Counted
 from autodist_core.step.editor import Editor
+from autodist_core.step.naming import UPDATE
 
 
 def count_by_share(graph: Editor, counted: Mapping[str, Counted], examples: str, total: str) -> Editor:
@@ -33,7 +34,15 @@ def count_by_share(graph: Editor, counted: Mapping[str, Counted], examples: str,
     for node in graph:
         inputs = list(node.input)
         how = counted.get(node.name)
-        if how is not None:
+        if how is not None and how.power == 0:
+            value = tf.make_tensor_proto(how.times, how.dtype)
+            times = changed.add("Const", f"{node.name}/times", dtype=how.dtype, value=value)
+            added = [inputs[how.position], times]
+            inputs[how.position] = changed.add("Mul", f"{node.name}/by_times", added, T=how.dtype)
+            if UPDATE in node.attr:
+                changed.mark_update(times, node.attr[UPDATE].i)
+                changed.mark_update(inputs[how.position], node.attr[UPDATE].i)
+        elif how is not None:
             factor = (examples, total) if how.power > 0 else (total, examples)
             if how.times != 1:
                 value = tf.make_tensor_proto(how.times, tf.float64)

@@ -1,0 +1,112 @@
+"""Gradients that a function of run() returns, reduces and applies, against TensorFlow's own strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.errors import CaptureError
+from tests.support.compare import assert_same
+from tests.support.distributed import MEAN, SUM, replicas
+
+EXAMPLES, BATCH = 13, 5
+"""Batches of 5, 5 and 3 examples, of which two replicas get different numbers."""
+
+
+class Tools:
+    """What a step works with."""
+
+    def __init__(self, strategy: Any) -> None:
+        only_first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        with strategy.scope():
+            self.weight = tf.Variable(np.linspace(-1.0, 1.0, 4)[:, None])
+            self.count = tf.Variable(0.0, dtype=tf.float64, trainable=False, aggregation=only_first)
+            self.optimizer = keras.optimizers.SGD(0.1)
+
+    def differentiate(self, x: Any) -> tuple[Any, Any]:
+        """A replica's part of the loss, and its gradient."""
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((x @ self.weight - 1.0) ** 2) / BATCH
+        return loss, tape.gradient(loss, self.weight)
+
+    def reduced(self, op: Any, value: Any) -> Any:
+        """A value that is added up, or averaged, over the replicas."""
+        return tf.distribute.get_replica_context().all_reduce(op, value)
+
+
+def returned(tools: Tools, x: Any) -> Any:
+    """Nothing is applied."""
+    loss, gradient = tools.differentiate(x)
+    return loss, gradient, tf.norm(gradient), tools.reduced(SUM, tf.clip_by_norm(gradient, 0.5))
+
+
+def returned_and_applied(tools: Tools, x: Any) -> Any:
+    """The optimizer gets the sums, and each replica returns its own."""
+    loss, gradient = tools.differentiate(x)
+    tools.optimizer.apply([gradient], [tools.weight])
+    own, mean = tf.clip_by_norm(gradient, 0.5), tools.reduced(MEAN, gradient)
+    return loss, gradient, own, mean, tools.reduced(SUM, own), tf.norm(gradient) / tf.norm(mean)
+
+
+def reduced_before_apply(tools: Tools, x: Any) -> Any:
+    """Keras's optimizers add up what they get."""
+    loss, gradient = tools.differentiate(x)
+    total = tools.reduced(SUM, gradient)
+    finite = tf.where(tf.math.is_finite(total), total, tf.zeros_like(total))
+    tools.optimizer.apply([finite / tf.norm(total)], [tools.weight])
+    tools.optimizer.apply([tools.reduced(MEAN, gradient) * 0.01], [tools.weight])
+    return loss, total
+
+
+def counted(tools: Tools, x: Any) -> Any:
+    """The loss reads what the function has written before."""
+    tools.count.assign_add(1.0)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum((x @ tools.weight - 1.0) ** 2) / (1.0 + tools.count)
+    gradient = tape.gradient(loss, tools.weight)
+    return loss, gradient, tools.reduced(SUM, gradient)
+
+
+def run(strategy: Any, step: Callable[[Tools, Any], Any], traced: bool = False) -> dict[str, Any]:
+    """What each replica returns, the sums, and the weight in the end."""
+    tools, found = Tools(strategy), []
+    data = tf.data.Dataset.from_tensor_slices(np.random.default_rng(5).normal(size=(EXAMPLES, 4))).batch(BATCH)
+
+    def one(batch: Any) -> Any:
+        results = strategy.run(lambda x: step(tools, x), args=(batch,))
+        each = [strategy.experimental_local_results(result) for result in results]
+        return each, [strategy.reduce(SUM, result, axis=None) for result in results]
+
+    one = tf.function(one) if traced else one
+    for batch in strategy.experimental_distribute_dataset(data):
+        found += tf.nest.flatten(one(batch))
+    return {str(index): value.numpy() for index, value in enumerate(found)} | {"weight": tools.weight.numpy()}
+
+
+@pytest.fixture(scope="module")
+def mirrored() -> Any:
+    """TensorFlow's own strategy."""
+    across = tf.distribute.ReductionToOneDevice()
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=across)
+
+
+@pytest.mark.parametrize("step", [returned, returned_and_applied, reduced_before_apply, counted])
+@pytest.mark.parametrize("name", ["PS", "AllReduce"])
+def test_gradients_are_each_replicas_own_until_they_are_applied(mirrored, name: str, step: Any):
+    with replicas(name, count=2) as strategy:
+        assert_same(run(mirrored, step), run(strategy, step, traced=name == "PS"))
+
+
+def test_sums_and_a_replicas_own_gradients_in_one_update_are_refused():
+    def step(tools, x):
+        gradient = tools.differentiate(x)[1]
+        tools.optimizer.apply([gradient + tools.reduced(SUM, gradient)], [tools.weight])
+        return ()
+
+    with replicas(count=2) as strategy, pytest.raises(CaptureError, match=r"own gradients and of sums over the repl"):
+        run(strategy, step)
