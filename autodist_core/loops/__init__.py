@@ -10,6 +10,8 @@ what a user holds. A call of a marked function goes through these files in order
     replica       what the function finds inside: all_reduce (nested_markers: in a conditional)
     terms         the terms of a loss or of a result
     recording     the gradients that it computes, with markers behind them
+    own_gradients the gradients of each replica, of which results of run() are made
+    summed_again  what the updates of run() add up a second time
     updates       the operations that make new values of variables from gradients
     deciding      what counts how over the replicas, with the modules below
     weighing      which losses are sums over the examples, and which are means
