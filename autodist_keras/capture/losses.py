@@ -10,7 +10,8 @@ replica's value is multiplied by a factor, so that the weighted sum over the rep
 - a mean over a mask or over sample weights by N / n_r times the replica's part of the mask's or the weights' sum.
 
 A loss that is not reduced (`reduction=None`) has no factor. The tape adds its values up: the gradient is a sum over
-examples, and the sum over the replicas is the whole batch's gradient. With one replica the factor is exactly 1. The
+examples, and the sum over the replicas is the whole batch's gradient. If its values are of no single example (each
+replica has those of the whole batch, or means over its examples), the gradient counts n_r/N. With one replica the factor is exactly 1. The
 logged loss is the same number. For a loss of `reduction="sum"` the graph of a step has::
 
     loss = Sum(losses)          # as Keras reduces it
@@ -46,7 +47,8 @@ _ADDED = (
 def weighted(loss: Any, trace: Any) -> Any:
     """A loss whose gradient is multiplied by this replica's share; by 1 if the loss has a value for each example.
 
-    The value of the loss stays: a step may log the loss that it differentiates.
+    The value of the loss stays: a step may log the loss that it differentiates. Values that are of no single example,
+    such as those of the whole batch on every replica, are multiplied by the share too (see `Trace.of_whole_batch`).
 
     >>> from autodist_keras.capture.example import with_trace
     >>> def step(trace):
@@ -58,7 +60,11 @@ def weighted(loss: Any, trace: Any) -> Any:
     >>> with_trace(step)
     (4.0, 3.0)
     """
-    share = None if loss.shape.rank else _by_rank(loss, trace.share(loss.dtype), 1.0)
+    trace.differentiated.append(loss)
+    if len(trace.differentiated) - 1 in trace.of_whole_batch:
+        share = trace.share(loss.dtype)
+    else:
+        share = None if loss.shape.rank else _by_rank(loss, trace.share(loss.dtype), 1.0)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def counted(value: Any) -> Any:
@@ -175,15 +181,16 @@ class _Corrected:
             if type(self._loss).__call__ is keras.losses.Loss.__call__:
                 raise seams.LOSS_CALLS.error(f"{type(self._loss).__name__} computed a value without it")
             # A loss with a __call__ of its own may have no `call`. Its value is not corrected.
-            trace.seen.ask(self._loss.name, value)
+            trace.seen.ask(self._loss.name, value, None if value.shape.rank else 0)
             return value
         trace.reduced |= value.shape.rank == 0
         one_number = seen["losses"].shape.rank == 0
         if isinstance(self._loss, _COUPLING) and (one_number or isinstance(self._loss, keras.losses.Circle)):
             trace.seen.inexact[self._loss.name] = _COUPLED.format(self._loss.name)
         else:
-            sums = not one_number and self._loss.reduction in ("sum", *_UNREDUCED)
-            trace.seen.ask(self._loss.name, seen["losses"], int(sums))
+            unreduced = not one_number and self._loss.reduction in _UNREDUCED
+            degree = None if unreduced else int(not one_number and self._loss.reduction == "sum")
+            trace.seen.ask(self._loss.name, seen["losses"], degree)
         if one_number:
             return value if sample_weight is None else self._of_weighted_scalar(value, seen["losses"], sample_weight)
         masks = [m for m in (mask, seen["mask"]) if m is not None]

@@ -23,14 +23,15 @@ import tensorflow as tf
 
 from autodist_core.capture import Traced
 from autodist_core.capture.batch_axis import (
+    ALIKE,
     NO_CLAIM,
     SAME,
+    SUM,
     Found,
     State,
     follow,
     joined,
     mean_over_examples,
-    rows,
     to_be_joined,
 )
 from autodist_core.step.graph_item import Joined
@@ -59,8 +60,11 @@ class Seen:
     """The names of the compiled losses."""
     inexact: dict[str, str] = field(default_factory=dict)
     """The notes on losses that compare examples by their definition, by the name of the loss."""
-    asked: list[tuple[str, Any, int]] = field(default_factory=list)
-    """For each loss: its name, its value before Keras reduces it, and the degree that is right for a sum."""
+    asked: list[tuple[str, Any, int | None]] = field(default_factory=list)
+    """For each loss: its name, its value before Keras reduces it, and the degree that is right for a sum.
+
+    None stands for a loss that Keras does not reduce: sums, means and equal values are right.
+    """
     silent: list[tuple[Any, int, int]] = field(default_factory=list)
     """Operations that have a note of their own: a graph, and the first and the last one's position in it."""
     metrics: list[tuple[Any, int, int, str]] = field(default_factory=list)
@@ -69,9 +73,10 @@ class Seen:
     def reduced(self, name: str, loss: Any) -> None:
         """Record a loss as Keras reduces it: its value is right."""
         self.losses.add(name)
-        self.known.append((loss, rows(0) if loss.shape.rank else mean_over_examples(loss.op)))
+        if loss.shape.rank == 0:
+            self.known.append((loss, mean_over_examples(loss.op)))
 
-    def ask(self, name: str, made: Any, degree: int = 0) -> None:
+    def ask(self, name: str, made: Any, degree: int | None = 0) -> None:
         """Record the value of a loss before Keras reduces it, so that the analysis decides whether it is exact."""
         self.asked.append((name, made, degree))
 
@@ -156,20 +161,42 @@ def _moments_known(moments: Any, seen: Seen) -> Any:
     return hooked
 
 
-def followed(traced: Traced, seen: Seen) -> tuple[Found, tuple[Joined, ...]]:
-    """What the batch axis tells of a traced step, and how the replicas' integers and truth values are joined.
+@dataclass(frozen=True)
+class Followed:
+    """What the batch axis tells of a traced step. `followed` makes it.
+
+    >>> Followed(Found(), (), frozenset()).joined
+    ()
+    """
+
+    found: Found
+    joined: tuple[Joined, ...]
+    """How the replicas' integers and truth values are joined."""
+    of_whole_batch: frozenset[int]
+    """The positions of those differentiated losses of which each value is of the batch, and of no single example."""
+
+
+def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any]) -> Followed:
+    """What the batch axis tells of a traced step, which differentiates these losses.
 
     >>> from autodist_core.capture.example import example_traced
     >>> def centred(x, kernel):
     ...     return tf.reduce_mean((x - tf.reduce_mean(x, axis=0, name="middle")) @ kernel)
-    >>> found, joined = followed(example_traced(loss_of=centred), Seen())
+    >>> found = followed(example_traced(loss_of=centred), Seen(), ()).found
     >>> [coupling.operation.name for coupling in found.couplings]
     ['middle']
     """
     returned = to_be_joined(traced)
     losses = [made for _, made, _ in seen.asked]
-    found = follow(traced, {id(tensor): state for tensor, state in seen.known}, [*losses, *returned])
+    known = {id(tensor): state for tensor, state in seen.known}
+    found = follow(traced, known, [*losses, *returned, *differentiated])
     # The results of `predict` are rows, which are put one behind the other.
     results = () if traced.concat_outputs else found.uncombined_results
-    asked, of_returned = found.asked[: len(losses)], found.asked[len(losses) :]
-    return replace(found, asked=asked, uncombined_results=results), joined(returned, of_returned)
+    asked, of_returned = found.asked[: len(losses)], found.asked[len(losses) : len(losses) + len(returned)]
+    states = zip(differentiated, found.asked[len(losses) + len(returned) :], strict=True)
+    of_whole_batch = frozenset(
+        position for position, (loss, state) in enumerate(states)
+        if loss.shape.rank != 0 and (state.kind == ALIKE or (state.kind == SUM and state.degree == 0))
+    )
+    return Followed(replace(found, asked=asked, uncombined_results=results), joined(returned, of_returned),
+                    of_whole_batch)  # fmt: skip

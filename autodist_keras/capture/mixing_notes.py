@@ -87,8 +87,11 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes
     return Notes(tuple(trained.values()), tuple(reported.values()), tuple(unknown.values()))
 
 
-def _of_loss(name: str, one_number: bool, degree: int, state: State) -> str | None:
+def _of_loss(name: str, one_number: bool, degree: int | None, state: State) -> str | None:
     """The note on the value of a loss, or None if the replicas' values combine to one device's value."""
+    if degree is None:
+        # Values that Keras does not reduce: sums are added up, and means and equal values count by the share.
+        degree = min(state.degree, 1) if state.kind == SUM and state.degree >= 0 else int(state.kind != ALIKE)
     if state.kind == ALIKE and degree:
         return (
             f"{_INEXACT}loss {name!r} is the same number on every replica, and is added up over the replicas: for the "

@@ -90,6 +90,10 @@ class Trace:
     maxima: list[Any] = field(default_factory=list)
     weighting: list[Any] = field(default_factory=list)
     """The tensors in which a gradient is multiplied by this replica's share of the batch."""
+    differentiated: list[Any] = field(default_factory=list)
+    """The losses that the step gives to `scale_loss`, in the order in which it does so."""
+    of_whole_batch: frozenset[int] = frozenset()
+    """The positions of those differentiated losses that have several values, of which none is of a single example."""
     reduced: bool = False
     """Whether the step asked a compiled loss for one number. Keras reduced that loss, and it was corrected."""
     notes: list[str] = field(default_factory=list)
@@ -196,12 +200,20 @@ def trace_step(
     example. `fused_updates` says that optimizers may update in TensorFlow's training kernels.
     """
     build_ahead(model, step, data, specs)
-    function, trace = _trace(model, step, data, specs, fused_updates)
+    return _captured(model, step, data, specs, concat, fused_updates, frozenset())
+
+
+def _captured(
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool, fused_updates: bool,
+    of_whole_batch: frozenset[int],
+) -> CapturedStep:
+    """The captured step, for which `Trace` explains `of_whole_batch`."""
+    function, trace = _trace(model, step, data, specs, fused_updates, of_whole_batch)
     if not concat:
         _require_dense(trace)
     if not trace.complete:
         # The trace built the missing parts, by Keras's own rules and without hooks. Trace again, with all hooks.
-        function, trace = _trace(model, step, data, specs, fused_updates)
+        function, trace = _trace(model, step, data, specs, fused_updates, of_whole_batch)
     _require_used(model, step, trace)
     graph = function.graph
     variables = ModelVariables(model, optimizers_of(model), graph.variables)
@@ -234,15 +246,20 @@ def trace_step(
         return keras.tree.pack_sequence_as(structure, leaves)
 
     traced = with_longest(combined_as_written(traced))
-    found, joined = mixing.followed(traced, trace.seen)
-    item = capture(traced, joined)
+    followed = mixing.followed(traced, trace.seen, trace.differentiated)
+    if followed.of_whole_batch - of_whole_batch:
+        # Only the finished trace tells how these losses count.
+        return _captured(
+            model, step, data, specs, concat, fused_updates, of_whole_batch | followed.of_whole_batch
+        )
+    item = capture(traced, followed.joined)
     _require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
     paths = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(trace.result)]
     results = [paths[index] for index in tensors]
     other_notes = (*losses.said_of(model, trace), *_said_of_results(item, results))
-    notes = mixing_notes.notes(model, found, trace.seen, results)
+    notes = mixing_notes.notes(model, followed.found, trace.seen, results)
     return CapturedStep(item, rebuild, entries, other_notes, notes)
 
 
@@ -304,7 +321,8 @@ def _require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) 
 
 
 def _trace(
-    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], fused_updates: bool
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], fused_updates: bool,
+    of_whole_batch: frozenset[int],
 ) -> tuple[Any, Trace]:
     """One concrete function of the step, and the records of its hooks.
 
@@ -315,7 +333,10 @@ def _trace(
 
     def function(*arguments: Any) -> list[Any]:
         *tensors, examples, total, replica = arguments
-        trace = Trace(tf.compat.v1.get_default_graph(), examples, total, replica, _is_built(model), ranges_of(model))
+        trace = Trace(
+            tf.compat.v1.get_default_graph(), examples, total, replica, _is_built(model), ranges_of(model),
+            of_whole_batch=of_whole_batch,
+        )
         passes.append(trace)
         remaining = iter(packed(specs, tensors))
         leaves = [next(remaining) if here else None for here in present]

@@ -87,6 +87,52 @@ def of_sequences(front, _):
     return front.fit(x, np.zeros((ROWS, 3, 1)), batch_size=9, epochs=2, shuffle=False, verbose=0).history
 
 
+class Unreduced(keras.losses.Loss):
+    """A loss with a `__call__` of its own, which returns several numbers."""
+
+    def __init__(self, function):
+        super().__init__(name="unreduced")
+        self.function = function
+
+    def __call__(self, labels, embeddings, sample_weight=None):
+        return self.function(labels, embeddings)
+
+
+def with_unreduced_losses():
+    """Each loss has a value for each example of the whole batch, on every replica."""
+    features = keras.Input((FEATURES,))
+    squares = keras.losses.MeanSquaredError
+    losses = {
+        "none": WholeBatch(squares(reduction="none")), "of_none": WholeBatch(squares(reduction=None)),
+        "own": Unreduced(lambda *pair: ops.mean(ops.square(ops.subtract(*whole_batch(pair))), axis=-1)),
+    }
+    network = keras.Model(features, {name: keras.layers.Dense(4, name=name)(features) for name in losses})
+    network.compile("sgd", losses)
+    return network
+
+
+def means():
+    """Three numbers, each a mean over the examples."""
+    network = model(Unreduced(lambda labels, values: ops.mean(ops.square(labels - values)) * ops.ones(3)))
+    network.compile("sgd", network.loss)
+    return network
+
+
+def fitted_heads(front, _):
+    x, y, mass = examples()
+    targets = dict.fromkeys(("none", "of_none", "own"), y)
+    history = front.fit(x, targets, sample_weight=mass, batch_size=9, epochs=2, shuffle=False, verbose=0).history
+    return {**history, "evaluated": front.evaluate(x[:9], {k: v[:9] for k, v in targets.items()}, verbose=0)}
+
+
+def test_losses_that_are_not_reduced_count_once():
+    assert_equal_training(with_unreduced_losses, strategy="AllReduce", replicas=3, program=fitted_heads)
+
+
+def test_numbers_that_are_no_single_examples_count_once():
+    assert_equal_training(means, strategy="PS", replicas=2, program=fitted())
+
+
 CASES = {
     "softmax": lambda: model(WholeBatch(in_batch_softmax)),
     "function": lambda: model(of_whole_batch),
