@@ -11,8 +11,8 @@ replica's value is multiplied by a factor, so that the weighted sum over the rep
 
 A loss that is not reduced (`reduction=None`) has no factor. The tape adds its values up: the gradient is a sum over
 examples, and the sum over the replicas is the whole batch's gradient. If its values are of no single example (each
-replica has those of the whole batch, or means over its examples), the gradient counts n_r/N. With one replica the factor is exactly 1. The
-logged loss is the same number. For a loss of `reduction="sum"` the graph of a step has::
+replica has those of the whole batch, or means over its examples), the gradient counts n_r/N. With one replica the
+factor is exactly 1. The logged loss is the same number. For a loss of `reduction="sum"` the graph of a step has::
 
     loss = Sum(losses)          # as Keras reduces it
     corrected = loss * (total / examples)
@@ -28,8 +28,10 @@ import keras
 import tensorflow as tf
 
 from autodist_core.capture import reached_from, sources
+from autodist_core.capture.batch_axis import mean_over_examples
 from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
+from autodist_keras.capture.mixing import STEPS_LOSS, Asked, numbers_behind
 
 _UNREDUCED = ("none", None)
 _OWN = (
@@ -38,6 +40,12 @@ _OWN = (
 )
 _COUPLED = "not exact: loss {!r} compares the examples of a batch with each other, and a replica only its own"
 _COUPLING = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
+_ONE_NUMBER = (
+    "loss {!r} makes one number of a batch, which counts as a mean over its examples; for a sum, return a value for "
+    "each example from a keras.losses.Loss of reduction='sum'"
+)
+_TERM = "an add_loss term"
+_ADDED_ALIKE = "on every replica, and is added up over the replicas: add its sum as one number"
 _ADDED = (
     "an add_loss term of one number counts as a mean over the examples; for a sum, add a tensor with a value for each "
     "example"
@@ -61,6 +69,7 @@ def weighted(loss: Any, trace: Any) -> Any:
     (4.0, 3.0)
     """
     trace.differentiated.append(loss)
+    _ask_of_step(loss, trace)
     if len(trace.differentiated) - 1 in trace.of_whole_batch:
         share = trace.share(loss.dtype)
     else:
@@ -98,9 +107,13 @@ def said_of_own(model: Any) -> tuple[str, ...]:
     >>> said_of_own(keras.Sequential([keras.layers.Dense(1)]))
     ()
     """
-    names = ("train_step", "compute_loss")
-    own = [name for name in names if getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name)]
+    own = _own_methods(model)
     return (_OWN.format(own[0]),) if own else ()
+
+
+def _own_methods(model: Any) -> list[str]:
+    names = ("train_step", "compute_loss")
+    return [name for name in names if getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name)]
 
 
 def said_of(model: Any, trace: Any) -> tuple[str, ...]:
@@ -109,12 +122,12 @@ def said_of(model: Any, trace: Any) -> tuple[str, ...]:
     >>> from types import SimpleNamespace
     >>> class Own(keras.Sequential):
     ...     def train_step(self, data): ...
-    >>> said_of(Own(), SimpleNamespace(notes=["a note", "a note"], reduced=True))
-    ('a note',)
-    >>> len(said_of(Own(), SimpleNamespace(notes=[], reduced=False)))
+    >>> said_of(Own(), SimpleNamespace(reduced=True))
+    ()
+    >>> len(said_of(Own(), SimpleNamespace(reduced=False)))
     1
     """
-    return (*dict.fromkeys(trace.notes), *(() if trace.reduced else said_of_own(model)))
+    return () if trace.reduced else said_of_own(model)
 
 
 @contextmanager
@@ -134,15 +147,15 @@ def corrected(model: Any, trace: Any) -> Iterator[None]:
     12.0
     """
     compile_loss = model._compile_loss
+    trace.own_method_note = "".join(said_of_own(model))
     with ExitStack() as hooks:
         if compile_loss is not None and compile_loss.built:
             trace.expects_losses = bool(compile_loss._flat_losses)
             flat = [entry._replace(loss=_Corrected(entry.loss, trace)) for entry in compile_loss._flat_losses]
             hooks.enter_context(hook(compile_loss, "_flat_losses", flat))
-        aggregate = model._aggregate_additional_loss
-        hooks.enter_context(
-            hook(model, "_aggregate_additional_loss", lambda loss: aggregate(_per_example(loss, trace)))
-        )
+        hooks.enter_context(hook(model, "_aggregate_additional_loss", _added(model._aggregate_additional_loss, trace)))
+        if "compute_loss" in _own_methods(model):
+            hooks.enter_context(hook(model, "compute_loss", _own(model.compute_loss, trace)))
         yield
 
 
@@ -181,7 +194,7 @@ class _Corrected:
             if type(self._loss).__call__ is keras.losses.Loss.__call__:
                 raise seams.LOSS_CALLS.error(f"{type(self._loss).__name__} computed a value without it")
             # A loss with a __call__ of its own may have no `call`. Its value is not corrected.
-            trace.seen.ask(self._loss.name, value, None if value.shape.rank else 0)
+            self._ask(value, None if value.shape.rank else 0)
             return value
         trace.reduced |= value.shape.rank == 0
         one_number = seen["losses"].shape.rank == 0
@@ -190,12 +203,16 @@ class _Corrected:
         else:
             unreduced = not one_number and self._loss.reduction in _UNREDUCED
             degree = None if unreduced else int(not one_number and self._loss.reduction == "sum")
-            trace.seen.ask(self._loss.name, seen["losses"], degree)
+            self._ask(seen["losses"], degree)
         if one_number:
             return value if sample_weight is None else self._of_weighted_scalar(value, seen["losses"], sample_weight)
         masks = [m for m in (mask, seen["mask"]) if m is not None]
         factor = self._factor(masks, sample_weight, value.dtype)
         return value if factor is None else value * factor
+
+    def _ask(self, made: Any, degree: int | None) -> None:
+        one_number = _ONE_NUMBER.format(self._loss.name) if made.shape.rank == 0 else ""
+        self._trace.seen.asked.append(Asked(f"loss {self._loss.name!r}", made, degree, one_number))
 
     def _of_weighted_scalar(self, value: Any, loss: Any, sample_weight: Any) -> Any:
         """Correct the loss of predictions of rank 1: one number, which Keras multiplies by every weight and reduces."""
@@ -248,15 +265,50 @@ def _mass(masks: list[Any], weights: Any) -> Any:
     return tf.reduce_sum(product)
 
 
-def _per_example(loss: Any, trace: Any) -> Any:
-    """Correct an `add_loss` term. Keras sums a term that has a value for each example; a scalar counts as a mean."""
-    if loss.shape.rank is None:
-        loss = loss * _by_rank(loss, 1.0, trace.inverse_share(loss.dtype))
-    elif loss.shape.rank > 0 and loss.shape[0] is None:
-        return loss * trace.inverse_share(loss.dtype)
-    if tf.is_symbolic_tensor(loss) and _looks_at_examples(loss):
-        trace.notes.append(_ADDED)
-    return loss
+def _own(compute_loss: Any, trace: Any) -> Any:
+    """A `compute_loss` of the user's own, of whose value the analysis decides whether it is exact."""
+
+    def hooked(*arguments: Any, **named: Any) -> Any:
+        loss = compute_loss(*arguments, **named)
+        _ask_of_step(loss, trace)
+        return loss
+
+    return hooked
+
+
+def _ask_of_step(loss: Any, trace: Any) -> None:
+    """Let the analysis decide on one number that a step makes, if the step made it of other numbers by itself."""
+    seen = trace.seen
+    of_step = tf.is_symbolic_tensor(loss) and loss.shape.rank == 0 and loss.graph is trace.graph
+    if of_step and all(each.made is not loss for each in seen.asked):
+        # Without a compiled loss, `said_of_own` has the note on a sum.
+        own = trace.own_method_note if trace.reduced else ""
+        seen.asked.append(Asked(STEPS_LOSS, loss, one_number=own, by=numbers_behind(loss, seen)))
+
+
+def _added(aggregate: Any, trace: Any) -> Any:
+    """Keras's sum of an `add_loss` term, corrected. A term with a value for each example is added up.
+
+    One number counts as a mean, and so do the values of no single example.
+    """
+
+    def hooked(loss: Any) -> Any:
+        if loss.shape.rank is None:
+            corrected = loss * _by_rank(loss, 1.0, trace.inverse_share(loss.dtype))
+        elif loss.shape.rank > 0 and loss.shape[0] is None:
+            trace.seen.asked.append(Asked(_TERM, loss, 1, alike=_ADDED_ALIKE))
+            corrected = loss * trace.inverse_share(loss.dtype)
+        else:
+            corrected = loss
+        of_examples = tf.is_symbolic_tensor(loss) and _looks_at_examples(loss)
+        if of_examples and (corrected is loss or loss.shape.rank is None):
+            trace.seen.asked.append(Asked(_TERM, loss, one_number=_ADDED, by=numbers_behind(loss, trace.seen)))
+        value = aggregate(corrected)
+        if of_examples:
+            trace.seen.known.append((value, mean_over_examples(value.op)))
+        return value
+
+    return hooked
 
 
 def _by_rank(loss: Any, of_scalar: Any, of_examples: Any) -> Any:

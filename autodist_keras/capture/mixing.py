@@ -13,9 +13,10 @@ through the traced step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import keras
@@ -25,6 +26,7 @@ from autodist_core.capture import Traced
 from autodist_core.capture.batch_axis import (
     ALIKE,
     NO_CLAIM,
+    REDUCED,
     SAME,
     SUM,
     Found,
@@ -39,6 +41,29 @@ from autodist_keras.capture.hooks import hook
 
 _HINGES = (keras.metrics.Hinge, keras.metrics.SquaredHinge)
 _HINGE_FUNCTIONS = (keras.losses.hinge, keras.losses.squared_hinge)
+STEPS_LOSS = "the step's loss"
+"""What the notes call a loss that a step of the user's own makes."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A loss of which the analysis decides whether it is exact, and the words of the plan's note."""
+
+    subject: str
+    """What the note is about, such as `loss 'mse'`."""
+    made: Any
+    """The value before Keras reduces it."""
+    degree: int | None = 0
+    """The degree that is right for a sum. None if Keras does not reduce the loss: sums, means and equal values are."""
+    one_number: str = ""
+    """For one number of a batch: the note on a sum over the examples, and on a number that cannot be decided."""
+    alike: str = (
+        "number on every replica, and is added up over the replicas: for the loss of a whole batch, use "
+        "reduction='sum_over_batch_size'"
+    )
+    """How the note goes on about values that are the same on every replica, and are added up."""
+    by: tuple[Any, ...] = ()
+    """The numbers of which the value is computed: the note names the first of them that is no mean or sum."""
 
 
 @dataclass
@@ -60,11 +85,8 @@ class Seen:
     """The names of the compiled losses."""
     inexact: dict[str, str] = field(default_factory=dict)
     """The notes on losses that compare examples by their definition, by the name of the loss."""
-    asked: list[tuple[str, Any, int | None]] = field(default_factory=list)
-    """For each loss: its name, its value before Keras reduces it, and the degree that is right for a sum.
-
-    None stands for a loss that Keras does not reduce: sums, means and equal values are right.
-    """
+    asked: list[Asked] = field(default_factory=list)
+    """The losses of which the analysis decides whether they are exact."""
     silent: list[tuple[Any, int, int]] = field(default_factory=list)
     """Operations that have a note of their own: a graph, and the first and the last one's position in it."""
     metrics: list[tuple[Any, int, int, str]] = field(default_factory=list)
@@ -75,10 +97,6 @@ class Seen:
         self.losses.add(name)
         if loss.shape.rank == 0:
             self.known.append((loss, mean_over_examples(loss.op)))
-
-    def ask(self, name: str, made: Any, degree: int | None = 0) -> None:
-        """Record the value of a loss before Keras reduces it, so that the analysis decides whether it is exact."""
-        self.asked.append((name, made, degree))
 
     @contextmanager
     def noted_elsewhere(self) -> Iterator[None]:
@@ -187,16 +205,46 @@ def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any]) -> Follo
     ['middle']
     """
     returned = to_be_joined(traced)
-    losses = [made for _, made, _ in seen.asked]
+    groups = [[each.made for each in seen.asked], returned, differentiated, [n for each in seen.asked for n in each.by]]
     known = {id(tensor): state for tensor, state in seen.known}
-    found = follow(traced, known, [*losses, *returned, *differentiated])
+    found = follow(traced, known, list(chain.from_iterable(groups)))
     # The results of `predict` are rows, which are put one behind the other.
     results = () if traced.concat_outputs else found.uncombined_results
-    asked, of_returned = found.asked[: len(losses)], found.asked[len(losses) : len(losses) + len(returned)]
-    states = zip(differentiated, found.asked[len(losses) + len(returned) :], strict=True)
+    remaining = iter(found.asked)
+    asked, of_returned, of_losses, of_numbers = ([next(remaining) for _ in group] for group in groups)
+    numbers = {id(number): state for number, state in zip(groups[-1], of_numbers, strict=True)}
+    asked = [_named(each, state, numbers) for each, state in zip(seen.asked, asked, strict=True)]
     of_whole_batch = frozenset(
-        position for position, (loss, state) in enumerate(states)
+        position for position, (loss, state) in enumerate(zip(differentiated, of_losses, strict=True))
         if loss.shape.rank != 0 and (state.kind == ALIKE or (state.kind == SUM and state.degree == 0))
     )
-    return Followed(replace(found, asked=asked, uncombined_results=results), joined(returned, of_returned),
+    return Followed(replace(found, asked=tuple(asked), uncombined_results=results), joined(returned, of_returned),
                     of_whole_batch)  # fmt: skip
+
+
+def numbers_behind(value: Any, seen: Seen) -> tuple[Any, ...]:
+    """The numbers of which a number is computed, in the order of the graph, without those of a known state.
+
+    >>> with tf.Graph().as_default():
+    ...     mean = tf.reduce_mean(tf.constant([1.0, 3.0]))
+    ...     [number.op.type for number in numbers_behind(2 * tf.sqrt(mean), Seen())]
+    ['Mean', 'Sqrt', 'Const', 'Mul']
+    """
+    known = {id(tensor) for tensor, _ in seen.known}
+    found: dict[int, Any] = {}
+    remaining = [value]
+    while remaining:
+        tensor = remaining.pop()
+        if id(tensor) not in found and id(tensor) not in known and tensor.shape.rank == 0:
+            found[id(tensor)] = tensor
+            remaining.extend(tensor.op.inputs)
+    places = {operation.name: place for place, operation in enumerate(value.graph.get_operations())}
+    return tuple(sorted(found.values(), key=lambda tensor: places[tensor.op.name]))
+
+
+def _named(asked: Asked, state: State, numbers: Mapping[int, State]) -> State:
+    """The state of a loss, with the first of its numbers that is no mean or sum over the examples as its origin."""
+    if state.kind not in REDUCED or state.kind == SUM:
+        return state
+    first = next((each.op for each in asked.by if numbers[id(each)].kind in set(REDUCED) - {SUM}), state.origin)
+    return state._replace(origin=first)

@@ -17,13 +17,9 @@ from typing import Any
 
 from autodist_core.capture.batch_axis import ALIKE, REDUCED, ROWS, SUM, Coupling, Found, State, sentences
 from autodist_core.plan import INEXACT
-from autodist_keras.capture.mixing import Seen
+from autodist_keras.capture.mixing import STEPS_LOSS, Asked, Seen
 
 _INEXACT = f"{INEXACT}: "
-_ONE_NUMBER = (
-    "loss {!r} makes one number of a batch, which counts as a mean over its examples; for a sum, return a value for "
-    "each example from a keras.losses.Loss of reduction='sum'"
-)
 _ELSEWHERE = "the training step"
 _GRADIENT = "a custom gradient"
 _COUNTED = re.compile(r"_\d+$")
@@ -80,29 +76,30 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes
         where = f"{sentences.named(operation)} in {names.owner(operation, within)}"
         unknown.setdefault(where, sentences.of_gradient(where, "verify(x, y)"))
     trained |= {f"loss {name!r}": note for name, note in seen.inexact.items()}
-    for (name, made, degree), state in zip(seen.asked, found.asked, strict=True):
-        said = _of_loss(name, made.shape.rank == 0, degree, state)
-        if said is not None and f"loss {name!r}" not in trained:
+    for asked, state in zip(seen.asked, found.asked, strict=True):
+        said = _of_loss(asked, state)
+        if said is not None and asked.subject not in trained:
             (trained if said.startswith(_INEXACT) else unknown).setdefault(said, said)
+    if any(note.startswith(f"{_INEXACT}{STEPS_LOSS} ") for note in trained.values()):
+        # What Keras's tracker of the loss is updated with has the same cause.
+        reported.pop("metric 'loss'", None)
     return Notes(tuple(trained.values()), tuple(reported.values()), tuple(unknown.values()))
 
 
-def _of_loss(name: str, one_number: bool, degree: int | None, state: State) -> str | None:
+def _of_loss(asked: Asked, state: State) -> str | None:
     """The note on the value of a loss, or None if the replicas' values combine to one device's value."""
+    degree = asked.degree
     if degree is None:
         # Values that Keras does not reduce: sums are added up, and means and equal values count by the share.
         degree = min(state.degree, 1) if state.kind == SUM and state.degree >= 0 else int(state.kind != ALIKE)
     if state.kind == ALIKE and degree:
-        return (
-            f"{_INEXACT}loss {name!r} is the same number on every replica, and is added up over the replicas: for the "
-            "loss of a whole batch, use reduction='sum_over_batch_size'"
-        )
+        return f"{_INEXACT}{asked.subject} is the same {asked.alike}"
     if state.kind == ALIKE or (state.kind == SUM and state.degree == degree):
         return None
     if state.kind == ROWS and not (state.degree or state.stride or (state.subset and not degree)):
         return None
-    if one_number and (state.kind not in (*REDUCED, ROWS) or (state.kind == SUM and state.degree == 1)):
-        return _ONE_NUMBER.format(name)
+    if asked.one_number and (state.kind not in (*REDUCED, ROWS) or (state.kind == SUM and state.degree == 1)):
+        return asked.one_number
     if state.kind == ROWS:
         by = sentences.named(state.origin)
         what = (
@@ -111,11 +108,11 @@ def _of_loss(name: str, one_number: bool, degree: int | None, state: State) -> s
             if state.stride else "gives each example a value that depends on how many examples the batch has, by "
             f"{by}, and a replica has only its own"
         )
-        return f"{_INEXACT}loss {name!r} {what}"
+        return f"{_INEXACT}{asked.subject} {what}"
     if state.kind not in REDUCED:
         return None
     return (
-        f"{_INEXACT}loss {name!r} makes a value of the whole batch that is no mean over its examples, by "
+        f"{_INEXACT}{asked.subject} makes a value of the whole batch that is no mean over its examples, by "
         f"{sentences.named(state.origin)}, and a replica has only its own"
     )
 

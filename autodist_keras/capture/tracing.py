@@ -96,8 +96,8 @@ class Trace:
     """The positions of those differentiated losses that have several values, of which none is of a single example."""
     reduced: bool = False
     """Whether the step asked a compiled loss for one number. Keras reduced that loss, and it was corrected."""
-    notes: list[str] = field(default_factory=list)
-    """The plan's notes on the losses of the step."""
+    own_method_note: str = ""
+    """The plan's note on a model that has a training step or a loss of its own."""
     seen: mixing.Seen = field(default_factory=mixing.Seen)
     """The records by which `mixing.py` tells right values of the whole batch from others."""
     expects_losses: bool = False

@@ -1,4 +1,7 @@
-"""Metrics of one's own, and Keras's layers for text: what the plan says of them, and which maxima stay maxima."""
+"""Metrics and terms of the loss of one's own, and Keras's layers for text: what the plan says of them.
+
+Some maxima stay maxima.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras import layers
+from keras import layers, ops
 
+from autodist_core import whole_batch
 from tests.front.test_coupled import X, Y, _dense
 from tests.support.models import ReferenceModel, dense_data
 from tests.support.plans import as_name, notes_of
@@ -167,3 +171,82 @@ def test_what_adds_up_the_words_of_texts_is_not_known():
 
     notes = notes_of(build, tf.constant(["a b", "c", "d e f", "a a"] * 2), np.zeros((8, 1)))
     assert notes and "'words'" in notes[0]
+
+
+# Terms of the loss that are no means
+
+NO_MEAN = "makes a value of the whole batch that is no mean over its examples"
+
+
+class Adds(layers.Layer):
+    """Adds terms to the loss, and passes its input on."""
+
+    def __init__(self, *terms, **named):
+        super().__init__(**named)
+        self.terms = terms
+
+    def call(self, x):
+        for term in self.terms:
+            self.add_loss(term(x))
+        return x
+
+
+def _entropy(x):
+    shares = ops.softmax(ops.mean(x, axis=0))
+    return ops.sum(shares * ops.log(shares))
+
+
+NO_MEAN_TERMS = {
+    "Sqrt": lambda x: ops.sqrt(ops.mean(ops.square(x))), "Sum": _entropy,
+    "Maximum": lambda x: ops.maximum(ops.mean(x), 2),
+}  # fmt: skip
+MEAN_TERMS = (
+    lambda x: ops.mean(x**2), lambda x: ops.mean(x**2) * ops.ones(3), lambda x: ops.sum(x**2, axis=1),
+    lambda x: ops.mean(tf.square(whole_batch(x))),
+)
+
+
+def test_an_added_term_that_is_no_mean_is_not_exact(caplog):
+    model = seeded(lambda: keras.Sequential([
+        keras.Input((5,)), layers.Dense(4, name="first"), Adds(*MEAN_TERMS, *NO_MEAN_TERMS.values()),
+        Adds(lambda x: ops.sum(whole_batch(x), axis=-1)), layers.Dense(1, name="last"),
+    ]))  # fmt: skip
+    model.compile("sgd", "mse", jit_compile=False)
+    with distributed(model) as front:
+        notes = [line.strip() for line in front.plan(X, Y).splitlines() if "not exact" in line or "counts as" in line]
+        table = front.verify(X, Y)
+    for operation in NO_MEAN_TERMS:
+        start = f"note: not exact: an add_loss term {NO_MEAN}, by {operation} ("
+        (note,) = [line for line in notes if line.startswith(start)]
+        assert note in table and note.removeprefix("note: ") in caplog.text
+    alike = "not exact: an add_loss term is the same on every replica, and is added up over the replicas: add its sum"
+    (note,) = [line for line in notes if alike in line]
+    assert note in table and len(notes) == len(NO_MEAN_TERMS) + 1
+
+
+class OwnLoss(keras.Sequential):
+    """Makes the loss of the compiled one."""
+
+    of = None
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return type(self).of(super().compute_loss(x, y, y_pred, sample_weight), y_pred)
+
+
+@pytest.mark.parametrize(("operation", "function"), [
+    ("Sqrt", lambda loss, p: ops.sqrt(loss)), ("Maximum", lambda loss, p: ops.maximum(loss, 0.5)),
+    ("", lambda loss, p: 2 * loss + ops.mean(ops.abs(p))),
+])  # fmt: skip
+def test_a_compute_loss_that_makes_no_mean_is_not_exact(operation: str, function, caplog):
+    own = type("Own", (OwnLoss,), {"of": staticmethod(function)})
+    model = seeded(lambda: own([keras.Input((5,)), layers.Dense(1)]))
+    model.compile("sgd", "mse", jit_compile=False)
+    with distributed(model) as front:
+        notes = [line.strip() for line in front.plan(X, Y).splitlines() if "not exact" in line or "counts as" in line]
+        front.fit(X, Y, verbose=0)
+        front.evaluate(X, Y, verbose=0)
+        assert ("not exact" in front.verify(X, Y)) == bool(operation)
+    logged = [message for message in caplog.messages if "not exact" in message]
+    assert len(notes) == len(logged) == bool(operation)
+    for text in (*notes, *logged):
+        assert f"not exact: the step's loss {NO_MEAN}, by {operation} ({operation}), and a replica has only" in text
