@@ -192,7 +192,8 @@ class Driver:
 
     def _say(self, mode: str, captured: CapturedStep) -> None:
         """Log why a step gives other numbers than one device: each reason once, in whichever step it comes first."""
-        notes = [note for note in captured.notes.trained if _unnumbered(note) not in self._said]
+        reasons = (*captured.notes.trained, *captured.notes.reported)
+        notes = [note for note in reasons if _unnumbered(note) not in self._said]
         name = self.model.name if mode == "train" else f"{self.model.name}, in {_CALLS[mode]}"
         if self.settings.replicas > 1 and say_inexact(name, notes):
             self._said.update(map(_unnumbered, notes))
