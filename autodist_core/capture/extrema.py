@@ -6,6 +6,7 @@ have the aggregation `max` or `min`. For a metric that keeps the largest loss so
     AssignVariableOp(largest, Maximum(largest, loss))    aggregation: sum -> max
 
 The whole batch's new value is the largest of the replicas' new values, and not their sum. The same holds for a minimum.
+Of truth values, true is the largest: `LogicalOr` keeps a maximum, and `LogicalAnd` a minimum.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from typing import Any
 
 from autodist_core.capture.traced import Traced
 
-_EXTREMES = {"Maximum": "max", "Max": "max", "Minimum": "min", "Min": "min"}
+_EXTREMES = {
+    "Maximum": "max", "Max": "max", "LogicalOr": "max", "Any": "max",
+    "Minimum": "min", "Min": "min", "LogicalAnd": "min", "All": "min",
+}  # fmt: skip
 _PUTTING_TOGETHER = ("ConcatV2", "ExpandDims", "Pack", "Reshape")
 _DECLARED = {"metric": ("sum", "none"), "model": ("none",)}
 """The kinds of variables that are looked at, and for each kind the declared aggregations that may change."""

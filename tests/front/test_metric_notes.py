@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
-from autodist_core import whole_batch
+from autodist_core import CaptureError, whole_batch
 from tests.front.test_coupled import X, Y, _dense
 from tests.support.models import ReferenceModel, dense_data
 from tests.support.plans import as_name, notes_of
@@ -23,16 +23,19 @@ from tests.support.training import assert_equal_training, distributed, seeded
 class Keeps(keras.metrics.Metric):
     """Writes a variable by a function."""
 
-    def __init__(self, write, name="keeps"):
+    def __init__(self, write, name="keeps", dtype=None):
         super().__init__(name=name)
         self.write = write
-        self.kept = self.add_variable((), "zeros", name="kept")
+        self.kept = self.add_variable((), "zeros", dtype=dtype, name="kept")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         self.write(self.kept, y_pred)
 
+    def reset_state(self):
+        self.kept.assign(ops.zeros_like(self.kept))
+
     def result(self):
-        return self.kept
+        return ops.cast(self.kept, "float64")
 
 
 def _behind(kept, p):
@@ -46,15 +49,36 @@ EXTREMES = {
 }
 
 
-def _keeping(writes):
+TRUTHS = {
+    "any": lambda kept, p: kept.assign(tf.logical_or(kept.value, tf.reduce_any(p > 1.5))),
+    "any of none": lambda kept, p: kept.assign(tf.logical_or(kept.value, tf.reduce_any(p > 99))),
+    "all": lambda kept, p: kept.assign(tf.logical_and(tf.reduce_all(p > -99), kept.value)),
+}
+
+
+def _keeping(writes, dtype=None):
     """A metric for each function."""
-    return [Keeps(write, as_name(name)) for name, write in writes.items()]
+    return [Keeps(write, as_name(name), dtype) for name, write in writes.items()]
 
 
 def test_a_metric_that_keeps_an_extreme_is_exact():
-    assert not notes_of(_dense(), X, Y, metrics=_keeping(EXTREMES))
-    model = ReferenceModel("keeps", _dense(), dense_data, lambda: {"loss": "mse", "metrics": _keeping(EXTREMES)})
+    def metrics():
+        return [*_keeping(EXTREMES), *_keeping(TRUTHS, "bool")]
+
+    assert not notes_of(_dense(), X, Y, metrics=metrics())
+    model = ReferenceModel("keeps", _dense(), dense_data, lambda: {"loss": "mse", "metrics": metrics()})
     assert_equal_training(model, optimizer="sgd", replicas=3)
+
+
+def test_truth_values_that_would_be_added_up_are_refused():
+    model = seeded(_dense())
+    metrics = _keeping({"last": lambda kept, p: kept.assign(tf.reduce_any(p > 0.4))}, "bool")
+    model.compile("sgd", "mse", metrics=metrics, jit_compile=False)
+    said = "'metric/last/kept' is a variable of dtype bool with the aggregation 'sum', and such values cannot be added"
+    with distributed(model) as front:
+        for call in (front.plan, front.evaluate, front.fit):
+            with pytest.raises(CaptureError, match=said):
+                call(X, Y)
 
 
 def _if_larger(kept, p):

@@ -277,13 +277,13 @@ def _by_size(operation: Any, state: State, degree: int) -> State:
 
 
 def larger(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of the larger or the smaller of two numbers.
+    """Return the state of the larger or the smaller of two numbers. Of truth values, true is the larger one.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.maximum(tf.reduce_max(x), 0.0))
     'the largest value over the examples'
     """
-    extreme = LARGEST if operation.type == "Maximum" else SMALLEST
+    extreme = LARGEST if operation.type in ("Maximum", "LogicalOr") else SMALLEST
     kinds = {state.kind for state in states}
     if extreme in kinds and kinds <= {extreme, ALIKE}:
         return State(extreme, origin=origin_of(states))

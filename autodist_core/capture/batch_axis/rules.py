@@ -196,7 +196,7 @@ RULES: dict[str, Rule] = {
     "Mul": arithmetic.multiplied,
     "MulNoNan": arithmetic.multiplied,
     **dict.fromkeys(("RealDiv", "Div", "DivNoNan"), arithmetic.divided),
-    **dict.fromkeys(("Maximum", "Minimum"), arithmetic.larger),
+    **dict.fromkeys(("Maximum", "Minimum", "LogicalOr", "LogicalAnd"), arithmetic.larger),
     **dict.fromkeys(("Select", "SelectV2"), chosen),
     **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "EuclideanNorm"), reduced),
     "L2Loss": half_of_squares,

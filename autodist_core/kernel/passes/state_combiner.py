@@ -7,7 +7,8 @@ step. For the sum of a metric on two replicas::
     replica 1's copy = 0
 
 A variable that declares an aggregation is combined by it. A sum starts from zero on every replica but the first. A
-variable that keeps a maximum or a minimum becomes the maximum or minimum of the replicas' values. A float without an
+variable that keeps a maximum or a minimum becomes the maximum or minimum of the replicas' values (of truth values, true
+is the maximum). A float without an
 aggregation becomes the mean over the active replicas, weighted by their numbers of examples. Any other variable gets
 the value of the first active replica. The state of a seed generator is equal on all active replicas. It is sent to the
 idle replicas only.
@@ -95,11 +96,11 @@ def _combine(draft: Draft, variable: Variable) -> None:
 
 
 def _largest(*parts: tf.Tensor) -> tf.Tensor:
-    return reduce(tf.maximum, parts)
+    return reduce(tf.logical_or if parts[0].dtype.is_bool else tf.maximum, parts)
 
 
 def _smallest(*parts: tf.Tensor) -> tf.Tensor:
-    return reduce(tf.minimum, parts)
+    return reduce(tf.logical_and if parts[0].dtype.is_bool else tf.minimum, parts)
 
 
 _EXTREMES = {"max": _largest, "min": _smallest}

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import tensorflow as tf
+
 from autodist_core.errors import AutodistError, CaptureError, NotYetError
 from autodist_core.kernel.analysis.compute import compute_of
 from autodist_core.kernel.placement.placement import Placement
@@ -27,6 +29,7 @@ def compute_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistE
     []
     """
     if len(placement.replicas) > 1:
+        yield from _without_sums(step)
         yield from _partial_state(step)
         yield from _shared_forward_passes(step)
     after_update = placement.after_update(step)
@@ -39,6 +42,20 @@ def compute_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistE
                 "optimizer's apply both computes and writes. Read the variable after apply instead."
             )
     yield from _served_elsewhere(step, placement, [*names, *step.in_order(after_update)])
+
+
+def _without_sums(step: StepIndex) -> Iterator[CaptureError]:
+    """Refuse a variable that would be added up or averaged over the replicas, and whose values have no sum."""
+    for name in sorted(step.written_by_compute):
+        variable = step.variables[name]
+        dtype = tf.as_dtype(variable.dtype)
+        if variable.aggregation in ("sum", "mean") and not (dtype.is_floating or dtype.is_complex or dtype.is_integer):
+            yield CaptureError(
+                f"{name!r} is a variable of dtype {variable.dtype} with the aggregation {variable.aggregation!r}, and "
+                "such values cannot be added up over the replicas. Write it as tf.logical_or or tf.logical_and of its "
+                "own value and others: then the replicas' values are combined in the same way. Or keep a number, or "
+                "leave the aggregation out."
+            )
 
 
 def _partial_state(step: StepIndex) -> Iterator[CaptureError]:
