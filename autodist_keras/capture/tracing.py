@@ -50,6 +50,7 @@ from autodist_core.training import Entry
 from autodist_keras import seams
 from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas
 from autodist_keras.capture.build_ahead import build_ahead
+from autodist_keras.capture.fresh_metrics import kept_fresh
 from autodist_keras.capture.metric_weights import weighted_metrics
 from autodist_keras.capture.optimizer_kernels import fused
 from autodist_keras.capture.optimizers import hooked_optimizer, optimizers_of, ranges_of
@@ -199,8 +200,9 @@ def trace_step(
     `specs` has one entry for each leaf of `data` that is not None. `concat` says that the results have one row for each
     example. `fused_updates` says that optimizers may update in TensorFlow's training kernels.
     """
-    build_ahead(model, step, data, specs)
-    return _captured(model, step, data, specs, concat, fused_updates, frozenset())
+    with kept_fresh(model):
+        build_ahead(model, step, data, specs)
+        return _captured(model, step, data, specs, concat, fused_updates, frozenset())
 
 
 def _captured(

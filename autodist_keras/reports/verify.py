@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from autodist_core.reports import Explanation, coarsest_type, compare, drawn_anew, require_steps
+from autodist_keras.capture.fresh_metrics import kept_fresh
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables
@@ -23,6 +24,11 @@ def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = No
 
     `DistributedModel.verify` has an example.
     """
+    with kept_fresh(distributed.model):
+        return _verified(distributed, x, y, steps, sample_weight, class_weight)
+
+
+def _verified(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any, class_weight: Any) -> str:
     model, driver = distributed.model, distributed._driver
     driver.require_idle("verify")
     require_steps(steps)

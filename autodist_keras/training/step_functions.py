@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from autodist_core.runtime import COMPOSITE
 from autodist_core.training import Steps, Training
+from autodist_keras.capture.fresh_metrics import updated
 from autodist_keras.capture.tracing import CapturedStep, trace_step
 from autodist_keras.seams import LOOP_ITERATES
 from autodist_keras.training.batches import Batch, read_batch
@@ -45,6 +46,8 @@ class StepFunction:
             return trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
 
         self._steps: Steps[Batch, CapturedStep] = Steps(capture, training, check, added=say)
+        self._ran: Callable[[], None] = (lambda: None) if concat else partial(updated, model)
+        """What follows each step. A step of `predict` updates no metric."""
         self.before_next: Callable[[], None] | None = None
         """What runs once, when the next step is captured and all its variables exist, and before that step runs."""
 
@@ -64,7 +67,9 @@ class StepFunction:
             self._steps.prepare(batch, same_size)
             before_next, self.before_next = self.before_next, None
             before_next()
-        return self._steps(batch, same_size)
+        results = self._steps(batch, same_size)
+        self._ran()
+        return results
 
     def without_data(self, iterator: Any) -> None:
         """Trace the step without a batch, as Keras does, so that the metrics exist when Keras asks for them."""
