@@ -28,7 +28,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core.capture import reached_from, sources
-from autodist_core.capture.batch_axis import mean_over_examples
+from autodist_core.capture.batch_axis import SAME, mean_over_examples
 from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.mixing import STEPS_LOSS, Asked, numbers_behind
@@ -71,7 +71,9 @@ def weighted(loss: Any, trace: Any) -> Any:
     trace.differentiated.append(loss)
     _ask_of_step(loss, trace)
     if len(trace.differentiated) - 1 in trace.of_whole_batch:
-        share = trace.share(loss.dtype)
+        # The product is what is right here: the analysis of what mixes examples takes the share for a constant.
+        share = tf.identity(trace.share(loss.dtype))
+        trace.seen.known.append((share, SAME))
     else:
         share = None if loss.shape.rank else _by_rank(loss, trace.share(loss.dtype), 1.0)
 
