@@ -283,9 +283,8 @@ def _ask_of_step(loss: Any, trace: Any) -> None:
     seen = trace.seen
     of_step = tf.is_symbolic_tensor(loss) and loss.shape.rank == 0 and loss.graph is trace.graph
     if of_step and all(each.made is not loss for each in seen.asked):
-        # Without a compiled loss, `said_of_own` has the note on a sum.
-        own = trace.own_method_note if trace.reduced else ""
-        seen.asked.append(Asked(STEPS_LOSS, loss, one_number=own, by=numbers_behind(loss, seen)))
+        note, numbers = trace.own_method_note, numbers_behind(loss, seen)
+        seen.asked.append(Asked(STEPS_LOSS, loss, one_number=note, by=numbers))
 
 
 def _added(aggregate: Any, trace: Any) -> Any:

@@ -47,7 +47,11 @@ STEPS_LOSS = "the step's loss"
 
 @dataclass(frozen=True)
 class Asked:
-    """A loss of which the analysis decides whether it is exact, and the words of the plan's note."""
+    """A loss of which the analysis decides whether it is exact, and the words of the plan's note.
+
+    >>> Asked("loss 'mse'", None).degree
+    0
+    """
 
     subject: str
     """What the note is about, such as `loss 'mse'`."""

@@ -41,8 +41,10 @@ class Notes:
     """What the analysis cannot decide: it may be a reason for other weights."""
 
 
-def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes:
-    """The plan's notes on a training step that was followed; `results` names the values that the step returns.
+def notes(model: Any, found: Found, seen: Seen, results: Sequence[str], other: Sequence[str]) -> Notes:
+    """The plan's notes on a training step that was followed, without the `other` notes, which the plan has already.
+
+    `results` names the values that the step returns.
 
     >>> import keras
     >>> import tensorflow as tf
@@ -50,8 +52,8 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes
     >>> from autodist_keras.capture.mixing import followed
     >>> def centred(x, kernel):
     ...     return tf.reduce_mean((x - tf.reduce_mean(x, axis=0, name="middle")) @ kernel)
-    >>> found, _ = followed(example_traced(loss_of=centred), Seen())
-    >>> print(*notes(keras.Sequential(), found, Seen(), ["loss", "norm"]).trained)
+    >>> found = followed(example_traced(loss_of=centred), Seen(), ()).found
+    >>> print(*notes(keras.Sequential(), found, Seen(), ["loss", "norm"], ()).trained)
     not exact: in the training step, Mean (middle) gives each example a value of the whole batch, and a replica has
         only its own
     """
@@ -83,7 +85,8 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str]) -> Notes
     if any(note.startswith(f"{_INEXACT}{STEPS_LOSS} ") for note in trained.values()):
         # What Keras's tracker of the loss is updated with has the same cause.
         reported.pop("metric 'loss'", None)
-    return Notes(tuple(trained.values()), tuple(reported.values()), tuple(unknown.values()))
+    undecided = tuple(note for note in unknown.values() if note not in other)
+    return Notes(tuple(trained.values()), tuple(reported.values()), undecided)
 
 
 def _of_loss(asked: Asked, state: State) -> str | None:

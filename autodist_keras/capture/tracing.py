@@ -261,7 +261,7 @@ def _captured(
     paths = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(trace.result)]
     results = [paths[index] for index in tensors]
     other_notes = (*losses.said_of(model, trace), *_said_of_results(item, results))
-    notes = mixing_notes.notes(model, followed.found, trace.seen, results)
+    notes = mixing_notes.notes(model, followed.found, trace.seen, results, other_notes)
     return CapturedStep(item, rebuild, entries, other_notes, notes)
 
 
