@@ -26,7 +26,7 @@ def kept_fresh(model: Any) -> Iterator[None]:
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     >>> model.compile("sgd", "mse", metrics=[keras.metrics.AUC()])
     >>> with kept_fresh(model):
-    ...     model._compile_metrics.build(keras.KerasTensor((None, 1)), model.output)
+    ...     model._compile_metrics.build(keras.KerasTensor((None, 1)), model.outputs[0])
     >>> "reset_state" in vars(model._compile_metrics)
     True
     >>> updated(model)
@@ -43,7 +43,11 @@ def kept_fresh(model: Any) -> Iterator[None]:
 
 
 def updated(model: Any) -> None:
-    """Let a reset do what Keras's does, because a step has updated the metrics. `kept_fresh` has an example."""
+    """Let a reset do what Keras's does, because a step has updated the metrics. `kept_fresh` has an example.
+
+    >>> import keras
+    >>> updated(keras.Sequential())  # without compiled metrics, nothing changes
+    """
     metrics = model._compile_metrics
     if metrics is not None:
         for name in ("reset_state", "update_state"):

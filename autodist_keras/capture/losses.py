@@ -282,7 +282,8 @@ def _ask_of_step(loss: Any, trace: Any) -> None:
     """Let the analysis decide on one number that a step makes, if the step made it of other numbers by itself."""
     seen = trace.seen
     of_step = tf.is_symbolic_tensor(loss) and loss.shape.rank == 0 and loss.graph is trace.graph
-    if of_step and all(each.made is not loss for each in seen.asked):
+    noted = [*(each.made for each in seen.asked), *(tensor for tensor, _ in seen.known)]
+    if of_step and all(each is not loss for each in noted):
         note, numbers = trace.own_method_note, numbers_behind(loss, seen)
         seen.asked.append(Asked(STEPS_LOSS, loss, one_number=note, by=numbers))
 
