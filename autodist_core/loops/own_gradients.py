@@ -28,6 +28,11 @@ def own_results(
     """The results, and the names of new operations that compute those of a marked gradient, from the gradient itself.
 
     `reduced` are lists of markers of values that become one over the replicas. They get the markers of the copies.
+
+    >>> graph = tf.function(lambda x: tf.square(x)).get_concrete_function(tf.TensorSpec((), tf.float32)).graph
+    >>> results, new = own_results(graph, (), graph.outputs, ())
+    >>> results == graph.outputs, new
+    (True, frozenset())
     """
     before = _before_markers(found)
     needed = reached_from((result.op for result in results), _sources)
@@ -55,7 +60,12 @@ def own_results(
 
 
 def returned(found: Sequence[Differentiation], results: Sequence[Any]) -> list[Differentiation]:
-    """The calls that computed a gradient of which a result is made, and no other gradient besides."""
+    """The calls that computed a gradient of which a result is made, and no other gradient besides.
+
+    >>> graph = tf.function(lambda x: tf.square(x)).get_concrete_function(tf.TensorSpec((), tf.float32)).graph
+    >>> returned((), graph.outputs)
+    []
+    """
     needed = reached_from((result.op for result in results), _sources)
     inner = reached_from(
         (marker.op.inputs[0].op for call in found for each in call.gradients for marker in each.markers), _sources

@@ -22,7 +22,16 @@ from autodist_core.loops.recording import Differentiation
 def summed_again(
     markers: Sequence[Any], updates: Collection[str], found: Sequence[Differentiation], replicas: int
 ) -> dict[str, Counted]:
-    """How the markers in updates count that add up what is the same on all replicas, by their names."""
+    """How the markers in updates count that add up what is the same on all replicas, by their names.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     total = tf.identity(3.0, name="total")
+    ...     again = tf.identity(total / 2.0, name="again")
+    >>> found = summed_again([total, again], {"again"}, (), replicas=2)
+    >>> {name: counted.times for name, counted in found.items()}
+    {'again': 2}
+    """
     gradients = {marker.op.name for call in found for each in call.gradients for marker in each.markers}
     names = {marker.op.name for marker in markers}
     counted = {}

@@ -39,8 +39,8 @@ INSIDE = {
     "autodist_core.loops": (
         "as_written", "outside_trace", "outer_tapes", "terms", "graph_mode", "arguments", "variables", "engine",
         "recording", "own_gradients", "summed_again", "updates", "weighing", "side_state", "recomputed", "joining",
-        "own_writes", "mixing_notes", "deciding", "nested_markers", "tracing", "replica", "function_plan", "traced_function",
-        "function", "autodist", "distribute",
+        "own_writes", "mixing_notes", "deciding", "nested_markers", "tracing", "replica", "function_plan",
+        "traced_function", "function", "autodist", "distribute",
     ),
     "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
 }  # fmt: skip
