@@ -38,7 +38,7 @@ def summed_again(
     for marker in markers:
         if marker.op.name not in updates:
             continue
-        reached = _reached(marker.op.inputs[0], names)
+        reached = _reached(marker.op.inputs[0], names | gradients)
         sums, own = reached & names, reached & gradients
         if sums and own:
             raise CaptureError(
