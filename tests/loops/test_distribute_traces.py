@@ -120,7 +120,7 @@ class Loss:
         self.power = power
 
     def __call__(self, x):
-        return tf.reduce_sum(rated(x) * weight[0] ** self.power)
+        return tf.add_n([tf.reduce_sum(rated(x) * weight[0] ** self.power) for _ in range(1)])
 
 loss_of = loss_of if power == 2.0 else Loss()
 loss_of.power = power

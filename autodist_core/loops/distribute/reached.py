@@ -172,7 +172,8 @@ def _names(code: CodeType) -> tuple[tuple[Any, ...], ...]:
             current = []
             if instruction.opname in _WRITES:
                 written.add(instruction.argval)
-            if instruction.opname.startswith(_OF_VARIABLE):
+            # From Python 3.13 on, one instruction may store or load a variable before it loads this one.
+            if instruction.opname.startswith(_OF_VARIABLE) or instruction.opname.endswith("_LOAD_FAST"):
                 name = instruction.argval[-1] if isinstance(instruction.argval, tuple) else instruction.argval
                 current = [instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"), name]
     for constant in code.co_consts:
