@@ -12,7 +12,7 @@ from autodist_core.seams.seam import AT_USE
 from autodist_core.seams.table import TABLE as CORE
 from autodist_core.training import watching
 from autodist_keras import DistributedModel
-from autodist_keras.capture import custom_gradients, fused_updates
+from autodist_keras.capture import custom_gradients, optimizer_kernels
 from autodist_keras.capture.hooks import hook
 from autodist_keras.seams import TABLE, check
 
@@ -105,7 +105,7 @@ def added_up(patches):
 
 
 def formulas(patches):
-    fused_updates._difference.cache_clear()
+    optimizer_kernels._difference.cache_clear()
     adam = keras.optimizers.Adam.update_step
     patches.setattr(adam, "__code__", keras.optimizers.Adamax.update_step.__code__)
     patches.setattr(keras.optimizers.Adam, "_m", property(lambda self: self._momentums), False)
@@ -113,7 +113,7 @@ def formulas(patches):
     try:
         fit(optimizer="adam")
     finally:
-        fused_updates._difference.cache_clear()
+        optimizer_kernels._difference.cache_clear()
 
 
 def tape_is_seen(patches):
