@@ -43,7 +43,7 @@ class Recomputed:
 
 
 def find_recomputed(traced: Traced) -> Recomputed:
-    """Find them.
+    """Find the operations of a step that run once more for the whole batch.
 
     >>> import tensorflow as tf
     >>> from autodist_core.loops.example import traced_loop
