@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from autodist_core.capture.batch_axis import ROWS, State, follow, ragged
+from autodist_core.capture.batch_axis import ROWS, State, follow
+from autodist_core.capture.batch_axis.rules import ragged
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
 

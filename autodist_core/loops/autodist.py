@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, overload
 
+from autodist_core.loops.calls.graph_mode import graph_mode_iterators
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.function import Function
-from autodist_core.loops.graph_mode import graph_mode_iterators
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.training import Settings
 

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from autodist_core.errors import CaptureError, NotYetError, SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
 from autodist_core.kernel import mixed_results, with_alike_updates
-from autodist_core.loops.arguments import Same
+from autodist_core.loops.calls.arguments import Same
 from autodist_core.loops.variables import Variables
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex

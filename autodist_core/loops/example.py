@@ -17,8 +17,8 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import Source, Traced
-from autodist_core.loops.recording import Recording, recorded
-from autodist_core.loops.updates import Updates, find_updates
+from autodist_core.loops.gradients.recording import Recording, recorded
+from autodist_core.loops.gradients.updates import Updates, find_updates
 from autodist_core.loops.variables import Variables
 
 

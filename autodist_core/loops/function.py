@@ -16,12 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.errors import AutodistError, CaptureError
-from autodist_core.loops.arguments import Arguments
-from autodist_core.loops.as_written import as_written
+from autodist_core.loops.calls.arguments import Arguments
+from autodist_core.loops.calls.as_written import as_written
+from autodist_core.loops.calls.graph_mode import drawn
+from autodist_core.loops.calls.outer_tapes import without_gradient
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.function_plan import notes_of
-from autodist_core.loops.graph_mode import drawn
-from autodist_core.loops.outer_tapes import without_gradient
 from autodist_core.loops.replica import OfWholeBatch
 from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.loops.arguments import Arguments, Reader
+from autodist_core.loops.calls.arguments import Arguments, Reader
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.function_plan import planned_call
 from autodist_core.loops.tracing import CapturedFunction, as_graph_function

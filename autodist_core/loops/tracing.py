@@ -21,13 +21,13 @@ import tensorflow as tf
 
 from autodist_core.capture import Source, Traced, capture, gathering, own_rows
 from autodist_core.errors import CaptureError
-from autodist_core.loops.arguments import Parsed
-from autodist_core.loops.deciding import decided_for_each_replica, decided_for_whole_batch
+from autodist_core.loops.calls.arguments import Parsed
+from autodist_core.loops.combining.deciding import decided_for_each_replica, decided_for_whole_batch
+from autodist_core.loops.gradients.own_gradients import own_results, returned
+from autodist_core.loops.gradients.recording import Recording, recorded
+from autodist_core.loops.gradients.summed_again import summed_again
+from autodist_core.loops.gradients.updates import find_updates
 from autodist_core.loops.nested_markers import ROWS, SUM, require_in_updates
-from autodist_core.loops.own_gradients import own_results, returned
-from autodist_core.loops.recording import Recording, recorded
-from autodist_core.loops.summed_again import summed_again
-from autodist_core.loops.updates import find_updates
 from autodist_core.loops.variables import Variables
 from autodist_core.runtime.composites import are_row_splits, are_values, component_specs, is_composite, packed
 from autodist_core.step.graph_item import GraphItem
@@ -39,7 +39,7 @@ class CapturedFunction:
     """A captured function, with the parts of it that know its Python structure.
 
     >>> from contextlib import nullcontext
-    >>> from autodist_core.loops.arguments import Reader
+    >>> from autodist_core.loops.calls.arguments import Reader
     >>> def step(x):
     ...     return {"total": tf.reduce_sum(x)}
     >>> parsed, specs = Reader(step).parse((tf.ones((4, 3)),), {}), [tf.TensorSpec((None, 3))]
@@ -90,7 +90,7 @@ def trace_function(
     variables are added up, and every replica's results are returned.
 
     >>> from contextlib import nullcontext
-    >>> from autodist_core.loops.arguments import Reader
+    >>> from autodist_core.loops.calls.arguments import Reader
     >>> from autodist_core.loops.example import example_loop
     >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
     >>> step, specs = example_loop(kernel), [tf.TensorSpec((None, 3))]

@@ -37,10 +37,21 @@ INSIDE = {
         "sessions", "training", "steps",
     ),
     "autodist_core.loops": (
-        "as_written", "outside_trace", "outer_tapes", "terms", "graph_mode", "arguments", "variables", "engine",
-        "recording", "own_gradients", "summed_again", "updates", "weighing", "side_state", "recomputed", "joining",
-        "own_writes", "mixing_notes", "deciding", "nested_markers", "tracing", "replica", "function_plan",
-        "traced_function", "function", "autodist", "distribute",
+        "calls", "variables", "engine", "gradients", "combining", "nested_markers", "tracing", "replica",
+        "function_plan", "traced_function", "function", "autodist", "distribute",
+    ),
+    "autodist_core.loops.calls": ("as_written", "outside_trace", "outer_tapes", "graph_mode", "arguments"),
+    "autodist_core.loops.gradients": ("terms", "recording", "own_gradients", "summed_again", "updates"),
+    "autodist_core.loops.combining": (
+        "weighing", "side_state", "recomputed", "joining", "own_writes", "mixing_notes", "deciding",
+    ),
+    "autodist_core.capture.batch_axis": ("states", "rules", "replicas", "joining", "given", "flow"),
+    "autodist_core.capture.batch_axis.states": (
+        "state", "finding", "constants", "operations", "layout", "sizes", "places", "reshaping", "slice_bounds", "rounds",
+    ),
+    "autodist_core.capture.batch_axis.rules": (
+        "by_example", "arithmetic", "slices", "picking", "products", "counting", "ragged", "along_axes", "moving",
+        "inner", "lists", "writes", "table",
     ),
     "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
 }  # fmt: skip

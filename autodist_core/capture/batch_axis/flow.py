@@ -7,7 +7,7 @@ a layer::
     Mean(x, axis 0)   a mean over the examples, made by Mean
     Sub(x, mean)      rows along axis 0; noted as a coupling: Mean gives each example a value of the whole batch
 
-For each operation the rule of its type gives the states of its results (see `rules`).
+For each operation the rule of its type gives the states of its results (see `rules.table`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import by_example, inner, lists, operations, places, ragged, writes
-from autodist_core.capture.batch_axis.arithmetic import added, is_always_true
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.finding import (
+from autodist_core.capture.batch_axis.given import first_gradient, states_of_inputs
+from autodist_core.capture.batch_axis.replicas import is_combined, is_returned, read
+from autodist_core.capture.batch_axis.rules import by_example, inner, lists, ragged, writes
+from autodist_core.capture.batch_axis.rules.arithmetic import added, is_always_true
+from autodist_core.capture.batch_axis.rules.table import RULES, Rule
+from autodist_core.capture.batch_axis.states import operations, places
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.finding import (
     BATCH_VALUE,
     GRADIENT,
     SCALED,
@@ -30,10 +34,7 @@ from autodist_core.capture.batch_axis.finding import (
     UncombinedResult,
     UncombinedWrite,
 )
-from autodist_core.capture.batch_axis.given import first_gradient, states_of_inputs
-from autodist_core.capture.batch_axis.replicas import is_combined, is_returned, read
-from autodist_core.capture.batch_axis.rules import RULES, Rule
-from autodist_core.capture.batch_axis.state import (
+from autodist_core.capture.batch_axis.states.state import (
     ALIKE,
     MIXED,
     NO_CLAIM,

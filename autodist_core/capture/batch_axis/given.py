@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import inf
 
-from autodist_core.capture.batch_axis.ragged import FLAT_VALUES, SPLITS
-from autodist_core.capture.batch_axis.state import NO_CLAIM, RAGGED, SAME, SIZE, VARIABLE, State, rows
+from autodist_core.capture.batch_axis.rules.ragged import FLAT_VALUES, SPLITS
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, RAGGED, SAME, SIZE, VARIABLE, State, rows
 from autodist_core.capture.tape import custom_gradients
 from autodist_core.capture.traced import Traced
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autodist_core.capture.batch_axis.state import ALIKE, LARGEST, SMALLEST, SUM, State
+from autodist_core.capture.batch_axis.states.state import ALIKE, LARGEST, SMALLEST, SUM, State
 from autodist_core.capture.traced import Traced, name_of
 from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.step.graph_item import Joined
@@ -57,7 +57,7 @@ def joined(tensors: Sequence[Any], states: Sequence[State]) -> tuple[Joined, ...
     The module's docstring has examples.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.batch_axis.state import SAME, State
+    >>> from autodist_core.capture.batch_axis.states.state import SAME, State
     >>> with tf.Graph().as_default():
     ...     lengths = tf.constant([3, 5])
     ...     results = [tf.reduce_max(lengths, name="longest"), tf.rank(lengths, name="axes")]

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.state import (
+from autodist_core.capture.batch_axis.states.state import (
     ALIKE,
     LARGEST,
     REDUCED,

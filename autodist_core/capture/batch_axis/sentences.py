@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.finding import UncombinedResult, UncombinedWrite
+from autodist_core.capture.batch_axis.states.finding import UncombinedResult, UncombinedWrite
 
 _HOW = {
     "sum": "added up over the replicas", "max": "the largest of the replicas'", "min": "the smallest of the replicas'",
@@ -42,7 +42,7 @@ def kept(subject: str, write: UncombinedWrite) -> str:
     """The sentence on a variable for which the replicas' values do not combine to one device's value.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.batch_axis.state import State
+    >>> from autodist_core.capture.batch_axis.states.state import State
     >>> from autodist_core.step.graph_item import Variable
     >>> with tf.Graph().as_default():
     ...     root = tf.sqrt(2.0, name="root").op
@@ -64,7 +64,7 @@ def averaged(subject: str, result: UncombinedResult) -> str:
     """The sentence on a result for which the mean of the replicas' results is not one device's result.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.batch_axis.state import State
+    >>> from autodist_core.capture.batch_axis.states.state import State
     >>> with tf.Graph().as_default():
     ...     root = tf.sqrt(2.0, name="root").op
     >>> averaged("the result 'root'", UncombinedResult(0, State("mixed", origin=root)))

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis.flow import follow
-from autodist_core.capture.batch_axis.state import ROWS, SIZES, SUM, State
+from autodist_core.capture.batch_axis.states.state import ROWS, SIZES, SUM, State
 from autodist_core.capture.traced import Traced
 
 __all__ = ["shown", "tf"]

@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.errors import NotYetError
-from autodist_core.loops.as_written import as_written
+from autodist_core.loops.calls.as_written import as_written
 from autodist_core.loops.distribute.refused import refuses
 from autodist_core.loops.distribute.values import per_replica, per_replica_spec, split
 from autodist_core.training import read_by_pipeline

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from types import MethodType
 from typing import Any, Generic, TypeVar
 
-from autodist_core.loops.arguments import Same
+from autodist_core.loops.calls.arguments import Same
 from autodist_core.loops.distribute.reached import content
 
 V = TypeVar("V")

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.loops.arguments import Same, identity
+from autodist_core.loops.calls.arguments import Same, identity
 
 _MISSING = object()
 _KEPT = 1000

@@ -17,11 +17,11 @@ import tensorflow as tf
 
 from autodist_core.capture.traversal import function_graphs
 from autodist_core.errors import CaptureError
-from autodist_core.loops.arguments import Arguments, Parsed
+from autodist_core.loops.calls.arguments import Arguments, Parsed
+from autodist_core.loops.calls.outside_trace import outside_trace
 from autodist_core.loops.distribute.context import ReplicaContext
 from autodist_core.loops.distribute.reads import ReadElsewhere
 from autodist_core.loops.distribute.values import filled_up, per_replica
-from autodist_core.loops.outside_trace import outside_trace
 from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import Plan

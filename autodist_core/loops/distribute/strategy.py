@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.loops.as_written import as_written
 from autodist_core.loops.autodist import AutoDist
+from autodist_core.loops.calls.as_written import as_written
 from autodist_core.loops.distribute.context import inside_run
 from autodist_core.loops.distribute.dataset import BatchesOfReplicas, DistributedDataset, GlobalBatches
 from autodist_core.loops.distribute.extended import Extended

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import operations
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.state import ALIKE, NO_CLAIM, NUMBER, RAGGED, ROWS, SIZE, State, rows
+from autodist_core.capture.batch_axis.states import operations
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.state import ALIKE, NO_CLAIM, NUMBER, RAGGED, ROWS, SIZE, State, rows
 
 SPLITS, _ENDS, _STARTS, _SHAPE, _COUNT = "row splits", "row ends", "row starts", "shape of splits", "number of splits"
 """Where the rows of a ragged tensor of the batch begin and end, and what TensorFlow makes of that: the ends of the rows

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.capture.batch_axis import arithmetic
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.finding import POSITION
-from autodist_core.capture.batch_axis.places import OTHER
-from autodist_core.capture.batch_axis.slice_bounds import ENTIRE, Size, bound_of, counts_examples, cut_out
-from autodist_core.capture.batch_axis.state import ALIKE, NO_CLAIM, ONE, ROWS, SAME, SIZES, SUM, State
+from autodist_core.capture.batch_axis.rules import arithmetic
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.finding import POSITION
+from autodist_core.capture.batch_axis.states.places import OTHER
+from autodist_core.capture.batch_axis.states.slice_bounds import ENTIRE, Size, bound_of, counts_examples, cut_out
+from autodist_core.capture.batch_axis.states.state import ALIKE, NO_CLAIM, ONE, ROWS, SAME, SIZES, SUM, State
 
 _MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 

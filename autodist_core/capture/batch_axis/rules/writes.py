@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.layout import aligned
-from autodist_core.capture.batch_axis.state import (
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.layout import aligned
+from autodist_core.capture.batch_axis.states.state import (
     ALIKE,
     LARGEST,
     MIXED,
@@ -52,7 +52,7 @@ def is_known(operation: Any) -> bool:
 def value_written(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of what an operation writes, which is of a known kind. The module's docstring has examples.
 
-    >>> from autodist_core.capture.batch_axis.state import SAME, rows
+    >>> from autodist_core.capture.batch_axis.states.state import SAME, rows
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default():
     ...     counts = tf.Variable([0.0, 0.0])

@@ -16,7 +16,7 @@ from typing import Any
 
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
-from autodist_core.loops.recording import Differentiation
+from autodist_core.loops.gradients.recording import Differentiation
 
 
 def summed_again(

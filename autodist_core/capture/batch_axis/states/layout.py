@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autodist_core.capture.batch_axis.finding import PAIRS
-from autodist_core.capture.batch_axis.state import ROWS, State
+from autodist_core.capture.batch_axis.states.finding import PAIRS
+from autodist_core.capture.batch_axis.states.state import ROWS, State
 
 _MOVING = ("Identity", "Reshape", "StopGradient", "Squeeze", "ExpandDims", "EnsureShape")
 _DEPTH = 12

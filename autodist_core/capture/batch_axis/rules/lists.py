@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autodist_core.capture.batch_axis import arithmetic
-from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, PAIRS, POSITION
-from autodist_core.capture.batch_axis.inner import combined
-from autodist_core.capture.batch_axis.places import OTHER
-from autodist_core.capture.batch_axis.state import (
+from autodist_core.capture.batch_axis.rules import arithmetic
+from autodist_core.capture.batch_axis.rules.inner import combined
+from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, PAIRS, POSITION
+from autodist_core.capture.batch_axis.states.places import OTHER
+from autodist_core.capture.batch_axis.states.state import (
     ALIKE,
     NO_CLAIM,
     ONE,

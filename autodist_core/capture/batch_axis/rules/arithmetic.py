@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.finding import FIXED, PAIRS, SCALED
-from autodist_core.capture.batch_axis.layout import aligned
-from autodist_core.capture.batch_axis.places import merged
-from autodist_core.capture.batch_axis.sizes import function_of_sizes, is_negligible
-from autodist_core.capture.batch_axis.state import (
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.finding import FIXED, PAIRS, SCALED
+from autodist_core.capture.batch_axis.states.layout import aligned
+from autodist_core.capture.batch_axis.states.places import merged
+from autodist_core.capture.batch_axis.states.sizes import function_of_sizes, is_negligible
+from autodist_core.capture.batch_axis.states.state import (
     ALIKE,
     DISTINCT,
     LARGEST,

@@ -26,7 +26,7 @@ from typing import Any
 
 from autodist_core.capture import Marked, reached_from, sources
 from autodist_core.capture.tape import draws
-from autodist_core.loops.recording import Differentiation, Recorded, handle_of
+from autodist_core.loops.gradients.recording import Differentiation, Recorded, handle_of
 from autodist_core.step.index import accesses
 
 

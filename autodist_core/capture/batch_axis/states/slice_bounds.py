@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.state import ALIKE, NO_CLAIM, NUMBER, ONE, ROWS, SIZES, UNKNOWN, State
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.state import ALIKE, NO_CLAIM, NUMBER, ONE, ROWS, SIZES, UNKNOWN, State
 
 ENTIRE = 2**31 - 1
 """An end behind all entries."""
@@ -85,7 +85,7 @@ def cut_out(state: State, first: Bound, end: Bound) -> State | None:
 
     Nothing is claimed of rows if it is not known how many entries each example has.
 
-    >>> from autodist_core.capture.batch_axis.state import rows
+    >>> from autodist_core.capture.batch_axis.states.state import rows
     >>> both = rows(0, outer=2)
     >>> cut_out(both, Size(1), ENTIRE).outer, cut_out(both, 0, Size(1)).outer, cut_out(both, 0, 3)
     (1, 1, None)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from autodist_core.capture.batch_axis.state import NO_CLAIM, SIZES, State
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SIZES, State
 
 
 def sizes_of(shape: Any) -> list[int | None] | None:
@@ -43,7 +43,7 @@ def reshaped(state: State, before: Any, after: Any, asked: State) -> State:
     are along several axes.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.batch_axis.state import SAME, rows
+    >>> from autodist_core.capture.batch_axis.states.state import SAME, rows
     >>> before, after = tf.TensorShape([None, 10, 8]), tf.TensorShape([None, 8])
     >>> state = reshaped(rows(0), before, after, SAME)
     >>> state.axes, state.inner

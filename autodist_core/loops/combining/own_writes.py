@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from autodist_core.capture.batch_axis import ROWS, SUM, State, UncombinedWrite
 from autodist_core.errors import CaptureError
-from autodist_core.loops.side_state import Addition
+from autodist_core.loops.combining.side_state import Addition
 from autodist_core.step.graph_item import Variable
 
 _IN_PLACE = ("ResourceScatter", "ResourceStridedSliceAssign")

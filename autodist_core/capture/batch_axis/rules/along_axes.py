@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.capture.batch_axis import arithmetic
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, BATCH_VALUE
-from autodist_core.capture.batch_axis.layout import aligned
-from autodist_core.capture.batch_axis.places import UNKNOWN_STRIDE
-from autodist_core.capture.batch_axis.reshaping import product, sizes_of
-from autodist_core.capture.batch_axis.state import (
+from autodist_core.capture.batch_axis.rules import arithmetic
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, BATCH_VALUE
+from autodist_core.capture.batch_axis.states.layout import aligned
+from autodist_core.capture.batch_axis.states.places import UNKNOWN_STRIDE
+from autodist_core.capture.batch_axis.states.reshaping import product, sizes_of
+from autodist_core.capture.batch_axis.states.state import (
     MIXED,
     NO_CLAIM,
     ROWS,

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.capture.batch_axis import arithmetic
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, FIXED, PAIRS, POSITION
-from autodist_core.capture.batch_axis.places import OTHER
-from autodist_core.capture.batch_axis.reshaping import reshaped, sizes_of
-from autodist_core.capture.batch_axis.slice_bounds import Size, bound_of, cut_out
-from autodist_core.capture.batch_axis.state import (
+from autodist_core.capture.batch_axis.rules import arithmetic
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, FIXED, PAIRS, POSITION
+from autodist_core.capture.batch_axis.states.places import OTHER
+from autodist_core.capture.batch_axis.states.reshaping import reshaped, sizes_of
+from autodist_core.capture.batch_axis.states.slice_bounds import Size, bound_of, cut_out
+from autodist_core.capture.batch_axis.states.state import (
     ALIKE,
     LARGEST,
     NO_CLAIM,

@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from autodist_core.capture.traversal import function_graphs
 from autodist_core.errors import CaptureError
-from autodist_core.loops.terms import factors, terms_of, without
+from autodist_core.loops.gradients.terms import factors, terms_of, without
 from autodist_core.seams.seam import owner
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, GRADIENTS_HELPER, VARIABLE_HANDLE
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.capture.batch_axis import operations
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.state import ALIKE, NUMBER, SAME, SUM, State
+from autodist_core.capture.batch_axis.states import operations
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.state import ALIKE, NUMBER, SAME, SUM, State
 
 _NEGLIGIBLE = 1e-13
 """A constant under this limit is lost in the rounding of a sum over examples."""

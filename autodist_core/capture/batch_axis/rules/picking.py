@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.capture.batch_axis import arithmetic, slices
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.finding import PAIRS, POSITION
-from autodist_core.capture.batch_axis.layout import aligned
-from autodist_core.capture.batch_axis.places import OTHER, UNKNOWN_STRIDE
-from autodist_core.capture.batch_axis.state import (
+from autodist_core.capture.batch_axis.rules import arithmetic, slices
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.finding import PAIRS, POSITION
+from autodist_core.capture.batch_axis.states.layout import aligned
+from autodist_core.capture.batch_axis.states.places import OTHER, UNKNOWN_STRIDE
+from autodist_core.capture.batch_axis.states.state import (
     ALIKE,
     DISTINCT,
     LARGEST,

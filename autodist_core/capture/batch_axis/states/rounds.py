@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.state import ONE, ROWS, State, rows
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.state import ONE, ROWS, State, rows
 
 
 @dataclass

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.capture.batch_axis import operations
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.finding import PLACE
-from autodist_core.capture.batch_axis.state import ALIKE, NO_CLAIM, NUMBER, ONE, REDUCED, ROWS, SAME, State
+from autodist_core.capture.batch_axis.states import operations
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.finding import PLACE
+from autodist_core.capture.batch_axis.states.state import ALIKE, NO_CLAIM, NUMBER, ONE, REDUCED, ROWS, SAME, State
 
 OTHER = -1
 """The stride of another function of positions."""

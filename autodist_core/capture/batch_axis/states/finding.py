@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.capture.batch_axis.state import State
+from autodist_core.capture.batch_axis.states.state import State
 
 PAIRS = "pairs the examples of a batch with each other"
 ALONG_EXAMPLES = "goes along the examples of a batch"

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.places import OTHER
-from autodist_core.capture.batch_axis.reshaping import product, sizes_of
-from autodist_core.capture.batch_axis.state import (
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.places import OTHER
+from autodist_core.capture.batch_axis.states.reshaping import product, sizes_of
+from autodist_core.capture.batch_axis.states.state import (
     ALIKE,
     DISTINCT,
     MIXED,

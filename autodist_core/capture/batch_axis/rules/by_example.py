@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.state import NO_CLAIM, State, rows
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, State, rows
 
 _FUNCTIONS = {"ctc_loss": tf.nn.ctc_loss}
 """The functions, by a part of the name scope that each opens: the names of operations are read faster than stacks."""

@@ -19,15 +19,21 @@ import tensorflow as tf
 from autodist_core.capture import Traced, combined_as_written, reached_from, sources, with_longest
 from autodist_core.capture.batch_axis import ALIKE, State, follow, joined, to_be_joined
 from autodist_core.capture.traced import Counted, name_of
-from autodist_core.loops.joining import given_to_all, joins
-from autodist_core.loops.mixing_notes import said_of
-from autodist_core.loops.own_writes import require_averaged, require_combined, require_no_rows
-from autodist_core.loops.recomputed import find_recomputed
-from autodist_core.loops.recording import Differentiation, Recording
-from autodist_core.loops.side_state import additions, counted
-from autodist_core.loops.terms import Term, factors, terms_of, without
-from autodist_core.loops.updates import Updates
-from autodist_core.loops.weighing import means_of_examples, of_gradients_by, seeded, sums_of_two_kinds, weighed
+from autodist_core.loops.combining.joining import given_to_all, joins
+from autodist_core.loops.combining.mixing_notes import said_of
+from autodist_core.loops.combining.own_writes import require_averaged, require_combined, require_no_rows
+from autodist_core.loops.combining.recomputed import find_recomputed
+from autodist_core.loops.combining.side_state import additions, counted
+from autodist_core.loops.combining.weighing import (
+    means_of_examples,
+    of_gradients_by,
+    seeded,
+    sums_of_two_kinds,
+    weighed,
+)
+from autodist_core.loops.gradients.recording import Differentiation, Recording
+from autodist_core.loops.gradients.terms import Term, factors, terms_of, without
+from autodist_core.loops.gradients.updates import Updates
 from autodist_core.step.graph_item import Joined
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autodist_core.capture.batch_axis import arithmetic
-from autodist_core.capture.batch_axis.finding import PAIRS
-from autodist_core.capture.batch_axis.layout import aligned
-from autodist_core.capture.batch_axis.reshaping import labels
-from autodist_core.capture.batch_axis.state import MIXED, NO_CLAIM, ONE, ROWS, SUM, State
+from autodist_core.capture.batch_axis.rules import arithmetic
+from autodist_core.capture.batch_axis.states.finding import PAIRS
+from autodist_core.capture.batch_axis.states.layout import aligned
+from autodist_core.capture.batch_axis.states.reshaping import labels
+from autodist_core.capture.batch_axis.states.state import MIXED, NO_CLAIM, ONE, ROWS, SUM, State
 
 
 def product(flow: Any, operation: Any, states: Sequence[State]) -> State:

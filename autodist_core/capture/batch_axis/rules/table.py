@@ -15,21 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.capture.batch_axis import (
+from autodist_core.capture.batch_axis.rules import (
     along_axes,
     arithmetic,
     counting,
     moving,
-    operations,
     picking,
     products,
     ragged,
 )
-from autodist_core.capture.batch_axis.constants import value_of
-from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES
-from autodist_core.capture.batch_axis.layout import choice_of
-from autodist_core.capture.batch_axis.places import OTHER
-from autodist_core.capture.batch_axis.state import (
+from autodist_core.capture.batch_axis.states import operations
+from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES
+from autodist_core.capture.batch_axis.states.layout import choice_of
+from autodist_core.capture.batch_axis.states.places import OTHER
+from autodist_core.capture.batch_axis.states.state import (
     ALIKE,
     DISTINCT,
     LARGEST,

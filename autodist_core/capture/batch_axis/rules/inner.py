@@ -16,10 +16,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.finding import ALONG_EXAMPLES, CHOICE, SCALED
-from autodist_core.capture.batch_axis.places import merged
-from autodist_core.capture.batch_axis.rounds import Rounds, is_handed_on, rounds_of
-from autodist_core.capture.batch_axis.state import (
+from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, CHOICE, SCALED
+from autodist_core.capture.batch_axis.states.places import merged
+from autodist_core.capture.batch_axis.states.rounds import Rounds, is_handed_on, rounds_of
+from autodist_core.capture.batch_axis.states.state import (
     ALIKE,
     LARGEST,
     MIXED,
@@ -41,7 +41,7 @@ _ROUNDS = 6
 def combined(one: State, other: State) -> State:
     """Return the state of a tensor that has one of two states, as the result of a conditional has.
 
-    >>> from autodist_core.capture.batch_axis.state import SAME, rows
+    >>> from autodist_core.capture.batch_axis.states.state import SAME, rows
     >>> combined(rows(0), SAME).kind
     'rows'
     """

@@ -1,0 +1,10 @@
+"""What happens around one call of a marked function, in Python.
+
+In: the arguments of a call. Out: which of them are batches, and what TensorFlow may do with the call::
+
+    graph_mode     draws the batch, where the argument is a handle of one
+    arguments      which arguments are batches, and which are plain Python
+    outer_tapes    refuses gradients of a call's results
+    outside_trace  leaves a trace for a while
+    as_written     keeps TensorFlow from rewriting a method
+"""
