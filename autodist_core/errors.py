@@ -19,8 +19,11 @@ A message says which object is at fault, what was received, what is allowed, and
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 __all__ = [
     "REFUSED",
@@ -35,6 +38,7 @@ __all__ = [
     "SeamError",
     "SessionError",
     "StrategyError",
+    "arguments_named",
     "did_you_mean",
     "nearest",
 ]
@@ -257,6 +261,35 @@ def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """
     close = nearest(name, known, likeness)
     return f" Did you mean '{close}'?" if close is not None else ""
+
+
+_Init = TypeVar("_Init", bound=Callable[..., None])
+
+
+def arguments_named(init: _Init) -> _Init:
+    """Let a class's `__init__` suggest the name that an unknown argument probably means.
+
+    >>> class Train:
+    ...     @arguments_named
+    ...     def __init__(self, strategy=None): ...
+    >>> Train(stratgy="PS")
+    Traceback (most recent call last):
+    TypeError: Train(stratgy='PS'): there is no such argument. Did you mean 'strategy'? Arguments: strategy.
+    """
+    known = list(inspect.signature(init).parameters)[1:]
+    called = init.__qualname__.split(".")[-2]
+
+    @wraps(init)
+    def checked(self: Any, *args: Any, **named: Any) -> None:
+        for name, value in named.items():
+            if name not in known:
+                raise TypeError(
+                    f"{called}({name}={value!r}): there is no such argument.{did_you_mean(name, known)} "
+                    f"Arguments: {', '.join(known)}."
+                )
+        init(self, *args, **named)
+
+    return cast(_Init, checked)
 
 
 def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:

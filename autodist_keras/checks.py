@@ -10,12 +10,10 @@ ValueError: model 'small' is not compiled, so it has no training step yet. Call 
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, TypeVar, cast
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -228,31 +226,6 @@ def say_if_single(spec: ResourceSpec) -> None:
             "single replica: %s computes the whole batch, as with plain Keras. A resource spec says what else there "
             "is: GPUs under 'gpus', processors under 'cpus', other machines under 'nodes'.", replicas(spec)[0],
         )
-
-
-_Init = TypeVar("_Init", bound=Callable[..., None])
-
-
-def arguments_named(init: _Init) -> _Init:
-    """Let `DistributedModel.__init__` suggest the name that an unknown argument probably means.
-
-    >>> arguments_named(lambda self, strategy: None)(None, stratgy="PS")
-    Traceback (most recent call last):
-    TypeError: DistributedModel(stratgy='PS'): there is no such argument. Did you mean 'strategy'? Arguments: strategy.
-    """
-    known = list(inspect.signature(init).parameters)[1:]
-
-    @wraps(init)
-    def checked(self: Any, *args: Any, **named: Any) -> None:
-        for name, value in named.items():
-            if name not in known:
-                raise TypeError(
-                    f"DistributedModel({name}={value!r}): there is no such argument.{did_you_mean(name, known)} "
-                    f"Arguments: {', '.join(known)}."
-                )
-        init(self, *args, **named)
-
-    return cast(_Init, checked)
 
 
 def refuse_misspelt(name: str, model: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 
+from autodist_core.errors import arguments_named
 from autodist_core.plan import Plan
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy.builder import StrategyBuilder
@@ -76,7 +77,7 @@ class DistributedModel:
     lost_after: float
     tunnelled: bool
 
-    @checks.arguments_named
+    @arguments_named
     def __init__(
         self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
         fused_updates: bool | None = None, on_failure: str = "raise", lost_after: float = 60.0, tunnelled: bool = False,
@@ -392,9 +393,7 @@ class DistributedModel:
         self._driver.training.set_compressor_state(state)
 
 
-def _copy(
-    kind: type[DistributedModel], model: Any, settings: dict[str, Any], compressors: CompressorState | None
-) -> DistributedModel:
+def _copy(kind: Any, model: Any, settings: dict[str, Any], compressors: CompressorState | None) -> DistributedModel:
     copied = kind(model, **settings)
     copied.set_compressor_state(compressors)
     return copied

@@ -57,6 +57,8 @@ class CapturedFunction:
     """The types and shapes of the output tensors, on one replica."""
     notes: tuple[str, ...]
     """The plan's notes on what gives other numbers than one device."""
+    fixing: tuple[str, ...] = ()
+    """The operations that take batches of one size only."""
     idle: tuple[int | None, ...] = ()
     """Of a function of `run()`, for each result the output with its value on replicas without examples."""
     outer: tuple[Any, ...] = ()
@@ -155,8 +157,8 @@ def trace_function(
     return CapturedFunction(
         item, _rebuild(inside.result, flat, tensors),
         tuple(entry for entry in entries if entry.spec.name in touched),
-        tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), decided.notes, decided.idle,
-        tuple(value for value, _ in outer), _fixed_shapes(graph),
+        tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), decided.notes, decided.fixing,
+        decided.idle, tuple(value for value, _ in outer), _fixed_shapes(graph),
     )
 
 

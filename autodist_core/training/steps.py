@@ -9,7 +9,7 @@ each later session.
 >>> from autodist_core.resource_spec import ResourceSpec
 >>> from autodist_core.training.settings import Settings
 >>> class Function(Captured):
-...     item, rebuild = example_step(), tuple
+...     item, rebuild, fixing = example_step(), tuple, ()
 ...     entries = tuple(Entry(spec, tf.Variable(tf.ones(spec.shape, spec.dtype))) for spec in item.variables)
 >>> class Ones(Batch):
 ...     arrays, specs = (np.ones((5, 3), "float32"),), (tf.TensorSpec((5, 3)),)
@@ -31,6 +31,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import tensorflow as tf
 
+from autodist_core.errors import REFUSED, CaptureError
 from autodist_core.runtime import SessionStep
 from autodist_core.runtime.composites import is_composite
 from autodist_core.step.graph_item import GraphItem
@@ -55,6 +56,10 @@ class Captured(Protocol):
     @property
     def entries(self) -> tuple[Entry, ...]:
         """The variables that the function touches."""
+
+    @property
+    def fixing(self) -> tuple[str, ...]:
+        """The operations that take batches of one size only, in words."""
 
 
 class Batch(Protocol):
@@ -147,7 +152,7 @@ class Steps(Generic[B, C]):
 
     def capture(self, batch: B) -> C:
         """The function, captured for batches like this one; nothing is added or run."""
-        return self._trace(batch, self._specs_for(batch))
+        return self._traced(batch, self._specs_for(batch))
 
     def found(self, batch: B) -> C | None:
         """The function as it was captured for batches like this one, if it was."""
@@ -158,6 +163,17 @@ class Steps(Generic[B, C]):
     def is_empty(self) -> bool:
         """Whether nothing is captured yet."""
         return not self._known
+
+    def _traced(self, batch: B, specs: Sequence[Any]) -> C:
+        captured = self._trace(batch, specs)
+        # One replica computes a batch of one example: such a batch is not divided.
+        if captured.fixing and not self._alone and batch.total > 1:
+            raise CaptureError(
+                f"{REFUSED}{captured.fixing[0]} fixes how many examples a batch has, and each of "
+                f"{self._training.settings.replicas} replicas gets a part of every batch. Leave the number open: write "
+                "-1 in the shape, or tf.shape(x)[0] where the shape has another -1."
+            )
+        return captured
 
     def _specs_for(self, batch: B, known: tuple[Any, ...] | None = None) -> tuple[Any, ...]:
         """The batch's specs with a dynamic batch axis. Axes in which the batch differs from `known` are dynamic too."""
@@ -181,8 +197,8 @@ class Steps(Generic[B, C]):
         same_size = same_size and not (self._alone and known)
         specs = batch.specs if same_size and self._alone else self._specs_for(batch, known)
         if known and specs != (exact := self._specs_for(batch)):
-            self._trace(batch, exact)
-        found = _Alternative(specs, self._trace(batch, specs), batch.total if same_size else None)
+            self._traced(batch, exact)
+        found = _Alternative(specs, self._traced(batch, specs), batch.total if same_size else None)
         # The alternative is stored only after this call: the session may refuse the step.
         self._session_step(found)
         if self.captured is None:

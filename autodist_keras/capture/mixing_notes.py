@@ -39,6 +39,8 @@ class Notes:
     """The reasons for other metrics or results."""
     unknown: tuple[str, ...] = ()
     """What the analysis cannot decide: it may be a reason for other weights."""
+    fixing: tuple[str, ...] = ()
+    """The operations that take batches of one size only, and their layers."""
 
 
 def notes(model: Any, found: Found, seen: Seen, results: Sequence[str], other: Sequence[str]) -> Notes:
@@ -86,7 +88,8 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str], other: S
         # What Keras's tracker of the loss is updated with has the same cause.
         reported.pop("metric 'loss'", None)
     undecided = tuple(note for note in unknown.values() if note not in other)
-    return Notes(tuple(trained.values()), tuple(reported.values()), undecided)
+    fixing = [f"{sentences.named(each.by)} in {names.owner(each.operation, each.within)}" for each in found.fixing]
+    return Notes(tuple(trained.values()), tuple(reported.values()), undecided, tuple(fixing))
 
 
 def _of_loss(asked: Asked, state: State) -> str | None:
@@ -124,7 +127,7 @@ def _of_couplings(found: Found, names: _Names) -> tuple[dict[str, str], dict[str
     """One note for each layer and loss, and one for each metric, by the name of the layer, loss or metric."""
     groups: dict[str, list[Coupling]] = {}
     metrics = set()
-    for each in found.couplings:
+    for each in found.mixing:
         if not names.is_silent(each.by):
             metric = names.metric(each.by) or names.metric(each.within)
             owner = f"metric {metric!r}" if metric else names.owner(each.operation, each.within)

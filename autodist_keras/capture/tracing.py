@@ -32,7 +32,6 @@ from autodist_core.capture import Marked, Source, Traced, capture, combined_as_w
 from autodist_core.errors import CaptureError
 from autodist_core.kernel import Joining, joining
 from autodist_core.runtime import (
-    COMPOSITE,
     are_row_splits,
     are_values,
     component_specs,
@@ -54,6 +53,7 @@ from autodist_keras.capture.fresh_metrics import kept_fresh
 from autodist_keras.capture.metric_weights import weighted_metrics
 from autodist_keras.capture.optimizer_kernels import fused
 from autodist_keras.capture.optimizers import hooked_optimizer, optimizers_of, ranges_of
+from autodist_keras.capture.required import require_dense, require_optimizers
 from autodist_keras.capture.variables import ModelVariables
 
 _UNKNOWN_RESULT = (
@@ -190,6 +190,11 @@ class CapturedStep:
     notes: mixing_notes.Notes = field(default_factory=mixing_notes.Notes)
     """The plan's notes on computations that mix the examples of a batch."""
 
+    @property
+    def fixing(self) -> tuple[str, ...]:
+        """The operations that take batches of one size only."""
+        return self.notes.fixing
+
 
 def trace_step(
     model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool,
@@ -212,7 +217,7 @@ def _captured(
     """The captured step, for which `Trace` explains `of_whole_batch`."""
     function, trace = _trace(model, step, data, specs, fused_updates, of_whole_batch)
     if not concat:
-        _require_dense(trace)
+        require_dense(trace.result)
     if not trace.complete:
         # The trace built the missing parts, by Keras's own rules and without hooks. Trace again, with all hooks.
         function, trace = _trace(model, step, data, specs, fused_updates, of_whole_batch)
@@ -255,7 +260,7 @@ def _captured(
             model, step, data, specs, concat, fused_updates, of_whole_batch | followed.of_whole_batch
         )
     item = capture(traced, followed.joined)
-    _require_optimizers(model, variables, item)
+    require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
     paths = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(trace.result)]
@@ -281,16 +286,6 @@ def _said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:
             yield _UNKNOWN_RESULT.format(name, how)
 
 
-def _require_dense(trace: Trace) -> None:
-    """Refuse a ragged or sparse tensor among results that are numbers of the whole batch."""
-    for path, value in keras.tree.flatten_with_path(trace.result):
-        if isinstance(value, COMPOSITE):
-            raise CaptureError(
-                f"result {'/'.join(map(str, path))!r} of the step is a {type(value).__name__}, and it is not known how "
-                "those of the replicas combine. Return dense tensors; predict returns ragged and sparse ones, too."
-            )
-
-
 def _require_used(model: Any, step: Callable[[Any], Any], trace: Trace) -> None:
     """Raise a SeamError if Keras's own training step did not call the methods that the hooks replace."""
     losses.require_asked(model, step, trace)
@@ -301,25 +296,6 @@ def _require_used(model: Any, step: Callable[[Any], Any], trace: Trace) -> None:
         raise seams.STEP_APPLIES.error("it updated its weights without")
     if not trace.weighting:
         raise seams.STEP_SCALES.error("it computed gradients of a loss that did not go there")
-
-
-def _require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) -> None:
-    """Refuse a step that trains a variable without an optimizer of the model.
-
-    Each replica would update the variable with its own slice of the batch. A copy that follows other weights (a
-    teacher, a moving average) depends on no input. It is the same on every replica, and is not refused.
-    """
-    index = StepIndex(item)
-    trainable = {variables.name_of(variable) for variable in model.trainable_variables}
-    inputs = {tensor.name for tensor in item.inputs}
-    for name, touched in index.touches.items():
-        written = {touch.variable for touch in touched if touch.writes} & trainable
-        if written and not index.is_update(name) and inputs & index.cone([name]):
-            raise CaptureError(
-                f"trainable variable {min(written)!r} is written by {name!r} outside an optimizer of the model, from "
-                "this step's data. Make the optimizer an attribute of the model and call its apply, or make the "
-                "variable non-trainable."
-            )
 
 
 def _trace(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import warnings
+from functools import partial
 
 import keras
 import pytest
 import tensorflow as tf
 
-from autodist_core import ResourceSpec
-from autodist_core.errors import ResourceSpecError
+from autodist_core import AutoDist, ResourceSpec
+from autodist_core.errors import CaptureError, ResourceSpecError
 from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, named
@@ -31,6 +32,10 @@ SAID = {
                         "DistributedModel(stratgy='PS'): there is no such argument. Did you mean 'strategy'? "
                         "Arguments: model, resource_spec, strategy, share_memory, fused_updates, on_failure, "
                         "lost_after, tunnelled."),
+    "a misspelt name of loops": (lambda model: AutoDist(stratgy="PS"), TypeError,
+                                 "AutoDist(stratgy='PS'): there is no such argument. Did you mean 'strategy'? "
+                                 "Arguments: resource_spec, strategy, share_memory, on_failure, lost_after, "
+                                 "tunnelled."),
     "model and cluster": (lambda model: DistributedModel("c2.yml", model), TypeError,
                           "DistributedModel(model): expected a keras.Model. Received: builtins.str. The model is the "
                           "first argument and the cluster the second: DistributedModel(model, 'c2.yml')."),
@@ -228,6 +233,36 @@ def test_a_fixed_batch_size_is_refused():
     data = dense_data(16)
     with distributed(model) as front, pytest.raises(ValueError, match=r"(?s)fixed batch size.*8"):
         front.fit(data.x, data.y, batch_size=8, verbose=0)
+
+
+class OfEight(keras.Model):
+    """Computes on batches of eight examples only."""
+
+    def __init__(self, fixed):
+        super().__init__(name="of_eight")
+        self.dense, self.fixed = keras.layers.Dense(1), fixed
+
+    def call(self, inputs):
+        return self.dense(self.fixed(inputs))
+
+
+@pytest.mark.parametrize(("fixed", "operation"), [
+    (lambda x: tf.ensure_shape(tf.reshape(x, [8, 5]), [None, 5]), "Reshape"),
+    (lambda x: x + tf.ones((8, 5), x.dtype), "AddV2"),
+], ids=["reshaped", "added"])  # fmt: skip
+def test_an_operation_on_batches_of_one_size_is_refused_before_training(fixed, operation):
+    data, model = dense_data(16), OfEight(fixed)
+    model.compile("sgd", "mse", jit_compile=False)
+    expected = rf"{operation} \(of_eight.*\) in the training step fixes how many .*2 replicas .*-1 in the shape"
+    with distributed(model) as front:
+        for call in (front.plan, partial(front.fit, batch_size=8, verbose=0)):
+            with pytest.raises(CaptureError, match=expected):
+                call(data.x, data.y)
+        # A batch of one example has one replica.
+        model.fixed = lambda x: tf.reshape(x, [1, 5])
+        front.compile("sgd", "mse", jit_compile=False)
+        front.fit(data.x, data.y, batch_size=1, epochs=1, verbose=0)
+    assert model.optimizer.iterations == 16
 
 
 # What deserves a word: in the log, in a warning, or on the screen

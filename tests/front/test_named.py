@@ -101,8 +101,6 @@ MIXING = {
                   "QuantizeAndDequantizeV4"),
     "contrast": (lambda x: x + tf.cast(tf.reshape(tf.image.adjust_contrast(
         tf.cast(tf.reshape(tf.stop_gradient(x), [-1, 4, 1]), tf.float32), 2.0), [-1, 4]), x.dtype), "AdjustContrastv2"),
-    "reshaped": (lambda x: tf.ensure_shape(tf.reshape(x, [32, 4]), [None, 4]), "Reshape"),
-    "added": (lambda x: x + tf.constant(np.ones((32, 4))), "AddV2"),
     "repeated": (lambda x: tf.reduce_sum(tf.repeat(x, 2, 0) * tf.tile(x, [2, 1]), 0) + x, "Mul"),
 }  # fmt: skip
 UNDECIDED = {

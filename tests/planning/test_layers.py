@@ -47,7 +47,8 @@ INSIDE = {
     ),
     "autodist_core.capture.batch_axis": ("states", "rules", "replicas", "joining", "given", "flow"),
     "autodist_core.capture.batch_axis.states": (
-        "state", "finding", "constants", "operations", "layout", "sizes", "places", "reshaping", "slice_bounds", "rounds",
+        "state", "finding", "constants", "operations", "layout", "sizes", "places", "reshaping", "slice_bounds",
+        "rounds",
     ),
     "autodist_core.capture.batch_axis.rules": (
         "by_example", "arithmetic", "slices", "picking", "products", "counting", "ragged", "along_axes", "moving",

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import Traced, combined_as_written, reached_from, sources, with_longest
-from autodist_core.capture.batch_axis import ALIKE, State, follow, joined, to_be_joined
+from autodist_core.capture.batch_axis import ALIKE, State, follow, joined, sentences, to_be_joined
 from autodist_core.capture.traced import Counted, name_of
 from autodist_core.loops.combining.joining import given_to_all, joins
 from autodist_core.loops.combining.mixing_notes import said_of
@@ -51,6 +51,8 @@ class Decided:
     traced: Traced
     joined: tuple[Joined, ...]
     notes: tuple[str, ...]
+    fixing: tuple[str, ...] = ()
+    """The operations that take batches of one size only. In `run()` this is a size that each replica's batch has."""
     idle: tuple[int | None, ...] = ()
     """Of a function of `run()`, for each result the output with its value on replicas without examples."""
 
@@ -129,7 +131,7 @@ def decided_for_whole_batch(
     return Decided(
         combined_as_written(traced),
         (*joined(inner, of_inner), *given_to_all(again.given, of_given), *_joined(traced.outputs, hows)),
-        said_of(found, of_targets, averaged),
+        said_of(found, of_targets, averaged), tuple(sentences.named(each.operation) for each in found.fixing),
     )
 
 
@@ -180,7 +182,7 @@ def decided_for_each_replica(
     by_share = {tensor.op.name: Counted(0, tensor.dtype.base_dtype, 1, replicas) for tensor in alike}
     traced = combined_as_written(replace(traced, outputs=outputs, added_up=seeds, counted={**by_share, **again}))
     notes = said_of(replace(found, undecided=()), (), ())
-    return Decided(traced, _joined(outputs, ["each"] * len(outputs)), notes, idle)
+    return Decided(traced, _joined(outputs, ["each"] * len(outputs)), notes, idle=idle)
 
 
 def _is_number(tensor: Any) -> bool:

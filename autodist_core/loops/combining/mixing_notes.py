@@ -18,7 +18,7 @@ from autodist_core.plan import INEXACT
 
 def said_of(found: Found, losses: Iterable[State], results: Iterable[tuple[int, Any, State]]) -> tuple[str, ...]:
     """The notes; `results` are the numbers that the function returns, each with its position and its state."""
-    said = [f"{INEXACT}: {sentences.mixing(sentences.named(each.operation), each.what)}" for each in found.couplings]
+    said = [f"{INEXACT}: {sentences.mixing(sentences.named(each.operation), each.what)}" for each in found.mixing]
     said += _of_losses(losses)
     said += [f"{INEXACT}: {sentences.kept('variable', each)}" for each in found.uncombined_writes]
     said += _of_results(results)

@@ -93,3 +93,13 @@ class Found:
     """The states of the tensors that the caller asked about."""
     of_gradients: tuple[tuple[Any, Any], ...] = ()
     """Operations that compute with a gradient on the way to a gradient, a variable or a result, in the same form."""
+
+    @property
+    def mixing(self) -> tuple[Coupling, ...]:
+        """The couplings that give other numbers on a part of a batch."""
+        return tuple(each for each in self.couplings if each.what != FIXED)
+
+    @property
+    def fixing(self) -> tuple[Coupling, ...]:
+        """The couplings that cannot run on a part of a batch: they take batches of one size only."""
+        return tuple(each for each in self.couplings if each.what == FIXED)
