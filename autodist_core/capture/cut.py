@@ -121,7 +121,7 @@ def _applies(traced: Traced, marks: Mapping[str, int]) -> list[_Apply]:
                 raw[id(part)] = _raw_gradient(tape, linearity, gradient, part)
     refusals.require_none()
     found = []
-    for occurrence in sorted(set(traced.updates.values())):
+    for occurrence in sorted({*traced.updates.values(), *(each.occurrence for each in traced.gradients)}):
         marked = [gradient for gradient in traced.gradients if gradient.occurrence == occurrence]
         parts = [part for gradient in marked for part in _parts(gradient) if id(part) in raw]
         ours = {id(part): raw[id(part)] for part in parts}

@@ -72,6 +72,14 @@ def counted(tools: Tools, x: Any) -> Any:
     return loss, gradient, tools.reduced(SUM, gradient)
 
 
+def of_two_halves(tools: Tools, x: Any) -> Any:
+    """The gradients of two parts of a replica's batch, added up."""
+    half = tf.shape(x)[0] // 2
+    (one, first), (two, second) = tools.differentiate(x[:half]), tools.differentiate(x[half:])
+    tools.optimizer.apply([first + 0.5 * second], [tools.weight])
+    return one, two
+
+
 def run(strategy: Any, step: Callable[[Tools, Any], Any], traced: bool = False) -> dict[str, Any]:
     """What each replica returns, the sums, and the weight in the end."""
     tools, found = Tools(strategy), []
@@ -95,7 +103,7 @@ def mirrored() -> Any:
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=across)
 
 
-@pytest.mark.parametrize("step", [returned, returned_and_applied, reduced_before_apply, counted])
+@pytest.mark.parametrize("step", [returned, returned_and_applied, reduced_before_apply, counted, of_two_halves])
 @pytest.mark.parametrize("name", ["PS", "AllReduce"])
 def test_gradients_are_each_replicas_own_until_they_are_applied(mirrored, name: str, step: Any):
     with replicas(name, count=2) as strategy:

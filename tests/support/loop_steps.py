@@ -362,6 +362,36 @@ def gradients_as_results(net):
     return step
 
 
+def applied_three_times(net):
+    # Adam's step size depends on a counter, which each call of apply raises.
+    optimizer = keras.optimizers.Adam(0.05)
+
+    def step(x, y):
+        losses = []
+        for _ in range(3):
+            loss, found = gradients(net, lambda: net.loss(x, y))
+            optimizer.apply(found, net.variables)
+            losses.append(loss)
+        return losses
+
+    optimizer.build(net.variables)
+    return step, optimizer.variables
+
+
+def gradients_of_two_losses(net):
+    def step(x, y):
+        loss, of_loss = gradients(net, lambda: net.loss(x, y))
+        size, of_size = gradients(net, lambda: tf.reduce_sum(net(x) ** 2))
+        # Where the gradients point away from each other, the second one loses its part against the first.
+        parts = [tf.minimum(tf.reduce_sum(one * two), 0.0) / tf.reduce_sum(one * one)
+                 for one, two in zip(of_loss, of_size, strict=True)]
+        net.descend([one + 0.1 * (two - part * one)
+                     for one, two, part in zip(of_loss, of_size, parts, strict=True)], 0.05)
+        return loss, size
+
+    return step
+
+
 STEPS = [
     clipped_by_norm, clipped_by_value, with_l2, sum_by_global_size, sum_with_l2, a_loss_for_each_example,
     weighted_by_class, scaled_gradients, averaged_weights, averaged_by_tensorflow, decayed_weights, own_schedule,
@@ -369,4 +399,5 @@ STEPS = [
     two_losses, some_variables_only, sharpness_aware, against_the_examples, variables_and_examples_at_once,
     weighted_sum_with_l2, loss_and_norm_of_gradients, gradients_as_results, against_the_signs_of_the_examples,
     accumulated_by_the_optimizer, scaled_by_the_optimizer, applied_if_finite,
+    applied_three_times, gradients_of_two_losses,
 ]  # fmt: skip

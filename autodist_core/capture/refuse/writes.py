@@ -56,6 +56,5 @@ def written_outside(traced: Traced, graph: Editor) -> Iterator[CaptureError]:
         if count > 1:
             yield CaptureError(
                 f"{REFUSED}variable {name!r} gets two gradients in one apply. Differentiate the sum of the losses, or "
-                "add the gradients up before apply. If the update needs each loss's gradient by itself, let a marked "
-                "function for each loss return its gradients, and make one of them and apply it in Python."
+                "add the gradients up before apply."
             )

@@ -15,7 +15,7 @@ variables and constants alone belongs to the update, too. No optimizer has to be
 for those of `tf.compat.v1.train`, and for assignments by hand.
 
 Each call that computes gradients makes an update of its own, with its own number, the **occurrence**. Calls whose
-gradients meet in one operation, as in one norm, make one.
+gradients meet in one operation, as in one norm, make one, unless both have a gradient of the same variable.
 """
 
 from __future__ import annotations
@@ -206,7 +206,11 @@ class _Search:
         return max(own, self._after.get(name, own))
 
     def _merged(self) -> dict[int, int]:
-        """Map each gradient call to the first call of its update. Calls whose gradients meet make one update."""
+        """Map each gradient call to the first call of its update. Calls whose gradients meet make one update.
+
+        Two gradients of one variable are reduced each by itself, so their calls keep numbers of their own. What uses
+        both belongs to the update of the later call.
+        """
         root = {call: call for call in range(len(self._found))}
 
         def find(call: int) -> int:
@@ -214,11 +218,17 @@ class _Search:
                 call = root[call]
             return call
 
+        variables = {
+            call: {self._name_of(handle_of(gradient)) for gradient in each.gradients}
+            for call, each in enumerate(self._found)
+        }
         for name, calls in self._direct.items():
             if name not in self._of_batch:
                 for call in calls:
                     one, other = sorted((find(call), find(max(calls))))
-                    root[other] = one
+                    if one != other and not variables[one] & variables[other]:
+                        root[other] = one
+                        variables[one] |= variables[other]
         return {call: find(call) for call in root}
 
     def _trained(self) -> list[tuple[int, Recorded]]:
@@ -247,7 +257,15 @@ class _Search:
         return any(touch.writes for touch in self._touches[name])
 
     def _take_shared_state(self, occurrence: dict[str, int]) -> None:
-        """Add the writes of variables that the updates read and that depend on nothing of the batch: step counters."""
+        """Add the writes of variables that the updates read and that depend on nothing of the batch: step counters.
+
+        Such a write belongs to the last of these updates whose gradients were computed before it. An update ends with
+        its last write, so a later counter would let it end after the next update's gradients.
+        """
+        position = {operation.name: number for number, operation in enumerate(self._operations)}
+        begin: dict[int, int] = {}
+        for name, call in self._marks.items():
+            begin[call] = min(position[name], begin.get(call, position[name]))
         waiting = True
         while waiting:
             read = self._read_by(occurrence)
@@ -258,17 +276,19 @@ class _Search:
                 if name in occurrence or not alone or not any(variable in read for variable in written):
                     continue
                 if not self._seeds.intersection(written):
-                    occurrence[name] = min(read[variable] for variable in written if variable in read)
+                    calls = sorted(set().union(*(read.get(variable, ()) for variable in written)))
+                    earlier = [call for call in calls if begin[call] < position[name]]
+                    occurrence[name] = max(earlier, default=calls[0])
                     waiting = True
 
-    def _read_by(self, occurrence: dict[str, int]) -> dict[str, int]:
-        """The variables that updates read, with the first update that reads each."""
-        found: dict[str, int] = {}
+    def _read_by(self, occurrence: dict[str, int]) -> dict[str, set[int]]:
+        """The variables that updates read, with the updates that read each."""
+        found: dict[str, set[int]] = {}
         needed = self._needs(occurrence)
         for name in self._touches:
             if name in needed:
                 for touch in self._touches[name]:
-                    found[touch.variable] = min(needed[name], found.get(touch.variable, needed[name]))
+                    found.setdefault(touch.variable, set()).add(needed[name])
         return found
 
     def _needs(self, occurrence: dict[str, int]) -> dict[str, int]:
