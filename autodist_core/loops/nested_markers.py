@@ -7,8 +7,9 @@ for the sum of its gradients over the replicas, and may do so in a conditional. 
         optimizer.apply(gradients, variables)    passes: what an update gets are the whole batch's gradients already
         total = context.all_reduce("SUM", x)     is refused: only some replicas might get there
 
-In a function of `run()` the first passes as well if the optimizer gets the tape's gradients. `gradient_accumulation_steps`
-and loss scaling put `apply` into a conditional. What is a sum already would have to be added up again, and is refused.
+In a function of `run()` the first passes as well if the optimizer gets the tape's gradients: accumulation and scaling,
+as in `gradient_accumulation_steps` and `LossScaleOptimizer`, put `apply` into a conditional. What is a sum already
+would have to be added up again, and is refused.
 
 Such a marker does nothing. It has a name by which this module finds it, also in a function that was traced before.
 """
@@ -69,7 +70,8 @@ def _nested(operation: Any) -> Iterator[tuple[str, list[Any]]]:
         outside = {placeholder.op.name: value for placeholder, value in zip(graph.inputs, given, strict=False)}
         for inner in graph.get_operations():
             name = inner.name.rpartition("/")[2]
-            found = [(kind, list(inner.inputs)) for kind in _CALLED if inner.type == "Identity" and name.startswith(kind)]
+            is_marker = inner.type == "Identity"
+            found = [(kind, list(inner.inputs)) for kind in _CALLED if is_marker and name.startswith(kind)]
             for kind, tensors in (*found, *_nested(inner)):
                 made_of = reached_from((tensor.op for tensor in tensors), sources)
                 yield kind, [outside[each] for each in made_of if each in outside]

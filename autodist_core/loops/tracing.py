@@ -294,6 +294,13 @@ def _trace(
     return concrete, passes[-1]
 
 
+_DENSE = {
+    tf.RaggedTensor: "value.to_tensor()", tf.SparseTensor: "tf.sparse.to_dense(value)",
+    tf.IndexedSlices: "tf.convert_to_tensor(value)",
+}
+"""How a dense tensor is made of one of each type."""
+
+
 def _as_tensor(value: Any) -> Any:
     """A result as a tensor if it has a value; None for an operation, such as the one an optimizer returns."""
     if value is None or isinstance(value, tf.Operation):
@@ -309,10 +316,11 @@ def _as_tensor(value: Any) -> Any:
             "is traced, the number of examples is not known. Return tf.shape(x)[0], which is that of the whole batch, "
             "or the sizes that are fixed, such as x.shape[1:]."
         )
-    if isinstance(value, tf.RaggedTensor | tf.SparseTensor | tf.IndexedSlices):
+    dense = _DENSE.get(type(value))
+    if dense is not None:
         raise CaptureError(
-            f"a marked function returns a {type(value).__name__}. Return dense tensors: replicas' results are put "
-            "together along an axis of examples."
+            f"the function that is marked, or that run() gets, returns a {type(value).__name__}. Replicas' results are "
+            f"dense tensors. Return {dense}."
         )
     try:
         # An identity: a result that is an argument itself is computed, too.

@@ -126,8 +126,9 @@ def mirrored() -> Any:
 
 
 STEPS = [
-    returned, returned_and_applied, reduced_before_apply, rows_reduced_before_apply, constants_reduced_for_apply, counted
-]
+    returned, returned_and_applied, reduced_before_apply, rows_reduced_before_apply, constants_reduced_for_apply,
+    counted,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("step", STEPS)

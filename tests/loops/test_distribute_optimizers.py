@@ -27,7 +27,8 @@ def train(strategy: Any, name: str, reduced: bool = False) -> dict[str, Any]:
     """Four batches, of which the second has gradients that are not finite."""
     random = np.random.default_rng(5)
     with strategy.scope():
-        table, weight = tf.Variable(random.normal(size=(7, 3)), name="table"), tf.Variable(np.ones((3, 2)), name="weight")
+        table = tf.Variable(random.normal(size=(7, 3)), name="table")
+        weight = tf.Variable(np.ones((3, 2)), name="weight")
         optimizer = OPTIMIZERS[name]()
         optimizer.build([table, weight])
 
@@ -59,5 +60,6 @@ def test_an_update_in_a_conditional_equals_one_device(name: str, strategy: str):
 
 
 def test_sums_for_an_update_in_a_conditional_are_refused():
-    with replicas(count=2) as front, pytest.raises(CaptureError, match=r"made of a sum.*gradient_accumulation_steps or"):
+    words = r"made of a sum.*gradient_accumulation_steps or"
+    with replicas(count=2) as front, pytest.raises(CaptureError, match=words):
         train(front, "accumulating", reduced=True)
