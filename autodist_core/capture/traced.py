@@ -63,7 +63,7 @@ class Counted:
     """How a value that a node adds counts: the position of the input, and the power of the replica's share.
 
     >>> Counted(1, tf.float32, power=-1)
-    Counted(position=1, dtype=tf.float32, power=-1, times=1)
+    Counted(position=1, dtype=tf.float32, power=-1, times=1, repeated=False)
     """
 
     position: int
@@ -73,6 +73,8 @@ class Counted:
     of examples. -1: by the inverse, where the values' weighted mean is taken. 0: by no share."""
     times: int = 1
     """What the value is multiplied by besides."""
+    repeated: bool = False
+    """Whether the rows of the value come so many times, instead of being multiplied."""
 
 
 @dataclass(frozen=True)

@@ -50,10 +50,10 @@ class Replica(tf.distribute.ReplicaContext, ABC):
         return tf.nest.map_structure(lambda each: self._reduced(name, each), value)
 
     def _reduced(self, name: str, value: Any) -> Any:
-        if isinstance(value, tf.IndexedSlices) and name == "SUM":
+        if isinstance(value, tf.IndexedSlices):
             # All replicas' rows, and rows of one index are not added up: optimizers may square each of them.
-            values, indices = self._inside.gather(value.values), self._inside.gather(value.indices)
-            return tf.IndexedSlices(values, indices, value.dense_shape)
+            rows = value.values if name == "SUM" else self._part_of_mean(value.values)
+            return tf.IndexedSlices(*self._inside.gather_slices(rows, value.indices), value.dense_shape)
         value = tf.convert_to_tensor(value)
         return self._inside.add_up(value if name == "SUM" else self._part_of_mean(value))
 

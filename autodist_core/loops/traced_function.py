@@ -24,6 +24,9 @@ from autodist_core.training import Steps
 class TracedFunction(ABC):
     """A function over all replicas."""
 
+    _more = "verify() compares with one device"
+    """What a warning says that a user can call."""
+
     def __init__(
         self, engine: Engine, function: Callable[..., Any], whole: Collection[str] = (), split: bool = True
     ) -> None:
@@ -42,7 +45,7 @@ class TracedFunction(ABC):
     def _note_added(self, captured: CapturedFunction) -> None:
         self._engine.note_trace(self._name, self.python_function)
         if not self._said and self._engine.training.settings.replicas > 1:
-            self._said = say_inexact(self._name, captured.notes)
+            self._said = say_inexact(self._name, captured.notes, self._more)
 
     @abstractmethod
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:

@@ -25,7 +25,7 @@ from autodist_core.loops.calls.arguments import Parsed
 from autodist_core.loops.combining.deciding import decided_for_each_replica, decided_for_whole_batch
 from autodist_core.loops.gradients.own_gradients import own_results, returned
 from autodist_core.loops.gradients.recording import Recording, recorded
-from autodist_core.loops.gradients.summed_again import summed_again
+from autodist_core.loops.gradients.summed_again import Origins, summed_again
 from autodist_core.loops.gradients.updates import find_updates
 from autodist_core.loops.nested_markers import ROWS, SUM, require_in_updates
 from autodist_core.loops.variables import Variables
@@ -144,7 +144,7 @@ def trace_function(
     forward = [marker for marker in traced.sums if id(marker) in summed]
     if replicas:
         _require_before((*inside.values, *inside.gathers), updates.after)
-        again = summed_again(inside.sums, updates.operations, recording.found, replicas)
+        again = summed_again(inside.sums, inside.slices, updates.operations, recording.found, replicas)
         decided = decided_for_each_replica(
             traced, updates, returned(recording.found, results), forward, again, replicas
         )
@@ -152,7 +152,8 @@ def trace_function(
         decided = decided_for_whole_batch(traced, updates, recording, forward)
     item = capture(decided.traced, decided.joined)
     # In run() the sum of what is alike on all replicas is a multiple of it, also in an update.
-    require_in_updates(graph, () if replicas else updates.operations)
+    origins = Origins([*inside.sums, *inside.gathers], recording.found) if replicas else None
+    require_in_updates(graph, updates.operations, origins)
     touched = {variable.name for variable in item.variables if variable.handle}
     return CapturedFunction(
         item, _rebuild(inside.result, flat, tensors),
@@ -213,6 +214,8 @@ class Inside:
     """Those of them that are not gradients of sums."""
     gathers: list[Any] = field(default_factory=list)
     """Markers of values that become the rows of all replicas."""
+    slices: list[tuple[Any, Any]] = field(default_factory=list)
+    """Those of them that belong to the rows of one sparse tensor: the markers of its values and of its indices."""
 
     def add_up(self, value: Any) -> Any:
         """The sum of a value over the replicas. Its gradient is the sum of the replicas' gradients."""
@@ -239,6 +242,15 @@ class Inside:
             return self._rows(value), gradient
 
         return gathered(value)
+
+    def gather_slices(self, values: Any, indices: Any) -> tuple[Any, Any]:
+        """The values and the indices of a sparse tensor, with the rows of all replicas."""
+        before = len(self.gathers)
+        found = self.gather(values), self.gather(indices)
+        if self.recording.is_here():
+            of_values, of_indices = self.gathers[before:]
+            self.slices.append((of_values, of_indices))
+        return found
 
     def _marked(self, value: Any) -> Any:
         marker = tf.identity(value, name=SUM)
@@ -282,6 +294,13 @@ def _trace(
     return concrete, passes[-1]
 
 
+_DENSE = {
+    tf.RaggedTensor: "value.to_tensor()", tf.SparseTensor: "tf.sparse.to_dense(value)",
+    tf.IndexedSlices: "tf.convert_to_tensor(value)",
+}
+"""How a dense tensor is made of one of each type."""
+
+
 def _as_tensor(value: Any) -> Any:
     """A result as a tensor if it has a value; None for an operation, such as the one an optimizer returns."""
     if value is None or isinstance(value, tf.Operation):
@@ -297,10 +316,11 @@ def _as_tensor(value: Any) -> Any:
             "is traced, the number of examples is not known. Return tf.shape(x)[0], which is that of the whole batch, "
             "or the sizes that are fixed, such as x.shape[1:]."
         )
-    if isinstance(value, tf.RaggedTensor | tf.SparseTensor | tf.IndexedSlices):
+    dense = _DENSE.get(type(value))
+    if dense is not None:
         raise CaptureError(
-            f"a marked function returns a {type(value).__name__}. Return dense tensors: replicas' results are put "
-            "together along an axis of examples."
+            f"the function that is marked, or that run() gets, returns a {type(value).__name__}. Replicas' results are "
+            f"dense tensors. Return {dense}."
         )
     try:
         # An identity: a result that is an argument itself is computed, too.

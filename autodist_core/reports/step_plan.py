@@ -76,15 +76,17 @@ def _only(strategy: CompiledStrategy, names: Collection[str]) -> CompiledStrateg
     return replace(strategy, variables=tuple(plan for plan in strategy.variables if plan.variable.name in names))
 
 
-def say_inexact(name: str, notes: Iterable[str]) -> bool:
+def say_inexact(name: str, notes: Iterable[str], more: str = "verify() compares with one device") -> bool:
     """Log the notes that say for certain that a step gives other numbers than one device; say if there are any.
+
+    The warning ends with `more`: what the user can call to learn more.
 
     >>> say_inexact("train_step", ["the replicas share one copy of the weights"])
     False
     """
     certain = [note for note in notes if note.startswith(INEXACT)]
     if certain:
-        _log.warning("%s: %s. verify() compares with one device.", name, "; ".join(certain))
+        _log.warning("%s: %s. %s.", name, "; ".join(certain), more)
     return bool(certain)
 
 

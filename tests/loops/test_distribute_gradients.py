@@ -27,6 +27,8 @@ class Tools:
             self.weight = tf.Variable(np.linspace(-1.0, 1.0, 4)[:, None])
             self.count = tf.Variable(0.0, dtype=tf.float64, trainable=False, aggregation=only_first)
             self.optimizer = keras.optimizers.SGD(0.1)
+            self.table = tf.Variable(np.linspace(-1.0, 1.0, 21).reshape(7, 3))
+            self.adam, self.adagrad = keras.optimizers.Adam(0.05), keras.optimizers.Adagrad(0.05)
 
     def differentiate(self, x: Any) -> tuple[Any, Any]:
         """A replica's part of the loss, and its gradient."""
@@ -63,6 +65,32 @@ def reduced_before_apply(tools: Tools, x: Any) -> Any:
     return loss, total
 
 
+def rows_reduced_before_apply(tools: Tools, x: Any) -> Any:
+    """The optimizers get each row of the sums as many times as there are replicas: they square each of them."""
+    rows = tf.cast(tf.abs(x) * 3.0, tf.int32)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(tools.table, rows % 7) ** 2) / BATCH
+    gradient = tape.gradient(loss, tools.table)
+    total = tools.reduced(SUM, gradient)
+    half = tf.IndexedSlices(total.values / 2.0, total.indices, total.dense_shape)
+    tools.adam.apply([total], [tools.table])
+    tools.adagrad.apply([half], [tools.table])
+    tools.adagrad.apply([tools.reduced(MEAN, gradient)], [tools.table])
+    tools.adam.apply([tf.convert_to_tensor(total)], [tools.table])
+    return (loss,)
+
+
+def constants_reduced_for_apply(tools: Tools, x: Any) -> Any:
+    """What is the same on all replicas counts for each of them in a sum."""
+    loss, gradient = tools.differentiate(x)
+    two = tools.reduced(SUM, tf.constant(1.0, tf.float64))
+    decay = tools.reduced(SUM, 0.01 * tools.weight)
+    first = tf.IndexedSlices(tf.ones([1, 1], tf.float64), tf.constant([2]), tf.constant([4, 1]))
+    tools.optimizer.apply([gradient * two * tools.reduced(MEAN, two)], [tools.weight])
+    tools.weight.assign_sub(decay + 0.1 * tf.convert_to_tensor(tools.reduced(SUM, first)))
+    return (loss,)
+
+
 def counted(tools: Tools, x: Any) -> Any:
     """The loss reads what the function has written before."""
     tools.count.assign_add(1.0)
@@ -93,7 +121,9 @@ def run(strategy: Any, step: Callable[[Tools, Any], Any], traced: bool = False) 
     one = tf.function(one) if traced else one
     for batch in strategy.experimental_distribute_dataset(data):
         found += tf.nest.flatten(one(batch))
-    return {str(index): value.numpy() for index, value in enumerate(found)} | {"weight": tools.weight.numpy()}
+    return {str(index): value.numpy() for index, value in enumerate(found)} | {
+        "weight": tools.weight.numpy(), "table": tools.table.numpy()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +133,13 @@ def mirrored() -> Any:
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=across)
 
 
-@pytest.mark.parametrize("step", [returned, returned_and_applied, reduced_before_apply, counted, of_two_halves])
+STEPS = [
+    returned, returned_and_applied, reduced_before_apply, rows_reduced_before_apply, constants_reduced_for_apply,
+    counted, of_two_halves,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", ["PS", "AllReduce"])
 def test_gradients_are_each_replicas_own_until_they_are_applied(mirrored, name: str, step: Any):
     with replicas(name, count=2) as strategy:

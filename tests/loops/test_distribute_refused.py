@@ -62,6 +62,60 @@ def test_what_is_refused_says_what_to_do():
             strategy.run(lambda x: strategy.run(tf.reduce_sum, args=(x,)), args=(batch,))
 
 
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_a_tape_around_run_is_refused_when_its_gradient_is_asked_for(traced: bool):
+    weight = tf.Variable(2.0, dtype=tf.float64)
+    ran = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+    with replicas(count=2) as strategy:
+
+        def loss_of(x):
+            ran.assign_add(1.0)
+            return tf.reduce_sum(x) * weight
+
+        def around(batch, differentiate):
+            with tf.GradientTape() as tape:
+                loss = strategy.reduce(SUM, strategy.run(loss_of, args=(batch,)), axis=None)
+            return tape.gradient(loss, weight) if differentiate else loss
+
+        batch = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
+        around = tf.function(around) if traced else around
+        with pytest.raises(CaptureError, match=r"begun outside of loss_of .* call tape.gradient there"):
+            around(batch, True)
+        before = float(ran)
+        assert before == (0.0 if traced else 1.0)
+        assert float(around(batch, False)) == 20.0 and float(ran) == before + 1.0
+
+
+def test_results_that_are_not_dense_are_refused_with_what_makes_them_dense():
+    with replicas(count=2) as strategy:
+        batch = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
+        makers = {
+            r"RaggedTensor.*to_tensor\(\)": lambda x: tf.RaggedTensor.from_row_lengths(x, [tf.shape(x)[0]]),
+            r"SparseTensor.*tf\.sparse\.to_dense": lambda x: tf.sparse.from_dense(x),
+            r"IndexedSlices.*tf\.convert_to_tensor": lambda x: tf.IndexedSlices(x, tf.range(tf.shape(x)[0])),
+        }
+        for words, function in makers.items():
+            with pytest.raises(CaptureError, match=words):
+                strategy.run(function, args=(batch,))
+
+
+def test_python_in_a_step_over_several_machines_is_refused_before_they_start():
+    nodes = [{"address": "10.0.0.1", "chief": True, "cpus": [0]}, {"address": "10.0.0.2", "cpus": [0]}]
+    strategy = autodist_core.distribute({"nodes": nodes, "ssh": {"username": "nobody"}})
+
+    weight = tf.Variable(1.0, dtype=tf.float64)
+
+    def step(x):
+        squares = tf.map_fn(lambda each: tf.ensure_shape(tf.numpy_function(np.square, [each], tf.float64), []), x)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(squares * weight)
+        weight.assign_sub(tape.gradient(loss, weight))
+
+    with pytest.raises(CaptureError, match=r"calls Python .*several machines.*or train on one machine"):
+        strategy.plan(step, args=(tf.ones([4], tf.float64),))
+    strategy.autodist.close()
+
+
 def test_the_plan_of_a_function():
     weight = tf.Variable(tf.zeros([3, 2]), name="weight")
     with replicas("PS", count=2) as strategy:
@@ -74,6 +128,15 @@ def test_the_plan_of_a_function():
         plan = strategy.plan(step, args=(tf.ones([4, 3]),))
         assert "weight : f32[3,2]  ps(localhost:CPU:0)" in plan and plan.startswith("strategy ")
         assert weight.numpy().tolist() == [[0.0, 0.0]] * 3
+
+
+def test_a_warning_names_a_method_that_the_strategy_has(caplog):
+    highest = tf.Variable(0.0, dtype=tf.float64, aggregation=tf.VariableAggregation.MEAN, name="highest")
+    with replicas(count=2) as strategy:
+        batch = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
+        strategy.run(lambda x: highest.assign(tf.reduce_prod(x)), args=(batch,))
+    (said,) = [record.getMessage() for record in caplog.records if "not exact" in record.getMessage()]
+    assert said.endswith(". strategy.plan(fn, args) has all notes.") and hasattr(strategy, "plan")
 
 
 def test_the_cluster_resolver_is_attached():

@@ -44,6 +44,11 @@ def test_results_are_looked_at_reduced_and_gathered():
         assert strategy.reduce(MEAN, sums["sum"], axis=None).numpy().item() == pytest.approx(28 / 3, rel=1e-15)
         with pytest.raises(ValueError, match="SUM or MEAN"):
             strategy.reduce("MAX", doubled, axis=0)
+        pairs = strategy.run(lambda x: tf.stack([x, 3.0 * x], 1), args=(batch,))
+        assert [strategy.reduce(op, pairs, axis=(0, -1)).numpy().item() for op in (SUM, MEAN)] == [112.0, 8.0]
+        plain = tf.constant([[1.0, 2.0], [3.0, 6.0]])  # the same value on each replica, as with MirroredStrategy
+        assert strategy.reduce("SUM", plain, axis=0).numpy().tolist() == [12.0, 24.0]
+        assert strategy.reduce("MEAN", plain, axis=(0, 1)).numpy().item() == 3.0
         with pytest.raises(ValueError, match="not a value of each replica"):
             strategy.reduce(SUM, tf.constant(1.0), axis=None)
 

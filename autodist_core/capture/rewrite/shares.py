@@ -35,13 +35,11 @@ def count_by_share(graph: Editor, counted: Mapping[str, Counted], examples: str,
         inputs = list(node.input)
         how = counted.get(node.name)
         if how is not None and how.power == 0:
-            value = tf.make_tensor_proto(how.times, how.dtype)
-            times = changed.add("Const", f"{node.name}/times", dtype=how.dtype, value=value)
-            added = [inputs[how.position], times]
-            inputs[how.position] = changed.add("Mul", f"{node.name}/by_times", added, T=how.dtype)
-            if UPDATE in node.attr:
-                changed.mark_update(times, node.attr[UPDATE].i)
-                changed.mark_update(inputs[how.position], node.attr[UPDATE].i)
+            several = _repeated if how.repeated else _multiplied
+            new = several(changed, node.name, inputs[how.position], how)
+            inputs[how.position] = new[-1]
+            for name in new if UPDATE in node.attr else ():
+                changed.mark_update(name, node.attr[UPDATE].i)
         elif how is not None:
             factor = (examples, total) if how.power > 0 else (total, examples)
             if how.times != 1:
@@ -57,3 +55,17 @@ def count_by_share(graph: Editor, counted: Mapping[str, Counted], examples: str,
             inputs[how.position] = changed.add("Mul", f"{node.name}/by_share", added, T=how.dtype)
         changed.copy_captured(node, node.name, inputs)
     return changed
+
+
+def _multiplied(graph: Editor, name: str, value: str, how: Counted) -> list[str]:
+    """Add the nodes of a value times a number; return their names, the result's last."""
+    number = tf.make_tensor_proto(how.times, how.dtype)
+    times = graph.add("Const", f"{name}/times", dtype=how.dtype, value=number)
+    return [times, graph.add("Mul", f"{name}/by_times", [value, times], T=how.dtype)]
+
+
+def _repeated(graph: Editor, name: str, value: str, how: Counted) -> list[str]:
+    """Add the nodes of a value whose rows come several times; return their names, the result's last."""
+    axis = graph.add("Const", f"{name}/axis", dtype=tf.int32, value=tf.make_tensor_proto(0, tf.int32))
+    types = {"T": how.dtype, "Tidx": tf.int32, "N": how.times}
+    return [axis, graph.add("ConcatV2", f"{name}/repeated", [value] * how.times + [axis], **types)]

@@ -15,8 +15,10 @@ import tensorflow as tf
 from autodist_core.errors import AutodistError, CaptureError, NotYetError
 from autodist_core.kernel.analysis.compute import compute_of
 from autodist_core.kernel.placement.placement import Placement
+from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.index import StepIndex
 
+_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 _OF_GRADIENTS = re.compile(r"(^|/)(gradient_tape|gradients(_[0-9]+)?)/")  # scopes of gradients, also in functions
 
 
@@ -32,6 +34,7 @@ def compute_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistE
         yield from _without_sums(step)
         yield from _partial_state(step)
         yield from _shared_forward_passes(step)
+    yield from _python_elsewhere(step, placement)
     after_update = placement.after_update(step)
     gradients = [name for each in step.item.gradients for name in (each.values, each.indices) if name]
     names = compute_of(step, gradients, after_update, placement.handed_back(step))
@@ -80,6 +83,20 @@ def _shared_forward_passes(step: StepIndex) -> Iterator[CaptureError]:
                 f"{node.name!r} is the gradient of a tf.py_function, for which TensorFlow keeps one forward pass in a "
                 "process, whichever replica's it is. Write it with TensorFlow's operations, give it a gradient by "
                 "tf.custom_gradient, or train with one replica."
+            )
+
+
+def _python_elsewhere(step: StepIndex, placement: Placement) -> Iterator[CaptureError]:
+    """Refuse Python in the graph where replicas run in other processes than the user's."""
+    addresses = {DeviceSpec.parse(replica.name).address for replica in placement.replicas}
+    if not placement.tasks.job and len(addresses) == 1:
+        return
+    for node in (*step.graph.node, *(each for function in step.graph.library.function for each in function.node_def)):
+        if node.op in _PYTHON:
+            yield CaptureError(
+                f"{node.name!r} ({node.op}) calls Python (tf.py_function, tf.numpy_function), and the replicas run in "
+                "processes of several machines, which do not have that Python function. Write it with TensorFlow's "
+                "operations, call it in the dataset's map, which your program runs, or train on one machine."
             )
 
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 from autodist_core.capture.traversal import function_graphs
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Arguments, Parsed
+from autodist_core.loops.calls.outer_tapes import without_gradient
 from autodist_core.loops.calls.outside_trace import outside_trace
 from autodist_core.loops.distribute.context import ReplicaContext
 from autodist_core.loops.distribute.reads import ReadElsewhere
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 class OnEachReplica(TracedFunction):
     """A function that `run()` calls."""
 
+    _more = "strategy.plan(fn, args) has all notes"
+
     def __init__(self, strategy: ReplicaStrategy, function: Callable[..., Any]) -> None:
         super().__init__(strategy.autodist.engine, function, split=False)
         self._strategy = strategy
@@ -45,7 +48,7 @@ class OnEachReplica(TracedFunction):
             return self._in_graph(parsed)
         with self._engine.running(self._name):
             captured, values = self._run(parsed, parsed.tensors)
-        return captured.rebuild(list(map(per_replica, values)))
+        return captured.rebuild(list(map(per_replica, self._without_gradient(parsed, captured, values))))
 
     def plan(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Plan:
         """The table of what is done with each variable; nothing runs."""
@@ -126,8 +129,13 @@ class OnEachReplica(TracedFunction):
         made = tf.py_function(call, flat, [spec.dtype for spec in captured.results for _ in range(replicas)])
         results = []
         for index, spec in enumerate(captured.results):
-            values = list(made[index * replicas : (index + 1) * replicas])
-            for value in values:
+            results.append(list(made[index * replicas : (index + 1) * replicas]))
+            for value in results[-1]:
                 value.set_shape(spec.shape)
-            results.append(per_replica(values))
-        return captured.rebuild(results)
+        return captured.rebuild(list(map(per_replica, self._without_gradient(parsed, captured, results))))
+
+    def _without_gradient(self, parsed: Parsed, captured: CapturedFunction, values: Any) -> Any:
+        """The tensors of all replicas for each result, which a tape around `run()` cannot differentiate."""
+        given = [tensor for tensors in parsed.tensors for tensor in tensors]
+        made_of = [*(entry.tf_variable for entry in captured.entries), *given, *captured.outer]
+        return without_gradient(self._name, values, made_of)

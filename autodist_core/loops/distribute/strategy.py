@@ -98,7 +98,7 @@ class ReplicaStrategy(tf.distribute.Strategy):
         return self._on_each_replica(fn).plan(tuple(args), dict(kwargs or {}))
 
     @as_written
-    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
         """The sum or mean of the replicas' values. With an axis, also of the entries along it: examples count once.
 
         Inside `run()`, in a function that `merge_call` calls, the value is the replica's own one.

@@ -85,8 +85,11 @@ def local_results(value: Any) -> tuple[Any, ...]:
     return tuple(value.values) if is_per_replica(value) else (value,)
 
 
-def reduced(op: Any, value: Any, axis: int | None, replicas: int) -> Any:
-    """One tensor of all replicas' values: their sum or mean; with an axis, of the entries along the axis, too."""
+def reduced(op: Any, value: Any, axis: Any, replicas: int) -> Any:
+    """One tensor of all replicas' values: their sum or mean; with an axis, of the entries along the axis, too.
+
+    Several axes are a tuple. Another tensor, or a number, is the value of every replica.
+    """
     name = _name_of(op)
     if not is_per_replica(value):
         return _reduced_one(name, value, axis, replicas)
@@ -97,13 +100,15 @@ def reduced(op: Any, value: Any, axis: int | None, replicas: int) -> Any:
     total = tf.add_n([tf.reduce_sum(part, axis) for part in parts])
     if name == "SUM":
         return total
-    count = tf.add_n([tf.shape(part)[axis] for part in parts])
+    axes = tf.reshape(tf.constant(axis, tf.int32), [-1])
+    count = tf.add_n([tf.reduce_prod(tf.gather(tf.shape(part), axes % tf.rank(part))) for part in parts])
     return total / tf.cast(count, total.dtype)
 
 
-def _reduced_one(name: str, value: Any, axis: int | None, replicas: int) -> Any:
+def _reduced_one(name: str, value: Any, axis: Any, replicas: int) -> Any:
     if axis is not None:
-        return (tf.reduce_sum if name == "SUM" else tf.reduce_mean)(value, axis)
+        total = tf.reduce_sum(value, axis)
+        return total * tf.cast(replicas, total.dtype) if name == "SUM" else tf.reduce_mean(value, axis)
     if name == "SUM" and replicas > 1:
         raise ValueError(
             f"reduce(SUM): {value!r} is not a value of each replica, so there is nothing to add up. Pass what run() "

@@ -1,4 +1,4 @@
-"""Find the values in the updates of a function of `run()` that are added up over the replicas a second time.
+"""Find the values in the updates of a function of `run()` that are added up although they are the same on all replicas.
 
 In: the markers of values that are added up, the operations of the updates, and the recorded gradients. Out: how the
 markers count. An update gets the sum of a gradient already, so the first marker behind a gradient changes nothing. A
@@ -7,11 +7,14 @@ further one adds up what is the same on all replicas, which is a multiple::
     sum  = all_reduce("SUM", gradient)          the sum, which the update has
     mean = sum / replicas
     optimizer.apply([mean], [weight])           adds `mean` up: times the number of replicas
+
+The sum of sparse gradients has the rows of all replicas. What is added up a second time has each row as many times.
+A value that is made of no gradient is the same on all replicas, too: its sum is a multiple of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from autodist_core.capture.traced import Counted
@@ -20,26 +23,27 @@ from autodist_core.loops.gradients.recording import Differentiation
 
 
 def summed_again(
-    markers: Sequence[Any], updates: Collection[str], found: Sequence[Differentiation], replicas: int
+    markers: Sequence[Any], slices: Sequence[tuple[Any, Any]], updates: Collection[str],
+    found: Sequence[Differentiation], replicas: int,
 ) -> dict[str, Counted]:
     """How the markers in updates count that add up what is the same on all replicas, by their names.
+
+    `slices` has the markers of values and indices of sparse tensors. Such a sum has the rows of all replicas, so rows
+    that are the same on all replicas come as many times.
 
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default():
     ...     total = tf.identity(3.0, name="total")
-    ...     again = tf.identity(total / 2.0, name="again")
-    >>> found = summed_again([total, again], {"again"}, (), replicas=2)
+    >>> found = summed_again([total], (), {"total"}, (), replicas=2)
     >>> {name: counted.times for name, counted in found.items()}
-    {'again': 2}
+    {'total': 2}
     """
-    gradients = {marker.op.name for call in found for each in call.gradients for marker in each.markers}
-    names = {marker.op.name for marker in markers}
+    origins = Origins([*markers, *(marker for both in slices for marker in both)], found)
     counted = {}
-    for marker in markers:
-        if marker.op.name not in updates:
+    for group in [*((marker,) for marker in markers), *slices]:
+        if not any(marker.op.name in updates for marker in group):
             continue
-        reached = _reached(marker.op.inputs[0], names | gradients)
-        sums, own = reached & names, reached & gradients
+        sums, own = origins.of([marker.op.inputs[0] for marker in group])
         if sums and own:
             raise CaptureError(
                 "all_reduce adds up a value that is made of a replica's own gradients and of sums over the replicas "
@@ -47,19 +51,69 @@ def summed_again(
                 "put the sums together. An optimizer's apply calls all_reduce, too: give it all gradients as sums, or "
                 "none."
             )
-        if sums:
-            counted[marker.op.name] = Counted(0, marker.dtype.base_dtype, 0, replicas)
+        for marker in () if own else group:
+            counted[marker.op.name] = Counted(0, marker.dtype.base_dtype, 0, replicas, repeated=len(group) > 1)
     return counted
 
 
-def _reached(tensor: Any, ends: Collection[str]) -> set[str]:
-    """The names of the operations of which a tensor is made. Nothing is followed from `ends`."""
-    found: set[str] = set()
-    waiting, seen = [tensor], {tensor.name}
+class Origins:
+    """Of which sums over the replicas, and of which gradients, values are made.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.loops.gradients.recording import Recorded
+    >>> with tf.Graph().as_default():
+    ...     gradient = tf.identity(3.0, name="gradient")
+    ...     total, constant = tf.identity(gradient, name="total"), tf.identity(2.0, name="constant")
+    ...     half = total / constant
+    >>> recorded = Recorded(None, gradient)
+    >>> Origins([total, constant], [Differentiation((), (), (recorded,))]).of([half])
+    ({'total'}, set())
+    """
+
+    def __init__(self, markers: Sequence[Any], found: Sequence[Differentiation]) -> None:
+        self._sums = {marker.op.name for marker in markers}
+        self._gradients = {marker.op.name for call in found for each in call.gradients for marker in each.markers}
+        # A sum of constants is a constant.
+        while constants := {
+            marker.op.name for marker in markers
+            if marker.op.name in self._sums and self.of([marker.op.inputs[0]]) == (set(), set())
+        }:
+            self._sums -= constants
+
+    def of(self, tensors: Sequence[Any]) -> tuple[set[str], set[str]]:
+        """The names of the sums and of the gradients of which tensors are made.
+
+        A tensor that is made of neither may be read from a variable that gradients or sums were written to before.
+        """
+        waiting, seen = list(tensors), set[str]()
+        while waiting:
+            reached = _reached(waiting, self._sums | self._gradients)
+            sums, own = reached.keys() & self._sums, reached.keys() & self._gradients
+            if sums or own:
+                return sums, own
+            seen.update(reached)
+            waiting = [each for each in _written_before(reached.values()) if each.op.name not in seen]
+        return set(), set()
+
+
+def _written_before(operations: Iterable[Any]) -> Iterator[Any]:
+    """What is written to the variables that these operations read, by operations that were made before."""
+    for read in operations:
+        if read.type == "ReadVariableOp":
+            order = {each.name: index for index, each in enumerate(read.graph.get_operations())}
+            for writer in read.inputs[0].consumers():
+                if writer.type != "ReadVariableOp" and order[writer.name] < order[read.name]:
+                    yield from writer.inputs[1:]
+
+
+def _reached(tensors: Sequence[Any], ends: Collection[str]) -> dict[str, Any]:
+    """The operations of which tensors are made, by name. Nothing is followed from `ends`."""
+    found: dict[str, Any] = {}
+    waiting, seen = list(tensors), {tensor.name for tensor in tensors}
     while waiting:
         current = waiting.pop()
         operation = current.op
-        found.add(operation.name)
+        found[operation.name] = operation
         inputs = () if operation.name in ends else operation.inputs
         # What a function with a gradient of its own returns is an IdentityN, which has the function's arguments, too.
         behind = [inputs[current.value_index]] if operation.type == "IdentityN" and inputs else inputs

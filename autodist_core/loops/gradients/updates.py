@@ -106,6 +106,11 @@ class _Search:
         }
         self._results = {tensor.op.name for tensor in results}
         self._inputs = {tensor.op.name for tensor in inputs}
+        ends = {*self._results, *self._marks, *self._touches}
+        self._used = reached_from(
+            (*(each for each in self._operations if each.name in ends), *graph.control_outputs), sources
+        ).keys()
+        """The operations on which a result, a gradient, or an effect depends."""
         self._before = self._needed_by_gradients()
         self._after: dict[str, int] = {}
         """The last call whose gradients need the value that a write replaces, and another update has written."""
@@ -308,7 +313,8 @@ class _Search:
         by_name = {operation.name: operation for operation in self._operations}
         others = [
             operation for operation in self._operations
-            if operation.name not in needed and operation.type not in ("Placeholder", "NoOp")
+            if operation.name in self._used and operation.name not in needed
+            and operation.type not in ("Placeholder", "NoOp")
         ]
         shared = reached_from(
             (source for operation in others for source in sources(operation)), sources,
