@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import re
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -303,16 +304,28 @@ def test_every_refused_step_is_explained():
     assert not unexplained, "refused, and not in docs/refused.md"
 
 
-def test_there_is_a_notebook():
+def test_notebooks_are_committed_without_outputs():
     assert NOTEBOOKS
+    for path in NOTEBOOKS:
+        for cell in nbformat.read(path, as_version=4).cells:
+            assert not cell.get("outputs"), f"{path.name} is committed with outputs; clear them"
 
 
+def test_the_code_of_a_notebook_runs(tmp_path):
+    """In this process, in which TensorFlow is imported already; the long tests run the notebook in a kernel, too."""
+    notebook = nbformat.read(ROOT / "notebooks/custom_loop.ipynb", as_version=4)
+    program = tmp_path / "custom_loop.py"
+    program.write_text("\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code"))
+    keras.utils.clear_session()
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        runpy.run_path(str(program), run_name="__main__")
+    assert out.getvalue().count(" of the largest entry") == 2
+
+
+@pytest.mark.quick("getting_started.ipynb")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_notebook_runs(path, tmp_path, monkeypatch):
     notebook = nbformat.read(path, as_version=4)
-    for cell in notebook.cells:
-        assert not cell.get("outputs"), f"{path.name} is committed with outputs; clear them"
-
     # The kernel starts from a spec of this Python, whatever kernels the person who runs the test has installed.
     kernels = tmp_path / "kernels" / "this-python"
     kernels.mkdir(parents=True)

@@ -6,6 +6,7 @@ import keras
 import pytest
 
 from autodist_core.runtime import transfers
+from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
 from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
@@ -93,13 +94,12 @@ def test_batches_of_ragged_tensors_and_strings_over_two_hosts(lan):
     assert_equally_trained(train_plain(make, epochs_of(x)), actual)
 
 
-def test_bounded_staleness_and_asynchrony_train_over_hosts(lan):
-    from autodist_core.strategy import PS
-
+@pytest.mark.quick("asynchronous")
+@pytest.mark.parametrize("builder", [PS(staleness=2), PS(sync=False)], ids=["staleness", "asynchronous"])
+def test_bounded_staleness_and_asynchrony_train_over_hosts(lan, builder: PS):
     with OverHosts(DENSE, lan.spec(cpus=[1, 2], hosts=lan.hosts[:2])) as hosts:
-        for builder in (PS(staleness=2), PS(sync=False)):
-            losses = hosts.train("sgd", builder, epochs=6).result["loss"]
-            assert losses[-1] < 0.9 * losses[0]
+        losses = hosts.train("sgd", builder, epochs=6).result["loss"]
+        assert losses[-1] < 0.9 * losses[0]
     assert nothing_left(lan) == []
 
 

@@ -1,18 +1,9 @@
-"""TensorFlow's graph optimizer is off where whole matrices of models train, since it takes a quarter of their time.
+"""TensorFlow's graph optimizer is off where whole matrices of models train.
 
-Equality with one device is tested with it in `test_one_replica.py` here, and in `front/`, `kernel/` and `cluster/`.
+Equality with one device is tested with it in `test_one_replica.py` here, and in `front/`, `loops/`, `kernel/` and
+`cluster/`.
 """
 
-import pytest
+from tests.support.graph_optimizer import off_where
 
-WITH_OPTIMIZER = {"test_one_replica"}
-
-
-@pytest.fixture(autouse=True)
-def without_graph_optimizer(request):
-    import tensorflow as tf
-
-    off = request.module.__name__.rpartition(".")[2] not in WITH_OPTIMIZER
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": off})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+without_graph_optimizer = off_where(lambda module: module != "test_one_replica")

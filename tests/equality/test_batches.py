@@ -9,7 +9,7 @@ from tests.support.models import BY_NAME, DENSE, dense_data
 from tests.support.training import assert_equal_training
 
 
-@pytest.mark.quick("22-8-3-False", "17-8-3-True", "10-2-3-False", "21-7-2-True")
+@pytest.mark.quick("17-8-3-True", "10-2-3-False", "21-7-2-True")
 @pytest.mark.parametrize(
     "examples, batch, replicas, share",
     [

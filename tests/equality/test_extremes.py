@@ -55,6 +55,7 @@ def _program(front, model):
     return {"history": history, "batches": each.logs, "evaluated": evaluated}
 
 
+@pytest.mark.quick("3-PS")
 @pytest.mark.parametrize("replicas, strategy", [(2, "AllReduce"), (3, "PS")])
 def test_maxima_and_minima(replicas: int, strategy: str):
     case = DENSE.compiled_with(lambda: {"metrics": [Extremes()]})

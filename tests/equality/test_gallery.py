@@ -81,7 +81,7 @@ UNDECIDED = {
 """What the plan says of a model that is exact all the same."""
 
 
-@pytest.mark.quick("trainer_pattern", "gradient_accumulation", "compact_embeddings")
+@pytest.mark.quick("trainer_pattern", "compact_embeddings")
 @pytest.mark.parametrize("name", NAMES)
 def test_it_equals_one_device(name: str):
     arguments = {"random": SameForEach()} if name in DRAWING else {}

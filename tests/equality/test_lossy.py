@@ -61,7 +61,7 @@ def _losses_of_one_device() -> np.ndarray:
     return np.array(_fit(_compiled(), 40, *_data()))
 
 
-@pytest.mark.quick("HorovodCompressor-float16-0.001-0.001")
+@pytest.mark.long
 @pytest.mark.parametrize(
     "builder, first, last",
     [(CAST, 1e-3, 1e-3), (FEEDBACK, 1e-3, 1e-3), (COARSE, 1e-2, 1e-2), (POWER, 0.2, 0.05)],
@@ -79,6 +79,7 @@ def test_the_loss_comes_down_as_on_one_device(builder: AllReduce, first: float, 
     assert abs(found[-1] - expected[-1]) <= last * expected[-1]
 
 
+@pytest.mark.quick("PowerSGDCompressor-float16")
 @pytest.mark.parametrize("builder", KEEPING, ids=_name)
 def test_a_second_fit_goes_on_with_the_residuals(builder: AllReduce):
     x, y = _data()
@@ -92,6 +93,7 @@ def test_a_second_fit_goes_on_with_the_residuals(builder: AllReduce):
     assert_same(trained(once).state, trained(twice).state, tolerance=0.0)
 
 
+@pytest.mark.quick("HorovodCompressorEF-float16")
 @pytest.mark.parametrize("builder", KEEPING, ids=_name)
 def test_closing_and_compiling_again_drop_nothing(builder: AllReduce):
     """The residuals are what the weights still owe to the gradients, whichever session holds them."""
@@ -127,6 +129,7 @@ def test_another_strategy_starts_anew_and_says_so_once(caplog: pytest.LogCapture
     ]
 
 
+@pytest.mark.quick("PowerSGDCompressor-float16")
 @pytest.mark.parametrize("builder", KEEPING, ids=_name)
 def test_a_saved_model_holds_the_residuals_and_plain_keras_loads_it(builder: AllReduce, tmp_path):
     x, y = _data()
@@ -218,7 +221,11 @@ class Checked(keras.layers.Layer):
         return tf.identity(x)
 
 
-@pytest.mark.parametrize("builder", [*KEEPING, Parallax(compressor="HorovodCompressorEF", bucket_bytes=16)], ids=_name)
+@pytest.mark.quick("in small buckets")
+@pytest.mark.parametrize(
+    "builder", [*KEEPING, Parallax(compressor="HorovodCompressorEF", bucket_bytes=16)],
+    ids=[*map(_name, KEEPING), "in small buckets"],
+)
 def test_a_step_that_fails_leaves_the_residuals_as_they_were(builder: AllReduce):
     x, y = _data()
     x, y = x[: 2 * BATCH].copy(), y[: 2 * BATCH]
@@ -242,6 +249,7 @@ def test_a_step_that_fails_leaves_the_residuals_as_they_were(builder: AllReduce)
     assert any((after[name] != value).any() for name, value in before.items())
 
 
+@pytest.mark.quick("PowerSGDCompressor-float16")
 @pytest.mark.parametrize("builder", [CAST, *KEEPING], ids=_name)
 def test_on_one_replica_a_compressor_does_nothing(builder: AllReduce):
     x, y = _data()

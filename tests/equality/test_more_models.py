@@ -179,8 +179,7 @@ MODELS = {
 
 @pytest.mark.quick(
     "attention-2-True-AllReduce", "tied-2-True-AllReduce", "tied_table-2-True-AllReduce", "nested-2-True-AllReduce",
-    "deep-2-True-AllReduce", "normalized-2-True-AllReduce", "own_gradients-2-True-AllReduce",
-    "mixed_heads-2-True-AllReduce",
+    "normalized-2-True-AllReduce", "own_gradients-2-True-AllReduce", "mixed_heads-2-True-AllReduce",
 )  # fmt: skip
 @pytest.mark.parametrize("replicas, share_memory, builder", [(2, True, "AllReduce"), (3, False, "Parallax")])
 @pytest.mark.parametrize("name", MODELS)

@@ -37,7 +37,7 @@ def _odd() -> keras.Model:
 ODD = ReferenceModel("odd_model", _odd, even_data, lambda: {"loss": "mse"})
 
 
-@pytest.mark.quick("PartitionedPS", "Mixed")
+@pytest.mark.quick("Mixed")
 @pytest.mark.filterwarnings("ignore:Gradients do not exist for variables")
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing", "PartitionedPS", "PartitionedAR", "Mixed"])
 def test_every_kind_of_variable(builder: str):
@@ -58,7 +58,7 @@ ROUNDED = ReferenceModel(
 )
 
 
-@pytest.mark.quick("AllReduce", "PartitionedPS")
+@pytest.mark.quick("PartitionedPS")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS"])
 def test_an_unknown_operation_in_the_update_sees_the_reduced_gradient(builder: str):
     assert_equal_training(ROUNDED, strategy=builder)
@@ -86,7 +86,7 @@ def _overwritten() -> keras.Model:
     return keras.Sequential(layers, name="overwritten")
 
 
-@pytest.mark.quick("AllReduce", "PartitionedPS")
+@pytest.mark.quick("PartitionedPS")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS"])
 def test_a_variable_that_is_overwritten_gets_the_whole_batchs_gradient(builder: str):
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, name="sgd"), 4.0, 2, name="scaled")
@@ -147,7 +147,7 @@ def _alike() -> keras.Model:
 ALIKE = ReferenceModel("alike_names", _alike, even_data, lambda: {"loss": "mse"})
 
 
-@pytest.mark.quick("PartitionedPS", "PartitionedAR")
+@pytest.mark.quick("PartitionedAR")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS", "PartitionedAR"])
 def test_variables_with_names_that_are_almost_alike(builder: str):
     assert_equal_training(ALIKE, strategy=builder, replicas=3)

@@ -29,7 +29,7 @@ def test_every_model_that_applies_twice(reference: ReferenceModel, without_const
     assert_equal_training(reference, replicas=1, tolerance=0.0)
 
 
-@pytest.mark.quick("convolution", "lstm", "own_step")
+@pytest.mark.quick("convolution")
 @pytest.mark.parametrize("reference", MODELS, ids=str)
 def test_every_model(reference: ReferenceModel):
     assert_equal_training(reference, replicas=1, tolerance=0.0)
@@ -41,13 +41,13 @@ def test_every_builder(builder: str):
     assert_equal_training(BY_NAME["embedding"], strategy=builder, replicas=1, tolerance=0.0)
 
 
-@pytest.mark.quick("rmsprop", "adafactor")
+@pytest.mark.quick("adafactor")
 @pytest.mark.parametrize("optimizer", [o.name for o in OPTIMIZERS if o.name != "adam"])
 def test_every_optimizer(optimizer: str):
     assert_equal_training(DENSE, optimizer=optimizer, replicas=1, tolerance=0.0)
 
 
-@pytest.mark.quick("embedding", "heads")
+@pytest.mark.quick("heads")
 @pytest.mark.parametrize("reference", MODELS, ids=str)
 def test_batches_that_are_all_alike(reference: ReferenceModel):
     """TensorFlow knows numbers to divide by in advance, and multiplies with their reciprocals.

@@ -51,9 +51,9 @@ def _reference(make: Callable[[], keras.optimizers.Optimizer]) -> ReferenceModel
 REFERENCES = {name: _reference(make) for name, make in OPTIMIZERS.items()}
 
 
+# The others train in the quick combinations of `test_matrix.py` and `test_rows.py`.
 @pytest.mark.quick(
-    "SGD-AllReduce", "RMSprop-PS", "Adam-AllReduce", "AdamW-PS", "Adadelta-AllReduce", "Adagrad-PS",
-    "Adamax-AllReduce", "Adafactor-PS", "Nadam-AllReduce", "Ftrl-PS", "Lion-AllReduce", "Lamb-PS", "Muon-AllReduce",
+    "Adadelta-AllReduce", "Adamax-AllReduce", "Nadam-AllReduce", "Ftrl-PS", "Lamb-PS", "Muon-AllReduce",
     "ScheduleFreeAdamW-PS", "LossScaleOptimizer-AllReduce", "MultiOptimizer-PS",
 )  # fmt: skip
 @pytest.mark.parametrize(("name", "builder"), [

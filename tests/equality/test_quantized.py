@@ -47,7 +47,7 @@ def _fit(front, model):
     return front.fit(X, Y, **QUIET, epochs=3).history
 
 
-@pytest.mark.quick("float8-AllReduce-2", "float8-PS-3", "remat-PS-3")
+@pytest.mark.quick("float8-PS-3", "remat-PS-3")
 @pytest.mark.parametrize(("strategy", "replicas"), [("AllReduce", 2), ("PS", 3), ("PartitionedPS", 2)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_equals_one_devices(kind: str, strategy: str, replicas: int):

@@ -39,7 +39,7 @@ def test_sample_weights(reduction: str, weights: str):
     data = Data(given.x, given.y[:, 0], sample_weight)
     reference = _small_steps(_model, lambda: {"loss": keras.losses.MeanSquaredError(reduction=reduction)})
     expected = train_plain(reference, data=data)
-    for replicas, tolerance in ((1, 0.0), (2, TOLERANCE), (3, TOLERANCE)):
+    for replicas, tolerance in ((1, 0.0), (3, TOLERANCE)):
         assert_equally_trained(expected, train_distributed(reference, replicas=replicas, data=data), tolerance)
 
 

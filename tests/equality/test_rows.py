@@ -99,9 +99,8 @@ COMBINATIONS = [
 
 
 @pytest.mark.quick(
-    "positions-AllReduce-2-False-adam", "of any length-PSLoadBalancing-3-False-adagrad",
-    "in a function-AllReduce-3-True-rmsprop", "repeated-UnevenPartitionedPS-3-False-adam",
-    "deduplicated-Parallax-2-False-lion",
+    "of any length-PSLoadBalancing-3-False-adagrad", "in a function-AllReduce-3-True-rmsprop",
+    "repeated-UnevenPartitionedPS-3-False-adam", "deduplicated-Parallax-2-False-lion",
 )  # fmt: skip
 @pytest.mark.parametrize("name, builder, replicas, share_memory, optimizer", COMBINATIONS)
 def test_equals_one_device(name: str, builder: str, replicas: int, share_memory: bool, optimizer: str):

@@ -16,7 +16,7 @@ from tests.support.training import permuted_within_batches, plain, train_plain
 NOISE = TOLERANCE / 10
 
 
-@pytest.mark.quick("dense", "applies_twice")
+@pytest.mark.quick("dense")
 @pytest.mark.parametrize("reference", MODELS + TWICE, ids=str)
 def test_the_order_of_rows_within_a_batch_is_far_below_the_tolerance(reference: ReferenceModel):
     permuted = train_plain(reference, data=permuted_within_batches(reference.data()))
@@ -24,7 +24,7 @@ def test_the_order_of_rows_within_a_batch_is_far_below_the_tolerance(reference: 
     assert 0 < worst_error(plain(reference), permuted) < NOISE
 
 
-@pytest.mark.quick("rmsprop", "adafactor")
+@pytest.mark.quick("adafactor")
 @pytest.mark.parametrize("optimizer", [o.name for o in OPTIMIZERS if o.name != "adam"])
 def test_no_optimizer_amplifies_rounding_up_to_the_tolerance(optimizer: str):
     permuted = train_plain(DENSE, optimizer=optimizer, data=permuted_within_batches(DENSE.data()))

@@ -144,7 +144,7 @@ CASES = {
 }
 
 
-@pytest.mark.quick("softmax-PS-2", "function-Parallax-2", "contrastive-AllReduce-4", "centred-AllReduce-3")
+@pytest.mark.quick("softmax-PS-2", "function-Parallax-2", "centred-AllReduce-3")
 @pytest.mark.parametrize(("case", "strategy", "replicas"), [
     ("softmax", "PS", 2), ("softmax", "AllReduce", 3), ("function", "Parallax", 2), ("contrastive", "AllReduce", 4),
     ("dice", "PS", 3), ("centred", "AllReduce", 3),

@@ -18,15 +18,12 @@ from tests.support.training import distributed, seeded
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("way, seconds, least", [
-    ("ahead", 6, 10), pytest.param("waiting", 10, 20, marks=pytest.mark.long),
-    pytest.param("apart", 10, 20, marks=pytest.mark.long),
-])  # fmt: skip
-def test_interrupted_again_and_again(way: str, seconds: int, least: int):
-    command = [sys.executable, "-m", "tests.support.interrupted", str(seconds), way]
+@pytest.mark.quick("ahead-15")
+@pytest.mark.parametrize("way, interrupts", [("ahead", 15), ("ahead", 60), ("waiting", 60), ("apart", 60)])
+def test_interrupted_again_and_again(way: str, interrupts: int):
+    command = [sys.executable, "-m", "tests.support.interrupted", str(interrupts), way]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stderr
-    assert int(run.stdout.split()[-1]) >= least, run.stdout
 
 
 def test_batches_of_a_dataset_are_taken_in_one_graph_whatever_their_sizes():

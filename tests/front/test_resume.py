@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from autodist_keras.callbacks import Resume
 from tests.support.compare import TOLERANCE, Trained, assert_equally_trained
 from tests.support.training import distributed, run, seeded
 
-EXAMPLES, BATCH, EPOCHS = 22, 4, 3
+EXAMPLES, BATCH, EPOCHS = 24, 4, 3
 STEPS = 6
-"""Batches of an epoch. The last one has two examples."""
+"""Batches of an epoch, all of one size. The last batch of the program that is killed has one example."""
 
 
 class Killed(Exception):
@@ -80,6 +81,12 @@ def train(folder: Path | None, callbacks=(), *, case=build, fit=None, replicas=1
         return run(program, front, model)
 
 
+@cache
+def never_killed() -> Trained:
+    """The training of `build()` on arrays, from its beginning to its end."""
+    return train(None)
+
+
 def interrupted(folder: Path, kills: tuple[int, ...], callbacks=(), settings=None, **arguments) -> Trained:
     """A training that is ended again and again, each time so many steps after its beginning, and then completed."""
     for index, at in enumerate(kills):
@@ -97,8 +104,7 @@ def interrupted(folder: Path, kills: tuple[int, ...], callbacks=(), settings=Non
 @pytest.mark.parametrize("kills", [(2,), (STEPS, 1, 0, 8)], ids=["once", "often"])
 def test_arrays_in_a_shuffled_order(kills, tmp_path: Path):
     """Bit for bit on one replica: weights, optimizer, dropout, the epoch's logs, the permutation."""
-    expected = train(None)
-    assert_equally_trained(expected, interrupted(tmp_path, kills), tolerance=0.0)
+    assert_equally_trained(never_killed(), interrupted(tmp_path, kills), tolerance=0.0)
 
 
 class Batches(keras.utils.PyDataset):
@@ -191,12 +197,12 @@ def test_callbacks_go_on(tmp_path: Path):
     """Keras's own, and a user's, which change weights and learning rate by what they have seen in earlier epochs."""
     of_keras = keras.callbacks
     callbacks = [
-        Counter, lambda: of_keras.ReduceLROnPlateau("val_loss", factor=0.5, patience=0, min_delta=0.03), Warmup,
-        lambda: of_keras.EarlyStopping("val_loss", patience=2, min_delta=0.03, restore_best_weights=True),
+        Counter, lambda: of_keras.ReduceLROnPlateau("val_loss", factor=0.5, patience=0, min_delta=0.05), Warmup,
+        lambda: of_keras.EarlyStopping("val_loss", patience=2, min_delta=0.05, restore_best_weights=True),
         lambda: of_keras.LearningRateScheduler(lambda epoch, rate: rate * 1.1),
         lambda: of_keras.ModelCheckpoint(tmp_path / "best.keras", monitor="val_loss", save_best_only=True),
     ]
-    arguments = {"epochs": 12, "validation_split": 0.2}
+    arguments = {"epochs": 12, "validation_split": 1 / 6}
     expected = train(None, callbacks, **arguments)
     assert 3 < len([name for name in expected.result if "counted" in name]) < 12, "it is to stop early"
     found = interrupted(tmp_path / "states", (7, 9), callbacks, **arguments)
@@ -261,7 +267,7 @@ def test_another_strategy_and_another_cluster(tmp_path: Path):
 
 def test_a_longer_training_begins_with_the_complete_one(tmp_path: Path):
     train(tmp_path, epochs=1)
-    assert_equally_trained(train(None, epochs=EPOCHS), train(tmp_path, epochs=EPOCHS), tolerance=0.0)
+    assert_equally_trained(never_killed(), train(tmp_path, epochs=EPOCHS), tolerance=0.0)
     with pytest.raises(SessionError, match="holds a training that this program has completed already"):
         train(tmp_path, epochs=EPOCHS)
 
@@ -278,7 +284,7 @@ def test_files_that_are_not_complete(tmp_path: Path, caplog):
     files[1].write_bytes(content)
     (tmp_path / "state-00000009.partial").write_bytes(b"begun")
     first = files[0].read_bytes()
-    assert_equally_trained(train(None), train(tmp_path, keep=99), tolerance=0.0)
+    assert_equally_trained(never_killed(), train(tmp_path, keep=99), tolerance=0.0)
     assert f"{files[2].name} is not complete" in caplog.text and f"{files[1].name} is not complete" in caplog.text
     assert files[0].read_bytes() == first and not list(tmp_path.glob("*.partial"))
     for file in tmp_path.glob("*.resume"):
@@ -307,7 +313,7 @@ def of_other_rate() -> keras.Model:
 
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "batch_size": ({"batch_size": 5}, r"fit\(batch_size=...\): 4 in the saved training, 5 in this one"),
-    "data": ({"y": lambda: data()[1] + 1.0}, r"data, y\[0\]: float64\[22,1\], checksum .* in the saved training"),
+    "data": ({"y": lambda: data()[1] + 1.0}, r"data, y\[0\]: float64\[24,1\], checksum .* in the saved training"),
     "optimizer": ({"case": of_other_rate}, r"compile\(optimizer=...\): "),
     "model": ({"case": wider}, r"another model: where it has 'dense/kernel' \(float64, \(5, 6\)\)"),
     "lazy model": ({"case": deeper}, r"another model: where it has "),
@@ -365,8 +371,8 @@ def killed_program(folder: Path, kills: int, *arguments: str, spec: str = "", **
     return found
 
 
-@pytest.mark.quick("3")
-@pytest.mark.parametrize("kills", [3, 20])
+@pytest.mark.quick("2")
+@pytest.mark.parametrize("kills", [2, 20])
 def test_a_program_that_is_killed_again_and_again(kills: int, tmp_path: Path):
     """By SIGKILL, at random moments, states being written in the background."""
     found = killed_program(tmp_path, kills)

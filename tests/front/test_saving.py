@@ -24,7 +24,7 @@ def _twice(reference: ReferenceModel) -> Trained:
     return train_plain(reference, lambda front, model: [_fit(front, reference), _fit(front, reference)][1])
 
 
-@pytest.mark.quick("heads-AllReduce", "embedding-PS")
+@pytest.mark.quick("embedding-PS")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 @pytest.mark.parametrize("name", ["heads", "embedding"])
 def test_saved_here_continued_in_keras(name: str, builder: str, tmp_path: Path):

@@ -1,15 +1,10 @@
-"""TensorFlow's graph optimizer is off where many combinations train, since it takes a quarter of their time."""
+"""TensorFlow's graph optimizer is off, but in modules that train by steps of all kinds, in all ways to call them."""
 
-import pytest
+from tests.support.graph_optimizer import off_where
 
-WITHOUT_OPTIMIZER = {"test_matrix"}
+WITH_OPTIMIZER = {
+    "test_distribute", "test_original_cases", "test_over_hosts", "test_own_writes", "test_random_draws", "test_steps",
+    "test_traced_epoch",
+}  # fmt: skip
 
-
-@pytest.fixture(autouse=True)
-def without_graph_optimizer(request):
-    import tensorflow as tf
-
-    off = request.module.__name__.rpartition(".")[2] in WITHOUT_OPTIMIZER
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": off})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+without_graph_optimizer = off_where(lambda module: module not in WITH_OPTIMIZER)

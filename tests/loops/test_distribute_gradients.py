@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import keras
@@ -126,11 +127,11 @@ def run(strategy: Any, step: Callable[[Tools, Any], Any], traced: bool = False) 
     }
 
 
-@pytest.fixture(scope="module")
-def mirrored() -> Any:
-    """TensorFlow's own strategy."""
+@cache
+def mirrored(step: Callable[[Tools, Any], Any]) -> dict[str, Any]:
+    """The same with TensorFlow's own strategy."""
     across = tf.distribute.ReductionToOneDevice()
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=across)
+    return run(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=across), step)
 
 
 STEPS = [
@@ -141,9 +142,9 @@ STEPS = [
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", ["PS", "AllReduce"])
-def test_gradients_are_each_replicas_own_until_they_are_applied(mirrored, name: str, step: Any):
+def test_gradients_are_each_replicas_own_until_they_are_applied(name: str, step: Any):
     with replicas(name, count=2) as strategy:
-        assert_same(run(mirrored, step), run(strategy, step, traced=name == "PS"))
+        assert_same(mirrored(step), run(strategy, step, traced=name == "PS"))
 
 
 def test_sums_and_a_replicas_own_gradients_in_one_update_are_refused():

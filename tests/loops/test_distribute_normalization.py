@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import keras
@@ -59,6 +60,7 @@ def trained(strategy: Any, synchronized: bool, traced: bool = False) -> dict[str
     return training.values([called(batch) for _ in range(2) for batch in batches])
 
 
+@cache
 def by_slices(count: int) -> dict[str, Any]:
     """The same on one device, with a batch in slices, and the mean of the slices' statistics by their examples."""
     training = Training(tf.distribute.get_strategy(), False)

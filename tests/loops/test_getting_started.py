@@ -5,8 +5,11 @@ What it prints is what it prints on one device, where its comments name the line
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -86,9 +89,10 @@ d = AutoDist(resource_spec_file, 'PS')
 }  # fmt: skip
 
 
-def printed(folder: Path, name: str, parts: dict, dropout: float) -> str:
-    program = folder / name
-    program.write_text(PROGRAM.format(**parts, data=DATA, dropout=dropout))
+def printed(folder: Path, dropout: float) -> str:
+    """What the distributed program prints, started as its users start it."""
+    program = folder / "several.py"
+    program.write_text(PROGRAM.format(**DISTRIBUTED, data=DATA, dropout=dropout))
     (folder / "resource_spec.yml").write_text("nodes:\n  - address: localhost\n    cpus: [0, 1]\n    chief: true\n")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = subprocess.run(
@@ -98,13 +102,22 @@ def printed(folder: Path, name: str, parts: dict, dropout: float) -> str:
     return run.stdout
 
 
+def printed_here(folder: Path) -> str:
+    """What the program prints on one device, without a process of its own."""
+    program, output = folder / "one.py", io.StringIO()
+    program.write_text(PROGRAM.format(**ON_ONE_DEVICE, data=DATA, dropout=0.0))
+    with contextlib.redirect_stdout(output):
+        runpy.run_path(str(program))
+    return output.getvalue()
+
+
 def split(text: str) -> tuple[list[str], list[float]]:
     return re.findall("^step.*$", text, re.MULTILINE), [float(value) for value in re.findall("exactly: (.*)", text)]
 
 
 def test_the_first_example_prints_what_one_device_prints(tmp_path):
-    expected, exactly = split(printed(tmp_path, "one.py", ON_ONE_DEVICE, dropout=0.0))
-    actual, values = split(printed(tmp_path, "several.py", DISTRIBUTED, dropout=0.0))
+    expected, exactly = split(printed_here(tmp_path))
+    actual, values = split(printed(tmp_path, dropout=0.0))
     assert len(expected) == 4 and re.fullmatch(r"step: 4, train_loss: \d\.\d{6}", expected[-1])
     assert actual == expected
     assert values == pytest.approx(exactly, rel=1e-12, abs=0)
@@ -112,6 +125,6 @@ def test_the_first_example_prints_what_one_device_prints(tmp_path):
 
 @pytest.mark.long
 def test_the_first_example_trains_with_its_dropout(tmp_path):
-    steps, values = split(printed(tmp_path, "several.py", DISTRIBUTED, dropout=0.1))
+    steps, values = split(printed(tmp_path, dropout=0.1))
     assert [line.partition(",")[0] for line in steps] == [f"step: {number}" for number in range(1, 5)]
     assert len(set(values)) == 4 and all(2.0 < value < 2.7 for value in values)

@@ -36,14 +36,32 @@ class Plain:
     """What has the methods of an `AutoDist`, and runs a loop on one device."""
 
     def function(self, function: Callable | None = None, *, whole: Iterable[str] = ()) -> Any:
-        """The function as a `tf.function`."""
+        """The function as a `tf.function`, which is traced once for batches of all sizes."""
         if function is None:
             return self.function
-        return tf.function(function, reduce_retracing=True)
+        traced = tf.function(function, reduce_retracing=True)
+
+        def called(*arguments: Any, **named: Any) -> Any:
+            of_rows, named_rows = tf.nest.map_structure(of_any_size, (arguments, named))
+            traced.get_concrete_function(*of_rows, **named_rows)
+            return traced(*arguments, **named)
+
+        return called
 
     def scope(self) -> AbstractContextManager:
         """Nothing."""
         return nullcontext(self)
+
+
+def of_any_size(value: Any) -> Any:
+    """What stands for an array of any number of rows where a function is traced; another value stands for itself.
+
+    >>> of_any_size(np.ones((4, 2)))
+    TensorSpec(shape=(None, 2), dtype=tf.float64, name=None)
+    """
+    if isinstance(value, tf.Tensor | np.ndarray) and value.ndim:
+        return tf.TensorSpec([None, *value.shape[1:]], value.dtype)
+    return value
 
 
 def autodist(strategy: str | StrategyBuilder | None = "PS", *, replicas: int = 2, **settings) -> AutoDist:
