@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from autodist_core.errors import AutodistError, did_you_mean
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.training import SETTINGS, replicas
+from autodist_core.training import SETTINGS, CompressorState, replicas
 from autodist_keras import seams
 
 _log = logging.getLogger("autodist")
@@ -45,6 +45,20 @@ def keras_model(model: Any) -> Any:
         )
     seams.check()
     return model
+
+
+def compressor_state(state: CompressorState | None) -> None:
+    """Raise a TypeError unless this is a compressors' state or None.
+
+    >>> compressor_state({})
+    Traceback (most recent call last):
+    TypeError: set_compressor_state(state): expected what compressor_state() returned, or None. Received: dict.
+    """
+    if state is not None and not isinstance(state, CompressorState):
+        raise TypeError(
+            "set_compressor_state(state): expected what compressor_state() returned, or None. "
+            f"Received: {type(state).__name__}."
+        )
 
 
 def _instead_of(model: Any) -> str:

@@ -17,6 +17,7 @@ from autodist_core.kernel.analysis.random_draws import drawn_by_replicas, drawn_
 from autodist_core.kernel.analysis.results import Joining, joining
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel, run
+from autodist_core.kernel.parts import PARTS, Part, part_of
 from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph, build
 from autodist_core.kernel.placement.arrangement import Arrangement, arrange
 from autodist_core.kernel.placement.devices import Tasks
@@ -24,7 +25,7 @@ from autodist_core.kernel.placement.placement import Placement, inference, place
 from autodist_core.kernel.refuse import examine
 
 __all__ = [
-    "PIPELINE", "Arrangement", "DistributedGraph", "Draft", "Joining", "Kernel", "Placement", "Tasks", "arrange",
-    "build", "compilable", "drawn_by_replicas", "drawn_by_update", "examine", "inference", "joining", "mixed_results",
-    "place", "run", "with_alike_updates",
+    "PARTS", "PIPELINE", "Arrangement", "DistributedGraph", "Draft", "Joining", "Kernel", "Part", "Placement", "Tasks",
+    "arrange", "build", "compilable", "drawn_by_replicas", "drawn_by_update", "examine", "inference", "joining",
+    "mixed_results", "part_of", "place", "run", "with_alike_updates",
 ]  # fmt: skip

@@ -15,8 +15,8 @@ from autodist_core.plan.text import head_text, step_text, total_text
 from autodist_core.step.graph_item import format_bytes
 
 _LINE = "border-bottom:1px solid rgba(128,128,128,.35)"
-_TABLE = "border-collapse:collapse;color:inherit;font-size:inherit;background:transparent"
-_CELL = f"padding:3px 10px;text-align:left;vertical-align:top;{_LINE}"
+TABLE = "border-collapse:collapse;color:inherit;font-size:inherit;background:transparent"
+CELL = f"padding:3px 10px;text-align:left;vertical-align:top;{_LINE}"
 _UPDATED, _COPIED, _TRAVELS = "rgba(45,125,225,.85)", "rgba(110,165,235,.5)", "rgba(225,120,20,.7)"
 
 
@@ -33,20 +33,25 @@ def html_of(plan: PlanTable) -> str:
     widest = max((row.step or 0 for row in plan.rows), default=0)
     titles = ["variable", "synchronized by", *(_title(devices) for devices in columns), "travels", ""]
     titles = titles if any(row.note for row in plan.rows) else titles[:-1]
-    head = _line("th", f"{_CELL};font-weight:600", titles)
-    body = "".join(_line("td", _CELL, _cells(row, columns, most, widest)[: len(titles)]) for row in plan.rows)
+    head = line("th", f"{CELL};font-weight:600", titles)
+    body = "".join(line("td", CELL, _cells(row, columns, most, widest)[: len(titles)]) for row in plan.rows)
     notes = "".join(f"<li>{escape(note)}</li>" for note in plan.notes)
     below = f'<ul style="margin:4px 0 0;padding-left:20px">{notes}</ul>' if notes else ""
     return (
         '<div style="font-size:13px;line-height:1.4;color:inherit">'
         f'<div style="font-weight:600">{escape(head_text(plan))}</div>'
-        f'<div style="overflow-x:auto"><table style="{_TABLE}">'
+        f'<div style="overflow-x:auto"><table style="{TABLE}">'
         f"<thead>{head}</thead><tbody>{body}</tbody></table></div>"
         f"<div>{escape(total_text(plan))}</div>{_legend(plan)}{below}</div>"
     )
 
 
-def _line(tag: str, style: str, cells: Sequence[str]) -> str:
+def line(tag: str, style: str, cells: Sequence[str]) -> str:
+    """Return a row of a table.
+
+    >>> line("td", "color:red", ["a"])
+    '<tr><td style="color:red">a</td></tr>'
+    """
     return "<tr>" + "".join(f'<{tag} style="{style}">{cell}</{tag}>' for cell in cells) + "</tr>"
 
 
@@ -77,7 +82,7 @@ def _cells(row: Row, columns: Sequence[Sequence[str]], most: int, widest: int) -
         f"{format_bytes(row.size)}</span>",
         escape(row.text),
         *(_bytes(each, most) for each in sizes),
-        _beside(step_text(row.step), [(row.step or 0, _TRAVELS)], widest),
+        beside(step_text(row.step), [(row.step or 0, _TRAVELS)], widest),
         escape(row.note),
     ]
 
@@ -88,10 +93,15 @@ def _bytes(sizes: DeviceBytes, most: int) -> str:
         return ""
     parts = [format_bytes(sizes.updated)] if sizes.updated or not sizes.copied else []
     parts += [f"copy {format_bytes(sizes.copied)}"] if sizes.copied else []
-    return _beside("<br>".join(parts), [(sizes.updated, _UPDATED), (sizes.copied, _COPIED)], most)
+    return beside("<br>".join(parts), [(sizes.updated, _UPDATED), (sizes.copied, _COPIED)], most)
 
 
-def _beside(shown: str, parts: Sequence[tuple[int, str]], whole: int) -> str:
+def beside(shown: str, parts: Sequence[tuple[int, str]], whole: int) -> str:
+    """Return a text with a bar below it. The length of each part of the bar is its share of `whole`.
+
+    >>> beside("4 B", [(0, "red")], 4)
+    '<span style="white-space:nowrap">4 B</span>'
+    """
     return f'<span style="white-space:nowrap">{shown}</span>' + _bar(parts, whole)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from autodist_core.kernel import DistributedGraph, Placement
+from autodist_core.runtime.timings import Timings
 from autodist_core.step.graph_item import GraphItem
 
 
@@ -115,6 +116,10 @@ class Session(ABC):
     @abstractmethod
     def read_added(self) -> dict[str, np.ndarray]:
         """Read the variables that kernels added, such as the residuals of compressors, by name."""
+
+    @abstractmethod
+    def measure(self, timings: Timings | None) -> None:
+        """Measure each step from now on; None ends this. The steps of loose replicas are not measured."""
 
     @abstractmethod
     def close(self) -> None:

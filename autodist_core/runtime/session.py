@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from autodist_core.runtime.batch_slices import BatchSlicer
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.loose_steps import LooseStep
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
+from autodist_core.runtime.timings import TimedStep, Timings
 from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
 
@@ -64,6 +66,7 @@ class DistributedSession(Session):
         self._functions = 0
         self._loose: list[LooseStep] = []
         self._condition = Condition.READY
+        self._timings: Timings | None = None
 
     @property
     def condition(self) -> Condition:
@@ -119,6 +122,10 @@ class DistributedSession(Session):
         """Set the variables that kernels added. A variable without a value here gets its initial value."""
         self._require_open()
         self._added.load(values)
+
+    def measure(self, timings: Timings | None) -> None:
+        """Measure each step from now on; None ends this."""
+        self._timings = timings
 
     def close(self) -> None:
         """Free the state. The session is closed from the beginning of this call on, even if the call is interrupted."""
@@ -182,15 +189,23 @@ class DistributedSession(Session):
         # A callable made from options calls the runtime directly. One of `make_callable` walks its feeds in Python.
         feeds = [name for replica in graph.feeds for name in replica] + list(graph.counts)
         tensors = [self._tensor(prefix, name) for name in feeds]
+        outputs = [self._tensor(prefix, name) for name in graph.outputs]
+        targets = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.steps]
         options = config_pb2.CallableOptions(
             feed=[tensor.name for tensor in tensors],
-            fetch=[self._tensor(prefix, name).name for name in graph.outputs],
-            target=[f"{prefix}/{name}" for name in graph.steps],
+            fetch=[tensor.name for tensor in outputs],
+            target=[operation.name for operation in targets],
         )
         call = self.call("the setting up of a step", self._session._make_callable_from_options, options)
         types = [tensor.dtype.as_numpy_dtype for tensor in tensors]
         collective = any(node.op == "CollectiveReduceV2" for node in graph.graph_def.node)
-        return lambda *arrays: self._run_step(collective, doing(), call, *map(np.asarray, arrays, types))
+        timed = TimedStep(call, self._session.run, tensors, outputs, targets, self.placement.nodes)
+
+        def run(*arrays: Any) -> Any:
+            step = call if self._timings is None else partial(timed, self._timings)
+            return self._run_step(collective, doing(), step, *map(np.asarray, arrays, types))
+
+        return run
 
     def _run_step(self, collective: bool, doing: str, *call: Any) -> Any:
         if self._condition is Condition.SPOILT and self._calls_of_cluster is None:

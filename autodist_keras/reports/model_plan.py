@@ -29,11 +29,14 @@ from autodist_core.step.draws import Draw
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.strategy.written import written
 from autodist_keras import checks
+from autodist_keras.capture.losses import said_of_own
 from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.capture.optimizer_kernels import kernels_of
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
+from autodist_keras.reports.first_batches import first_batches
 
 _ASSUMED = (
     "without a batch it is not known which gradients are sparse (taken to be: those of Embedding layers) and which "
@@ -80,6 +83,36 @@ def plan(
             yield from compiled_by_xla(item)
 
     return planned(item, strategy, share_memory, more, name, "" if item.gradients else _ASSUMED)
+
+
+def plan_of(distributed: Any, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None) -> Plan:
+    """The plan of a DistributedModel: of its captured step, of a batch, or assumed if `x` is not given.
+
+    `DistributedModel.plan` has an example.
+    """
+    model, driver, settings = distributed.model, distributed._driver, distributed._driver.settings
+    checks.batched(model, settings.replicas)
+    if x is ...:
+        captured = driver.captured
+    else:
+        batches = first_batches("plan", model, driver, x, y, sample_weight, class_weight)
+        captured = driver.captured_for(batches[0])
+    item = captured.item if captured else assumed_item(model)
+    notes = captured.other_notes if captured else said_of_own(model)
+    mixing = captured.notes if captured else Notes()
+    return plan(
+        model, item, driver.training.compile_strategy(item), settings.share_memory, settings.fuses, notes, mixing,
+        written(settings.strategy),
+    )
+
+
+def inexact(distributed: Any) -> tuple[str, ...]:
+    """Those notes on the current training that explain other numbers. `DistributedModel.inexact` has an example."""
+    captured, trained = distributed._driver.captured, distributed._driver.training.trained
+    if captured is None or trained is None:
+        return ()
+    share_memory = distributed._driver.settings.share_memory
+    return explained(distributed.model, captured.item, trained, share_memory, captured.notes)
 
 
 def explained(

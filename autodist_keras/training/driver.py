@@ -19,6 +19,7 @@ import keras
 from autodist_core.errors import SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
 from autodist_core.reports import say_inexact
+from autodist_core.runtime import Timings
 from autodist_core.training import Settings, Training
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook
@@ -91,6 +92,18 @@ class Driver:
         """Run this once in the current `fit`: when the next training step is captured, and before it runs."""
         if "train" in self._functions:
             self._functions["train"].before_next = run
+
+    def measure(self, timings: Timings | None) -> None:
+        """Measure each training step from now on; None ends this. At least one step must have run in this call."""
+        if "train" in self._functions:
+            self._functions["train"].timings = timings
+        if self.training.state is not None:
+            self.training.state.session.measure(timings)
+
+    @property
+    def examples(self) -> int:
+        """How many examples training steps have had; it only grows, until settings change."""
+        return self._functions["train"].examples if "train" in self._functions else 0
 
     def captured_for(self, data: Any) -> CapturedStep:
         """The training step, captured for a batch as `train_step` gets it; nothing runs."""

@@ -65,6 +65,19 @@ def is_claimed(model: Any, owner: Any) -> bool:
     return claim is not None and claim.owner is owner
 
 
+def owner_of(model: Any) -> Any:
+    """The owner of the call that uses a model; None if none runs.
+
+    >>> class Model: name = "small"
+    >>> model = Model()
+    >>> with claimed(model, "one"):
+    ...     owner_of(model)
+    'one'
+    """
+    claim = vars(model).get(_CLAIM)
+    return None if claim is None else claim.owner
+
+
 def in_own_thread(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that runs in the thread of the model's claim, and raises a SessionError in every other thread.
 

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from autodist_core.runtime import COMPOSITE
+from autodist_core.runtime import COMPOSITE, Timings
 from autodist_core.training import Steps, Training
 from autodist_keras.capture.fresh_metrics import updated
 from autodist_keras.capture.tracing import CapturedStep, trace_step
@@ -50,6 +50,10 @@ class StepFunction:
         """What follows each step. A step of `predict` updates no metric."""
         self.before_next: Callable[[], None] | None = None
         """What runs once, when the next step is captured and all its variables exist, and before that step runs."""
+        self.timings: Timings | None = None
+        """What is told how long the next batches take to come, where somebody measures."""
+        self.examples = 0
+        """How many examples the steps have had."""
 
     @property
     def captured(self) -> CapturedStep | None:
@@ -68,6 +72,7 @@ class StepFunction:
             before_next, self.before_next = self.before_next, None
             before_next()
         results = self._steps(batch, same_size)
+        self.examples += batch.total
         self._ran()
         return results
 
@@ -129,7 +134,11 @@ def _tensors(iterator: Any) -> list[Any]:
 def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
     """A function as Keras calls train and test functions: with an iterator, for `steps_per_execution` batches.
 
-    >>> run = on_iterator(lambda batch, same_size: 10 * batch, keras.Sequential())
+    >>> class Ten:
+    ...     timings = None
+    ...     def __call__(self, batch, same_size):
+    ...         return 10 * batch
+    >>> run = on_iterator(Ten(), keras.Sequential())
     >>> run(iter([1, 2]))
     10
     """
@@ -141,10 +150,11 @@ def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
             if not isinstance(iterator, Iterator):
                 raise LOOP_ITERATES.error(f"it was a {type(iterator).__name__}")
             feed = feed_of(iterator)
+        fetch = feed.fetch if function.timings is None else function.timings.fetching(feed.fetch)
         outputs, ran = None, False
         for _ in range(model.steps_per_execution):
             try:
-                data = feed.fetch()
+                data = fetch()
             except (StopIteration, tf.errors.OutOfRangeError):
                 if ran:
                     return outputs

@@ -29,6 +29,7 @@ from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.partitioner import VariablePartitioner
 from autodist_core.kernel.placement.arrangement import Arrangement, arrange, optimizer_state
 from autodist_core.kernel.placement.devices import Tasks, host_of
+from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import AllowedLead, CompiledStrategy, VariablePlan
@@ -130,6 +131,11 @@ class Placement:
     def updated(self) -> frozenset[str]:
         """The variables that an update may write."""
         return frozenset(self.owner_of.keys() | self.optimizer_state | self.parts.keys())
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The addresses of the nodes, in the order of TensorFlow's tasks: the chief's first."""
+        return self.tasks.addresses or (DeviceSpec.parse(self.replicas[0].name).address,)
 
     @property
     def shares_memory(self) -> bool:

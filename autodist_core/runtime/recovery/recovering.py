@@ -20,6 +20,7 @@ from autodist_core.runtime.batch_slices import copied
 from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
+from autodist_core.runtime.timings import Timings
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 
@@ -153,6 +154,11 @@ class RecoveringSession(Session):
         """Set the variables that kernels added."""
         self._backup.added = dict(values)
         self._try_until_done(lambda session: session.load_added(values))
+
+    def measure(self, timings: Timings | None) -> None:
+        """Measure each step of the present session; steps after a restart are not measured."""
+        if self._session is not None:
+            self._session.measure(timings)
 
     def close(self) -> None:
         """Free the state."""

@@ -1,0 +1,59 @@
+"""To which part of a step a node of a distributed graph belongs: compute, update, or the exchange between devices.
+
+In: the name of a node, as the kernels make it, and its type of operation. Out: a `Part`. The names begin with words
+that are each one kernel's::
+
+    replica0/dense/MatMul           Replicator            compute
+    all_reduce/0/.../replica0/sum   AllReduceSynchronizer exchange
+    update/replica0/step            Update                update
+
+`runtime/timings.py` uses this for the nodes whose times TensorFlow measured.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+
+class Part(Enum):
+    """A part of a step inside TensorFlow.
+
+    >>> print(*(part.name for part in Part))
+    COMPUTE UPDATE EXCHANGE
+    """
+
+    COMPUTE = "from the inputs to the gradients, and the results"
+    UPDATE = "from the gradients to the new values of the variables"
+    EXCHANGE = "gradients and new values between devices: packing, adding up, travelling, waiting"
+
+
+PARTS = {
+    **dict.fromkeys(("replica", "at_once", "whole", "stacked", "weighted", "alike", "joined", "result"), Part.COMPUTE),
+    **dict.fromkeys(("update", "kept", "alive", "compressor"), Part.UPDATE),
+    **dict.fromkeys(("all_reduce", "reduced", "brought", "sent", "pull", "combine"), Part.EXCHANGE),
+    **dict.fromkeys(("feed", "variable", "table", "barrier", "step"), None),
+}
+"""The part by the first word of a node's name. Nodes without a part take no time."""
+_PRODUCT = "MatMul"
+"""The type of an operation that computes a gradient of all replicas at once, where they share memory. Its name is that
+of a reduced gradient. TensorFlow may put a word before the type."""
+_TRAVELS = re.compile("_?(Host)?(Recv|Send|RecvTensor|RecvBuf)$|Collective")
+"""Types of operations that wait for another device. TensorFlow gives them names of its own."""
+
+
+def part_of(name: str, op: str) -> Part | None:
+    """The part of a step to which a node belongs; None for a node that takes no time, and for one of no known name.
+
+    >>> part_of("replica1/dense/MatMul", "MatMul").name, part_of("replica1/dense/edge_7", "_Recv").name
+    ('COMPUTE', 'EXCHANGE')
+    >>> part_of("reduced/memory/0/kernel", "AddN").name, part_of("reduced/memory/0/kernel", "_MklMatMul").name
+    ('EXCHANGE', 'COMPUTE')
+    >>> part_of("feed/total", "Placeholder") is None
+    True
+    """
+    if _TRAVELS.match(op):
+        return Part.EXCHANGE
+    if name.startswith("reduced/") and _PRODUCT in op:
+        return Part.COMPUTE
+    return PARTS.get(name.partition("/")[0].rstrip("0123456789"))

@@ -1,0 +1,178 @@
+"""The report on where a step's time goes, in words. A `TimeTable` comes in, and text goes out.
+
+>>> parts = {"input": 0.031, "Python": 0.001, "compute": 0.009, "update": 0.001, "wire": 0, "TensorFlow": 0.001,
+...          "bringing home": 0.001}
+>>> print(text_of(TimeTable(0.044, {"localhost": parts}, 20, 64, 2, 0.05, 50, "generator")))
+a step of 64 examples takes 44.0 ms on 2 replicas (measured in 20 steps)
+                 localhost
+  input            31.0 ms   70 %
+  Python            1.0 ms    2 %
+  compute           9.0 ms   20 %
+  update            1.0 ms    2 %
+  wire              0.0 ms    0 %
+  TensorFlow        1.0 ms    2 %
+  bringing home     1.0 ms    2 %
+  bound: 9.0 ms of arithmetic on localhost
+  change first: the input takes 31.0 of 44.0 ms: a generator computes one batch at a time. ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autodist_core.reports.step_times import (
+    COMPUTE,
+    HOME,
+    INPUT,
+    PARTS,
+    PYTHON,
+    STARTING,
+    UPDATE,
+    WIRE,
+    TimeTable,
+)
+from autodist_core.step.graph_item import format_bytes
+
+MEANING = {
+    INPUT: "waiting for the next batch of the data",
+    PYTHON: "Keras's loop without your callbacks, and cutting the batch into slices",
+    COMPUTE: "from the inputs to the gradients",
+    UPDATE: "the optimizer's update, while nothing computes",
+    WIRE: "packing, adding up and waiting for what other devices send, while nothing computes or updates",
+    STARTING: "TensorFlow takes the batch in, starts the step on each device, and ends it",
+    HOME: "the state comes back to the model once in a call: spread over its steps",
+}
+"""What each part is."""
+_DATA = {
+    "generator": (
+        "a generator computes one batch at a time. Make a keras.utils.PyDataset of it, with workers=2 or more, or a "
+        "tf.data.Dataset with map(..., num_parallel_calls=tf.data.AUTOTUNE) and prefetch(tf.data.AUTOTUNE)"
+    ),
+    "PyDataset": (
+        "raise the PyDataset's workers and max_queue_size; use_multiprocessing=True if it computes in Python"
+    ),
+    "tf.data.Dataset": (
+        "end the dataset with prefetch(tf.data.AUTOTUNE), give its map num_parallel_calls=tf.data.AUTOTUNE, and "
+        "cache() what is the same in each epoch"
+    ),
+}
+_ARRAYS = "pass a tf.data.Dataset that ends with prefetch(tf.data.AUTOTUNE), or arrays of the type that the model takes"
+_AVOIDABLE = 0.25
+"""From which share of a step on a part besides compute is what to change first."""
+_UNEVEN = 1.3
+"""From how many times the arithmetic of the idlest node on the nodes count as uneven."""
+
+
+def text_of(table: TimeTable) -> str:
+    """Return the report as text. The module's docstring has an example."""
+    nodes, share = list(table.parts), len(table.parts) == 1
+    width = max(12, *(len(node) + 2 for node in nodes))
+    head = " " * 15 + "".join(f"{node:>{width}}" for node in nodes)
+    lines = [
+        f"  {part:13}"
+        + "".join(f"{milliseconds(table.parts[node][part]):>{width}}" for node in nodes)
+        + (f" {percent(table, part):>6}" if share else "")
+        for part in PARTS
+    ]
+    below = [*bounds(table), *(f"note: {note}" for note in table.notes), f"change first: {advice(table)}"]
+    return "\n".join([headline(table), head, *lines, *(f"  {line}" for line in below)])
+
+
+def headline(table: TimeTable) -> str:
+    """Return the line with the time of a step.
+
+    >>> headline(TimeTable(0.0125, {}, 1, 7.5, 1, 0.0, 1))
+    'a step of 7.5 examples takes 12.5 ms on 1 replica (measured in 1 step)'
+    """
+    return (
+        f"a step of {table.batch:g} example{'' if table.batch == 1 else 's'} takes {milliseconds(table.step)} on "
+        f"{table.replicas} replica{'' if table.replicas == 1 else 's'} (measured in {table.steps} "
+        f"step{'' if table.steps == 1 else 's'})"
+    )
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time as text.
+
+    >>> milliseconds(0.0314159), milliseconds(0.000042)
+    ('31.4 ms', '0.04 ms')
+    """
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-4 or not round(seconds, 5) else f"{seconds * 1e3:.2f} ms"
+
+
+def percent(table: TimeTable, part: str) -> str:
+    """Return the share of a part on the busiest node.
+
+    >>> percent(TimeTable(0.5, {"a": {"compute": 0.25, "update": 0.0}}, 1, 1, 1, 0.0, 1), "compute")
+    '50 %'
+    """
+    return f"{100 * table.parts[table.busiest][part] / table.step:.0f} %"
+
+
+def bounds(table: TimeTable) -> Iterator[str]:
+    """Yield the lines with what a step cannot be faster than, as long as arithmetic and bytes stay the same."""
+    node = table.busiest
+    arithmetic = f"bound: {milliseconds(table.parts[node][COMPUTE])} of arithmetic on {node}"
+    wire = table.wire
+    if wire is None:
+        yield arithmetic
+        return
+    some = f"{wire.sparse} sparse variable{'' if wire.sparse == 1 else 's'}"
+    rows = f", without the rows of {some}" if wire.sparse else ""
+    yield (
+        f"{arithmetic}; {milliseconds(wire.seconds)} of wire on {wire.node}: {format_bytes(round(wire.bytes))} at "
+        f"network_bandwidth {wire.gbit:g} Gbit/s{rows}"
+    )
+
+
+def advice(table: TimeTable) -> str:
+    """Return what is most worth changing, in words.
+
+    >>> parts = dict.fromkeys(PARTS, 0.0) | {"compute": 0.009, "Python": 0.001}
+    >>> advice(TimeTable(0.01, {"localhost": parts}, 20, 64, 2, 0.0, 1)).partition(":")[0]
+    'compute takes 9.0 of 10.0 ms'
+    """
+    node = table.busiest
+    here = table.parts[node]
+    part = max((part for part in PARTS if part != COMPUTE), key=lambda each: here[each])
+    if here[part] < min(_AVOIDABLE * table.step, here[COMPUTE]):
+        part = COMPUTE
+    name = {INPUT: "the input", WIRE: "the wire", UPDATE: "the update", STARTING: "starting the step"}.get(part, part)
+    taken = milliseconds(here[part]).removesuffix(" ms")
+    return f"{name} takes {taken} of {milliseconds(table.step)}: {_remedy(table, part)}"
+
+
+def _remedy(table: TimeTable, part: str) -> str:
+    several = len(table.parts) > 1
+    if part == INPUT:
+        return _DATA.get(table.source, _ARRAYS)
+    if part == PYTHON:
+        return "raise batch_size, or let Keras's loop go round less often with compile(steps_per_execution=...)"
+    if part == STARTING:
+        return "raise batch_size, so that fewer steps are started for as many examples" + (
+            "; the chief also sends each batch to the other nodes" if several else ""
+        )
+    if part == UPDATE:
+        return "raise batch_size, so that there are fewer updates for as many examples" + (
+            "; with a strategy such as PSLoadBalancing the update runs once and not on every replica" if several else ""
+        )
+    if part == WIRE and several:
+        return (
+            "raise batch_size, so that gradients travel less often, or let fewer bytes travel: "
+            "AllReduce(compressor='HorovodCompressor') halves them and is not exact"
+        )
+    if part == WIRE:
+        return "raise batch_size, or let the replicas share one copy of the weights (share_memory=None), if they do not"
+    if part == HOME:
+        return f"it takes {milliseconds(table.home)} at the end of each call: train more steps in a call of fit"
+    most, least = (select(parts[COMPUTE] for parts in table.parts.values()) for select in (max, min))
+    if several and most > _UNEVEN * least:
+        return (
+            f"{table.busiest} computes {milliseconds(most)}, another node {milliseconds(least)}. Every replica gets "
+            "an equal slice of the batch, so the step waits for the slowest: give that node fewer devices in the "
+            "cluster file, or leave it out"
+        )
+    return (
+        "this is the model's arithmetic, and the rest cannot win much. More devices, compile(jit_compile=True), or on "
+        "GPUs the policy mixed_float16 make it faster"
+    )

@@ -1,0 +1,114 @@
+"""A timeline of some steps on all nodes, as Perfetto and Chrome's tracing open it.
+
+In: `Timings` whose operations were followed. Out: a dictionary in the Trace Event Format. The user's program is one
+process of the timeline, with its input, its session and the rest. Each device of each node is another process, whose
+rows have the operations.
+
+Each node has a clock of its own. A node's operations of a step lie within that step's run in the session, on the
+chief's clock. So each step bounds the difference of the two clocks from both sides, and the middle of the bounds of all
+steps is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from autodist_core.runtime import Call, Operation, Run
+
+_PROGRAM = 1
+"""The number of the process that is the user's program."""
+
+
+def timeline(calls: Sequence[Call], chief: str) -> dict[str, Any]:
+    """The timeline of some rounds of a loop. `chief` is the address of the node where the program runs.
+
+    >>> from autodist_core.kernel import Part
+    >>> there = Operation("b", "CPU:0", "replica1/MatMul", "MatMul", Part.COMPUTE, 102.5, 103.5)
+    >>> found = timeline([Call(0.0, 5.0, ((0.0, 1.0),), (Run(2.0, 4.0, (there,)),))], "a")
+    >>> [(event["name"], event["ts"], event["dur"]) for event in found["traceEvents"] if event["ph"] == "X"]
+    [('round 1', 0.0, 5000000.0), ('input', 0.0, 1000000.0), ('session', 2000000.0, 2000000.0), ('MatMul', ...)]
+    >>> found["otherData"]
+    {'clock of b': 'moved by -100000.000 ms, at most 500.000 ms wrong'}
+    """
+    runs = [run for call in calls for run in call.runs]
+    nodes = list(dict.fromkeys(each.node for run in runs for each in run.operations))
+    bounds = {node: clock_difference(runs, node) for node in nodes if node != chief}
+    moved = {node: (least + most) / 2 for node, (least, most) in bounds.items()}
+    begin = min((call.begin for call in calls), default=0.0)
+    return {
+        "traceEvents": [*_of_program(calls, begin), *_of_devices(runs, moved, begin)],
+        "displayTimeUnit": "ms",
+        "otherData": {
+            f"clock of {node}": (
+                f"moved by {moved[node] * 1e3:.3f} ms, at most {abs(most - least) / 2 * 1e3:.3f} ms wrong"
+            )
+            for node, (least, most) in bounds.items()
+        },
+    }
+
+
+def clock_difference(runs: Sequence[Run], node: str) -> tuple[float, float]:
+    """The least and the most seconds that lead from a node's clock to the chief's.
+
+    >>> from autodist_core.kernel import Part
+    >>> there = lambda begin, end: (Operation("b", "CPU:0", "", "", Part.COMPUTE, begin, end),)
+    >>> clock_difference([Run(2.0, 4.0, there(102.5, 103.5)), Run(4.0, 6.0, there(104.25, 105.0))], "b")
+    (-100.25, -99.5)
+    """
+    least, most = float("-inf"), float("inf")
+    for run in runs:
+        here = [each for each in run.operations if each.node == node]
+        if here:
+            least = max(least, run.begin - min(each.begin for each in here))
+            most = min(most, run.end - max(each.end for each in here))
+    return least, most
+
+
+def _of_program(calls: Sequence[Call], begin: float) -> Iterator[dict[str, Any]]:
+    yield _named("process", _PROGRAM, 0, "program")
+    for row, name in enumerate(("rounds of the loop", "input", "session"), start=1):
+        yield _named("thread", _PROGRAM, row, name)
+    for number, call in enumerate(calls, start=1):
+        yield _event(f"round {number}", "program", _PROGRAM, 1, call.begin - begin, call.end - begin)
+        for start, end in call.fetches:
+            yield _event("input", "input", _PROGRAM, 2, start - begin, end - begin)
+        for run in call.runs:
+            yield _event("session", "session", _PROGRAM, 3, run.begin - begin, run.end - begin)
+
+
+def _of_devices(runs: Sequence[Run], moved: dict[str, float], begin: float) -> Iterator[dict[str, Any]]:
+    devices: dict[tuple[str, str], list[Operation]] = {}
+    for each in (each for run in runs for each in run.operations):
+        devices.setdefault((each.node, each.device), []).append(each)
+    for number, ((node, device), operations) in enumerate(sorted(devices.items()), start=_PROGRAM + 1):
+        yield _named("process", number, 0, f"{node} {device}")
+        shift = moved.get(node, 0.0) - begin
+        for row, each in rows_of(operations):
+            part = each.part.name.lower() if each.part else "other"
+            yield {
+                **_event(each.op, part, number, row, each.begin + shift, each.end + shift), "args": {"name": each.name}
+            }
+
+
+def rows_of(operations: Sequence[Operation]) -> Iterator[tuple[int, Operation]]:
+    """Operations with the first row in which nothing else runs at their time.
+
+    >>> at = lambda begin, end: Operation("a", "CPU:0", "", "", None, begin, end)
+    >>> [row for row, _ in rows_of([at(0, 2), at(1, 3), at(2, 4)])]
+    [1, 2, 1]
+    """
+    ends: list[float] = []
+    for each in sorted(operations, key=lambda each: each.begin):
+        row = next((row for row, end in enumerate(ends) if end <= each.begin), len(ends))
+        ends[row:row + 1] = [each.end]
+        yield row + 1, each
+
+
+def _event(name: str, part: str, process: int, row: int, begin: float, end: float) -> dict[str, Any]:
+    times = {"ts": round(begin * 1e6, 3), "dur": round((end - begin) * 1e6, 3)}
+    return {"ph": "X", "name": name, "cat": part, "pid": process, "tid": row, **times}
+
+
+def _named(what: str, process: int, row: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": f"{what}_name", "pid": process, "tid": row, "args": {"name": name}}

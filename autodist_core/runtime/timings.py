@@ -1,0 +1,181 @@
+"""Measure the steps of a call: in the user's process, and, if asked for, each operation on each device.
+
+In: the moments at which a front fetches a batch and a session runs a step. Out: a `Call` for each time that the front's
+loop went round. A session measures nothing until it is given `Timings`. Nothing here decides what the times mean:
+`autodist_core/reports` does.
+
+>>> timings = Timings()
+>>> timings.mark()
+>>> fetched = timings.fetching(lambda: "a batch")()
+>>> timings.ran(Run(timings.now(), timings.now()))
+>>> timings.mark()
+>>> [(len(call.fetches), len(call.runs)) for call in timings.calls]
+[(1, 1)]
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensorflow.core.protobuf import config_pb2
+
+from autodist_core.kernel import Part, part_of
+
+_STEP = re.compile(r"function[0-9]+_[0-9]+(?:_usual)?/(.*)")
+"""A node's name in a session: the step, which `DistributedSession.add` numbers, and the name that the kernels gave."""
+_OP = re.compile(r" = (\w+)\(")
+_TASK = re.compile(r"/task:([0-9]+)/device:(.*)$")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of a step, on one device, with its times in seconds on the clock of its node.
+
+    >>> Operation("10.0.0.1", "CPU:0", "replica0/MatMul", "MatMul", Part.COMPUTE, 2.0, 2.5).part.name
+    'COMPUTE'
+    """
+
+    node: str
+    """The address of the node."""
+    device: str
+    name: str
+    op: str
+    part: Part | None
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """One step in the session, and its operations if they were asked for.
+
+    >>> Run(2.0, 2.5).operations
+    ()
+    """
+
+    begin: float
+    end: float
+    operations: tuple[Operation, ...] = ()
+    fed: int = 0
+    """The bytes of the batch."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One round of a front's loop, from one mark to the next: the batches that it fetched, and the steps that it ran.
+
+    >>> Call(0.0, 3.0, ((0.0, 1.0),), (Run(1.5, 2.5),)).begin
+    0.0
+    """
+
+    begin: float
+    end: float
+    fetches: tuple[tuple[float, float], ...]
+    runs: tuple[Run, ...]
+
+
+class Timings:
+    """What is measured of some rounds of a loop. The module's docstring has an example."""
+
+    now = staticmethod(time.time)
+    """The clock. TensorFlow's operations have their times from the same one."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.follows_operations = False
+        """Whether sessions measure each operation, too. This makes steps slower."""
+        self._begin: float | None = None
+        self._fetches: list[tuple[float, float]] = []
+        self._runs: list[Run] = []
+
+    def mark(self) -> None:
+        """Note that a round of the loop is over, and that the next one begins."""
+        now = self.now()
+        if self._begin is not None:
+            self.calls.append(Call(self._begin, now, tuple(self._fetches), tuple(self._runs)))
+        self._begin, self._fetches, self._runs = now, [], []
+
+    def fetching(self, fetch: Callable[[], Any]) -> Callable[[], Any]:
+        """A function that fetches a batch, and notes how long it took."""
+
+        def timed() -> Any:
+            begin = self.now()
+            try:
+                return fetch()
+            finally:
+                self._fetches.append((begin, self.now()))
+
+        return timed
+
+    def ran(self, run: Run) -> None:
+        """Note a step of a session."""
+        self._runs.append(run)
+
+
+class TimedStep:
+    """A step of a session that is measured when it runs.
+
+    `plain` runs it as always, with the values of `feeds` as arguments. `followed` is TensorFlow's `Session.run`, which
+    takes what to fetch: `outputs`, and the `targets` without a value. `nodes` has the addresses of the nodes, the
+    chief's first.
+    """
+
+    def __init__(
+        self, plain: Callable[..., Any], followed: Callable[..., Any], feeds: Sequence[Any], outputs: Sequence[Any],
+        targets: Sequence[Any], nodes: Sequence[str],
+    ) -> None:
+        self._plain = plain
+        self._followed = followed
+        self._feeds = tuple(feeds)
+        self._outputs, self._targets = list(outputs), list(targets)
+        self._nodes = nodes
+
+    def __call__(self, timings: Timings, *arrays: Any) -> list[Any]:
+        """Run the step once."""
+        fed = sum(int(array.nbytes) for array in arrays)
+        if not timings.follows_operations:
+            begin = timings.now()
+            results: list[Any] = self._plain(*arrays)
+            timings.ran(Run(begin, timings.now(), fed=fed))
+            return results
+        # Of a step that is made from options, as `plain` is, a server returns no times.
+        options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE)
+        metadata = config_pb2.RunMetadata()
+        feeds = dict(zip(self._feeds, arrays, strict=True))
+        begin = timings.now()
+        outputs, _ = self._followed((self._outputs, self._targets), feeds, options=options, run_metadata=metadata)
+        end = timings.now()
+        timings.ran(Run(begin, end, operations_of(metadata.step_stats, self._nodes), fed))
+        return list(outputs)
+
+
+def operations_of(step_stats: Any, nodes: Sequence[str]) -> tuple[Operation, ...]:
+    """The operations of TensorFlow's measurement, in the order of their beginnings.
+
+    >>> found = config_pb2.RunMetadata().step_stats
+    >>> device = found.dev_stats.add(device="/job:run/replica:0/task:1/device:CPU:0")
+    >>> name = "function1_2/replica1/MatMul"
+    >>> node = device.node_stats.add(node_name=name, timeline_label=f"{name} = MatMul(a, b)", all_start_micros=1000000)
+    >>> node.op_end_rel_micros = 500000
+    >>> operations_of(found, ("10.0.0.1", "10.0.0.2"))[0].name
+    'replica1/MatMul'
+    """
+    found = []
+    for device in step_stats.dev_stats:
+        place = _TASK.search(device.device)
+        if place is None or int(place[1]) >= len(nodes):
+            continue
+        node, short = nodes[int(place[1])], place[2]
+        for each in device.node_stats:
+            name, op = _STEP.search(each.node_name), _OP.search(each.timeline_label)
+            known, kind = name[1] if name else each.node_name, op[1] if op else each.node_name
+            begin = each.all_start_micros / 1e6
+            found.append(Operation(
+                node, short, known, kind, part_of(known if name else "", kind),
+                begin + each.op_start_rel_micros / 1e6, begin + each.op_end_rel_micros / 1e6,
+            ))
+    return tuple(sorted(found, key=lambda each: each.begin))

@@ -1,0 +1,202 @@
+"""Measure where the time of a training step goes.
+
+In: a `DistributedModel`, and data or the last `fit`. Out: a `TimeReport`. A few steps train with Keras's own `fit`. Of
+the last of them, each operation is followed. Afterwards the model has the state that it had before.
+`DistributedModel.explain` calls this module, and has an example.
+"""
+
+from __future__ import annotations
+
+import time
+import types
+import warnings
+from contextlib import ExitStack
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.reports import TimeReport, restore, time_report, values_of
+from autodist_core.runtime import Timings
+from autodist_core.training import Entry
+from autodist_keras import checks
+from autodist_keras.capture.fresh_metrics import kept_fresh
+from autodist_keras.capture.hooks import put_back
+from autodist_keras.capture.optimizers import optimizers_of
+from autodist_keras.capture.variables import ModelVariables
+from autodist_keras.reports.last_fit import LastFit
+
+_WARM_UP, _WARM_UP_SECONDS, _LONGEST_WARM_UP = 3, 0.5, 30
+"""The least rounds of Keras's loop before the first that counts, the least seconds that they take, and the most rounds.
+The first one captures the step. TensorFlow tunes data pipelines while they run."""
+_FOLLOWED = 6
+"""The most rounds of which each operation is followed."""
+_LEAST = 4
+"""The fewest steps of which the times are reliable."""
+_EPOCHS = 2**31
+
+
+class _Measuring(keras.callbacks.Callback):
+    """Measure rounds of Keras's loop after a warm-up, and end the `fit`."""
+
+    def __init__(self, distributed: Any, steps: int, once: bool) -> None:
+        super().__init__()
+        self._distributed = distributed
+        self._before_fit = _state_of(distributed.model)
+        self._start: tuple[tuple[Entry, ...], dict[str, np.ndarray], Any] | None = None
+        self._once = once
+        """Whether the data can be gone through once only."""
+        self.timings = Timings()
+        self.examples = 0
+        self.loop_ended = 0.0
+        self._driver = distributed._driver
+        self._rounds = steps
+        self._round = self._at_begin = 0
+        self._warm_until: float | None = None
+        self._is_warm = False
+        self._before = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._driver.before_next_step(self._keep)
+
+    def _keep(self) -> None:
+        """Keep the state before the first step, in which all variables exist; of older ones, that before the `fit`."""
+        entries = _entries_of(self.model)
+        older = {entry.spec.name: self._before_fit.get(id(entry.tf_variable)) for entry in entries}
+        values = values_of(entries) | {name: value for name, value in older.items() if value is not None}
+        self._start = entries, values, self._distributed.compressor_state()
+
+    def put_back(self) -> None:
+        """Give the variables and the compressors the state from before."""
+        if self._start is not None:
+            entries, values, compressors = self._start
+            restore(entries, values)
+            self._distributed.set_compressor_state(compressors)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._at_begin = self._round
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._round += 1
+        if self._warm_until is None:
+            self._warm_until = time.perf_counter() + _WARM_UP_SECONDS
+        if not self._is_warm:
+            early = time.perf_counter() < self._warm_until and self._round < _LONGEST_WARM_UP
+            if self._round < _WARM_UP or early:
+                return
+            _require_in_step(self._driver)
+            self._is_warm, self._before = True, self._driver.examples
+            self._driver.measure(self.timings)
+        self.timings.mark()
+        measured = len(self.timings.calls)
+        if measured == self._rounds:
+            self.examples = self._driver.examples - self._before
+            self.timings.follows_operations = True
+        if measured == self._rounds + min(self._rounds, _FOLLOWED) + 1:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._once or self._round == self._at_begin:
+            # The data has no batches any more. Of a generator, Keras would repeat the batch that it has looked at.
+            self.model.stop_training = True
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._driver.measure(None)
+        self.loop_ended = time.perf_counter()
+
+
+def explain(
+    distributed: Any, last: LastFit | None, x: Any, y: Any, batch_size: int | None, steps: int, sample_weight: Any,
+    class_weight: Any,
+) -> TimeReport:
+    """Measure some training steps, and put the state back. `DistributedModel.explain` has an example."""
+    model, driver = distributed.model, distributed._driver
+    driver.require_idle("explain")
+    _require_steps(steps)
+    checks.compiled(model)
+    checks.optimizer(model)
+    if x is ...:
+        arguments = _of_last(last)
+    else:
+        named = {"y": y, "batch_size": batch_size, "sample_weight": sample_weight, "class_weight": class_weight}
+        arguments = {"x": x, **{name: value for name, value in named.items() if value is not None}}
+    history = getattr(model, "history", None)
+    with kept_fresh(model):
+        measuring = _Measuring(distributed, steps, _kind(arguments["x"]) == "generator")
+        try:
+            with ExitStack() as ending:
+                ending.enter_context(put_back(model, "history", "stop_training"))
+                ending.enter_context(warnings.catch_warnings())
+                warnings.filterwarnings("ignore", "Your input ran out of data")
+                warnings.filterwarnings("ignore", "Limiting epochs to")
+                with driver.running("fit"):
+                    type(model).fit(
+                        model, **arguments, epochs=_EPOCHS, shuffle=False, verbose=0, callbacks=[measuring]
+                    )
+                home = time.perf_counter() - measuring.loop_ended
+        finally:
+            driver.measure(None)
+            driver.before_next_step(None)
+            measuring.put_back()
+    plain = [run for call in measuring.timings.calls for run in call.runs if not run.operations]
+    followed = any(run.operations for call in measuring.timings.calls for run in call.runs)
+    if not followed:
+        raise ValueError(
+            f"explain(): the data ended after {len(plain)} measured steps. Pass data that can be gone through again, "
+            "such as arrays, a tf.data.Dataset or a keras.utils.PyDataset, or fewer steps."
+        )
+    return time_report(
+        measuring.timings, measuring.examples / len(plain), home, _steps_of(history) or len(plain),
+        _kind(arguments["x"]), driver.captured.item, driver.training.trained, driver.settings.resource_spec,
+    )
+
+
+def _entries_of(model: Any) -> tuple[Entry, ...]:
+    return tuple(ModelVariables(model, optimizers_of(model)).entries)
+
+
+def _state_of(model: Any) -> dict[int, np.ndarray]:
+    """The values of the variables that exist already, by the identity of the variable."""
+    entries = _entries_of(model) if model.built else ()
+    values = values_of(entries)
+    return {id(entry.tf_variable): values[entry.spec.name] for entry in entries}
+
+
+def _require_steps(steps: Any) -> None:
+    if type(steps) is not int or steps < _LEAST:
+        raise ValueError(f"explain(steps={steps!r}): expected a whole number of steps, at least {_LEAST}.")
+
+
+def _of_last(last: LastFit | None) -> dict[str, Any]:
+    if last is None:
+        raise ValueError("explain() measures steps of the last fit, and there was none: explain(x, y, batch_size=...).")
+    arguments = last.arguments
+    if arguments is None:
+        raise ValueError(
+            "explain() measures steps of the last fit, and your program has let go of the data of that fit. Keep it "
+            "in a variable, or pass it: explain(x, y, batch_size=...)."
+        )
+    return arguments
+
+
+def _require_in_step(driver: Any) -> None:
+    if driver.training.state.session.placement.loose is not None:
+        raise ValueError(
+            "explain(): with staleness or sync=False the replicas do not wait for each other, so there is no common "
+            "step whose time could be divided. Measure with sync=True and staleness=0: what computes and travels is "
+            "the same."
+        )
+
+
+def _steps_of(history: Any) -> int:
+    """The number of steps of the last `fit`; 0 if it is not known."""
+    epochs = len(getattr(history, "epoch", ()))
+    return epochs * ((getattr(history, "params", None) or {}).get("steps") or 0)
+
+
+def _kind(x: Any) -> str:
+    if isinstance(x, types.GeneratorType):
+        return "generator"
+    kinds = ((tf.data.Dataset, "tf.data.Dataset"), (keras.utils.PyDataset, "PyDataset"))
+    return next((name for kind, name in kinds if isinstance(x, kind)), "arrays")

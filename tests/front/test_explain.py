@@ -1,0 +1,134 @@
+"""`explain` measures where a step's time goes, names what to change first, and leaves the model as it was."""
+
+from __future__ import annotations
+
+import html
+import json
+import time
+
+import keras
+import numpy as np
+import pytest
+
+from autodist_core import ResourceSpec
+from autodist_core.strategy import PS
+from autodist_keras import DistributedModel
+from autodist_keras.callbacks import Throughput, Timeline
+from tests.support.compare import assert_same, named
+from tests.support.models import DENSE, dense_data
+from tests.support.training import QUIET, compiled, distributed
+
+
+class Sorted(keras.utils.PyDataset):
+    """Batches of which each takes long to compute: it sorts many numbers. It notes when a batch was asked for."""
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self.numbers = np.random.default_rng(0).normal(size=numbers)
+        self.asked: list[float] = []
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int):
+        self.asked.append(time.perf_counter())
+        least = np.sort(self.numbers)[:5]
+        return np.tile(least, (8, 1)), np.zeros((8, 1))
+
+
+def _model(width: int, layers: int) -> keras.Model:
+    hidden = [keras.layers.Dense(width, activation="relu") for _ in range(layers)]
+    model = keras.Sequential([keras.Input((5,)), *hidden, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_a_slow_input_is_what_to_change_first_and_the_parts_add_up_to_the_time_of_a_step():
+    """The data itself measures the step's time: it is asked for the next batch once in a step."""
+    data = Sorted(400_000)
+    with DistributedModel(_model(4, 1), ResourceSpec.local(cpus=2)) as front:
+        report = front.explain(data, steps=40)
+    table = report.table
+    # At the end 7 steps were followed, and about 3 batches were ready that no step took.
+    period = _middle_mean(np.diff(data.asked)[-50:-10])
+    for parts in table.parts.values():
+        assert sum(parts.values()) == pytest.approx(period + table.home / table.steps_of_call, rel=0.05)
+        assert all(seconds >= 0 for seconds in parts.values())
+    assert "change first: the input takes" in report and "raise the PyDataset's workers" in report
+    assert "PyDataset's workers" in html.unescape(report._repr_html_())
+
+
+def _middle_mean(seconds):
+    ordered = np.sort(seconds)
+    quarter = len(ordered) // 4
+    return float(np.mean(ordered[quarter : len(ordered) - quarter]))
+
+
+def test_arithmetic_is_what_takes_the_time_of_a_large_model():
+    x, y = np.ones((512 * 50, 5)), np.zeros((512 * 50, 1))
+    model = _model(400, 5)
+    before = named(model.weights)
+    with DistributedModel(model, ResourceSpec.local(cpus=2)) as front:
+        report = front.explain(x, y, batch_size=512, steps=8)
+    assert_same(before, named(model.weights), tolerance=0.0)
+    assert int(model.optimizer.iterations) == 0
+    assert "change first: compute takes" in report
+    parts = report.table.parts["localhost"]
+    assert parts["compute"] > 0.5 * report.table.step and parts["wire"] < parts["compute"]
+
+
+def test_a_fit_after_explain_is_the_fit_that_would_have_been_without_it():
+    def trained(explains: bool):
+        keras.utils.set_random_seed(3)
+        model, data = compiled(DENSE), dense_data()
+        with distributed(model, replicas=2) as front:
+            history = front.fit(data.x, data.y, epochs=2, verbose=0)
+            before = named(model.variables)
+            if explains:
+                front.explain()
+                assert_same(before, named(model.variables), tolerance=0.0)
+                assert model.history is history and model.stop_training is False
+            front.fit(data.x, data.y, epochs=2, verbose=0)
+        return named(model.variables)
+
+    assert_same(trained(False), trained(True), tolerance=0.0)
+
+
+def test_what_cannot_be_measured_is_refused_with_what_to_do():
+    model, data = compiled(DENSE), dense_data()
+    with distributed(model, replicas=2) as front:
+        with pytest.raises(ValueError, match=r"there was none: explain\(x, y, batch_size=...\)"):
+            front.explain()
+        with pytest.raises(ValueError, match=r"explain\(steps=2\): expected a whole number of steps, at least 4"):
+            front.explain(data.x, data.y, steps=2)
+        front.fit(data.x[:8].copy(), data.y[:8], **QUIET)
+        with pytest.raises(ValueError, match="has let go of the data of that fit"):
+            front.explain()
+        with pytest.raises(ValueError, match="the data ended after"):
+            front.explain(batch for batch in [(data.x[:4], data.y[:4])] * 5)
+        front.compile(**DENSE.compile_arguments("sgd"), strategy=PS(staleness=2))
+        before = named(model.variables)
+        with pytest.raises(ValueError, match="with staleness or sync=False the replicas do not wait"):
+            front.explain(data.x, data.y, batch_size=4)
+        assert_same(before, named(model.variables), tolerance=0.0)
+
+
+def test_callbacks_log_the_throughput_and_write_a_timeline(tmp_path):
+    model, data, path = compiled(DENSE), dense_data(), tmp_path / "steps.json"
+    callbacks = [Throughput(one_replica=1e9), Timeline(path, steps=2, after=3)]
+    with distributed(model, replicas=2) as front:
+        logs = front.fit(data.x, data.y, batch_size=4, epochs=2, verbose=0, callbacks=callbacks).history
+    ratio = [fast / slow for fast, slow in zip(logs["examples_per_second"], logs["steps_per_second"], strict=True)]
+    assert min(ratio) >= 2.0 and max(ratio) <= 4.0
+    assert logs["scaling_efficiency"] == [each / 2e9 for each in logs["examples_per_second"]]
+    events = json.loads(path.read_text())["traceEvents"]
+    processes = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert set(processes.values()) == {"program", "localhost CPU:0", "localhost CPU:1"}
+    lasting = [event for event in events if event["ph"] == "X"]
+    sessions = [(event["ts"], event["ts"] + event["dur"]) for event in lasting if event["name"] == "session"]
+    assert len(sessions) == 2
+    on_devices = [event for event in lasting if processes[event["pid"]] != "program"]
+    assert {event["cat"] for event in on_devices} >= {"compute", "update"}
+    assert all(any(begin <= event["ts"] <= end for begin, end in sessions) for event in on_devices)
+    with pytest.raises(ValueError, match=r"Timeline works with DistributedModel.fit only"):
+        model.fit(data.x, data.y, callbacks=[Timeline(path)], **QUIET)
