@@ -20,8 +20,15 @@ from typing import Any
 
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import sources
-from autodist_core.seams.table import CUSTOM_GRADIENT, GRADIENT_TAPE, GRADIENTS_HELPER, GRAPH_IS_FOUND, TAPE_IS_SEEN
-from autodist_core.step.draws import may_draw
+from autodist_core.seams.table import (
+    CUSTOM_GRADIENT,
+    GRADIENT_TAPE,
+    GRADIENTS_HELPER,
+    GRAPH_IS_FOUND,
+    LEGACY_FUNCTION,
+    TAPE_IS_SEEN,
+)
+from autodist_core.step.draws import Draws, may_draw
 
 # The functions of TensorFlow that compute gradients, and their files.
 _COMPUTING_GRADIENTS = {
@@ -145,9 +152,12 @@ def draws(operation: Any) -> bool:
     ...     draws(tf.raw_ops.RandomStandardNormal(shape=[2], dtype=tf.float32).op), draws(tf.constant(1.0).op)
     (True, False)
     """
-    return may_draw(operation.type) or any(
-        draws(inner) for graph in graphs_of(operation) for inner in graph.get_operations()
-    )
+    if may_draw(operation.type):
+        return True
+    graphs = graphs_of(operation)
+    if not graphs and _names_of_graphs(operation):
+        return bool(Draws(operation.graph.as_graph_def().library.function).of(operation.node_def))
+    return any(draws(inner) for graph in graphs for inner in graph.get_operations())
 
 
 def key(operation: Any) -> tuple[int, str]:
@@ -165,7 +175,9 @@ def key(operation: Any) -> tuple[int, str]:
 
 
 def graphs_of(operation: Any) -> list[Any]:
-    """Return the graphs that an operation runs, as they were traced.
+    """Return the graphs that an operation runs, as they were traced; none if TensorFlow has a definition only.
+
+    TensorFlow's CTC loss has such loops.
 
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default():
@@ -173,9 +185,15 @@ def graphs_of(operation: Any) -> list[Any]:
     ...     [[inner.type for inner in graph.get_operations()] for graph in graphs_of(called.op)]
     [['Placeholder', 'Square', 'Identity']]
     """
-    found = [operation.get_attr(attribute) for attribute in _RUNNING.get(operation.type, ())]
-    names = [function.name for each in found for function in (each if isinstance(each, list) else [each])]
+    names = _names_of_graphs(operation)
+    if any(isinstance(operation.graph._get_function(name), LEGACY_FUNCTION.get()) for name in names):
+        return []
     return [graph_named(operation.graph, name) for name in names]
+
+
+def _names_of_graphs(operation: Any) -> list[str]:
+    found = [operation.get_attr(attribute) for attribute in _RUNNING.get(operation.type, ())]
+    return [function.name for each in found for function in (each if isinstance(each, list) else [each])]
 
 
 def graph_named(graph: Any, name: str) -> Any:

@@ -55,6 +55,10 @@ FUNCTION_OF_GRAPH = Seam(
     "tensorflow.Graph", "_get_function", "following gradients into nested functions",
     "gradients that a tf.function or a conditional changes would not be recognised",
 )
+LEGACY_FUNCTION = Seam(
+    "tensorflow.python.framework.function", "_DefinedFunction", "telling functions without a traced graph from others",
+    "steps with TensorFlow's CTC loss could not be captured",
+)
 CONTROL_FLOW_GRAPH = Seam(
     "tensorflow.python.ops.control_flow_v2_func_graphs", "ControlFlowFuncGraph",
     "telling a conditional from a nested tf.function while losses are corrected",
@@ -140,7 +144,8 @@ CUSTOM_GRADIENT_IS_NAMED = Seam(
 )
 
 TABLE: tuple[Seam, ...] = (
-    OP_DEF, KERNELS, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, CONTROL_FLOW_GRAPH, FUNC_GRAPH, GRADIENT_REGISTRY,
+    OP_DEF, KERNELS, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, LEGACY_FUNCTION, CONTROL_FLOW_GRAPH, FUNC_GRAPH,
+    GRADIENT_REGISTRY,
     GRADIENT_TAPE, GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, PER_REPLICA_SPEC,
     RESTART_TAPES, STOP_TAPES, TAPE_RECORDS, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
     Seam(

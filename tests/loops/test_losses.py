@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.loop_steps import gradients, trained_by
 from tests.support.loops import Net, assert_equal_loops, autodist, batches, examples, values
 
 
@@ -122,3 +124,27 @@ def test_a_factor_of_the_batch_is_not_exact_and_the_plan_says_so():
             net.descend(tape.gradient(loss, net.variables))
 
         assert "not exact: a loss made by" in step.plan(*examples(13))
+
+
+def _of_sequences(net: Net) -> Any:
+    labels = tf.constant([[1, 2, 1]])
+
+    def loss(x):
+        # Each example is a sequence of seven frames. TensorFlow computes this loss in float32 only.
+        frames = tf.reshape(tf.tanh(x @ net.kernel + net.bias)[:, :, None] * net.out[None], [-1, 7, 3])
+        count = tf.shape(x)[0]
+        return tf.reduce_mean(tf.nn.ctc_loss(
+            tf.tile(labels, [count, 1]), tf.cast(frames, tf.float32), tf.fill([count], 3), tf.fill([count], 7),
+            logits_time_major=False, blank_index=0,
+        ))
+
+    def step(x, y):
+        value, found = gradients(net, lambda: loss(x))
+        net.descend(found)
+        return value
+
+    return step
+
+
+def test_a_loss_whose_loops_have_no_traced_graph_equals_one_devices():
+    assert_equal_loops(trained_by(_of_sequences), "PS", tolerance=float(np.finfo("float32").eps) * 8)

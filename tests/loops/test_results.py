@@ -101,8 +101,8 @@ REFUSED = {
     ),
     "an integer of no rule": (lambda x: tf.cast(tf.reduce_sum(x), tf.int32) // 2, r"result 0 .* int32 of shape \(\)"),
     "products of examples": (lambda x: (x, tf.transpose(x) @ x / 2.0 + tf.exp(tf.reduce_sum(x))), "result 1 .*float64"),
-    "ragged": (lambda x: tf.RaggedTensor.from_tensor(x), "returns a RaggedTensor. Return dense tensors"),
-    "sparse": (lambda x: tf.sparse.from_dense(x), "returns a SparseTensor. Return dense tensors"),
+    "ragged": (lambda x: tf.RaggedTensor.from_tensor(x), r"returns a RaggedTensor\. .* Return value\.to_tensor\(\)"),
+    "sparse": (lambda x: tf.sparse.from_dense(x), r"returns a SparseTensor\. .* Return tf\.sparse\.to_dense\(value\)"),
 }
 
 

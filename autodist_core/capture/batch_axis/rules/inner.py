@@ -75,14 +75,6 @@ def _either(one: State, other: State) -> State:
     return State(MIXED, origin=origin) if origin is not None else NO_CLAIM
 
 
-def _graphs(operation: Any) -> list[Any] | None:
-    """Return the graphs that an operation runs; None where TensorFlow has definitions only, as for its CTC loss."""
-    try:
-        return graphs_of(operation)
-    except AttributeError:
-        return None
-
-
 def call(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     """Return the states of the results of a called function.
 
@@ -90,7 +82,7 @@ def call(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     >>> shown(lambda x: tf.function(lambda part: 2.0 * part)(x))
     'rows along axis 0'
     """
-    graphs = _graphs(operation)
+    graphs = graphs_of(operation)
     return flow.run(graphs[0], states, operation) if graphs else _lost(flow, operation, states)
 
 
@@ -125,7 +117,7 @@ def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     'rows along axis 0'
     """
     choice, *handed = states
-    graphs, writes = _graphs(operation) or [], flow.writes
+    graphs, writes = graphs_of(operation) or [], flow.writes
     results = [flow.run(graph, handed, operation) for graph in graphs]
     if not results:
         return _lost(flow, operation, states)
@@ -154,7 +146,7 @@ def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     >>> shown(lambda x: tf.while_loop(lambda i, _: i < 3, lambda i, part: (i + 1, 2.0 * part), (0, x))[1])
     'rows along axis 0'
     """
-    graphs, current = _graphs(operation), list(states)
+    graphs, current = graphs_of(operation), list(states)
     if not graphs:
         return _lost(flow, operation, states)
     body, condition = graphs
