@@ -85,7 +85,8 @@ def weighted(loss: Any, trace: Any) -> Any:
 
         return tf.identity(value), backward
 
-    return counted(loss)
+    trace.scaled.append(counted(loss))
+    return trace.scaled[-1]
 
 
 def require_asked(model: Any, step: Any, trace: Any) -> None:
@@ -104,7 +105,7 @@ def require_asked(model: Any, step: Any, trace: Any) -> None:
 
 
 def said_of_own(model: Any) -> tuple[str, ...]:
-    """The plan's notes on a model that has a training step or a loss of its own.
+    """The plan's note on a loss that a training step or a `compute_loss` of the model's own makes, if it needs one.
 
     >>> said_of_own(keras.Sequential([keras.layers.Dense(1)]))
     ()
@@ -116,20 +117,6 @@ def said_of_own(model: Any) -> tuple[str, ...]:
 def _own_methods(model: Any) -> list[str]:
     names = ("train_step", "compute_loss")
     return [name for name in names if getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name)]
-
-
-def said_of(model: Any, trace: Any) -> tuple[str, ...]:
-    """The plan's notes on the losses of a traced training step.
-
-    >>> from types import SimpleNamespace
-    >>> class Own(keras.Sequential):
-    ...     def train_step(self, data): ...
-    >>> said_of(Own(), SimpleNamespace(reduced=True))
-    ()
-    >>> len(said_of(Own(), SimpleNamespace(reduced=False)))
-    1
-    """
-    return () if trace.reduced else said_of_own(model)
 
 
 @contextmanager

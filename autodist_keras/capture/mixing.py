@@ -66,6 +66,8 @@ class Asked:
         "reduction='sum_over_batch_size'"
     )
     """How the note goes on about values that are the same on every replica, and are added up."""
+    by_itself: bool = False
+    """Whether the value counts as it must, if it is a sum or a mean over the examples, or has a value for each."""
     by: tuple[Any, ...] = ()
     """The numbers of which the value is computed: the note names the first of them that is no mean or sum."""
 
@@ -196,10 +198,12 @@ class Followed:
     """How the replicas' integers and truth values are joined."""
     of_whole_batch: frozenset[int]
     """The positions of those differentiated losses of which each value is of the batch, and of no single example."""
+    of_own: tuple[State, ...] = ()
+    """The states of what the losses of a step of the user's own are asked for."""
 
 
-def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any]) -> Followed:
-    """What the batch axis tells of a traced step, which differentiates these losses.
+def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any], own: Any = None) -> Followed:
+    """What the batch axis tells of a traced step, which differentiates these losses, and its `OwnLosses`.
 
     >>> from autodist_core.capture.example import example_traced
     >>> def centred(x, kernel):
@@ -209,13 +213,16 @@ def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any]) -> Follo
     ['middle']
     """
     returned = to_be_joined(traced)
-    groups = [[each.made for each in seen.asked], returned, differentiated, [n for each in seen.asked for n in each.by]]
-    known = {id(tensor): state for tensor, state in seen.known}
-    found = follow(traced, known, list(chain.from_iterable(groups)))
+    groups = [
+        [each.made for each in seen.asked], returned, differentiated, [] if own is None else own.asked,
+        [number for each in seen.asked for number in each.by],
+    ]
+    known = {**({} if own is None else own.known), **{id(tensor): state for tensor, state in seen.known}}
+    found = follow(traced, known, list(chain.from_iterable(groups)), seeds=() if own is None else own.seeds)
     # The results of `predict` are rows, which are put one behind the other.
     results = () if traced.concat_outputs else found.uncombined_results
     remaining = iter(found.asked)
-    asked, of_returned, of_losses, of_numbers = ([next(remaining) for _ in group] for group in groups)
+    asked, of_returned, of_losses, of_own, of_numbers = ([next(remaining) for _ in group] for group in groups)
     numbers = {id(number): state for number, state in zip(groups[-1], of_numbers, strict=True)}
     asked = [_named(each, state, numbers) for each, state in zip(seen.asked, asked, strict=True)]
     of_whole_batch = frozenset(
@@ -223,7 +230,7 @@ def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any]) -> Follo
         if loss.shape.rank != 0 and (state.kind == ALIKE or (state.kind == SUM and state.degree == 0))
     )
     return Followed(replace(found, asked=tuple(asked), uncombined_results=results), joined(returned, of_returned),
-                    of_whole_batch)  # fmt: skip
+                    of_whole_batch, tuple(of_own))  # fmt: skip
 
 
 def numbers_behind(value: Any, seen: Seen) -> tuple[Any, ...]:

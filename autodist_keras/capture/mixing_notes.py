@@ -94,6 +94,8 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str], other: S
 
 def _of_loss(asked: Asked, state: State) -> str | None:
     """The note on the value of a loss, or None if the replicas' values combine to one device's value."""
+    if asked.by_itself and state.kind in (ALIKE, SUM, ROWS):
+        return None
     degree = asked.degree
     if degree is None:
         # Values that Keras does not reduce: sums are added up, and means and equal values count by the share.

@@ -31,6 +31,7 @@ import tensorflow as tf
 from autodist_core.capture import Marked, Source, Traced, capture, combined_as_written, gathering, with_longest
 from autodist_core.errors import CaptureError
 from autodist_core.kernel import Joining, joining
+from autodist_core.loops.gradients.recording import Recording
 from autodist_core.runtime import (
     are_row_splits,
     are_values,
@@ -47,7 +48,7 @@ from autodist_core.step.index import StepIndex, output_type
 from autodist_core.step.naming import node_of
 from autodist_core.training import Entry
 from autodist_keras import seams
-from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas
+from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas, own_steps
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.fresh_metrics import kept_fresh
 from autodist_keras.capture.metric_weights import weighted_metrics
@@ -93,6 +94,12 @@ class Trace:
     """The tensors in which a gradient is multiplied by this replica's share of the batch."""
     differentiated: list[Any] = field(default_factory=list)
     """The losses that the step gives to `scale_loss`, in the order in which it does so."""
+    scaled: list[Any] = field(default_factory=list)
+    """What the step gets for them, and differentiates."""
+    recording: Recording | None = None
+    """The gradients that a training step of the user's own computes."""
+    adds: bool = False
+    """Whether the tapes of such a step begin with seeds, of which each counts by itself (see `own_steps.py`)."""
     of_whole_batch: frozenset[int] = frozenset()
     """The positions of those differentiated losses that have several values, of which none is of a single example."""
     reduced: bool = False
@@ -212,15 +219,15 @@ def trace_step(
 
 def _captured(
     model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool, fused_updates: bool,
-    of_whole_batch: frozenset[int],
+    of_whole_batch: frozenset[int], adds: bool = False,
 ) -> CapturedStep:
-    """The captured step, for which `Trace` explains `of_whole_batch`."""
-    function, trace = _trace(model, step, data, specs, fused_updates, of_whole_batch)
+    """The captured step, for which `Trace` explains `of_whole_batch` and `adds`."""
+    function, trace = _trace(model, step, data, specs, fused_updates, of_whole_batch, adds)
     if not concat:
         require_dense(trace.result)
     if not trace.complete:
         # The trace built the missing parts, by Keras's own rules and without hooks. Trace again, with all hooks.
-        function, trace = _trace(model, step, data, specs, fused_updates, of_whole_batch)
+        function, trace = _trace(model, step, data, specs, fused_updates, of_whole_batch, adds)
     _require_used(model, step, trace)
     graph = function.graph
     variables = ModelVariables(model, optimizers_of(model), graph.variables)
@@ -253,19 +260,23 @@ def _captured(
         return keras.tree.pack_sequence_as(structure, leaves)
 
     traced = with_longest(combined_as_written(traced))
-    followed = mixing.followed(traced, trace.seen, trace.differentiated)
-    if followed.of_whole_batch - of_whole_batch:
+    own = own_steps.OwnLosses(trace)
+    followed = mixing.followed(traced, trace.seen, trace.differentiated, own)
+    counts = own.counts(followed.of_own)
+    if followed.of_whole_batch - of_whole_batch or (counts.adds and not adds):
         # Only the finished trace tells how these losses count.
         return _captured(
-            model, step, data, specs, concat, fused_updates, of_whole_batch | followed.of_whole_batch
+            model, step, data, specs, concat, fused_updates, of_whole_batch | followed.of_whole_batch,
+            adds or counts.adds,
         )
+    traced = replace(traced, added_up=counts.added_up, counted=counts.counted)
     item = capture(traced, followed.joined)
     require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
     paths = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(trace.result)]
     results = [paths[index] for index in tensors]
-    other_notes = (*losses.said_of(model, trace), *_said_of_results(item, results))
+    other_notes = (*counts.notes, *_said_of_results(item, results))
     notes = mixing_notes.notes(model, followed.found, trace.seen, results, other_notes)
     return CapturedStep(item, rebuild, entries, other_notes, notes)
 
@@ -300,7 +311,7 @@ def _require_used(model: Any, step: Callable[[Any], Any], trace: Trace) -> None:
 
 def _trace(
     model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], fused_updates: bool,
-    of_whole_batch: frozenset[int],
+    of_whole_batch: frozenset[int], adds: bool,
 ) -> tuple[Any, Trace]:
     """One concrete function of the step, and the records of its hooks.
 
@@ -313,12 +324,12 @@ def _trace(
         *tensors, examples, total, replica = arguments
         trace = Trace(
             tf.compat.v1.get_default_graph(), examples, total, replica, _is_built(model), ranges_of(model),
-            of_whole_batch=of_whole_batch,
+            of_whole_batch=of_whole_batch, adds=adds,
         )
         passes.append(trace)
         remaining = iter(packed(specs, tensors))
         leaves = [next(remaining) if here else None for here in present]
-        with _hooks(model, trace, fused_updates):
+        with _hooks(model, trace, fused_updates), own_steps.recorded_in(model, step, trace):
             trace.result = keras.tree.map_structure(_as_tensor, step(keras.tree.pack_sequence_as(data, leaves)))
         trace.outputs = [parts_of_result(leaf) for leaf in keras.tree.flatten(trace.result) if tf.is_tensor(leaf)]
         return list(chain.from_iterable(trace.outputs))

@@ -31,7 +31,6 @@ from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.written import written
 from autodist_keras import checks
-from autodist_keras.capture.losses import said_of_own
 from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.capture.optimizer_kernels import kernels_of
 from autodist_keras.capture.optimizers import optimizers_of
@@ -98,7 +97,7 @@ def plan_of(distributed: Any, x: Any, y: Any = None, sample_weight: Any = None, 
         batches = first_batches("plan", model, driver, x, y, sample_weight, class_weight)
         captured = driver.captured_for(batches[0])
     item = captured.item if captured else assumed_item(model)
-    notes = captured.other_notes if captured else said_of_own(model)
+    notes = captured.other_notes if captured else ()
     mixing = captured.notes if captured else Notes()
     return plan(
         model, item, driver.training.compile_strategy(item), settings.share_memory, settings.fuses, notes, mixing,

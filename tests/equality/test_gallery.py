@@ -73,10 +73,6 @@ UNDECIDED = {
         "whether StringFormat (tab_transformer_1/string_lookup_2_1/StringFormat) in layer 'string_lookup_2' mixes the "
         "examples of a batch is not known: verify(x, y) compares with one device"
     ],
-    "wgan_gp": [
-        "whether the gradient that Square (Square) in the training step uses is one device's is not known: "
-        "verify(x, y) compares with one device"
-    ],
 }
 """What the plan says of a model that is exact all the same."""
 

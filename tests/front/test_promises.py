@@ -60,7 +60,7 @@ def test_one_batch_is_divided_among_the_replicas(examples: int, replicas: int, r
         assert relative_error(average, model.get_layer("count").average.numpy()) <= TOLERANCE
 
 
-# Losses that are summed by hand: a custom step's own terms count as means
+# Losses that are reduced by hand
 
 
 class ByHand(OwnStep):
@@ -94,16 +94,6 @@ def _by_hand(reduce, scale: float = 1.0) -> ReferenceModel:
 
 def test_a_mean_by_hand_is_the_whole_batchs():
     assert_equal_training(_by_hand(_sum_over_rows), replicas=3)
-
-
-def test_a_sum_by_hand_counts_as_a_mean():
-    """Documented: with equal shares it is one device's sum divided by the number of replicas."""
-
-    def summing(scale: float) -> ReferenceModel:
-        return _by_hand(_sum, scale).compiled_with(lambda: {"optimizer": keras.optimizers.SGD(0.001, name="sgd")})
-
-    batches = {"data": dense_data(16), "batch_size": 8}
-    assert_equally_trained(train_plain(summing(0.5), **batches), train_distributed(summing(1.0), **batches))
 
 
 class Asks(OwnStep):
@@ -204,7 +194,6 @@ def test_an_added_number_counts_as_a_mean_and_a_regularizer_does_not():
 
 
 COUNT_AS_MEANS = {
-    "step": (lambda: ByHand(_sum), {}, "train_step is the model's own"),
     "compute_loss": (OwnLoss, {}, "compute_loss is the model's own"),
     "function": (dense_model, {"loss": _summed}, "loss '_summed' makes one number of a batch"),
 }  # fmt: skip

@@ -66,7 +66,7 @@ class Differentiation:
     targets: tuple[Any, ...]
     """The tensors that are differentiated: a loss, or several whose sum counts."""
     seeds: tuple[Any, ...]
-    """For each target, the tensor with which differentiation begins."""
+    """For each target, the tensor with which differentiation begins; None for ones that TensorFlow makes."""
     gradients: tuple[Recorded, ...]
 
 
@@ -113,6 +113,16 @@ class Recording:
     by_examples: list[OfExamples] = field(default_factory=list)
     refusal: CaptureError | None = None
     """The error that was raised. TensorFlow wraps an error that a nested function raises."""
+    marks: bool = True
+    """Whether gradients get markers, and gradients that get none are refused."""
+    begins: bool = True
+    """Whether tapes begin with a seed for each term of a loss, where they differentiate with respect to variables."""
+    known: Sequence[tuple[Any, Any]] = ()
+    """Tensors that the front knows, with their states. They are terms of a loss that stay whole."""
+    leaves: Callable[[Sequence[Any]], bool] = lambda targets: False
+    """Whether the front itself says how targets count. Their differentiation is not recorded."""
+    unseen: bool = False
+    """Whether gradients of variables were computed that could not be recorded."""
 
     def variable_of(self, handle: Any, otherwise: Callable[[Any], Any]) -> Any:
         """The variable of a handle, if the function has asked for it."""
@@ -131,6 +141,9 @@ class Recording:
             graph = graph.outer_graph
         nested = any(outer is self.graph for outer in function_graphs(graph))
         if nested and any(_is_variable(source) for source in sources):
+            if not self.marks:
+                self.unseen = True
+                return False
             self.refusal = CaptureError(
                 "gradients of variables are computed inside a loop, a conditional or a nested tf.function. Compute "
                 "them at the top level of the function that AutoDist.function marks: take the @tf.function of the "
@@ -167,9 +180,10 @@ class Recording:
             if gradient is None or _handle(source) is None:
                 results.append(gradient)
                 continue
-            values, indices = _mark(gradient)
+            values, indices = _mark(gradient) if self.marks else _parts(gradient)
             recorded.append(Recorded(source, values, indices))
-            results.append(values if indices is None else tf.IndexedSlices(values, indices, gradient.dense_shape))
+            marked = values if indices is None else tf.IndexedSlices(values, indices, gradient.dense_shape)
+            results.append(marked if self.marks else gradient)
         if recorded:
             self.found.append(Differentiation(tuple(targets), tuple(seeds), tuple(recorded)))
         return results
@@ -183,8 +197,8 @@ _originals: list[tuple[Any, str, Any]] = []
 
 
 @contextmanager
-def recorded() -> Iterator[Recording]:
-    """Record and mark the gradients that this thread computes in a graph.
+def recorded(**settings: Any) -> Iterator[Recording]:
+    """Record and mark the gradients that this thread computes in a graph; `settings` are those of the `Recording`.
 
     >>> weight = tf.Variable(3.0)
     >>> @tf.function
@@ -197,7 +211,7 @@ def recorded() -> Iterator[Recording]:
     >>> graph = step.get_concrete_function(tf.TensorSpec([], tf.float32))
     ['Identity']
     """
-    recording = Recording(tf.compat.v1.get_default_graph())
+    recording = Recording(tf.compat.v1.get_default_graph(), **settings)
     with _hooks(recording):
         token = _current.set(recording)
         try:
@@ -260,7 +274,14 @@ def _gradient(
     flat, recording = tf.nest.flatten(sources), _current.get()
     if recording is None or not (recording.applies_here(flat) or recording.is_here()):
         return of_tape(self, target, sources, output_gradients, unconnected_gradients)
-    targets, seeds = _terms(tf.nest.flatten(target), output_gradients, flat)
+    whole = tf.nest.flatten(target)
+    if recording.leaves(whole):
+        return of_tape(self, target, sources, output_gradients, unconnected_gradients)
+    if not recording.begins and recording.applies_here(flat):
+        found = of_tape(self, target, sources, output_gradients, unconnected_gradients)
+        recording.marked(whole, _given(whole, output_gradients), flat, tf.nest.flatten(found))
+        return found
+    targets, seeds = _terms(whole, output_gradients, flat, recording.known)
     found = tf.nest.flatten(of_tape(self, targets, sources, seeds, unconnected_gradients))
     recording.note_examples(targets, seeds or (), flat)
     found = recording.noted(targets, seeds or (), flat, found) if recording.is_here() else found
@@ -271,6 +292,9 @@ def _gradient(
 def _jacobian(of_tape: Any, self: Any, target: Any, sources: Any, *rest: Any, **named: Any) -> Any:
     recording = _current.get()
     if recording is not None and recording.applies_here(tf.nest.flatten(sources)):
+        if not recording.marks:
+            recording.unseen = True
+            return of_tape(self, target, sources, *rest, **named)
         recording.refusal = CaptureError(
             "tape.jacobian computes derivatives of variables, and it is not known how the replicas' become one. Use "
             "tape.gradient for a loss; compute a jacobian in a function without a mark."
@@ -284,11 +308,24 @@ def _gradients(of_graph: Any, ys: Any, xs: Any, grad_ys: Any = None, *rest: Any,
     flat = list(xs) if isinstance(xs, list | tuple) else [xs]
     if recording is None or not recording.applies_here(flat):
         return of_graph(ys, xs, grad_ys, *rest, **named)
-    targets, seeds = _terms(list(ys) if isinstance(ys, list | tuple) else [ys], grad_ys, flat)
+    whole = list(ys) if isinstance(ys, list | tuple) else [ys]
+    if recording.leaves(whole):
+        return of_graph(ys, xs, grad_ys, *rest, **named)
+    if not recording.begins:
+        found = of_graph(ys, xs, grad_ys, *rest, **named)
+        recording.marked(whole, _given(whole, grad_ys), flat, found)
+        return found
+    targets, seeds = _terms(whole, grad_ys, flat, recording.known)
     return recording.marked(targets, seeds or (), flat, of_graph(targets, xs, seeds, *rest, **named))
 
 
-def _terms(targets: Sequence[Any], given: Any, sources: Sequence[Any]) -> tuple[list[Any], list[Any] | None]:
+def _given(targets: Sequence[Any], given: Any) -> list[Any]:
+    return [None] * len(targets) if given is None else tf.nest.flatten(given)
+
+
+def _terms(
+    targets: Sequence[Any], given: Any, sources: Sequence[Any], known: Sequence[tuple[Any, Any]]
+) -> tuple[list[Any], list[Any] | None]:
     """The numbers that are added up in the targets, each with a tensor with which differentiation begins.
 
     A term may be a sum over the examples and another one a mean, or a penalty of the weights: each counts in its way.
@@ -297,8 +334,9 @@ def _terms(targets: Sequence[Any], given: Any, sources: Sequence[Any]) -> tuple[
         return list(targets), given
     tensors: list[Any] = []
     seeds: list[Any] = []
-    firsts = [None] * len(targets) if given is None else tf.nest.flatten(given)
-    is_fixed, ends = without(_operations_of(sources)), {id(source) for source in sources}
+    firsts = _given(targets, given)
+    is_fixed = without(_operations_of(sources))
+    ends = {id(each) for each in (*sources, *(tensor for tensor, _ in known))}
     for target, first in zip(targets, firsts, strict=True):
         terms = terms_of(target, is_fixed, ends)
         first = tf.ones_like(target) if first is None else tf.convert_to_tensor(first, target.dtype)
@@ -319,6 +357,10 @@ def _mark(gradient: Any) -> tuple[Any, Any]:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.identity(gradient.values, name="gradient_rows"), tf.identity(gradient.indices, name="gradient_at")
     return tf.identity(gradient, name="gradient"), None
+
+
+def _parts(gradient: Any) -> tuple[Any, Any]:
+    return (gradient.values, gradient.indices) if isinstance(gradient, tf.IndexedSlices) else (gradient, None)
 
 
 def _is_variable(source: Any) -> bool:

@@ -1,0 +1,150 @@
+"""How the losses count that a training step of the user's own differentiates.
+
+In: a trace, and afterwards the states of what the step differentiates (see `autodist_core.capture.batch_axis`). Out:
+`Counts`, with which the step is captured. Marked functions are decided alike (see `loops/combining/weighing.py`)::
+
+    tf.reduce_mean(losses)                  a mean: its gradients count by the share
+    losses, tf.reduce_sum(losses)           sums over the examples: their gradients are added up
+    tf.reduce_sum(losses) + penalty         two terms, of which each counts by itself
+
+If all losses are means, the step stays as it was traced. Otherwise it is traced again, and each tape begins with a seed
+for each term. A loss that goes through `optimizer.scale_loss` is counted there (see `losses.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from autodist_core.capture import reached_from, sources
+from autodist_core.capture.batch_axis import ALIKE, SAME, SUM, State
+from autodist_core.loops.combining.weighing import means_of_examples, of_gradients_by, seeded, weighed
+from autodist_core.loops.gradients.recording import Differentiation, Recording, recorded
+from autodist_keras.capture.mixing import STEPS_LOSS, Asked, numbers_behind
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How the losses of a step count.
+
+    >>> Counts().adds
+    False
+    """
+
+    adds: bool = False
+    """Whether a loss is no mean, so that the tapes must begin with seeds."""
+    added_up: Sequence[Any] = ()
+    """The seeds whose gradients are added up over the replicas."""
+    counted: Mapping[str, Any] = field(default_factory=dict)
+    """How those among them count that count by a power of the share, by operations' names."""
+    notes: tuple[str, ...] = ()
+    """The plan's notes on losses of which this is not known."""
+
+
+@contextmanager
+def recorded_in(model: Any, step: Any, trace: Any) -> Iterator[None]:
+    """Record the gradients that a step computes, if it is a training step of the user's own.
+
+    >>> from types import SimpleNamespace
+    >>> model, trace = keras.Sequential([keras.layers.Dense(1)]), SimpleNamespace(recording=None)
+    >>> with recorded_in(model, model.train_step, trace):
+    ...     trace.recording is None
+    True
+    """
+    if step != model.train_step or getattr(step, "__func__", None) is keras.Model.train_step:
+        yield
+        return
+
+    def goes_elsewhere(targets: Sequence[Any]) -> bool:
+        scaled = {tensor.op.name for tensor in trace.scaled}
+        return bool(scaled) and not scaled.isdisjoint(_behind(targets))
+
+    with recorded(marks=False, begins=trace.adds, known=trace.seen.known, leaves=goes_elsewhere) as trace.recording:
+        yield
+
+
+def _behind(tensors: Sequence[Any]) -> Mapping[str, Any]:
+    return reached_from([each.op for each in tensors if tf.is_symbolic_tensor(each)], sources)
+
+
+class OwnLosses:
+    """The losses of a step of the user's own, of which the gradients are applied.
+
+    >>> from types import SimpleNamespace
+    >>> OwnLosses(SimpleNamespace(recording=None)).counts(()).added_up
+    ()
+    """
+
+    def __init__(self, trace: Any) -> None:
+        self._trace = trace
+        self._recording = trace.recording or Recording()
+        found = _applied(self._recording, trace) if trace.recording else []
+        self._pairs = [
+            pair for each in found for pair in zip(each.targets, each.seeds or [None] * len(each.targets), strict=False)
+        ]
+        self._unknown = self._recording.unseen or any(not tf.is_symbolic_tensor(target) for target, _ in self._pairs)
+        self._pairs = [pair for pair in self._pairs if tf.is_symbolic_tensor(pair[0])]
+        targets = [target for target, _ in self._pairs]
+        self.seeds = [seed for _, seed in self._pairs if tf.is_symbolic_tensor(seed)]
+        self.asked = [
+            *targets, *self.seeds,
+            *(tensor for target, seed, by in self._recording.of_examples for tensor in (target, seed, *by)),
+        ]
+        """The tensors whose states `counts` takes."""
+        self.known = of_gradients_by(self._recording.by_examples)
+        """How the states of gradients with respect to tensors follow from others, by `id`."""
+        if targets:
+            seen, behind = trace.seen, _behind(targets)
+            # The value of an own compute_loss that is differentiated here counts as its state says.
+            seen.asked = [
+                each for each in seen.asked if each.subject != STEPS_LOSS or each.made.op.name not in behind
+            ]
+            seen.asked += [
+                Asked(STEPS_LOSS, each, one_number=trace.own_method_note, by_itself=True, by=numbers_behind(each, seen))
+                for each in targets
+            ]
+
+    def counts(self, states: Sequence[State]) -> Counts:
+        """How the losses count, from the states of what was `asked`."""
+        rest = iter(states)
+        of_targets, of_seeds = (list(islice(rest, len(each))) for each in (self._pairs, self.seeds))
+        by_seed = {id(seed): state for seed, state in zip(self.seeds, of_seeds, strict=True)}
+        found = [
+            (seed, seeded(state, by_seed.get(id(seed), SAME)))
+            for (_, seed), state in zip(self._pairs, of_targets, strict=True)
+        ]
+        by_examples = means_of_examples(self._recording.of_examples, rest)
+        known = all(state.kind in (ALIKE, SUM) for _, state in found)
+        note = (self._trace.own_method_note,) if self._unknown and not self._trace.reduced else ()
+        if not self._pairs:
+            return Counts(notes=note)
+        if not self._trace.adds:
+            means = known and not any(state.kind == SUM and state.degree for _, state in found)
+            return Counts(not means or any(state.degree != 1 for _, state in by_examples), notes=note)
+        begun = [(seed, state) for seed, state in found if seed is not None]
+        return Counts(True, *weighed(begun, by_examples, always=True), notes=note)
+
+
+def _applied(recording: Recording, trace: Any) -> list[Differentiation]:
+    """The calls that compute gradients on their way to an optimizer, and not the calls within their losses."""
+    made = {id(part) for call in recording.found for each in call.gradients for part in each.markers}
+    reached: set[int] = set()
+    waiting = [part for _, marked in trace.gradients for part in (marked.values, marked.indices) if part is not None]
+    seen: set[int] = set()
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) in made:
+            reached.add(id(tensor))
+        elif id(tensor) not in seen:
+            seen.add(id(tensor))
+            waiting.extend(tensor.op.inputs)
+    return [
+        call for call in recording.found
+        if any(id(part) in reached for each in call.gradients for part in each.markers)
+    ]
