@@ -118,7 +118,7 @@ def test_the_plan_says_where_each_replica_draws_its_own_numbers(name: str):
 COUPLED = {
     "ner": ({"loss": lambda loss: loss}, "loss 'of_words'"),
     "two_tower": ({"loss": lambda loss: loss}, "loss 'in_batch_softmax'"),
-    "mixture_of_experts": ({"gather": lambda values: values}, "metric 'loss'"),
+    "mixture_of_experts": ({"gather": lambda values: values}, "an add_loss term"),
 }
 
 
