@@ -326,7 +326,23 @@ def _as_tensor(value: Any) -> Any:
         # An identity: a result that is an argument itself is computed, too.
         return tf.identity(tf.convert_to_tensor(value))
     except (TypeError, ValueError):
+        _require_no_tensors_inside(value)
         return value
+
+
+def _require_no_tensors_inside(value: Any) -> None:
+    """Raise a CaptureError for an object that is no tensor and has tensors of the trace, which have no values."""
+    inside = vars(value).values() if hasattr(value, "__dict__") else ()
+    if isinstance(value, tf.TensorArray):
+        remedy = "Return value.stack()."
+    elif any(isinstance(each, tf.Tensor) and not hasattr(each, "numpy") for each in inside):
+        remedy = "Return its tensors: in a tuple, a list, a dict, a named tuple or an attrs class."
+    else:
+        return
+    raise CaptureError(
+        f"the function that is marked, or that run() gets, returns a {type(value).__name__}, whose tensors have values "
+        f"inside the function only. {remedy}"
+    )
 
 
 def _entries(graph: Any, recording: Recording, variables: Variables) -> list[Entry]:
