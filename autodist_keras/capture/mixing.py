@@ -219,8 +219,6 @@ def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any], own: Any
     ]
     known = {**({} if own is None else own.known), **{id(tensor): state for tensor, state in seen.known}}
     found = follow(traced, known, list(chain.from_iterable(groups)), seeds=() if own is None else own.seeds)
-    # The results of `predict` are rows, which are put one behind the other.
-    results = () if traced.concat_outputs else found.uncombined_results
     remaining = iter(found.asked)
     asked, of_returned, of_losses, of_own, of_numbers = ([next(remaining) for _ in group] for group in groups)
     numbers = {id(number): state for number, state in zip(groups[-1], of_numbers, strict=True)}
@@ -229,8 +227,8 @@ def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any], own: Any
         position for position, (loss, state) in enumerate(zip(differentiated, of_losses, strict=True))
         if loss.shape.rank != 0 and (state.kind == ALIKE or (state.kind == SUM and state.degree == 0))
     )
-    return Followed(replace(found, asked=tuple(asked), uncombined_results=results), joined(returned, of_returned),
-                    of_whole_batch, tuple(of_own))  # fmt: skip
+    how = joined(returned, of_returned, traced.concat_outputs)
+    return Followed(replace(found, asked=tuple(asked)), how, of_whole_batch, tuple(of_own))
 
 
 def numbers_behind(value: Any, seen: Seen) -> tuple[Any, ...]:

@@ -205,10 +205,13 @@ class Driver:
 
     def _say(self, mode: str, captured: CapturedStep) -> None:
         """Log why a step gives other numbers than one device: each reason once, in whichever step it comes first."""
-        reasons = (*captured.notes.trained, *captured.notes.reported)
-        notes = [note for note in reasons if _unnumbered(note) not in self._said]
+        trained, reported = captured.notes.trained, captured.notes.reported
+        notes = [note for note in (*trained, *reported) if _unnumbered(note) not in self._said]
         name = self.model.name if mode == "train" else f"{self.model.name}, in {_CALLS[mode]}"
-        if self.settings.replicas > 1 and say_inexact(name, notes):
+        # `verify` runs training steps, and compares variables.
+        verified = mode == "train" and not {*trained}.isdisjoint(notes)
+        more = "verify() compares with one device" if verified else ""
+        if self.settings.replicas > 1 and say_inexact(name, notes, more):
             self._said.update(map(_unnumbered, notes))
 
 

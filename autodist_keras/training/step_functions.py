@@ -19,6 +19,7 @@ import tensorflow as tf
 from autodist_core.runtime import COMPOSITE, Timings
 from autodist_core.training import Steps, Training
 from autodist_keras.capture.fresh_metrics import updated
+from autodist_keras.capture.required import require_rows
 from autodist_keras.capture.tracing import CapturedStep, trace_step
 from autodist_keras.seams import LOOP_ITERATES
 from autodist_keras.training.batches import Batch, read_batch
@@ -71,7 +72,13 @@ class StepFunction:
             self._steps.prepare(batch, same_size)
             before_next, self.before_next = self.before_next, None
             before_next()
-        results = self._steps(batch, same_size)
+        try:
+            results = self._steps(batch, same_size)
+        except tf.errors.InvalidArgumentError as error:
+            captured = self._steps.found(batch)
+            if captured is not None:
+                require_rows(captured.item, str(error))
+            raise
         self.examples += batch.total
         self._ran()
         return results
