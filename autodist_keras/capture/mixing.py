@@ -38,6 +38,7 @@ from autodist_core.capture.batch_axis import (
 )
 from autodist_core.step.graph_item import Joined
 from autodist_keras.capture.hooks import hook
+from autodist_keras.capture.metric_weights import metrics_of
 
 _HINGES = (keras.metrics.Hinge, keras.metrics.SquaredHinge)
 _HINGE_FUNCTIONS = (keras.losses.hinge, keras.losses.squared_hinge)
@@ -138,11 +139,11 @@ class Seen:
 def watched(model: Any, trace: Any) -> Iterator[None]:
     """Record the operations of metrics and batch normalization while a step is traced.
 
-    >>> from types import SimpleNamespace
     >>> from autodist_keras.capture.example import with_trace
-    >>> mean = keras.metrics.Mean(name="mean")
+    >>> model = keras.Sequential()
+    >>> model.tracker = mean = keras.metrics.Mean(name="mean")
     >>> def step(trace):
-    ...     with watched(SimpleNamespace(metrics=[mean], _flatten_layers=list), trace):
+    ...     with watched(model, trace):
     ...         mean.update_state(tf.constant(2.0))
     ...     print([name for _, _, _, name in trace.seen.metrics])
     ...     return trace.total
@@ -150,7 +151,7 @@ def watched(model: Any, trace: Any) -> Iterator[None]:
     ['mean']
     """
     with ExitStack() as hooks:
-        for metric in _innermost(model.metrics):
+        for metric in _innermost(metrics_of(model)):
             hooks.enter_context(hook(metric, "update_state", _recorded(metric, trace.seen)))
         for layer in model._flatten_layers():
             if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized:

@@ -15,7 +15,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.capture.batch_axis import ALIKE, REDUCED, ROWS, SUM, Coupling, Found, State, sentences
+from autodist_core.capture.batch_axis import (
+    ALIKE,
+    MIXED,
+    REDUCED,
+    ROWS,
+    SUM,
+    Coupling,
+    Found,
+    State,
+    UncombinedWrite,
+    sentences,
+)
 from autodist_core.plan import INEXACT
 from autodist_keras.capture.mixing import STEPS_LOSS, Asked, Seen
 
@@ -171,6 +182,16 @@ def _add_variables(found: Found, names: _Names, trained: dict[str, str], reporte
             notes[whose] += f"; {sentences.kept('its variable', each)}"
         else:
             notes[whose] = _INEXACT + sentences.kept(f"{whose}: its variable", each)
+    of_batches = [names.metric(each.operation) for each in found.uncombined_writes if _adds_a_mean(each)]
+    for whose in {f"metric {metric!r}" for metric in of_batches} & reported.keys():
+        reported[whose] += _WEIGHTED
+
+
+def _adds_a_mean(write: UncombinedWrite) -> bool:
+    """Whether a metric adds one mean for each batch to a variable, as if all batches had equally many examples."""
+    state = write.state
+    made = state.origin is not None and state.origin.type == "Mean"
+    return write.variable.aggregation == "sum" and state.kind == MIXED and made
 
 
 class _Names:

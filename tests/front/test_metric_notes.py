@@ -143,6 +143,63 @@ def test_the_note_names_every_variable_of_the_metric_and_verify_shows_it():
         "compared: the notes above hold for them")
 
 
+class Averages(keras.metrics.Mean):
+    """Updates itself with one number of the batch."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return super().update_state(ops.mean(y_pred), sample_weight=self.weigh(y_pred))
+
+    def weigh(self, y_pred):
+        return None
+
+
+class Weighs(Averages):
+    """Does what the note on `Averages` says."""
+
+    def weigh(self, y_pred):
+        return tf.shape(y_pred)[0]
+
+
+class HidesItsMetrics(keras.Sequential):
+    """Updates metrics that `metrics` does not list."""
+
+    def __init__(self):
+        super().__init__([keras.Input((5,)), layers.Dense(1, name="out")])
+        self.hidden, self.more = keras.metrics.Mean(name="hidden"), {"own": Averages("own")}
+
+    @property
+    def metrics(self):
+        return []
+
+    def test_step(self, data):
+        loss = ops.mean(ops.square(self(data[0]) - data[1]))
+        self.hidden.update_state(loss)
+        self.more["own"].update_state(None, loss)
+        return {"hidden": self.hidden.result()}
+
+
+def test_the_note_on_a_number_for_each_batch_says_how_it_counts_right():
+    (note,) = notes_of(_dense(), X, Y, metrics=[Averages("averages"), Weighs("weighs")])
+    assert "metric 'averages'" in note
+    assert note.endswith(
+        "; for a mean over the examples, let the metric update a keras.metrics.Mean with the mean and "
+        "sample_weight=tf.shape(y_pred)[0], the number of examples")
+    model = ReferenceModel("weighs", _dense(), dense_data, lambda: {"loss": "mse", "metrics": [Weighs("weighs")]})
+    assert_equal_training(model, optimizer="sgd", replicas=3)
+
+
+def test_a_metric_that_the_model_does_not_list_is_weighted_and_named(caplog):
+    data = dense_data()
+
+    def program(front, model):
+        return [front.evaluate(data.x, data.y, batch_size=7, verbose=0, return_dict=True)]
+
+    model = ReferenceModel("hides", HidesItsMetrics, dense_data, dict)
+    assert_equal_training(model, program, optimizer="sgd", replicas=3, built=False)
+    assert "not exact: metric 'own': its variable 'captured/own/total' is added up" in caplog.text
+    assert "hidden" not in caplog.text
+
+
 @pytest.mark.parametrize("name", ["hinge", "squared_hinge"])
 def test_hinge_is_a_mean_over_the_examples(name: str):
     assert not notes_of(_dense(), X, Y, loss=name, metrics=[name])
