@@ -167,10 +167,10 @@ class Driver:
         if identity != self._compiled_as or adapted != self._adapted_as or self.training.is_outdated:
             self._drop()
             self._compiled_as, self._adapted_as = identity, adapted
-        for mode in set(self._functions):
+        for mode, step in self._functions.items():
             # Somebody called `make_train_function(force=True)`, or set the function to None: Keras would trace anew.
             if getattr(self.model, f"{mode}_function") is not self._left.get(mode):
-                del self._functions[mode]
+                step.trace_anew(getattr(self.model, f"{mode}_step"))
 
     @contextmanager
     def _functions_put_back(self) -> Iterator[None]:
@@ -201,14 +201,14 @@ class Driver:
         def make(force: bool = False) -> None:
             self._asked = True
             checks.graph(self.model)
-            before = function = self._functions.get(mode)
-            if function is None or force:
+            function = self._functions.get(mode)
+            if function is None:
                 if mode == "train":
                     checks.optimizer(self.model)
-                if mode == "train" and before is None:
                     checks.say_if_single(self.settings.resource_spec)
                 function = self._functions[mode] = self._function(mode)
-                function.before_next = before.before_next if before is not None else None
+            elif force:
+                function.trace_anew(getattr(self.model, f"{mode}_step"))
             run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
             object.__setattr__(self.model, f"{mode}_function", in_own_thread(self.model, run))
 

@@ -43,10 +43,13 @@ class StepFunction:
         self, model: Any, step: Callable[[Any], Any], concat: bool, training: Training, check: Callable[[], object],
         say: Callable[[CapturedStep], None],
     ) -> None:
-        def capture(batch: Batch, specs: Sequence[Any]) -> CapturedStep:
-            return trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
+        def steps(step: Callable[[Any], Any]) -> Steps[Batch, CapturedStep]:
+            def capture(batch: Batch, specs: Sequence[Any]) -> CapturedStep:
+                return trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
 
-        self._steps: Steps[Batch, CapturedStep] = Steps(capture, training, check, added=say)
+            return Steps(capture, training, check, added=say)
+
+        self._made_of, self._steps = steps, steps(step)
         self._ran: Callable[[], None] = (lambda: None) if concat else partial(updated, model)
         """What follows each step. A step of `predict` updates no metric."""
         self.before_next: Callable[[], None] | None = None
@@ -55,6 +58,10 @@ class StepFunction:
         """What is told how long the next batches take to come, where somebody measures."""
         self.examples = 0
         """How many examples the steps have had."""
+
+    def trace_anew(self, step: Callable[[Any], Any]) -> None:
+        """Forget what was captured: the next batch captures this step, which is the model's now."""
+        self._steps = self._made_of(step)
 
     @property
     def captured(self) -> CapturedStep | None:
