@@ -161,7 +161,7 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) ->
 
 
 def _is_of_batch(step: StepIndex, variable: str | None) -> bool:
-    """Whether compute writes a value of the batch to a variable. What it makes of constants is equal on all replicas."""
+    """Whether compute writes a value of the batch to a variable. What it makes of constants is alike on all."""
     writers = [
         node for node, touched in step.touches.items() if any(t.writes and t.variable == variable for t in touched)
     ]

@@ -12,6 +12,7 @@ import tensorflow as tf
 from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same, flat
 from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.steps import ComparesInInference
 from tests.support.training import QUIET, assert_equal_training, distributed, seeded
 
 
@@ -186,19 +187,8 @@ def test_a_result_without_an_axis_of_examples_is_refused():
         front.predict(TWENTY, batch_size=10, verbose=0)
 
 
-class OwnSteps(keras.Sequential):
-    """Compares examples where it evaluates and predicts."""
-
-    def test_step(self, data):
-        predicted = self(data[0])
-        return {"loss": self.compute_loss(data[0], data[1], predicted), "spread": keras.ops.std(predicted)}
-
-    def predict_step(self, data):
-        return keras.ops.argsort(self(keras.utils.unpack_x_y_sample_weight(data)[0]), axis=0)
-
-
 def test_notes_name_the_step_that_evaluates_or_predicts(caplog):
-    model = OwnSteps([keras.Input((5,)), keras.layers.Dense(1)], name="own")
+    model = ComparesInInference([keras.Input((5,)), keras.layers.Dense(1)], name="own")
     model.compile("sgd", "mse", jit_compile=False)
     data = dense_data()
     with distributed(model, replicas=3) as front:

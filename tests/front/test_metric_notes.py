@@ -17,6 +17,7 @@ from autodist_core import CaptureError, whole_batch
 from tests.front.test_coupled import X, Y, _dense
 from tests.support.models import ReferenceModel, dense_data
 from tests.support.plans import as_name, notes_of
+from tests.support.steps import Averages, HidesItsMetrics
 from tests.support.training import assert_equal_training, distributed, seeded
 
 
@@ -143,39 +144,11 @@ def test_the_note_names_every_variable_of_the_metric_and_verify_shows_it():
         "compared: the notes above hold for them")
 
 
-class Averages(keras.metrics.Mean):
-    """Updates itself with one number of the batch."""
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        return super().update_state(ops.mean(y_pred), sample_weight=self.weigh(y_pred))
-
-    def weigh(self, y_pred):
-        return None
-
-
 class Weighs(Averages):
     """Does what the note on `Averages` says."""
 
     def weigh(self, y_pred):
         return tf.shape(y_pred)[0]
-
-
-class HidesItsMetrics(keras.Sequential):
-    """Updates metrics that `metrics` does not list."""
-
-    def __init__(self):
-        super().__init__([keras.Input((5,)), layers.Dense(1, name="out")])
-        self.hidden, self.more = keras.metrics.Mean(name="hidden"), {"own": Averages("own")}
-
-    @property
-    def metrics(self):
-        return []
-
-    def test_step(self, data):
-        loss = ops.mean(ops.square(self(data[0]) - data[1]))
-        self.hidden.update_state(loss)
-        self.more["own"].update_state(None, loss)
-        return {"hidden": self.hidden.result()}
 
 
 def test_the_note_on_a_number_for_each_batch_says_how_it_counts_right():
