@@ -12,14 +12,14 @@ For each operation the rule of its type gives the states of its results (see `ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis.given import first_gradient, states_of_inputs
-from autodist_core.capture.batch_axis.joining import is_joined, joined_result
+from autodist_core.capture.batch_axis.joining import uncombined
 from autodist_core.capture.batch_axis.replicas import is_combined, is_returned, read
 from autodist_core.capture.batch_axis.rules import by_example, inner, lists, ragged, writes
 from autodist_core.capture.batch_axis.rules.arithmetic import added, is_always_true
@@ -343,22 +343,14 @@ class Flow:
         return Found(
             tuple(couplings),
             tuple(each for each in self._uncombined_writes.values() if self._is_forward(each.state.origin)),
-            tuple(self._uncombined_results(traced)),
+            tuple(uncombined(traced, self.states)) if traced.concat_outputs else tuple(
+                UncombinedResult(index, state) for index, tensor in enumerate(traced.outputs)
+                if not is_returned(state := self.states.get(id(tensor), NO_CLAIM), tensor.dtype)
+                and self._is_forward(state.origin)
+            ),
             tuple({each[0].type: each for each in reversed(undecided)}.values()),
             tuple(self._asked[id(tensor)] for tensor in asked), tuple(of_gradients),
         )
-
-    def _uncombined_results(self, traced: Traced) -> Iterator[UncombinedResult]:
-        parts = {id(tensor) for tensor in traced.result_parts}
-        for index, tensor in enumerate(traced.outputs):
-            state = self.states.get(id(tensor), NO_CLAIM)
-            if traced.concat_outputs:
-                if id(tensor) not in parts and not is_joined(tensor, state):
-                    how = joined_result(tensor, state)
-                    origin = state.origin or (tensor.op if state.kind == UNKNOWN else None)
-                    yield UncombinedResult(index, state._replace(origin=origin), how.how if how else "rows")
-            elif not is_returned(state, tensor.dtype) and self._is_forward(state.origin):
-                yield UncombinedResult(index, state)
 
     def _is_forward(self, *operations: Any) -> bool:
         return not any(

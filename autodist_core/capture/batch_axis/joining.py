@@ -15,18 +15,21 @@ The results of `predict` are rows of any type, unless their states say otherwise
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from autodist_core.capture.batch_axis.states.finding import UncombinedResult
 from autodist_core.capture.batch_axis.states.state import (
     ALIKE,
     DISTINCT,
     LARGEST,
+    NO_CLAIM,
     REDUCED,
     ROWS,
     SIZES,
     SMALLEST,
     SUM,
+    UNKNOWN,
     State,
 )
 from autodist_core.capture.traced import Traced, name_of
@@ -133,3 +136,18 @@ def is_joined(tensor: Any, state: State) -> bool:
     if how.how == "mean":
         return state.kind == SUM and state.degree == 0
     return how.how != "same" or state.kind == ALIKE
+
+
+def uncombined(traced: Traced, states: Mapping[int, State]) -> Iterator[UncombinedResult]:
+    """Return those results of `predict` whose joined values are not one device's, given states by tensor id.
+
+    >>> list(uncombined(Traced(None, (), (), (), examples=None, total=None, concat_outputs=True), {}))
+    []
+    """
+    parts = {id(tensor) for tensor in traced.result_parts}
+    for index, tensor in enumerate(traced.outputs):
+        state = states.get(id(tensor), NO_CLAIM)
+        if id(tensor) not in parts and not is_joined(tensor, state):
+            how = joined_result(tensor, state)
+            origin = state.origin or (tensor.op if state.kind == UNKNOWN else None)
+            yield UncombinedResult(index, state._replace(origin=origin), how.how if how else "rows")
