@@ -60,7 +60,8 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
     """
     if joined is None:
         returned = batch_axis.to_be_joined(traced)
-        joined = batch_axis.joined(returned, batch_axis.follow(traced, {}, returned).asked if returned else ())
+        states = batch_axis.follow(traced, {}, returned).asked if returned else ()
+        joined = batch_axis.joined(returned, states, traced.concat_outputs)
     seams.check()
     refusals, marks = Refusals(), dict(traced.updates)
     with refusals.collecting():

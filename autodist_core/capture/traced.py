@@ -127,7 +127,9 @@ class Traced:
     counted: Mapping[str, Counted] = field(default_factory=dict)
     """The operations that add to a variable what counts by the replica's share, by name."""
     concat_outputs: bool = False
-    """Whether outputs have one row for each example, as in `predict`."""
+    """Whether outputs have one row for each example where nothing else is known of them, as in `predict`."""
+    result_parts: Sequence[Any] = ()
+    """The outputs that are components of ragged and sparse results."""
     jit_compile: bool = False
     """Whether XLA compiles each replica's compute, as far as it can."""
 

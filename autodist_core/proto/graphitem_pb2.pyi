@@ -123,12 +123,14 @@ class Tensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., unknown_rank: bool = ..., whole: bool = ..., part: bool = ...) -> None: ...
 
 class Joined(_message.Message):
-    __slots__ = ("tensor", "how")
+    __slots__ = ("tensor", "how", "axis")
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     HOW_FIELD_NUMBER: _ClassVar[int]
+    AXIS_FIELD_NUMBER: _ClassVar[int]
     tensor: str
     how: str
-    def __init__(self, tensor: _Optional[str] = ..., how: _Optional[str] = ...) -> None: ...
+    axis: int
+    def __init__(self, tensor: _Optional[str] = ..., how: _Optional[str] = ..., axis: _Optional[int] = ...) -> None: ...
 
 class Table(_message.Message):
     __slots__ = ("handle", "keys", "values")

@@ -79,14 +79,14 @@ def _only(strategy: CompiledStrategy, names: Collection[str]) -> CompiledStrateg
 def say_inexact(name: str, notes: Iterable[str], more: str = "verify() compares with one device") -> bool:
     """Log the notes that say for certain that a step gives other numbers than one device; say if there are any.
 
-    The warning ends with `more`: what the user can call to learn more.
+    The warning ends with `more`: what the user can call to learn more; nothing if it is empty.
 
     >>> say_inexact("train_step", ["the replicas share one copy of the weights"])
     False
     """
     certain = [note for note in notes if note.startswith(INEXACT)]
     if certain:
-        _log.warning("%s: %s. %s.", name, "; ".join(certain), more)
+        _log.warning("%s: %s.%s", name, "; ".join(certain), f" {more}." if more else "")
     return bool(certain)
 
 

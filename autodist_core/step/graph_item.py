@@ -45,7 +45,8 @@ class GraphItem:
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[str, ...] = ()
     concat_outputs: bool = False
-    """Whether outputs have one row for each example and are concatenated over replicas. Other outputs are averaged."""
+    """Whether outputs have one row for each example and are concatenated over replicas, unless `joined` says otherwise.
+    Other outputs are averaged."""
     examples: str = ""
     """The placeholder for the number of examples of this replica."""
     total: str = ""

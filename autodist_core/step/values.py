@@ -208,7 +208,7 @@ class Tensor:
 class Joined:
     """How the replicas' values of a tensor become the whole batch's: same, sum, mean, max, min, rows or each.
 
-    `rows` are put one behind the other. `each` is not joined: the step returns a value of every replica.
+    `rows` are put one behind the other along `axis`. `each` is not joined: the step returns a value of every replica.
 
     >>> Joined("Max", "max").how
     'max'
@@ -216,6 +216,7 @@ class Joined:
 
     tensor: str
     how: str
+    axis: int = 0
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,11 @@ from autodist_keras.capture.hooks import hook
 def weighted_metrics(model: Any, trace: Any) -> Iterator[None]:
     """Weight means and sums of batch values in the metrics of a model.
 
-    >>> from types import SimpleNamespace
     >>> from autodist_keras.capture.example import with_trace
-    >>> mean = keras.metrics.Mean()
+    >>> model = keras.Sequential()
+    >>> model.tracker = mean = keras.metrics.Mean()
     >>> def step(trace):
-    ...     with weighted_metrics(SimpleNamespace(metrics=[mean]), trace):
+    ...     with weighted_metrics(model, trace):
     ...         mean.update_state(tf.constant(2.0))
     ...     return trace.total
     >>> _ = with_trace(step)
@@ -37,11 +37,26 @@ def weighted_metrics(model: Any, trace: Any) -> Iterator[None]:
     [1.5, 0.75]
     """
     with ExitStack() as hooks:
-        for metric in _with_contained(model.metrics):
+        for metric in _with_contained(metrics_of(model)):
             hooked = _UPDATES.get(type(metric).update_state)
             if hooked is not None:
                 hooks.enter_context(hook(metric, "update_state", hooked(metric, trace)))
         yield
+
+
+def metrics_of(model: Any) -> list[Any]:
+    """The metrics of a model, and those that its own `metrics` leaves out: attributes of the model and of its layers.
+
+    >>> class Hides(keras.Sequential):
+    ...     metrics = ()
+    >>> model = Hides()
+    >>> model.tracker = keras.metrics.Mean(name="tracker")
+    >>> [metric.name for metric in metrics_of(model)]
+    ['tracker']
+    """
+    # Public: the property that a model's class may override.
+    tracked = keras.Model.metrics.fget(model)
+    return list({id(metric): metric for metric in [*model.metrics, *tracked]}.values())
 
 
 def _with_contained(metrics: Iterable[Any]) -> Iterator[Any]:

@@ -38,6 +38,7 @@ from autodist_core.capture.batch_axis import (
 )
 from autodist_core.step.graph_item import Joined
 from autodist_keras.capture.hooks import hook
+from autodist_keras.capture.metric_weights import metrics_of
 
 _HINGES = (keras.metrics.Hinge, keras.metrics.SquaredHinge)
 _HINGE_FUNCTIONS = (keras.losses.hinge, keras.losses.squared_hinge)
@@ -138,11 +139,11 @@ class Seen:
 def watched(model: Any, trace: Any) -> Iterator[None]:
     """Record the operations of metrics and batch normalization while a step is traced.
 
-    >>> from types import SimpleNamespace
     >>> from autodist_keras.capture.example import with_trace
-    >>> mean = keras.metrics.Mean(name="mean")
+    >>> model = keras.Sequential()
+    >>> model.tracker = mean = keras.metrics.Mean(name="mean")
     >>> def step(trace):
-    ...     with watched(SimpleNamespace(metrics=[mean], _flatten_layers=list), trace):
+    ...     with watched(model, trace):
     ...         mean.update_state(tf.constant(2.0))
     ...     print([name for _, _, _, name in trace.seen.metrics])
     ...     return trace.total
@@ -150,7 +151,7 @@ def watched(model: Any, trace: Any) -> Iterator[None]:
     ['mean']
     """
     with ExitStack() as hooks:
-        for metric in _innermost(model.metrics):
+        for metric in _innermost(metrics_of(model)):
             hooks.enter_context(hook(metric, "update_state", _recorded(metric, trace.seen)))
         for layer in model._flatten_layers():
             if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized:
@@ -219,8 +220,6 @@ def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any], own: Any
     ]
     known = {**({} if own is None else own.known), **{id(tensor): state for tensor, state in seen.known}}
     found = follow(traced, known, list(chain.from_iterable(groups)), seeds=() if own is None else own.seeds)
-    # The results of `predict` are rows, which are put one behind the other.
-    results = () if traced.concat_outputs else found.uncombined_results
     remaining = iter(found.asked)
     asked, of_returned, of_losses, of_own, of_numbers = ([next(remaining) for _ in group] for group in groups)
     numbers = {id(number): state for number, state in zip(groups[-1], of_numbers, strict=True)}
@@ -229,8 +228,8 @@ def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any], own: Any
         position for position, (loss, state) in enumerate(zip(differentiated, of_losses, strict=True))
         if loss.shape.rank != 0 and (state.kind == ALIKE or (state.kind == SUM and state.degree == 0))
     )
-    return Followed(replace(found, asked=tuple(asked), uncombined_results=results), joined(returned, of_returned),
-                    of_whole_batch, tuple(of_own))  # fmt: skip
+    how = joined(returned, of_returned, traced.concat_outputs)
+    return Followed(replace(found, asked=tuple(asked)), how, of_whole_batch, tuple(of_own))
 
 
 def numbers_behind(value: Any, seen: Seen) -> tuple[Any, ...]:

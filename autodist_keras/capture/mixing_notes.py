@@ -15,12 +15,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.capture.batch_axis import ALIKE, REDUCED, ROWS, SUM, Coupling, Found, State, sentences
+from autodist_core.capture.batch_axis import (
+    ALIKE,
+    MIXED,
+    REDUCED,
+    ROWS,
+    SUM,
+    Coupling,
+    Found,
+    State,
+    UncombinedWrite,
+    sentences,
+)
 from autodist_core.plan import INEXACT
 from autodist_keras.capture.mixing import STEPS_LOSS, Asked, Seen
 
 _INEXACT = f"{INEXACT}: "
-_ELSEWHERE = "the training step"
+_WEIGHTED = (
+    "; for a mean over the examples, let the metric update a keras.metrics.Mean with the mean and "
+    "sample_weight=tf.shape(y_pred)[0], the number of examples"
+)
 _GRADIENT = "a custom gradient"
 _COUNTED = re.compile(r"_\d+$")
 
@@ -43,10 +57,13 @@ class Notes:
     """The operations that take batches of one size only, and their layers."""
 
 
-def notes(model: Any, found: Found, seen: Seen, results: Sequence[str], other: Sequence[str]) -> Notes:
-    """The plan's notes on a training step that was followed, without the `other` notes, which the plan has already.
+def notes(
+    model: Any, found: Found, seen: Seen, results: Sequence[str], other: Sequence[str],
+    step: str = "the training step",
+) -> Notes:
+    """The plan's notes on a step that was followed, without the `other` notes, which the plan has already.
 
-    `results` names the values that the step returns.
+    `results` names the values that the step returns, and `step` the step itself.
 
     >>> import keras
     >>> import tensorflow as tf
@@ -59,11 +76,11 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str], other: S
     not exact: in the training step, Mean (middle) gives each example a value of the whole batch, and a replica has
         only its own
     """
-    names = _Names(model, seen)
+    names = _Names(model, seen, step)
     trained, reported = _of_couplings(found, names)
     _add_variables(found, names, trained, reported)
     for each in found.uncombined_results:
-        note = _INEXACT + sentences.averaged(f"result {results[each.index]!r} of the step", each)
+        note = _INEXACT + sentences.joined_otherwise(_result(results[each.index]), each)
         reported.setdefault(note, note)
     unknown: dict[str, str] = {}
     for operation, within in found.undecided:
@@ -90,6 +107,11 @@ def notes(model: Any, found: Found, seen: Seen, results: Sequence[str], other: S
     undecided = tuple(note for note in unknown.values() if note not in other)
     fixing = [f"{sentences.named(each.by)} in {names.owner(each.operation, each.within)}" for each in found.fixing]
     return Notes(tuple(trained.values()), tuple(reported.values()), undecided, tuple(fixing))
+
+
+def _result(path: str) -> str:
+    """What the notes call a result of the step. A step that returns a single tensor has no path to it."""
+    return f"result {path!r} of the step" if path else "the result of the step"
 
 
 def _of_loss(asked: Asked, state: State) -> str | None:
@@ -133,7 +155,7 @@ def _of_couplings(found: Found, names: _Names) -> tuple[dict[str, str], dict[str
         if not names.is_silent(each.by):
             metric = names.metric(each.by) or names.metric(each.within)
             owner = f"metric {metric!r}" if metric else names.owner(each.operation, each.within)
-            owner = _GRADIENT if owner == _ELSEWHERE and each.in_gradient else owner
+            owner = _GRADIENT if owner == names.elsewhere and each.in_gradient else owner
             groups.setdefault(owner, []).append(each)
             metrics |= {owner} if metric else set()
     trained: dict[str, str] = {}
@@ -160,12 +182,23 @@ def _add_variables(found: Found, names: _Names, trained: dict[str, str], reporte
             notes[whose] += f"; {sentences.kept('its variable', each)}"
         else:
             notes[whose] = _INEXACT + sentences.kept(f"{whose}: its variable", each)
+    of_batches = [names.metric(each.operation) for each in found.uncombined_writes if _adds_a_mean(each)]
+    for whose in {f"metric {metric!r}" for metric in of_batches} & reported.keys():
+        reported[whose] += _WEIGHTED
+
+
+def _adds_a_mean(write: UncombinedWrite) -> bool:
+    """Whether a metric adds one mean for each batch to a variable, as if all batches had equally many examples."""
+    state = write.state
+    made = state.origin is not None and state.origin.type == "Mean"
+    return write.variable.aggregation == "sum" and state.kind == MIXED and made
 
 
 class _Names:
     """Finds the layer, loss or metric to which an operation belongs."""
 
-    def __init__(self, model: Any, seen: Seen) -> None:
+    def __init__(self, model: Any, seen: Seen, elsewhere: str) -> None:
+        self.elsewhere = elsewhere
         self._layers = {layer.name for layer in model._flatten_layers(include_self=False)}
         self._losses = seen.losses
         self._seen = seen
@@ -188,7 +221,7 @@ class _Names:
                         return f"loss {candidate!r}"
                     if candidate in self._layers:
                         return f"layer {candidate!r}"
-        return _ELSEWHERE
+        return self.elsewhere
 
 
 def _is_within(operation: Any, graph: Any, first: int, last: int) -> bool:

@@ -15,6 +15,7 @@ from autodist_core.errors import CaptureError
 from autodist_core.runtime import COMPOSITE
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
+from autodist_core.step.naming import label, node_of
 from autodist_keras.capture.variables import ModelVariables
 
 
@@ -29,6 +30,25 @@ def require_dense(result: Any) -> None:
                 f"result {'/'.join(map(str, path))!r} of the step is a {type(value).__name__}, and it is not known how "
                 "those of the replicas combine. Return dense tensors; predict returns ragged and sparse ones, too."
             )
+
+
+def require_rows(item: GraphItem, failure: str) -> None:
+    """Raise an error if a step of `predict` failed, with this text, since a result cannot be put together of rows.
+
+    >>> require_rows(GraphItem((), outputs=("gram",), concat_outputs=True), "Matrix size-incompatible")
+    >>> require_rows(GraphItem((), outputs=("gram",), concat_outputs=True), "ConcatOp : {{node joined/gram/output0}}")
+    Traceback (most recent call last):
+    ...
+    autodist_core.errors.CaptureError: result 0 of predict_step, made by 'gram', has no axis ...
+    """
+    for index, output in enumerate(item.outputs if item.concat_outputs and "ConcatOp" in failure else ()):
+        if f"joined/{label(output)}}}" in failure:
+            raise CaptureError(
+                f"result {index} of predict_step, made by {node_of(output)!r}, has no axis along which the replicas' "
+                "parts of it become the whole batch's: their other axes have different sizes. Return a value for each "
+                "example (the examples along one axis), or a sum, a mean, a maximum or a minimum over the examples; "
+                "or call the model itself, on one device: model(x)."
+            ) from None
 
 
 def require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) -> None:

@@ -246,7 +246,9 @@ def _captured(
         examples=trace.examples, total=trace.total, replica=trace.replica if trace.gathers else None,
         gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
         updates=trace.updated, sums=trace.sums, maxima=trace.maxima, gathers=trace.gathers,
-        weighting=trace.weighting, concat_outputs=concat, jit_compile=bool(model.jit_compile),
+        weighting=trace.weighting, concat_outputs=concat,
+        result_parts=[part for parts in trace.outputs if len(parts) > 1 for part in parts],
+        jit_compile=bool(model.jit_compile),
     )
     # The structure without its tensors: these would keep the graph alive.
     structure = keras.tree.map_structure(lambda _: 0, trace.result)
@@ -275,10 +277,16 @@ def _captured(
     touched = {variable.name for variable in item.variables if variable.handle}
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
     paths = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(trace.result)]
-    results = [paths[index] for index in tensors]
+    # A ragged or sparse result has several outputs.
+    results = [paths[index] for index, parts in zip(tensors, trace.outputs, strict=True) for _ in parts]
     other_notes = (*counts.notes, *_said_of_results(item, results))
-    notes = mixing_notes.notes(model, followed.found, trace.seen, results, other_notes)
+    notes = mixing_notes.notes(model, followed.found, trace.seen, results, other_notes, _place(model, step))
     return CapturedStep(item, rebuild, entries, other_notes, notes)
+
+
+def _place(model: Any, step: Callable[[Any], Any]) -> str:
+    """What the notes call the step itself, for operations of no layer."""
+    return next((each for each in ("test_step", "predict_step") if step == getattr(model, each)), "the training step")
 
 
 def _said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:

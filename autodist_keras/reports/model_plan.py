@@ -28,6 +28,7 @@ from autodist_core.reports.step_plan import compiled_by_xla, drawing_notes, draw
 from autodist_core.step.draws import Draw
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
+from autodist_core.step.naming import node_of
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.written import written
 from autodist_keras import checks
@@ -146,7 +147,7 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) ->
     norms = [
         layer.name for layer in layers
         if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
-        and (layer.trainable if step is None else name_of(layer.moving_mean) in step.written_by_compute)
+        and (layer.trainable if step is None else _is_of_batch(step, name_of(layer.moving_mean)))
     ]
     if norms:
         yield (
@@ -157,6 +158,15 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) ->
         yield from drawing_notes(item, partial(_where, layers))
     elif drawing := [layer.name for layer in layers if _draws(layer)]:
         yield drawn_in(drawing)
+
+
+def _is_of_batch(step: StepIndex, variable: str | None) -> bool:
+    """Whether compute writes a value of the batch to a variable. What it makes of constants is alike on all."""
+    writers = [
+        node for node, touched in step.touches.items() if any(t.writes and t.variable == variable for t in touched)
+    ]
+    inputs = {node_of(tensor.name) for tensor in step.item.inputs}
+    return variable in step.written_by_compute and not inputs.isdisjoint(step.cone(writers))
 
 
 def _where(layers: list[Any], draw: Draw) -> str:

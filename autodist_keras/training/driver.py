@@ -57,6 +57,8 @@ class Driver:
         self._adapted_as: checks.Identity | None = None
         self._said: set[str] = set()
         """The notes on differences from one device that were logged already."""
+        self._left: dict[str, Any] = {}
+        """The functions that the model has had since the last call, by mode."""
         self._asked = False
         """Whether Keras asked for a step function in the current call."""
 
@@ -165,10 +167,18 @@ class Driver:
         if identity != self._compiled_as or adapted != self._adapted_as or self.training.is_outdated:
             self._drop()
             self._compiled_as, self._adapted_as = identity, adapted
+        for mode, step in self._functions.items():
+            # Somebody called `make_train_function(force=True)`, or set the function to None: Keras would trace anew.
+            if getattr(self.model, f"{mode}_function") is not self._left.get(mode):
+                step.trace_anew(getattr(self.model, f"{mode}_step"))
 
     @contextmanager
     def _functions_put_back(self) -> Iterator[None]:
-        """Give the model Keras's own functions back afterwards; none, if it was compiled in the meantime."""
+        """Give the model Keras's own functions back afterwards; none, if it was compiled in the meantime.
+
+        After a call of Keras the model has a function that is not None. So it has here: a user sets it to None to have
+        the step traced anew. Keras traces such a function when it is first called.
+        """
         before = {mode: getattr(self.model, f"{mode}_function") for mode in MODES}
         try:
             yield
@@ -176,6 +186,11 @@ class Driver:
             same = checks.identity_of_compile(self.model) == self._compiled_as
             for mode, function in before.items():
                 object.__setattr__(self.model, f"{mode}_function", function if same else None)
+                make = f"make_{mode}_function"
+                own = getattr(type(self.model), make) is not getattr(keras.Model, make)
+                if same and function is None and mode in self._functions and not own:
+                    getattr(self.model, make)()
+                self._left[mode] = getattr(self.model, f"{mode}_function")
 
     def _close_if_lost(self) -> None:
         if self.training.is_lost:
@@ -184,7 +199,6 @@ class Driver:
 
     def _maker(self, mode: str) -> Callable[..., None]:
         def make(force: bool = False) -> None:
-            del force
             self._asked = True
             checks.graph(self.model)
             function = self._functions.get(mode)
@@ -193,6 +207,8 @@ class Driver:
                     checks.optimizer(self.model)
                     checks.say_if_single(self.settings.resource_spec)
                 function = self._functions[mode] = self._function(mode)
+            elif force:
+                function.trace_anew(getattr(self.model, f"{mode}_step"))
             run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)
             object.__setattr__(self.model, f"{mode}_function", in_own_thread(self.model, run))
 
@@ -205,10 +221,13 @@ class Driver:
 
     def _say(self, mode: str, captured: CapturedStep) -> None:
         """Log why a step gives other numbers than one device: each reason once, in whichever step it comes first."""
-        reasons = (*captured.notes.trained, *captured.notes.reported)
-        notes = [note for note in reasons if _unnumbered(note) not in self._said]
+        trained, reported = captured.notes.trained, captured.notes.reported
+        notes = [note for note in (*trained, *reported) if _unnumbered(note) not in self._said]
         name = self.model.name if mode == "train" else f"{self.model.name}, in {_CALLS[mode]}"
-        if self.settings.replicas > 1 and say_inexact(name, notes):
+        # `verify` runs training steps, and compares variables.
+        verified = mode == "train" and not {*trained}.isdisjoint(notes)
+        more = "verify() compares with one device" if verified else ""
+        if self.settings.replicas > 1 and say_inexact(name, notes, more):
             self._said.update(map(_unnumbered, notes))
 
 

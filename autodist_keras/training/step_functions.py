@@ -19,6 +19,7 @@ import tensorflow as tf
 from autodist_core.runtime import COMPOSITE, Timings
 from autodist_core.training import Steps, Training
 from autodist_keras.capture.fresh_metrics import updated
+from autodist_keras.capture.required import require_rows
 from autodist_keras.capture.tracing import CapturedStep, trace_step
 from autodist_keras.seams import LOOP_ITERATES
 from autodist_keras.training.batches import Batch, read_batch
@@ -42,10 +43,13 @@ class StepFunction:
         self, model: Any, step: Callable[[Any], Any], concat: bool, training: Training, check: Callable[[], object],
         say: Callable[[CapturedStep], None],
     ) -> None:
-        def capture(batch: Batch, specs: Sequence[Any]) -> CapturedStep:
-            return trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
+        def steps(step: Callable[[Any], Any]) -> Steps[Batch, CapturedStep]:
+            def capture(batch: Batch, specs: Sequence[Any]) -> CapturedStep:
+                return trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
 
-        self._steps: Steps[Batch, CapturedStep] = Steps(capture, training, check, added=say)
+            return Steps(capture, training, check, added=say)
+
+        self._made_of, self._steps = steps, steps(step)
         self._ran: Callable[[], None] = (lambda: None) if concat else partial(updated, model)
         """What follows each step. A step of `predict` updates no metric."""
         self.before_next: Callable[[], None] | None = None
@@ -54,6 +58,10 @@ class StepFunction:
         """What is told how long the next batches take to come, where somebody measures."""
         self.examples = 0
         """How many examples the steps have had."""
+
+    def trace_anew(self, step: Callable[[Any], Any]) -> None:
+        """Forget what was captured: the next batch captures this step, which is the model's now."""
+        self._steps = self._made_of(step)
 
     @property
     def captured(self) -> CapturedStep | None:
@@ -71,7 +79,13 @@ class StepFunction:
             self._steps.prepare(batch, same_size)
             before_next, self.before_next = self.before_next, None
             before_next()
-        results = self._steps(batch, same_size)
+        try:
+            results = self._steps(batch, same_size)
+        except tf.errors.InvalidArgumentError as error:
+            captured = self._steps.found(batch)
+            if captured is not None:
+                require_rows(captured.item, str(error))
+            raise
         self.examples += batch.total
         self._ran()
         return results

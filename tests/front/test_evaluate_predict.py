@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same, flat
 from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.steps import ComparesInInference
 from tests.support.training import QUIET, assert_equal_training, distributed, seeded
 
 
@@ -106,6 +110,98 @@ def test_one_batch_at_a_time(examples: int):
         }
 
     assert_equal_training(DENSE, program, replicas=2)
+
+
+def _predicts(**results) -> keras.Model:
+    """A model that returns what the functions make of its inputs."""
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, {name: keras.layers.Lambda(made, name=name)(inputs) for name, made in results.items()})
+    model.compile(jit_compile=False)
+    model.name = "functional"
+    return model
+
+
+TWENTY = np.random.default_rng(3).normal(size=(20, 4))
+
+
+@pytest.mark.usefixtures("float64")
+def test_results_that_have_no_row_for_each_example_are_those_of_the_whole_batch(caplog):
+    model = _predicts(
+        rows=lambda x: 2 * x,
+        transposed=tf.transpose,
+        transposed_column=lambda x: tf.transpose(x)[..., None],
+        chosen=lambda x: tf.boolean_mask(x, x[:, 0] > 0),
+        mean=lambda x: tf.reduce_mean(x, 0, keepdims=True),
+        mean_of_columns=lambda x: tf.reduce_mean(x, 0),
+        number=tf.reduce_mean,
+        sum=lambda x: tf.reduce_sum(x, 0),
+        largest=lambda x: tf.reduce_max(x, 0),
+        any=lambda x: tf.reduce_any(x > 1),
+        examples=lambda x: tf.shape(x)[:1],
+        features=lambda x: tf.shape(x)[1:],
+        ragged=lambda x: tf.RaggedTensor.from_row_lengths(tf.reshape(x, [-1]), tf.fill([tf.shape(x)[0]], 4)),
+    )
+    expected = model.predict(TWENTY, batch_size=10, verbose=0)
+    with distributed(model, replicas=3) as front:
+        found = front.predict(TWENTY, batch_size=10, verbose=0)
+    assert_same(*({**each, "ragged": each["ragged"].to_tensor().numpy()} for each in (expected, found)))
+    assert not any("result" in record.getMessage() for record in caplog.records if record.name == "autodist")
+
+
+@pytest.mark.usefixtures("float64")
+def test_results_that_the_replicas_do_not_give_are_named(caplog):
+    model = _predicts(
+        spread=lambda x: tf.math.reduce_std(x, 0),
+        place=lambda x: tf.argmax(x, 0),
+        where=lambda x: tf.where(x[:, 0] > 0),
+        twice=lambda x: tf.concat([x, x], 0),
+        distinct=lambda x: tf.unique(tf.cast(x[:, 0], tf.int32))[0],
+        shape=tf.shape,
+    )
+    expected = model.predict(TWENTY, batch_size=10, verbose=0)
+    with distributed(model, replicas=3) as front:
+        found = front.predict(TWENTY, batch_size=10, verbose=0)
+    assert {name: each.shape for name, each in found.items() if name != "distinct"} == {
+        name: each.shape for name, each in expected.items() if name != "distinct"
+    }
+    # TensorFlow may say that plain Keras traces often.
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "autodist"]
+    said = re.sub(r"\(functional_1/\S+\)", "(...)", said)
+    rows, part = "has the replicas' rows, one behind the other, and", "of each replica's part of the batch"
+    for note in [
+        "'spread' of the step is the replicas' mean, and Mean (...) does not make a mean over the examples",
+        f"'place' of the step is the first replica's, and ArgMax (...) makes another value {part}",
+        f"'where' of the step {rows} Where (...) gives each example a value of its place in the batch, of which a "
+        "replica has its part",
+        f"'twice' of the step {rows} one device has the whole batch 2 times, one behind the other",
+        f"'distinct' of the step {rows} Unique (...) takes each distinct entry of a replica's part of the batch once",
+        f"'shape' of the step is the first replica's, and the number of examples makes another value {part}",
+    ]:
+        assert f"not exact: result {note}" in said
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_result_without_an_axis_of_examples_is_refused():
+    model = _predicts(gram=lambda x: tf.matmul(x, x, transpose_b=True))
+    said = r"^result 0 of predict_step, made by 'functional.*/gram_1/MatMul', has no axis"
+    with distributed(model, replicas=3) as front, pytest.raises(CaptureError, match=said):
+        front.predict(TWENTY, batch_size=10, verbose=0)
+
+
+def test_notes_name_the_step_that_evaluates_or_predicts(caplog):
+    model = ComparesInInference([keras.Input((5,)), keras.layers.Dense(1)], name="own")
+    model.compile("sgd", "mse", jit_compile=False)
+    data = dense_data()
+    with distributed(model, replicas=3) as front:
+        front.evaluate(data.x, data.y, verbose=0)
+        front.predict(data.x, verbose=0)
+    evaluated, predicted = [record.getMessage() for record in caplog.records if record.name == "autodist"]
+    assert evaluated.startswith("own, in evaluate and validation: not exact: in test_step, Mean (reduce_std/")
+    assert evaluated.endswith("Mean_1) does not make a mean over the examples.")
+    assert predicted == (
+        "own, in predict: not exact: in predict_step, TopKV2 (argsort/TopKV2) goes along the examples of a batch, and "
+        "a replica has only its own."
+    )
 
 
 def test_a_model_without_a_loss_predicts():

@@ -17,6 +17,7 @@ from autodist_core import CaptureError, whole_batch
 from tests.front.test_coupled import X, Y, _dense
 from tests.support.models import ReferenceModel, dense_data
 from tests.support.plans import as_name, notes_of
+from tests.support.steps import Averages, HidesItsMetrics
 from tests.support.training import assert_equal_training, distributed, seeded
 
 
@@ -141,6 +142,35 @@ def test_the_note_names_every_variable_of_the_metric_and_verify_shows_it():
     assert verdict == (
         "verdict: equal to one device, up to rounding, in the 3 variables of the table; metrics and results are not "
         "compared: the notes above hold for them")
+
+
+class Weighs(Averages):
+    """Does what the note on `Averages` says."""
+
+    def weigh(self, y_pred):
+        return tf.shape(y_pred)[0]
+
+
+def test_the_note_on_a_number_for_each_batch_says_how_it_counts_right():
+    (note,) = notes_of(_dense(), X, Y, metrics=[Averages("averages"), Weighs("weighs")])
+    assert "metric 'averages'" in note
+    assert note.endswith(
+        "; for a mean over the examples, let the metric update a keras.metrics.Mean with the mean and "
+        "sample_weight=tf.shape(y_pred)[0], the number of examples")
+    model = ReferenceModel("weighs", _dense(), dense_data, lambda: {"loss": "mse", "metrics": [Weighs("weighs")]})
+    assert_equal_training(model, optimizer="sgd", replicas=3)
+
+
+def test_a_metric_that_the_model_does_not_list_is_weighted_and_named(caplog):
+    data = dense_data()
+
+    def program(front, model):
+        return [front.evaluate(data.x, data.y, batch_size=7, verbose=0, return_dict=True)]
+
+    model = ReferenceModel("hides", HidesItsMetrics, dense_data, dict)
+    assert_equal_training(model, program, optimizer="sgd", replicas=3, built=False)
+    assert "not exact: metric 'own': its variable 'captured/own/total' is added up" in caplog.text
+    assert "hidden" not in caplog.text
 
 
 @pytest.mark.parametrize("name", ["hinge", "squared_hinge"])

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.support.models import ReferenceModel, dense_data
+from tests.support.models import DENSE, ReferenceModel, dense_data
 from tests.support.training import QUIET, assert_equal_training, distributed
 
 KO = keras.optimizers
@@ -73,6 +73,34 @@ def _lazy() -> keras.Model:
 
 def test_layers_that_the_first_call_builds_are_trained_too():
     assert_equal_training(ReferenceModel("lazy", _lazy, dense_data, lambda: {"loss": "mse"}), built=False)
+
+
+class Activates(keras.callbacks.Callback):
+    """Sets another activation in the middle of a fit, and has the step traced anew."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            self.model.layers[0].activation = keras.activations.softplus
+            self.model.make_train_function(force=True)
+
+
+def test_a_step_is_traced_anew_where_keras_is_told_so():
+    def program(front, model):
+        data, results = dense_data(), []
+        ways = {
+            "tanh": lambda mode: None,
+            "sigmoid": lambda mode: getattr(front, f"make_{mode}_function")(force=True),
+            "exponential": lambda mode: setattr(model, f"{mode}_function", None),
+        }
+        for activation, again in ways.items():
+            model.layers[0].activation = keras.activations.get(activation)
+            for mode in ("train", "test", "predict"):
+                again(mode)
+            results.append(front.fit(data.x, data.y, verbose=0).history)
+            results += [front.evaluate(data.x, data.y, verbose=0), front.predict(data.x, verbose=0)]
+        return [*results, front.fit(data.x, data.y, epochs=2, callbacks=[Activates()], verbose=0).history]
+
+    assert_equal_training(DENSE, program, optimizer="sgd")
 
 
 def test_accuracy_is_chosen_by_the_shapes_of_the_trace():

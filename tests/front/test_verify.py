@@ -70,6 +70,32 @@ def test_what_each_replica_has_of_its_own_is_said_below_the_table(name: str):
     assert_same(before, named(model.weights), tolerance=0.0)
 
 
+class OfNodes(keras.layers.Layer):
+    """Looks examples up in a table that it normalizes: all replicas have the whole table."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = tf.constant(np.random.default_rng(1).normal(size=(9, 4)))
+        self.norm = keras.layers.BatchNormalization(name="norm")
+
+    def build(self, shape):
+        self.norm.build(self.table.shape)
+
+    def call(self, x, training=None):
+        chosen = tf.cast(tf.abs(x[:, 0]) * 10, tf.int32) % 9
+        return tf.gather(self.norm(self.table, training=training), chosen)
+
+
+@pytest.mark.usefixtures("float64")
+def test_statistics_of_a_constant_are_not_said_to_be_each_replicas_own():
+    data, model = dense_data(), keras.Sequential([keras.Input((5,)), OfNodes(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    with distributed(model, replicas=3) as front:
+        table = front.verify(data.x, data.y, steps=2)
+    assert "batch statistics" not in table
+    assert "verdict: equal to one device, up to rounding" in table
+
+
 def test_layers_that_have_nothing_of_their_own_explain_nothing():
     data, frozen = dense_data(), keras.layers.BatchNormalization()
     model = _with(frozen, keras.layers.Dropout(0.0), keras.layers.BatchNormalization(synchronized=True))

@@ -149,3 +149,42 @@ class ReadsAMetric(keras.Model):
     def test_step(self, data):
         predicted = self(data[0], training=False)
         return {"scaled": tf.reduce_mean(predicted * self.seen.total)}
+
+
+class ComparesInInference(keras.Sequential):
+    """Compares examples where it evaluates and predicts."""
+
+    def test_step(self, data):
+        predicted = self(data[0])
+        return {"loss": self.compute_loss(data[0], data[1], predicted), "spread": keras.ops.std(predicted)}
+
+    def predict_step(self, data):
+        return keras.ops.argsort(self(keras.utils.unpack_x_y_sample_weight(data)[0]), axis=0)
+
+
+class Averages(keras.metrics.Mean):
+    """Updates itself with one number of the batch."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return super().update_state(keras.ops.mean(y_pred), sample_weight=self.weigh(y_pred))
+
+    def weigh(self, y_pred):
+        return None
+
+
+class HidesItsMetrics(keras.Sequential):
+    """Updates metrics that `metrics` does not list."""
+
+    def __init__(self):
+        super().__init__([keras.Input((5,)), keras.layers.Dense(1, name="out")])
+        self.hidden, self.more = keras.metrics.Mean(name="hidden"), {"own": Averages("own")}
+
+    @property
+    def metrics(self):
+        return []
+
+    def test_step(self, data):
+        loss = keras.ops.mean(keras.ops.square(self(data[0]) - data[1]))
+        self.hidden.update_state(loss)
+        self.more["own"].update_state(None, loss)
+        return {"hidden": self.hidden.result()}

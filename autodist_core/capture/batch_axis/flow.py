@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis.given import first_gradient, states_of_inputs
+from autodist_core.capture.batch_axis.joining import uncombined
 from autodist_core.capture.batch_axis.replicas import is_combined, is_returned, read
 from autodist_core.capture.batch_axis.rules import by_example, inner, lists, ragged, writes
 from autodist_core.capture.batch_axis.rules.arithmetic import added, is_always_true
@@ -342,7 +343,7 @@ class Flow:
         return Found(
             tuple(couplings),
             tuple(each for each in self._uncombined_writes.values() if self._is_forward(each.state.origin)),
-            tuple(
+            tuple(uncombined(traced, self.states)) if traced.concat_outputs else tuple(
                 UncombinedResult(index, state) for index, tensor in enumerate(traced.outputs)
                 if not is_returned(state := self.states.get(id(tensor), NO_CLAIM), tensor.dtype)
                 and self._is_forward(state.origin)

@@ -1,4 +1,4 @@
-"""Find out how the replicas' integers and truth values become those of the whole batch.
+"""Find out how the replicas' integers and truth values, and the results of `predict`, become the whole batch's.
 
 In: a traced step, and the states of tensors. Out: a `Joined` for each tensor for which it is known::
 
@@ -6,14 +6,32 @@ In: a traced step, and the states of tensors. Out: a `Joined` for each tensor fo
     reduce_max(lengths) + 1                max     the largest value over the examples
     tf.shape(x)[1]                         same    equal on all replicas
     reduce_sum(reduce_max(lengths, 0))     -       no combination of the replicas' values gives it
+
+The results of `predict` are rows of any type, unless their states say otherwise::
+
+    transpose(x)                           rows    along axis 1
+    reduce_mean(x, 0)                      mean    one value for the whole batch
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from autodist_core.capture.batch_axis.states.state import ALIKE, LARGEST, SMALLEST, SUM, State
+from autodist_core.capture.batch_axis.states.finding import UncombinedResult
+from autodist_core.capture.batch_axis.states.state import (
+    ALIKE,
+    DISTINCT,
+    LARGEST,
+    NO_CLAIM,
+    REDUCED,
+    ROWS,
+    SIZES,
+    SMALLEST,
+    SUM,
+    UNKNOWN,
+    State,
+)
 from autodist_core.capture.traced import Traced, name_of
 from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.step.graph_item import Joined
@@ -24,7 +42,8 @@ _HOW = {ALIKE: "same", SUM: "sum", LARGEST: "max", SMALLEST: "min"}
 def to_be_joined(traced: Traced) -> list[Any]:
     """Return the integers and truth values whose values on the replicas are joined.
 
-    These are results of the step, and values from which a result is computed together with the state of metrics.
+    These are results of the step, and values from which a result is computed together with the state of metrics. Of a
+    step whose results are rows, they are all results but the parts of ragged and sparse ones.
 
     >>> import tensorflow as tf
     >>> step = tf.function(lambda lengths: (tf.reduce_max(lengths), tf.sqrt(2.0)), autograph=False)
@@ -34,7 +53,8 @@ def to_be_joined(traced: Traced) -> list[Any]:
     ['int32']
     """
     if traced.concat_outputs:
-        return []
+        parts = {id(tensor) for tensor in traced.result_parts}
+        return list({id(tensor): tensor for tensor in traced.outputs if id(tensor) not in parts}.values())
     needed = {id(tensor): tensor for tensor in traced.outputs}
     behind = reached_from((tensor.op for tensor in traced.outputs), sources)
     metrics = {id(source.handle) for source in traced.sources if source.variable.kind == "metric"}
@@ -51,10 +71,10 @@ def to_be_joined(traced: Traced) -> list[Any]:
     ]
 
 
-def joined(tensors: Sequence[Any], states: Sequence[State]) -> tuple[Joined, ...]:
+def joined(tensors: Sequence[Any], states: Sequence[State], are_rows: bool = False) -> tuple[Joined, ...]:
     """Return how the replicas' values of tensors are joined, for those tensors for which it is known.
 
-    The module's docstring has examples.
+    The module's docstring has examples. `are_rows` says that they are rows along the first axis where it is not known.
 
     >>> import tensorflow as tf
     >>> from autodist_core.capture.batch_axis.states.state import SAME, State
@@ -64,8 +84,70 @@ def joined(tensors: Sequence[Any], states: Sequence[State]) -> tuple[Joined, ...
     >>> [(each.tensor, each.how) for each in joined(results, [State(LARGEST), SAME])]
     [('longest', 'max'), ('axes', 'same')]
     """
+    if are_rows:
+        found = [joined_result(tensor, state) for tensor, state in zip(tensors, states, strict=True)]
+        return tuple(how for how in found if how is not None)
     return tuple(
         Joined(name_of(tensor), _HOW[state.kind])
         for tensor, state in zip(tensors, states, strict=True)
         if state.kind in _HOW and (state.kind != SUM or (state.degree == 1 and tensor.dtype.is_integer))
     )
+
+
+def joined_result(tensor: Any, state: State) -> Joined | None:
+    """Return how the replicas' values of a result of `predict` are joined; None for rows along the first axis.
+
+    A value of the whole batch for which nothing is right has the shape that it has on one device: `is_joined` tells.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.capture.batch_axis.states.state import State, rows
+    >>> with tf.Graph().as_default():
+    ...     x = tf.zeros((4, 2), name="x")
+    >>> joined_result(x, rows(1)), joined_result(x, State(SUM, degree=0)), joined_result(x, rows(0))
+    (Joined(tensor='x', how='rows', axis=1), Joined(tensor='x', how='mean', axis=0), None)
+    """
+    number = tensor.dtype.is_floating or tensor.dtype.is_complex
+    if state.kind == ROWS and len(state.axes) == 1:
+        return Joined(name_of(tensor), "rows", state.axis) if state.axis else None
+    if state.kind == SIZES and state.outer is not None and tensor.shape.num_elements() == len(state.axes):
+        return Joined(name_of(tensor), "sum")
+    if state.kind in (ALIKE, LARGEST, SMALLEST) or (state.kind == SUM and state.degree == 1):
+        return Joined(name_of(tensor), _HOW[state.kind])
+    if state.kind in (*REDUCED, SIZES) or tensor.shape.rank == 0:
+        return Joined(name_of(tensor), "mean" if number else "same")
+    return None
+
+
+def is_joined(tensor: Any, state: State) -> bool:
+    """Whether the values of a result of `predict`, joined so, are one device's, as far as it is known.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.capture.batch_axis.states.state import State, rows
+    >>> with tf.Graph().as_default():
+    ...     x = tf.zeros((4,))
+    >>> is_joined(x, State(SUM, degree=0)), is_joined(x, State("mixed")), is_joined(x, rows(0, stride=1))
+    (True, False, False)
+    """
+    if state.kind == ROWS:
+        return not (state.stride or state.degree) and state.outer in (1, None)
+    how = joined_result(tensor, state)
+    if how is None:
+        return state.kind != DISTINCT
+    if how.how == "mean":
+        return state.kind == SUM and state.degree == 0
+    return how.how != "same" or state.kind == ALIKE
+
+
+def uncombined(traced: Traced, states: Mapping[int, State]) -> Iterator[UncombinedResult]:
+    """Return those results of `predict` whose joined values are not one device's, given states by tensor id.
+
+    >>> list(uncombined(Traced(None, (), (), (), examples=None, total=None, concat_outputs=True), {}))
+    []
+    """
+    parts = {id(tensor) for tensor in traced.result_parts}
+    for index, tensor in enumerate(traced.outputs):
+        state = states.get(id(tensor), NO_CLAIM)
+        if id(tensor) not in parts and not is_joined(tensor, state):
+            how = joined_result(tensor, state)
+            origin = state.origin or (tensor.op if state.kind == UNKNOWN else None)
+            yield UncombinedResult(index, state._replace(origin=origin), how.how if how else "rows")

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis.states.finding import UncombinedResult, UncombinedWrite
+from autodist_core.capture.batch_axis.states.state import DISTINCT, UNKNOWN
 
 _HOW = {
     "sum": "added up over the replicas", "max": "the largest of the replicas'", "min": "the smallest of the replicas'",
@@ -60,18 +61,32 @@ def kept(subject: str, write: UncombinedWrite) -> str:
     return f"{subject} {variable.name!r} is {how}, and what is written to it is {made}"
 
 
-def averaged(subject: str, result: UncombinedResult) -> str:
-    """The sentence on a result for which the mean of the replicas' results is not one device's result.
+def joined_otherwise(subject: str, result: UncombinedResult) -> str:
+    """The sentence on a result for which the replicas' results, joined as they are, are not one device's result.
 
     >>> import tensorflow as tf
     >>> from autodist_core.capture.batch_axis.states.state import State
     >>> with tf.Graph().as_default():
     ...     root = tf.sqrt(2.0, name="root").op
-    >>> averaged("the result 'root'", UncombinedResult(0, State("mixed", origin=root)))
+    >>> joined_otherwise("the result 'root'", UncombinedResult(0, State("mixed", origin=root)))
     "the result 'root' is the replicas' mean, and Sqrt (root) does not make a mean over the examples"
     """
-    made = "the number of examples" if result.state.origin is None else named(result.state.origin)
-    return f"{subject} is the replicas' mean, and {made} does not make a mean over the examples"
+    state, made = result.state, named(result.state.origin)
+    if state.kind == UNKNOWN:
+        how = "the replicas' mean" if result.how == "mean" else "the first replica's"
+        return f"{subject} is {how}, and what {made} makes of the examples is not known"
+    if result.how == "mean":
+        return f"{subject} is the replicas' mean, and {made} does not make a mean over the examples"
+    if result.how == "same":
+        return f"{subject} is the first replica's, and {made} makes another value of each replica's part of the batch"
+    rows = f"{subject} has the replicas' rows, one behind the other, and"
+    if state.stride:
+        return f"{rows} {made} gives each example a value of its place in the batch, of which a replica has its part"
+    if state.degree:
+        return f"{rows} {made} gives each example a value that depends on how many examples the batch has"
+    if state.kind == DISTINCT:
+        return f"{rows} {made} takes each distinct entry of a replica's part of the batch once"
+    return f"{rows} one device has the whole batch {state.outer} times, one behind the other"
 
 
 def of_gradient(operation: str, verify: str) -> str:

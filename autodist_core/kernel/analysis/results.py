@@ -63,10 +63,22 @@ def joining(step: StepIndex, name: str) -> Joining:
         return known
     if not differs(step, name):
         return Joining.SAME
+    if step.item.concat_outputs:
+        return Joining.ROWS
     dtype = output_type(step, name)
     if dtype.is_floating or dtype.is_complex:
         return Joining.MEAN
     return Joining.UNKNOWN
+
+
+def axis_of_rows(step: StepIndex, name: str) -> int:
+    """Return the axis along which a tensor of rows has the examples.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> axis_of_rows(StepIndex(example_step()), "loss")
+    0
+    """
+    return next((each.axis for each in step.item.joined if each.tensor == naming.canonical(name)), 0)
 
 
 @analysis

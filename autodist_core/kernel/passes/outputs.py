@@ -33,7 +33,7 @@ from functools import reduce
 
 import tensorflow as tf
 
-from autodist_core.kernel.analysis.results import Joining, joining
+from autodist_core.kernel.analysis.results import Joining, axis_of_rows, joining
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.state_combiner import is_combined, weighted_mean
@@ -144,8 +144,9 @@ def _joined(draft: Draft, name: str) -> str:
     if len(copies) == 1 or how is Joining.SAME:
         return copies[0]
     dtype, label = output_type(step, name), f"joined/{naming.label(name)}"
-    if step.item.concat_outputs or how is Joining.ROWS:
-        return draft.join(label, copies, dtype, device) if label not in draft.editor else label
+    if how is Joining.ROWS:
+        axis = axis_of_rows(step, name)
+        return draft.join(label, copies, dtype, device, axis) if label not in draft.editor else label
     if how is Joining.SUM or (how is Joining.UNKNOWN and dtype.is_integer):
         return draft.add_up(label, copies, dtype, device) if label not in draft.editor else label
     if how is Joining.UNKNOWN:

@@ -41,4 +41,4 @@ def _of_results(results: Iterable[tuple[int, Any, State]]) -> Iterator[str]:
     for index, output, state in results:
         if state.kind in REDUCED and state.kind != SUM:
             subject = f"result {index} ({output.dtype.name})"
-            yield f"{INEXACT}: {sentences.averaged(subject, UncombinedResult(index, state))}"
+            yield f"{INEXACT}: {sentences.joined_otherwise(subject, UncombinedResult(index, state))}"

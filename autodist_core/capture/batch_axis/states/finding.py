@@ -73,6 +73,8 @@ class UncombinedResult:
 
     index: int
     state: Any
+    how: str = "mean"
+    """How the replicas' results are joined all the same: mean, rows or same."""
 
 
 @dataclass(frozen=True)
