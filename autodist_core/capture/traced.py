@@ -130,6 +130,8 @@ class Traced:
     """Whether outputs have one row for each example, as in `predict`."""
     jit_compile: bool = False
     """Whether XLA compiles each replica's compute, as far as it can."""
+    explicit_seeds: bool = False
+    """Whether stateless draws take the same numbers on every replica, if their seed is not made of a generator's state."""
 
     @cached_property
     def handles(self) -> Mapping[str, str]:

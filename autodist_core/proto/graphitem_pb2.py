@@ -26,7 +26,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#autodist_core/proto/graphitem.proto\x12\x0e\x61utodist.proto\x1a\x19google/protobuf/any.proto\"\xd6\x05\n\tGraphItem\x12\'\n\tgraph_def\x18\x01 \x01(\x0b\x32\x14.google.protobuf.Any\x12I\n\x11grad_target_pairs\x18\x02 \x03(\x0b\x32..autodist.proto.GraphItem.GradTargetPairsEntry\x12,\n\x04info\x18\x03 \x01(\x0b\x32\x1e.autodist.proto.GraphItem.Info\x12+\n\tgradients\x18\x14 \x03(\x0b\x32\x18.autodist.proto.Gradient\x12&\n\x06inputs\x18\x15 \x03(\x0b\x32\x16.autodist.proto.Tensor\x12\x0f\n\x07outputs\x18\x16 \x03(\t\x12\x16\n\x0e\x63oncat_outputs\x18\x17 \x01(\x08\x12\x10\n\x08\x65xamples\x18\x18 \x01(\t\x12\r\n\x05total\x18\x19 \x01(\t\x12\x1a\n\x12\x63ross_replica_sums\x18\x1a \x03(\t\x12\x1d\n\x15\x63ross_replica_gathers\x18\x1f \x03(\t\x12\x0f\n\x07targets\x18\x1b \x03(\t\x12%\n\x06tables\x18\x1c \x03(\x0b\x32\x15.autodist.proto.Table\x12&\n\x06joined\x18\x1d \x03(\x0b\x32\x16.autodist.proto.Joined\x12\x0f\n\x07replica\x18\x1e \x01(\t\x12\x13\n\x0bjit_compile\x18  \x01(\x08\x12\x1c\n\x14\x63ross_replica_maxima\x18! \x03(\t\x1a\x36\n\x14GradTargetPairsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1aq\n\x04Info\x12\'\n\tvariables\x18\x01 \x03(\x0b\x32\x14.google.protobuf.Any\x12\x1a\n\x12table_initializers\x18\x02 \x03(\t\x12$\n\x06savers\x18\x03 \x03(\x0b\x32\x14.google.protobuf.Any\"\xbe\x01\n\x08Variable\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x11\n\ttrainable\x18\x04 \x01(\x08\x12\x11\n\tis_sparse\x18\x05 \x01(\x08\x12\x13\n\x0b\x61ggregation\x18\x06 \x01(\t\x12\x0c\n\x04kind\x18\x07 \x01(\t\x12\x0e\n\x06handle\x18\x08 \x01(\t\x12\x0f\n\x07part_of\x18\t \x01(\t\x12\x0c\n\x04\x61xis\x18\n \x01(\x05\x12\x0e\n\x06offset\x18\x0b \x01(\x03\"\x80\x01\n\x08Gradient\x12\x10\n\x08variable\x18\x01 \x01(\t\x12\x12\n\noccurrence\x18\x02 \x01(\x05\x12\x0e\n\x06values\x18\x03 \x01(\t\x12\x0f\n\x07indices\x18\x04 \x01(\t\x12\x10\n\x08weighted\x18\x05 \x01(\x08\x12\x0c\n\x04rows\x18\x06 \x01(\t\x12\r\n\x05\x61like\x18\x07 \x01(\x08\"g\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x14\n\x0cunknown_rank\x18\x04 \x01(\x08\x12\r\n\x05whole\x18\x05 \x01(\x08\x12\x0c\n\x04part\x18\x06 \x01(\x08\"%\n\x06Joined\x12\x0e\n\x06tensor\x18\x01 \x01(\t\x12\x0b\n\x03how\x18\x02 \x01(\t\"5\n\x05Table\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\t\x12\x0e\n\x06values\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#autodist_core/proto/graphitem.proto\x12\x0e\x61utodist.proto\x1a\x19google/protobuf/any.proto\"\xee\x05\n\tGraphItem\x12\'\n\tgraph_def\x18\x01 \x01(\x0b\x32\x14.google.protobuf.Any\x12I\n\x11grad_target_pairs\x18\x02 \x03(\x0b\x32..autodist.proto.GraphItem.GradTargetPairsEntry\x12,\n\x04info\x18\x03 \x01(\x0b\x32\x1e.autodist.proto.GraphItem.Info\x12+\n\tgradients\x18\x14 \x03(\x0b\x32\x18.autodist.proto.Gradient\x12&\n\x06inputs\x18\x15 \x03(\x0b\x32\x16.autodist.proto.Tensor\x12\x0f\n\x07outputs\x18\x16 \x03(\t\x12\x16\n\x0e\x63oncat_outputs\x18\x17 \x01(\x08\x12\x10\n\x08\x65xamples\x18\x18 \x01(\t\x12\r\n\x05total\x18\x19 \x01(\t\x12\x1a\n\x12\x63ross_replica_sums\x18\x1a \x03(\t\x12\x1d\n\x15\x63ross_replica_gathers\x18\x1f \x03(\t\x12\x0f\n\x07targets\x18\x1b \x03(\t\x12%\n\x06tables\x18\x1c \x03(\x0b\x32\x15.autodist.proto.Table\x12&\n\x06joined\x18\x1d \x03(\x0b\x32\x16.autodist.proto.Joined\x12\x0f\n\x07replica\x18\x1e \x01(\t\x12\x13\n\x0bjit_compile\x18  \x01(\x08\x12\x1c\n\x14\x63ross_replica_maxima\x18! \x03(\t\x12\x16\n\x0e\x65xplicit_seeds\x18\" \x01(\x08\x1a\x36\n\x14GradTargetPairsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1aq\n\x04Info\x12\'\n\tvariables\x18\x01 \x03(\x0b\x32\x14.google.protobuf.Any\x12\x1a\n\x12table_initializers\x18\x02 \x03(\t\x12$\n\x06savers\x18\x03 \x03(\x0b\x32\x14.google.protobuf.Any\"\xbe\x01\n\x08Variable\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x11\n\ttrainable\x18\x04 \x01(\x08\x12\x11\n\tis_sparse\x18\x05 \x01(\x08\x12\x13\n\x0b\x61ggregation\x18\x06 \x01(\t\x12\x0c\n\x04kind\x18\x07 \x01(\t\x12\x0e\n\x06handle\x18\x08 \x01(\t\x12\x0f\n\x07part_of\x18\t \x01(\t\x12\x0c\n\x04\x61xis\x18\n \x01(\x05\x12\x0e\n\x06offset\x18\x0b \x01(\x03\"\x80\x01\n\x08Gradient\x12\x10\n\x08variable\x18\x01 \x01(\t\x12\x12\n\noccurrence\x18\x02 \x01(\x05\x12\x0e\n\x06values\x18\x03 \x01(\t\x12\x0f\n\x07indices\x18\x04 \x01(\t\x12\x10\n\x08weighted\x18\x05 \x01(\x08\x12\x0c\n\x04rows\x18\x06 \x01(\t\x12\r\n\x05\x61like\x18\x07 \x01(\x08\"g\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x14\n\x0cunknown_rank\x18\x04 \x01(\x08\x12\r\n\x05whole\x18\x05 \x01(\x08\x12\x0c\n\x04part\x18\x06 \x01(\x08\"%\n\x06Joined\x12\x0e\n\x06tensor\x18\x01 \x01(\t\x12\x0b\n\x03how\x18\x02 \x01(\t\"5\n\x05Table\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\t\x12\x0e\n\x06values\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,19 +36,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GRAPHITEM_GRADTARGETPAIRSENTRY']._loaded_options = None
   _globals['_GRAPHITEM_GRADTARGETPAIRSENTRY']._serialized_options = b'8\001'
   _globals['_GRAPHITEM']._serialized_start=83
-  _globals['_GRAPHITEM']._serialized_end=809
-  _globals['_GRAPHITEM_GRADTARGETPAIRSENTRY']._serialized_start=640
-  _globals['_GRAPHITEM_GRADTARGETPAIRSENTRY']._serialized_end=694
-  _globals['_GRAPHITEM_INFO']._serialized_start=696
-  _globals['_GRAPHITEM_INFO']._serialized_end=809
-  _globals['_VARIABLE']._serialized_start=812
-  _globals['_VARIABLE']._serialized_end=1002
-  _globals['_GRADIENT']._serialized_start=1005
-  _globals['_GRADIENT']._serialized_end=1133
-  _globals['_TENSOR']._serialized_start=1135
-  _globals['_TENSOR']._serialized_end=1238
-  _globals['_JOINED']._serialized_start=1240
-  _globals['_JOINED']._serialized_end=1277
-  _globals['_TABLE']._serialized_start=1279
-  _globals['_TABLE']._serialized_end=1332
+  _globals['_GRAPHITEM']._serialized_end=833
+  _globals['_GRAPHITEM_GRADTARGETPAIRSENTRY']._serialized_start=664
+  _globals['_GRAPHITEM_GRADTARGETPAIRSENTRY']._serialized_end=718
+  _globals['_GRAPHITEM_INFO']._serialized_start=720
+  _globals['_GRAPHITEM_INFO']._serialized_end=833
+  _globals['_VARIABLE']._serialized_start=836
+  _globals['_VARIABLE']._serialized_end=1026
+  _globals['_GRADIENT']._serialized_start=1029
+  _globals['_GRADIENT']._serialized_end=1157
+  _globals['_TENSOR']._serialized_start=1159
+  _globals['_TENSOR']._serialized_end=1262
+  _globals['_JOINED']._serialized_start=1264
+  _globals['_JOINED']._serialized_end=1301
+  _globals['_TABLE']._serialized_start=1303
+  _globals['_TABLE']._serialized_end=1356
 # @@protoc_insertion_point(module_scope)
