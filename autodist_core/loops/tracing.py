@@ -11,7 +11,7 @@ kernels take. For a function that trains a kernel::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain, compress
@@ -20,13 +20,15 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import Source, Traced, capture, gathering, own_rows
+from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Parsed
 from autodist_core.loops.combining.deciding import decided_for_each_replica, decided_for_whole_batch
+from autodist_core.loops.gradients.accumulated import Accumulated, find_sums
 from autodist_core.loops.gradients.own_gradients import own_results, returned
-from autodist_core.loops.gradients.recording import Recording, recorded
+from autodist_core.loops.gradients.recording import Recording, handle_of, recorded
 from autodist_core.loops.gradients.summed_again import Origins, summed_again
-from autodist_core.loops.gradients.updates import find_updates
+from autodist_core.loops.gradients.updates import Updates, find_updates
 from autodist_core.loops.nested_markers import ROWS, SUM, require_in_updates
 from autodist_core.loops.variables import Variables
 from autodist_core.runtime.composites import are_row_splits, are_values, component_specs, is_composite, packed
@@ -120,16 +122,18 @@ def trace_function(
     own: frozenset[str] = frozenset()
     if replicas:
         results, own = own_results(graph, recording.found, results, [inside.sums, inside.values, inside.gathers])
+    own_inputs = (tensor for tensor in inputs if all(tensor is not each for each in whole))
+    batch = [inside.examples, inside.replica, *own_inputs]
     updates = find_updates(
-        graph, recording.found,
-        [inside.examples, inside.replica, *(tensor for tensor in inputs if all(tensor is not each for each in whole))],
+        graph, recording.found, batch,
         lambda handle: names.get(id(_outside(graph, handle)), ""),
         (entry.spec.name for entry in entries if entry.spec.kind == "seed"),
         results,
     )
+    again = _counted_sums(graph, inside, names, batch, updates, variables.accumulated, replicas) if replicas else {}
     # A gradient that reaches an update is the sum already, and has all rows.
     sums, gathers = (
-        [marker for marker in markers if marker.op.name not in updates.operations]
+        [marker for marker in markers if marker.op.name not in updates.operations and marker.op.name not in again]
         for markers in (inside.sums, inside.gathers)
     )
     traced = Traced(
@@ -145,7 +149,6 @@ def trace_function(
     forward = [marker for marker in traced.sums if id(marker) in summed]
     if replicas:
         _require_before((*inside.values, *inside.gathers), updates.after)
-        again = summed_again(inside.sums, inside.slices, updates.operations, recording.found, replicas)
         decided = decided_for_each_replica(
             traced, updates, returned(recording.found, results), forward, again, replicas
         )
@@ -162,6 +165,24 @@ def trace_function(
         tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), decided.notes, decided.fixing,
         decided.idle, tuple(value for value, _ in outer), _fixed_shapes(graph),
     )
+
+
+def _counted_sums(
+    graph: Any, inside: Inside, names: Mapping[int, str], batch: Sequence[Any], updates: Updates, known: Accumulated,
+    replicas: int,
+) -> dict[str, Counted]:
+    """How the markers count that are not added up over the replicas, of those of a function of `run()`."""
+    found = inside.recording.found
+    gradients = {marker.op.name for call in found for each in call.gradients for marker in each.markers}
+    known.train(names[id(_outside(graph, handle_of(each)))] for call in found for each in call.gradients)
+    handles = {placeholder.op.name: names[id(value)] for value, placeholder in graph.captures if id(value) in names}
+    sums = find_sums(
+        graph, handles, gradients, inside.sums, {tensor.op.name for tensor in batch}, updates.operations, known,
+        replicas,
+    )
+    known.learn(sums)
+    again = summed_again(inside.sums, inside.slices, updates.operations, found, replicas)
+    return {**again, **sums.counted}
 
 
 def _fixed_shapes(graph: Any) -> tuple[tuple[int, ...], ...]:

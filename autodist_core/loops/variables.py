@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
+from autodist_core.loops.gradients.accumulated import Accumulated
 from autodist_core.step.graph_item import Variable
 from autodist_core.training import Entry
 
@@ -28,6 +29,8 @@ class Variables:
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
         self._used: set[str] = set()
+        self.accumulated = Accumulated()
+        """Which of them hold gradients, in functions of `run()`."""
 
     def entry(self, variable: Any, path: str = "") -> Entry:
         """The entry of a variable. `path` is a better name than the variable's own, if one is known."""
