@@ -131,7 +131,7 @@ class Traced:
     jit_compile: bool = False
     """Whether XLA compiles each replica's compute, as far as it can."""
     explicit_seeds: bool = False
-    """Whether stateless draws take the same numbers on every replica, if their seed is not made of a generator's state."""
+    """Whether a stateless draw takes the same numbers on every replica if no generator's state is in its seed."""
 
     @cached_property
     def handles(self) -> Mapping[str, str]:

@@ -24,11 +24,11 @@ from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Parsed
 from autodist_core.loops.combining.deciding import decided_for_each_replica, decided_for_whole_batch
-from autodist_core.loops.gradients.accumulated import Accumulated, find_sums
+from autodist_core.loops.gradients.counting import counted_sums
 from autodist_core.loops.gradients.own_gradients import own_results, returned
-from autodist_core.loops.gradients.recording import Recording, handle_of, recorded
-from autodist_core.loops.gradients.summed_again import Origins, summed_again
-from autodist_core.loops.gradients.updates import Updates, find_updates
+from autodist_core.loops.gradients.recording import Recording, recorded
+from autodist_core.loops.gradients.summed_again import Origins
+from autodist_core.loops.gradients.updates import find_updates
 from autodist_core.loops.nested_markers import ROWS, SUM, require_in_updates
 from autodist_core.loops.variables import Variables
 from autodist_core.runtime.composites import are_row_splits, are_values, component_specs, is_composite, packed
@@ -111,7 +111,7 @@ def trace_function(
     components = [component_specs(spec) for spec in specs]
     given = concrete.inputs[: sum(map(len, components))]
     inputs = [*given, *around]
-    entries = _entries(graph, recording, variables)
+    entries, new = _entries(graph, recording, variables)
     names = {id(entry.handle): entry.spec.name for entry in entries}
     of_given = [slot for slot, parts in enumerate(components) for _ in parts]
     whole = [*(tensor for tensor, slot in zip(given, of_given, strict=True) if parsed.whole[slot]), *around]
@@ -130,7 +130,11 @@ def trace_function(
         (entry.spec.name for entry in entries if entry.spec.kind == "seed"),
         results,
     )
-    again = _counted_sums(graph, inside, names, batch, updates, variables.accumulated, replicas) if replicas else {}
+    again: Mapping[str, Counted] = {}
+    if replicas:
+        again, entries = counted_sums(
+            graph, inside.sums, inside.slices, recording.found, entries, new, batch, updates, variables, replicas
+        )
     # A gradient that reaches an update is the sum already, and has all rows.
     sums, gathers = (
         [marker for marker in markers if marker.op.name not in updates.operations and marker.op.name not in again]
@@ -165,24 +169,6 @@ def trace_function(
         tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), decided.notes, decided.fixing,
         decided.idle, tuple(value for value, _ in outer), _fixed_shapes(graph),
     )
-
-
-def _counted_sums(
-    graph: Any, inside: Inside, names: Mapping[int, str], batch: Sequence[Any], updates: Updates, known: Accumulated,
-    replicas: int,
-) -> dict[str, Counted]:
-    """How the markers count that are not added up over the replicas, of those of a function of `run()`."""
-    found = inside.recording.found
-    gradients = {marker.op.name for call in found for each in call.gradients for marker in each.markers}
-    known.train(names[id(_outside(graph, handle_of(each)))] for call in found for each in call.gradients)
-    handles = {placeholder.op.name: names[id(value)] for value, placeholder in graph.captures if id(value) in names}
-    sums = find_sums(
-        graph, handles, gradients, inside.sums, {tensor.op.name for tensor in batch}, updates.operations, known,
-        replicas,
-    )
-    known.learn(sums)
-    again = summed_again(inside.sums, inside.slices, updates.operations, found, replicas)
-    return {**again, **sums.counted}
 
 
 def _fixed_shapes(graph: Any) -> tuple[tuple[int, ...], ...]:
@@ -351,14 +337,19 @@ def _as_tensor(value: Any) -> Any:
         return value
 
 
-def _entries(graph: Any, recording: Recording, variables: Variables) -> list[Entry]:
+def _entries(graph: Any, recording: Recording, variables: Variables) -> tuple[list[Entry], frozenset[str]]:
+    """The variables that the function touches, and the names of those that no function touched before."""
     paths = {
         id(_outside(graph, each.variable.handle)): getattr(each.variable, "path", "")
         for call in recording.found for each in call.gradients if hasattr(each.variable, "handle")
     }
     # A variable that is watched does not show that its handle is asked for.
     touched = [(id(value), recording.variable_of(value, watched_variable)) for value, _ in graph.captures]
-    return [variables.entry(variable, paths.get(handle, "")) for handle, variable in touched if variable is not None]
+    known = [(handle, variable, variable in variables) for handle, variable in touched if variable is not None]
+    entries = [variables.entry(variable, paths.get(handle, "")) for handle, variable, _ in known]
+    return entries, frozenset(
+        entry.spec.name for entry, (_, _, before) in zip(entries, known, strict=True) if not before
+    )
 
 
 def _outside(graph: Any, handle: Any) -> Any:

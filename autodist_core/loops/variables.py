@@ -10,6 +10,7 @@ functions of one `AutoDist` share these entries, and so one state.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -38,6 +39,21 @@ class Variables:
         if found is None:
             found = self._entries[id(variable)] = Entry(self._spec(variable, path), variable)
         return found
+
+    def holding_gradients(self, entry: Entry) -> Entry:
+        """The entry of a variable with the aggregation SUM to which gradients are added: it has one value, the sum.
+
+        >>> total = tf.Variable(0.0, name="total", aggregation=tf.VariableAggregation.SUM)
+        >>> known = Variables()
+        >>> known.holding_gradients(known.entry(total)).spec.aggregation
+        'none'
+        """
+        spec = replace(entry.spec, aggregation="none", kind="model")
+        found = self._entries[id(entry.tf_variable)] = Entry(spec, entry.tf_variable)
+        return found
+
+    def __contains__(self, variable: object) -> bool:
+        return id(variable) in self._entries
 
     def _spec(self, variable: Any, path: str) -> Variable:
         name = self._unused(path or variable.name.partition(":")[0] or "variable")

@@ -80,8 +80,8 @@ def test_generators_draw_other_numbers_on_each_replica_also_beside_an_explicit_s
     def step() -> Any:
         explicit, own = both([1, 2])
         _, turns = tf.while_loop(
-            lambda turn, _: turn < 3, lambda turn, _: (turn + 1, keras.random.normal((8,), seed=generator, dtype="float32")),
-            (0, tf.zeros([8])),
+            lambda turn, _: turn < 3,
+            lambda turn, _: (turn + 1, keras.random.normal((8,), seed=generator, dtype="float32")), (0, tf.zeros([8])),
         )
         drawn = own, turns, dropout(tf.ones([8]), training=True), state.normal([8]), tf.random.normal([8], seed=4)
         return (explicit, draw([1, 2])), (*drawn, draw(tf.cast(generator.next(), tf.int32)))

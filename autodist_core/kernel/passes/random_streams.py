@@ -88,7 +88,7 @@ def _change(draft: Draft, edit: NodeEdit, replica: Replica, path: tuple[str, ...
 
 
 def _function(draft: Draft, name: str, replica: Replica, path: tuple[str, ...]) -> str:
-    """The function that the node at a path runs on a replica in a function's place: a copy if it draws, or the function.
+    """The function that the node at a path runs on a replica in a function's place: a copy if it draws.
 
     Calls of one function may differ in whether its draws have seeds of their own. Each kind of call gets a copy.
     """

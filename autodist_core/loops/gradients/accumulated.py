@@ -1,7 +1,7 @@
 """Find the variables of `run()`'s functions that hold sums of gradients already, and what is made of them.
 
-In: the graph of a traced function, its markers, and what the functions traced before did. Out: how the markers of values
-that are added up count. A function adds each replica's own gradient to a variable, and another one applies it::
+In: the graph of a traced function, its markers, and what the functions traced before did. Out: how the markers count of
+values that are added up. A function adds each replica's own gradient to a variable, and another one applies it::
 
     total.assign_add(gradient)             an update gets the sum over the replicas, so `total` holds the sum
     optimizer.apply([total], [weight])     adds `total` up: it counts once, as tf.distribute's variable of each replica
@@ -24,6 +24,7 @@ from autodist_core.step.index import accesses
 _OWN, _SUMMED, _BATCH = "own", "summed", "batch"
 """What a value is made of: the replica's own gradients, sums over the replicas, other values of the batch."""
 _ADDING = {"Add", "AddV2", "AddN", "Sub", "ConcatV2", "Pack"}
+_ADDITIONS = {"AssignAddVariableOp", "AssignSubVariableOp"}
 
 
 @dataclass
@@ -77,16 +78,19 @@ class Sums:
     """The variables that get sums over the replicas."""
     multiplied: frozenset[str]
     """The variables of which values are made that are added up as what is the same on all replicas."""
+    only_added: frozenset[str] = frozenset()
+    """The variables that updates add the replicas' own gradients to, and that the function does not write besides."""
 
 
 def find_sums(
     graph: Any, variables: Mapping[str, str], gradients: Collection[str], markers: Sequence[Any],
-    batch: Collection[str], updates: Collection[str], known: Accumulated, replicas: int,
+    batch: Collection[str], updates: Collection[str], known: Accumulated, replicas: int, combined: Collection[str] = (),
 ) -> Sums:
-    """How the markers outside the updates count, which add up over the replicas.
+    """How the markers count that add up over the replicas: outside the updates, and there if they are sums already.
 
     `variables` has the names of variables by those of the operations of their handles. `gradients` are the markers of
-    gradients, and `batch` the placeholders of each replica's own values, by name.
+    gradients, and `batch` the placeholders of each replica's own values, by name. `combined` are the variables that add
+    up over the replicas what is written to them: they hold sums.
 
     >>> import tensorflow as tf
     >>> total = tf.Variable(1.0)
@@ -101,17 +105,15 @@ def find_sums(
     {'sum': 2}
     {'sum': 1}
     """
-    search = _Search(graph, variables, gradients, markers, batch, known)
+    search = _Search(graph, variables, gradients, markers, batch, known, combined)
     own, summed = search.run()
     counted: dict[str, Counted] = {}
     multiplied: set[str] = set()
     for marker in markers:
         name = marker.op.name
-        if name in updates:
-            continue
         made_of, read = search.made_of[marker.op.inputs[0].name], search.read[marker.op.inputs[0].name]
         held = sorted(read & own)
-        if _BATCH in made_of:
+        if _BATCH in made_of or (name in updates and (not held or _SUMMED in made_of)):
             continue
         if held and _SUMMED in made_of:
             raise CaptureError(
@@ -123,7 +125,7 @@ def find_sums(
         multiplied |= read if not held else set()
         if held or (not gradients and marker.dtype.is_floating):
             counted[name] = Counted(0, marker.dtype.base_dtype, 0, 1 if held else replicas)
-    return Sums(counted, frozenset(own), frozenset(summed), frozenset(multiplied))
+    return Sums(counted, frozenset(own), frozenset(summed), frozenset(multiplied), search.only_added(updates))
 
 
 _REMEDY = 'variable.assign_add(get_replica_context().all_reduce("SUM", gradient))'
@@ -132,14 +134,14 @@ _REMEDY = 'variable.assign_add(get_replica_context().all_reduce("SUM", gradient)
 class _Search:
     def __init__(
         self, graph: Any, variables: Mapping[str, str], gradients: Collection[str], markers: Sequence[Any],
-        batch: Collection[str], known: Accumulated,
+        batch: Collection[str], known: Accumulated, combined: Collection[str],
     ) -> None:
         self._operations = graph.get_operations()
         self._touches = {
             operation.name: accesses(operation.node_def, variables.get) for operation in self._operations
             if any(tensor.op.name in variables for tensor in operation.inputs)
         }
-        self._gradients, self._batch, self._trained = gradients, batch, known.trained
+        self._gradients, self._batch, self._trained, self._combined = gradients, batch, known.trained, combined
         self._markers = {marker.op.name for marker in markers}
         self._written = {_OWN: set(known.own), _SUMMED: set(known.summed), _BATCH: set[str]()}
         self.made_of: dict[str, frozenset[str]] = {}
@@ -154,6 +156,19 @@ class _Search:
             for operation in self._operations:
                 self._follow(operation)
         return self._written[_OWN], self._written[_SUMMED]
+
+    def only_added(self, updates: Collection[str]) -> frozenset[str]:
+        """The variables that get nothing but additions of own gradients, by operations of the updates."""
+        others: set[str] = set()
+        found: set[str] = set()
+        for operation in self._operations:
+            for touch in self._touches.get(operation.name, ()):
+                adds = operation.type in _ADDITIONS and operation.name in updates
+                if touch.writes and adds and self.made_of[operation.inputs[1].name] == {_OWN}:
+                    found.add(touch.variable)
+                elif touch.writes:
+                    others.add(touch.variable)
+        return frozenset(found - others - self._trained)
 
     def _follow(self, operation: Any) -> None:
         touched = self._touches.get(operation.name, ())
@@ -171,7 +186,8 @@ class _Search:
         for touch in touched:
             if touch.writes and touch.variable not in self._trained:
                 for kind in made_of if _BATCH not in made_of else {_BATCH}:
-                    self._written[kind].add(touch.variable)
+                    summed = kind == _OWN and touch.variable in self._combined
+                    self._written[_SUMMED if summed else kind].add(touch.variable)
         each_alone = operation.type == "IdentityN"
         for index, tensor in enumerate(operation.outputs):
             self.made_of[tensor.name] = inputs[index][0] if each_alone else made_of
