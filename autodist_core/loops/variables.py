@@ -10,18 +10,56 @@ functions of one `AutoDist` share these entries, and so one state.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from autodist_core.loops.gradients.accumulated import Accumulated
 from autodist_core.step.graph_item import Variable
 from autodist_core.training import Entry
 
 _SEEDS = ("seed_generator_state", "StateVar")
 """The beginnings of the names of random generators' states: keras.random.SeedGenerator, tf.random.Generator."""
+
+
+@dataclass
+class Accumulated:
+    """What is known of the variables of all functions of one strategy, by name.
+
+    >>> known = Accumulated()
+    >>> known.learn({"total"}, (), ())
+    >>> known.own
+    {'total'}
+    """
+
+    own: set[str] = field(default_factory=set)
+    """They hold sums of what were the replicas' own gradients."""
+    summed: set[str] = field(default_factory=set)
+    """They hold values that a function has added up over the replicas."""
+    trained: set[str] = field(default_factory=set)
+    """Gradients are computed for them. They are weights, and hold no gradients."""
+    multiplied: set[str] = field(default_factory=set)
+    """They have been added up as what is the same on all replicas, by a function that is traced."""
+
+    def train(self, names: Iterable[str]) -> None:
+        """Note that gradients are computed for these variables."""
+        self.trained |= set(names)
+        self.own -= self.trained
+
+    def learn(self, own: Collection[str], summed: Collection[str], multiplied: Collection[str]) -> None:
+        """Keep what a traced function does; refuse what another function has been traced without."""
+        late = sorted(set(own) & self.multiplied)
+        if late:
+            raise CaptureError(
+                f"a function of run() writes the replicas' own gradients to {late[0]!r}, and a function that was "
+                f"traced before reduces {late[0]!r} over the replicas as a value that is the same on all of them. Call "
+                "run() with the function that writes the gradients first."
+            )
+        self.own |= set(own)
+        self.summed |= set(summed)
+        self.multiplied |= set(multiplied)
 
 
 class Variables:

@@ -12,57 +12,20 @@ values that are added up. A function adds each replica's own gradient to a varia
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.capture.tape import draws
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
+from autodist_core.loops.variables import Accumulated
 from autodist_core.step.index import accesses
 
 _OWN, _SUMMED, _BATCH = "own", "summed", "batch"
 """What a value is made of: the replica's own gradients, sums over the replicas, other values of the batch."""
 _ADDING = {"Add", "AddV2", "AddN", "Sub", "ConcatV2", "Pack"}
 _ADDITIONS = {"AssignAddVariableOp", "AssignSubVariableOp"}
-
-
-@dataclass
-class Accumulated:
-    """What is known of the variables of all functions of one strategy, by name.
-
-    >>> known = Accumulated()
-    >>> known.learn(Sums({}, own=frozenset({"total"}), summed=frozenset(), multiplied=frozenset()))
-    >>> known.own
-    {'total'}
-    """
-
-    own: set[str] = field(default_factory=set)
-    """They hold sums of what were the replicas' own gradients."""
-    summed: set[str] = field(default_factory=set)
-    """They hold values that a function has added up over the replicas."""
-    trained: set[str] = field(default_factory=set)
-    """Gradients are computed for them. They are weights, and hold no gradients."""
-    multiplied: set[str] = field(default_factory=set)
-    """They have been added up as what is the same on all replicas, by a function that is traced."""
-
-    def train(self, names: Iterable[str]) -> None:
-        """Note that gradients are computed for these variables."""
-        self.trained |= set(names)
-        self.own -= self.trained
-
-    def learn(self, sums: Sums) -> None:
-        """Keep what a traced function does; refuse what another function has been traced without."""
-        late = sorted(sums.own & self.multiplied)
-        if late:
-            raise CaptureError(
-                f"a function of run() writes the replicas' own gradients to {late[0]!r}, and a function that was "
-                f"traced before reduces {late[0]!r} over the replicas as a value that is the same on all of them. Call "
-                "run() with the function that writes the gradients first."
-            )
-        self.own |= sums.own
-        self.summed |= sums.summed
-        self.multiplied |= sums.multiplied
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def counted_sums(
         markers, {tensor.op.name for tensor in batch}, updates.operations, known, replicas,
         {entry.spec.name for entry in entries if _is_combined_when_written(entry.tf_variable)},
     )
-    known.learn(sums)
+    known.learn(sums.own, sums.summed, sums.multiplied)
     holding = {
         entry.spec.name for entry in entries if entry.spec.aggregation == "sum" and entry.spec.name in new
     } & sums.only_added
