@@ -87,6 +87,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         outputs=tuple(marked.get(name_of(output), name_of(output)) for output in traced.outputs),
         concat_outputs=traced.concat_outputs,
         jit_compile=traced.jit_compile,
+        explicit_seeds=traced.explicit_seeds,
         examples=traced.examples.op.name,
         total=traced.total.op.name,
         replica=traced.replica.op.name if traced.replica is not None else "",

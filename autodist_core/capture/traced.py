@@ -132,6 +132,8 @@ class Traced:
     """The outputs that are components of ragged and sparse results."""
     jit_compile: bool = False
     """Whether XLA compiles each replica's compute, as far as it can."""
+    explicit_seeds: bool = False
+    """Whether a stateless draw takes the same numbers on every replica if no generator's state is in its seed."""
 
     @cached_property
     def handles(self) -> Mapping[str, str]:

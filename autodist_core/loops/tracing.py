@@ -11,7 +11,7 @@ kernels take. For a function that trains a kernel::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain, compress
@@ -20,12 +20,14 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import Source, Traced, capture, gathering, own_rows
+from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Parsed
 from autodist_core.loops.combining.deciding import decided_for_each_replica, decided_for_whole_batch
+from autodist_core.loops.gradients.counting import counted_sums
 from autodist_core.loops.gradients.own_gradients import own_results, returned
 from autodist_core.loops.gradients.recording import Recording, recorded
-from autodist_core.loops.gradients.summed_again import Origins, summed_again
+from autodist_core.loops.gradients.summed_again import Origins
 from autodist_core.loops.gradients.updates import find_updates
 from autodist_core.loops.nested_markers import ROWS, SUM, require_in_updates
 from autodist_core.loops.variables import Variables
@@ -109,7 +111,7 @@ def trace_function(
     components = [component_specs(spec) for spec in specs]
     given = concrete.inputs[: sum(map(len, components))]
     inputs = [*given, *around]
-    entries = _entries(graph, recording, variables)
+    entries, new = _entries(graph, recording, variables)
     names = {id(entry.handle): entry.spec.name for entry in entries}
     of_given = [slot for slot, parts in enumerate(components) for _ in parts]
     whole = [*(tensor for tensor, slot in zip(given, of_given, strict=True) if parsed.whole[slot]), *around]
@@ -120,16 +122,22 @@ def trace_function(
     own: frozenset[str] = frozenset()
     if replicas:
         results, own = own_results(graph, recording.found, results, [inside.sums, inside.values, inside.gathers])
+    own_inputs = (tensor for tensor in inputs if all(tensor is not each for each in whole))
+    batch = [inside.examples, inside.replica, *own_inputs]
     updates = find_updates(
-        graph, recording.found,
-        [inside.examples, inside.replica, *(tensor for tensor in inputs if all(tensor is not each for each in whole))],
+        graph, recording.found, batch,
         lambda handle: names.get(id(_outside(graph, handle)), ""),
         (entry.spec.name for entry in entries if entry.spec.kind == "seed"),
         results,
     )
+    again: Mapping[str, Counted] = {}
+    if replicas:
+        again, entries = counted_sums(
+            graph, inside.sums, inside.slices, recording.found, entries, new, batch, updates, variables, replicas
+        )
     # A gradient that reaches an update is the sum already, and has all rows.
     sums, gathers = (
-        [marker for marker in markers if marker.op.name not in updates.operations]
+        [marker for marker in markers if marker.op.name not in updates.operations and marker.op.name not in again]
         for markers in (inside.sums, inside.gathers)
     )
     traced = Traced(
@@ -137,6 +145,7 @@ def trace_function(
         outputs=results, examples=inside.examples, total=inside.total,
         replica=inside.replica if replicas or gathers else None, sums=sums, gathers=gathers,
         gradients=updates.gradients, updates=updates.operations, of_replica=own, whole=whole, parts=parts,
+        explicit_seeds=bool(replicas),
         row_splits=list(compress(given, chain.from_iterable(map(are_row_splits, specs)))),
         flat_values=list(compress(given, chain.from_iterable(map(are_values, specs)))),
     )
@@ -144,7 +153,6 @@ def trace_function(
     forward = [marker for marker in traced.sums if id(marker) in summed]
     if replicas:
         _require_before((*inside.values, *inside.gathers), updates.after)
-        again = summed_again(inside.sums, inside.slices, updates.operations, recording.found, replicas)
         decided = decided_for_each_replica(
             traced, updates, returned(recording.found, results), forward, again, replicas
         )
@@ -345,14 +353,19 @@ def _require_no_tensors_inside(value: Any) -> None:
     )
 
 
-def _entries(graph: Any, recording: Recording, variables: Variables) -> list[Entry]:
+def _entries(graph: Any, recording: Recording, variables: Variables) -> tuple[list[Entry], frozenset[str]]:
+    """The variables that the function touches, and the names of those that no function touched before."""
     paths = {
         id(_outside(graph, each.variable.handle)): getattr(each.variable, "path", "")
         for call in recording.found for each in call.gradients if hasattr(each.variable, "handle")
     }
     # A variable that is watched does not show that its handle is asked for.
     touched = [(id(value), recording.variable_of(value, watched_variable)) for value, _ in graph.captures]
-    return [variables.entry(variable, paths.get(handle, "")) for handle, variable in touched if variable is not None]
+    known = [(handle, variable, variable in variables) for handle, variable in touched if variable is not None]
+    entries = [variables.entry(variable, paths.get(handle, "")) for handle, variable, _ in known]
+    return entries, frozenset(
+        entry.spec.name for entry, (_, _, before) in zip(entries, known, strict=True) if not before
+    )
 
 
 def _outside(graph: Any, handle: Any) -> Any:

@@ -68,6 +68,9 @@ class GraphItem:
     """The serialized GraphDef, with the nodes in the order of their creation; empty for an item without a graph."""
     jit_compile: bool = False
     """Whether XLA compiles each replica's compute, as far as it can."""
+    explicit_seeds: bool = False
+    """Whether stateless draws take the same numbers on every replica, if their seed is not made of a generator's state.
+    Functions of `run()` have this meaning of `tf.distribute`."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -7,6 +7,7 @@ In: the index of a captured step. Out: its draws, in the order of the step. For 
 
 from __future__ import annotations
 
+from autodist_core.kernel.analysis.seeds import seeded_alone
 from autodist_core.step import naming
 from autodist_core.step.draws import Draw
 from autodist_core.step.index import StepIndex, analysis
@@ -14,7 +15,9 @@ from autodist_core.step.index import StepIndex, analysis
 
 @analysis
 def drawn_by_replicas(step: StepIndex) -> tuple[Draw, ...]:
-    """Return the draws of compute, in the order of the step. Draws of the update are equal on all owners.
+    """Return the draws of compute, in the order of the step, that are not the same as captured on every replica.
+
+    Draws of the update are equal on all owners.
 
     >>> import tensorflow as tf
     >>> from autodist_core import GraphItem
@@ -32,7 +35,8 @@ def drawn_by_replicas(step: StepIndex) -> tuple[Draw, ...]:
     outputs = [naming.node_of(name) for name in step.item.outputs]
     cone = step.cone([*step.markers, *written, *targets, *outputs], step.is_update)
     drawing = [name for name in step.in_order(cone.intersection(step.draws)) if not step.is_update(name)]
-    return tuple(draw for name in drawing for draw in step.draws[name])
+    alone = seeded_alone(step)
+    return tuple(draw for name in drawing for draw in step.draws[name] if draw.path not in alone)
 
 
 def drawn_by_update(step: StepIndex) -> tuple[Draw, ...]:

@@ -10,15 +10,19 @@ their seeds only. A number that depends on the replica alone is added to the see
 the key of a stateless operation is combined with such a number by exclusive or. Two draws of the same numbers on one
 device are two draws of the same numbers on each replica, too: a backward pass that computes its forward pass again
 needs that. The state of a seed generator is equal on all replicas, and the numbers that are drawn from it differ.
+A draw whose seed is its own stays as captured (see `kernel.analysis.seeds`).
 
-A function is copied for a replica only if it draws, or runs a function that does.
+A function is copied for a replica only if it draws such numbers, or runs a function that does.
 """
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.kernel.analysis.seeds import seeded_alone
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step.draws import Stream, function_references, seed_input, seed_type, stream_of
@@ -29,20 +33,22 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _CHANGED = (Stream.ATTRIBUTE, Stream.INPUT)
 
 
-def take_own_stream(draft: Draft, name: str, replica: Replica) -> None:
+def take_own_stream(draft: Draft, name: str, replica: Replica, captured: str) -> None:
     """Let a replica's copy of a captured node, and the functions that it runs, draw from the replica's stream.
+
+    `name` is the copy, and `captured` the node.
 
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import PS
     >>> draft = example_draft(PS())
     >>> for replica in draft.active_replicas:
     ...     name = draft.editor.add("RandomUniform", f"{replica.prefix}/draw", ["shape"], seed=7, seed2=1)
-    ...     take_own_stream(draft, name, replica)
+    ...     take_own_stream(draft, name, replica, "draw")
     >>> [draft.editor[name].attr["seed2"].i for name in ("replica0/draw", "replica1/draw")]
     [1, 1000004]
     """
     if replica.index:
-        _change(draft, draft.editor.edit(name), replica)
+        _change(draft, draft.editor.edit(name), replica, (captured,))
 
 
 def mask(replica: int, dtype: tf.DType) -> np.ndarray:
@@ -65,9 +71,10 @@ def stream_of_replica(name: str) -> str:
     return f"{name}/stream"
 
 
-def _change(draft: Draft, edit: NodeEdit, replica: Replica) -> None:
+def _change(draft: Draft, edit: NodeEdit, replica: Replica, path: tuple[str, ...]) -> None:
+    """Change a copy of the node at a path: a node of the step, and the nodes that follow in functions' bodies."""
     node = edit.node
-    stream = stream_of(node)
+    stream = None if path in seeded_alone(draft.step) else stream_of(node)
     if stream is Stream.ATTRIBUTE:
         edit.set_attribute("seed2", node.attr["seed2"].i + _SEED_STEP * replica.index)
     elif stream is Stream.INPUT:
@@ -75,16 +82,23 @@ def _change(draft: Draft, edit: NodeEdit, replica: Replica) -> None:
         number = edit.add("Const", f"{node.name}/replica", dtype=dtype, value=mask(replica.index, dtype))
         inputs = (node.input[position], number)
         edit.set_input(position, edit.add("BitwiseXor", stream_of_replica(node.name), inputs, T=dtype))
-    edit.rename_functions(function_references(node), lambda name: _function(draft, name, replica))
+    edit.rename_functions(function_references(node), lambda name: _function(draft, name, replica, path))
     if node.op in draft.step.functions.functions:
-        edit.set_op(_function(draft, node.op, replica))
+        edit.set_op(_function(draft, node.op, replica, path))
 
 
-def _function(draft: Draft, name: str, replica: Replica) -> str:
-    """The function that a replica runs in a function's place: a copy if it draws, else the function itself."""
-    functions = draft.step.functions
-    if not any(draw.stream in _CHANGED for draw in functions.inside(name)):
+def _function(draft: Draft, name: str, replica: Replica, path: tuple[str, ...]) -> str:
+    """The function that the node at a path runs on a replica in a function's place: a copy if it draws.
+
+    Calls of one function may differ in whether its draws have seeds of their own. Each kind of call gets a copy.
+    """
+    functions, alone = draft.step.functions, seeded_alone(draft.step)
+    draws = [draw for draw in functions.inside(name) if draw.stream in _CHANGED]
+    kept = [draw.path for draw in draws if (*path, *draw.path) in alone]
+    if len(kept) == len(draws):
         return name
+    kind = f"_{zlib.crc32(repr(kept).encode()):08x}" if kept else ""
     return draft.editor.copy_function(
-        functions.functions[name], f"{name}__{replica.prefix}", lambda edit: _change(draft, edit, replica)
+        functions.functions[name], f"{name}__{replica.prefix}{kind}",
+        lambda edit: _change(draft, edit, replica, (*path, edit.node.name)),
     )

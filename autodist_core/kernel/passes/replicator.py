@@ -90,7 +90,7 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef
     order = draft.at(name) if touched else None
     copy = draft.editor.copy(node, copied(replica, name), inputs, _device(draft, replica, node), order)
     if name in step.draws:
-        take_own_stream(draft, copy.name, replica)
+        take_own_stream(draft, copy.name, replica, name)
     wanted = name in step.item.targets and not step.is_update(name)
     if wanted or any(touch.writes for touch in touched):
         draft.targets.append(copy.name)

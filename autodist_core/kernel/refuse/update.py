@@ -52,8 +52,7 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
     for variable, name in reversed(own.items()):
         yield CaptureError(
             f"a value computed from gradients reads {variable!r} at {name!r} ({step.nodes[name].op}) when each replica "
-            "has its own value of that variable, from its part of the batch. Read the variable before the step writes "
-            "it, or after apply."
+            f"has its own value of that variable, from its part of the batch. {_instead(step, variable)}"
         )
     for owner, name in slices:
         if several and owner.replica is not None and _draws(step, name):
@@ -71,6 +70,15 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
         yield CaptureError(
             f"the update writes through {name!r} ({step.nodes[name].op}), which belongs to no variable's owner."
         )
+
+
+def _instead(step: StepIndex, variable: str) -> str:
+    if step.variables[variable].aggregation == "sum":
+        return (
+            "It has the aggregation SUM, and only one replica has the sum. Make a variable for gradients without "
+            "`aggregation`: what is added to it, and what the update reads, is the sum over the replicas."
+        )
+    return "Read the variable before the step writes it, or after apply."
 
 
 def _draws(step: StepIndex, name: str) -> bool:

@@ -1,0 +1,168 @@
+"""Find the variables of `run()`'s functions that hold sums of gradients already, and what is made of them.
+
+In: the graph of a traced function, its markers, and what the functions traced before did. Out: how the markers count of
+values that are added up. A function adds each replica's own gradient to a variable, and another one applies it::
+
+    total.assign_add(gradient)             an update gets the sum over the replicas, so `total` holds the sum
+    optimizer.apply([total], [weight])     adds `total` up: it counts once, as tf.distribute's variable of each replica
+
+    total.assign_add(all_reduce("SUM", gradient))
+    optimizer.apply([total], [weight])     adds up what is the same on all replicas: times the number of replicas
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autodist_core.capture.tape import draws
+from autodist_core.capture.traced import Counted
+from autodist_core.errors import CaptureError
+from autodist_core.loops.variables import Accumulated
+from autodist_core.step.index import accesses
+
+_OWN, _SUMMED, _BATCH = "own", "summed", "batch"
+"""What a value is made of: the replica's own gradients, sums over the replicas, other values of the batch."""
+_ADDING = {"Add", "AddV2", "AddN", "Sub", "ConcatV2", "Pack"}
+_ADDITIONS = {"AssignAddVariableOp", "AssignSubVariableOp"}
+
+
+@dataclass(frozen=True)
+class Sums:
+    """How the markers of one function count, by name, and what its variables hold."""
+
+    counted: Mapping[str, Counted]
+    """The markers that are not added up: their values are the sums already, and count once, or they are the same on all
+    replicas, in a function without gradients."""
+    own: frozenset[str]
+    """The variables that get the replicas' own gradients, by name."""
+    summed: frozenset[str]
+    """The variables that get sums over the replicas."""
+    multiplied: frozenset[str]
+    """The variables of which values are made that are added up as what is the same on all replicas."""
+    only_added: frozenset[str] = frozenset()
+    """The variables that updates add the replicas' own gradients to, and that the function does not write besides."""
+
+
+def find_sums(
+    graph: Any, variables: Mapping[str, str], gradients: Collection[str], markers: Sequence[Any],
+    batch: Collection[str], updates: Collection[str], known: Accumulated, replicas: int, combined: Collection[str] = (),
+) -> Sums:
+    """How the markers count that add up over the replicas: outside the updates, and there if they are sums already.
+
+    `variables` has the names of variables by those of the operations of their handles. `gradients` are the markers of
+    gradients, and `batch` the placeholders of each replica's own values, by name. `combined` are the variables that add
+    up over the replicas what is written to them: they hold sums.
+
+    >>> import tensorflow as tf
+    >>> total = tf.Variable(1.0)
+    >>> @tf.function
+    ... def apply():
+    ...     return tf.identity(total / 2.0, name="sum")
+    >>> graph = apply.get_concrete_function().graph
+    >>> handles, marker = {graph.captures[0][1].op.name: "total"}, graph.get_operation_by_name("sum").outputs[0]
+    >>> for own in (set(), {"total"}):
+    ...     found = find_sums(graph, handles, (), [marker], (), (), Accumulated(own), 2)
+    ...     print({name: counted.times for name, counted in found.counted.items()})
+    {'sum': 2}
+    {'sum': 1}
+    """
+    search = _Search(graph, variables, gradients, markers, batch, known, combined)
+    own, summed = search.run()
+    counted: dict[str, Counted] = {}
+    multiplied: set[str] = set()
+    for marker in markers:
+        name = marker.op.name
+        made_of, read = search.made_of[marker.op.inputs[0].name], search.read[marker.op.inputs[0].name]
+        held = sorted(read & own)
+        if _BATCH in made_of or (name in updates and (not held or _SUMMED in made_of)):
+            continue
+        if held and _SUMMED in made_of:
+            raise CaptureError(
+                f"all_reduce adds up a value that is made of {held[0]!r}, to which run() adds the replicas' own "
+                "gradients, and of sums over the replicas. Reduce the gradients before they are written: "
+                f"{_REMEDY}; an optimizer's apply calls all_reduce, too, so give it the sum divided by "
+                "num_replicas_in_sync."
+            )
+        multiplied |= read if not held else set()
+        if held or (not gradients and marker.dtype.is_floating):
+            counted[name] = Counted(0, marker.dtype.base_dtype, 0, 1 if held else replicas)
+    return Sums(counted, frozenset(own), frozenset(summed), frozenset(multiplied), search.only_added(updates))
+
+
+_REMEDY = 'variable.assign_add(get_replica_context().all_reduce("SUM", gradient))'
+
+
+class _Search:
+    def __init__(
+        self, graph: Any, variables: Mapping[str, str], gradients: Collection[str], markers: Sequence[Any],
+        batch: Collection[str], known: Accumulated, combined: Collection[str],
+    ) -> None:
+        self._operations = graph.get_operations()
+        self._touches = {
+            operation.name: accesses(operation.node_def, variables.get) for operation in self._operations
+            if any(tensor.op.name in variables for tensor in operation.inputs)
+        }
+        self._gradients, self._batch, self._trained, self._combined = gradients, batch, known.trained, combined
+        self._markers = {marker.op.name for marker in markers}
+        self._written = {_OWN: set(known.own), _SUMMED: set(known.summed), _BATCH: set[str]()}
+        self.made_of: dict[str, frozenset[str]] = {}
+        """What each tensor is made of."""
+        self.read: dict[str, frozenset[str]] = {}
+        """The variables of which it is made."""
+
+    def run(self) -> tuple[set[str], set[str]]:
+        """The variables that hold own gradients, and sums. A value may be written after its variable is read."""
+        before = -1
+        while before != (before := sum(map(len, self._written.values()))):
+            for operation in self._operations:
+                self._follow(operation)
+        return self._written[_OWN], self._written[_SUMMED]
+
+    def only_added(self, updates: Collection[str]) -> frozenset[str]:
+        """The variables that get nothing but additions of own gradients, by operations of the updates."""
+        others: set[str] = set()
+        found: set[str] = set()
+        for operation in self._operations:
+            for touch in self._touches.get(operation.name, ()):
+                adds = operation.type in _ADDITIONS and operation.name in updates
+                if touch.writes and adds and self.made_of[operation.inputs[1].name] == {_OWN}:
+                    found.add(touch.variable)
+                elif touch.writes:
+                    others.add(touch.variable)
+        return frozenset(found - others - self._trained)
+
+    def _follow(self, operation: Any) -> None:
+        touched = self._touches.get(operation.name, ())
+        names = frozenset(touch.variable for touch in touched if not touch.writes)
+        of_variables = frozenset(kind for kind, held in self._written.items() if held & names)
+        inputs = [(self.made_of[tensor.name], self.read[tensor.name]) for tensor in operation.inputs]
+        made_of, read = self._together(operation, [of_variables, *(each for each, _ in inputs)]), names
+        read = read.union(*(each for _, each in inputs))
+        if operation.name in self._gradients:
+            made_of, read = frozenset({_OWN}), frozenset()
+        elif operation.name in self._markers:
+            made_of = frozenset({_SUMMED})
+        elif operation.name in self._batch or draws(operation) or _is_outside(operation, touched):
+            made_of |= {_BATCH}
+        for touch in touched:
+            if touch.writes and touch.variable not in self._trained:
+                for kind in made_of if _BATCH not in made_of else {_BATCH}:
+                    summed = kind == _OWN and touch.variable in self._combined
+                    self._written[_SUMMED if summed else kind].add(touch.variable)
+        each_alone = operation.type == "IdentityN"
+        for index, tensor in enumerate(operation.outputs):
+            self.made_of[tensor.name] = inputs[index][0] if each_alone else made_of
+            self.read[tensor.name] = inputs[index][1] if each_alone else read
+
+    def _together(self, operation: Any, parts: Sequence[frozenset[str]]) -> frozenset[str]:
+        """What a value is made of. Own gradients that are divided by a sum stay the replica's own."""
+        found = frozenset[str]().union(*parts)
+        mixed = operation.type in _ADDING or any({_OWN, _SUMMED} <= part for part in parts)
+        return found if mixed or _OWN not in found else found - {_SUMMED}
+
+
+def _is_outside(operation: Any, touched: Collection[Any]) -> bool:
+    """Whether an operation may give something else on every replica, such as a function of Python."""
+    return bool(operation.op_def is not None and operation.op_def.is_stateful and not touched)
