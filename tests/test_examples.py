@@ -87,6 +87,9 @@ WITHOUT = {
     "run.OnEachReplica": "the example of `ReplicaStrategy` makes one",
     "traced_function.TracedFunction": "it is abstract: `Function` and `OnEachReplica` are its classes",
     "resumable.ResumableFit": "the example of `Resume` runs one",
+    "explain.explain": "the example of `DistributedModel.explain` calls it",
+    "model_plan.inexact": "the example of `DistributedModel.inexact` calls it",
+    "model_plan.plan_of": "the example of `DistributedModel.plan` calls it",
     "verify.verify": "the example of `DistributedModel.verify` calls it",
 }
 """The public names without an example, each with its module, and why."""

@@ -52,7 +52,12 @@ class WireTime:
 
 @dataclass(frozen=True)
 class TimeTable:
-    """The content of the report: seconds by part and node. The parts of each node add up to `step`."""
+    """The content of the report: seconds by part and node. The parts of each node add up to `step`.
+
+    >>> parts = {name: dict.fromkeys(PARTS, 0.0) | {"compute": seconds} for name, seconds in [("a", 0.1), ("b", 0.2)]}
+    >>> TimeTable(0.2, parts, steps=20, batch=64, replicas=2, home=0.0, steps_of_call=1).busiest
+    'b'
+    """
 
     step: float
     parts: Mapping[str, Mapping[str, float]]

@@ -57,6 +57,20 @@ def time_report(
 
     `home` is the time of bringing the state home at the end of a call of `steps_of_call` steps. `source` names the kind
     of the data. Step, strategy and machines say what travels.
+
+    >>> from autodist_core import StrategyCompiler
+    >>> from autodist_core.strategy import PS
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel import Part
+    >>> from autodist_core.runtime import Call, Operation, Run, Timings
+    >>> item, spec = example_step(), ResourceSpec.local(cpus=2)
+    >>> strategy, timings = StrategyCompiler(item, spec).compile(PS().build(item, spec)), Timings()
+    >>> multiply = Operation("localhost", "CPU:0", "replica0/MatMul", "MatMul", Part.COMPUTE, 3.0, 4.0)
+    >>> for begin, run in [(0.0, Run(3.0, 5.0)), (6.0, Run(3.0, 5.0, (multiply,)))]:
+    ...     timings.calls.append(Call(begin, begin + 6.0, ((begin, begin + 2.5),), (run,)))
+    >>> report = time_report(timings, 64, 1.0, 10, "arrays", item, strategy, spec)
+    >>> round(report.table.step, 6), report.table.busiest
+    (6.1, 'localhost')
     """
     step, parts = time_of_parts(timings.calls, home, steps_of_call)
     runs = [run for call in timings.calls for run in call.runs]

@@ -110,7 +110,12 @@ def percent(table: TimeTable, part: str) -> str:
 
 
 def bounds(table: TimeTable) -> Iterator[str]:
-    """Yield the lines with what a step cannot be faster than, as long as arithmetic and bytes stay the same."""
+    """Yield the lines with what a step cannot be faster than, as long as arithmetic and bytes stay the same.
+
+    >>> parts = dict.fromkeys(PARTS, 0.0) | {"compute": 0.009, "Python": 0.001}
+    >>> list(bounds(TimeTable(0.01, {"localhost": parts}, 20, 64, 2, 0.0, 1)))
+    ['bound: 9.0 ms of arithmetic on localhost']
+    """
     node = table.busiest
     arithmetic = f"bound: {milliseconds(table.parts[node][COMPUTE])} of arithmetic on {node}"
     wire = table.wire

@@ -122,6 +122,14 @@ class TimedStep:
     `plain` runs it as always, with the values of `feeds` as arguments. `followed` is TensorFlow's `Session.run`, which
     takes what to fetch: `outputs`, and the `targets` without a value. `nodes` has the addresses of the nodes, the
     chief's first.
+
+    >>> import numpy as np
+    >>> timings, step = Timings(), TimedStep(lambda x: [x.sum()], None, ["x"], ["y"], [], ["localhost"])
+    >>> timings.mark()
+    >>> results = step(timings, np.ones(1))
+    >>> timings.mark()
+    >>> timings.calls[0].runs[0].fed
+    8
     """
 
     def __init__(

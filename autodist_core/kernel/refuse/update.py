@@ -50,10 +50,7 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
             )
     own = {reads_own(step)[name]: name for name in reversed(names) if name in reads_own(step)} if several else {}
     for variable, name in reversed(own.items()):
-        yield CaptureError(
-            f"a value computed from gradients reads {variable!r} at {name!r} ({step.nodes[name].op}) when each replica "
-            f"has its own value of that variable, from its part of the batch. {_instead(step, variable)}"
-        )
+        yield _reads_own(step, variable, name)
     for owner, name in slices:
         if several and owner.replica is not None and _draws(step, name):
             yield NotYetError(
@@ -72,13 +69,20 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
         )
 
 
-def _instead(step: StepIndex, variable: str) -> str:
+def _reads_own(step: StepIndex, variable: str, name: str) -> CaptureError:
+    operation = step.nodes[name].op
     if step.variables[variable].aggregation == "sum":
-        return (
-            "It has the aggregation SUM, and only one replica has the sum. Make a variable for gradients without "
-            "`aggregation`: what is added to it, and what the update reads, is the sum over the replicas."
+        return CaptureError(
+            f"a value computed from gradients reads {variable!r} at {name!r} ({operation}) when each replica has its "
+            "own value of that variable, from its part of the batch. It has the aggregation SUM, and only one replica "
+            "has the sum. Make a variable for gradients without `aggregation`: what is added to it, and what the "
+            "update reads, is the sum over the replicas."
         )
-    return "Read the variable before the step writes it, or after apply."
+    return CaptureError(
+        f"a value computed from gradients reads {variable!r} at {name!r} ({operation}) when each replica has its own "
+        "value of that variable, from its part of the batch. Read the variable before the step writes it, or after "
+        "apply."
+    )
 
 
 def _draws(step: StepIndex, name: str) -> bool:

@@ -30,7 +30,11 @@ _ADDITIONS = {"AssignAddVariableOp", "AssignSubVariableOp"}
 
 @dataclass(frozen=True)
 class Sums:
-    """How the markers of one function count, by name, and what its variables hold."""
+    """How the markers of one function count, by name, and what its variables hold.
+
+    >>> Sums({}, own=frozenset({"total"}), summed=frozenset(), multiplied=frozenset()).only_added
+    frozenset()
+    """
 
     counted: Mapping[str, Counted]
     """The markers that are not added up: their values are the sums already, and count once, or they are the same on all
