@@ -26,6 +26,7 @@ def union(items: Sequence[GraphItem]) -> GraphItem:
     graph = Editor.of(items[0].graph_def).empty()
     variables: dict[str, Variable] = {}
     gradients: list[Gradient] = []
+    outputs: list[str] = []
     occurrences = 0
     for number, item in enumerate(items):
         graph.add_library(item.graph_def.library)
@@ -45,10 +46,11 @@ def union(items: Sequence[GraphItem]) -> GraphItem:
             )
             for each in item.gradients
         ]
+        outputs += map(renamed.tensor, item.outputs)
         marked = (node.attr[naming.UPDATE].i for node in item.graph_def.node if naming.UPDATE in node.attr)
         occurrences += 1 + max((*marked, *(gradient.occurrence for gradient in item.gradients)), default=-1)
     content = graph.graph_def(captured=True).SerializeToString(deterministic=True)
-    return GraphItem(tuple(variables.values()), tuple(gradients), graph_bytes=content)
+    return GraphItem(tuple(variables.values()), tuple(gradients), outputs=tuple(outputs), graph_bytes=content)
 
 
 def _handle(variable: Variable) -> str:

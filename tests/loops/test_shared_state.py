@@ -367,3 +367,28 @@ def test_two_fronts_train_the_same_variables_in_turn(looks: bool):
         steps[1](x)
     assert weight.numpy().tolist() == [[-2.0]] * 5
     assert not looks or seen == [-1.0, -2.0, -3.0, -4.0, -5.0, -6.0]
+
+
+def _gradients_in_one_function_and_apply_in_another(front: Any) -> Any:
+    net, optimizer = Net(), keras.optimizers.Adam(0.05)
+
+    @front.function
+    def differentiate(x, y):
+        with tf.GradientTape() as tape:
+            loss = net.loss(x, y)
+        return loss, tape.gradient(loss, net.variables)
+
+    @front.function(whole=["found"])
+    def apply(found):
+        optimizer.apply(found, net.variables)
+
+    losses = []
+    for x, y in batches(*examples()):
+        loss, found = differentiate(x, y)
+        apply(found)
+        losses.append(loss)
+    return losses, values(net.variables)
+
+
+def test_gradients_that_one_function_returns_and_another_applies_equal_one_devices():
+    assert_equal_loops(_gradients_in_one_function_and_apply_in_another, "PartitionedPS")

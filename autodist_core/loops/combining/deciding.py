@@ -45,7 +45,7 @@ class Decided:
     >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
     >>> decided = decided_for_whole_batch(*traced_loop(example_loop(kernel), kernel))
     >>> decided.joined, decided.notes
-    ((Joined(tensor='Identity', how='mean'),), ())
+    ((Joined(tensor='Identity', how='mean', axis=0),), ())
     """
 
     traced: Traced

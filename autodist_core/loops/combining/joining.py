@@ -64,7 +64,7 @@ def given_to_all(tensors: Sequence[Any], states: Sequence[State]) -> tuple[Joine
     >>> with tf.Graph().as_default():
     ...     total = tf.identity(1.0, name="total")
     >>> given_to_all([total], [State(SUM, degree=1)])
-    (Joined(tensor='total', how='sum'),)
+    (Joined(tensor='total', how='sum', axis=0),)
     """
     words = [(tensor, word(tensor, state), state) for tensor, state in zip(tensors, states, strict=True)]
     for tensor, found, state in words:
