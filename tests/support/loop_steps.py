@@ -383,10 +383,10 @@ def gradients_of_two_losses(net):
         loss, of_loss = gradients(net, lambda: net.loss(x, y))
         size, of_size = gradients(net, lambda: tf.reduce_sum(net(x) ** 2))
         # Where the gradients point away from each other, the second one loses its part against the first.
-        parts = [tf.minimum(tf.reduce_sum(one * two), 0.0) / tf.reduce_sum(one * one)
-                 for one, two in zip(of_loss, of_size, strict=True)]
-        net.descend([one + 0.1 * (two - part * one)
-                     for one, two, part in zip(of_loss, of_size, parts, strict=True)], 0.05)
+        def joined(one, two):
+            return one + 0.1 * (two - tf.minimum(tf.reduce_sum(one * two), 0.0) / tf.reduce_sum(one * one) * one)
+
+        net.descend(map(joined, of_loss, of_size), 0.05)
         return loss, size
 
     return step

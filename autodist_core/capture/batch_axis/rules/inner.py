@@ -117,7 +117,7 @@ def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     'rows along axis 0'
     """
     choice, *handed = states
-    graphs, writes = graphs_of(operation) or [], flow.writes
+    graphs, writes = graphs_of(operation), flow.writes
     results = [flow.run(graph, handed, operation) for graph in graphs]
     if not results:
         return _lost(flow, operation, states)
