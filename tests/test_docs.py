@@ -1,4 +1,4 @@
-"""The documentation is executed: README.md and docs/ block by block, notebooks in a Jupyter kernel of this Python."""
+"""The documentation is executed: README.md and docs/ block by block. `test_notebooks.py` executes the notebooks."""
 
 import ast
 import configparser
@@ -6,19 +6,15 @@ import contextlib
 import dataclasses
 import importlib.util
 import io
-import json
 import logging
 import re
-import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import keras
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from autodist_core.strategy import BUILDERS
 
@@ -43,7 +39,6 @@ SET_BY_A_SCHEDULER = {
 """The environment variables that a scheduler sets before the program of a page runs."""
 TEXT = ("text", "{ .text .wrap }")
 """What the python block before prints; in the second form, the site wraps it."""
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PACKAGES = ("autodist_core", "autodist_keras")
 
 
@@ -302,48 +297,3 @@ def test_every_refused_step_is_explained():
             if said != "…" and not any(part in said for part in quoted):
                 unexplained.append(said)
     assert not unexplained, "refused, and not in docs/refused.md"
-
-
-def test_notebooks_are_committed_without_outputs():
-    assert NOTEBOOKS
-    for path in NOTEBOOKS:
-        for cell in nbformat.read(path, as_version=4).cells:
-            assert not cell.get("outputs"), f"{path.name} is committed with outputs; clear them"
-
-
-def test_the_code_of_a_notebook_runs(tmp_path):
-    """In this process, in which TensorFlow is imported already; the long tests run the notebook in a kernel, too."""
-    notebook = nbformat.read(ROOT / "notebooks/custom_loop.ipynb", as_version=4)
-    program = tmp_path / "custom_loop.py"
-    program.write_text("\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code"))
-    keras.utils.clear_session()
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        runpy.run_path(str(program), run_name="__main__")
-    assert out.getvalue().count(" of the largest entry") == 2
-
-
-@pytest.mark.quick("getting_started.ipynb")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_notebook_runs(path, tmp_path, monkeypatch):
-    notebook = nbformat.read(path, as_version=4)
-    # The kernel starts from a spec of this Python, whatever kernels the person who runs the test has installed.
-    kernels = tmp_path / "kernels" / "this-python"
-    kernels.mkdir(parents=True)
-    (kernels / "kernel.json").write_text(
-        json.dumps(
-            {
-                "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-                "display_name": "This Python",
-                "language": "python",
-            }
-        )
-    )
-    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
-    for variable in ("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
-        monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
-    work = tmp_path / "work"
-    work.mkdir()
-    place = {"metadata": {"path": str(work)}}
-    NotebookClient(notebook, timeout=240, kernel_name="this-python", resources=place).execute()
-    errors = [output for cell in notebook.cells for output in cell.get("outputs", ()) if output.get("name") == "stderr"]
-    assert not errors, "the notebook's cells wrote to stderr"

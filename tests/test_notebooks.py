@@ -1,0 +1,86 @@
+"""Notebooks are executed from a clean kernel, in a Jupyter kernel of this Python."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import nbformat
+import pytest
+import yaml
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def test_notebooks_are_committed_without_outputs():
+    assert NOTEBOOKS
+    for path in NOTEBOOKS:
+        for cell in nbformat.read(path, as_version=4).cells:
+            assert not cell.get("outputs"), f"{path.name} is committed with outputs; clear them"
+
+
+def test_the_code_of_a_notebook_runs(tmp_path):
+    """In this process, in which TensorFlow is imported already; the long tests run the notebook in a kernel, too."""
+    notebook = nbformat.read(ROOT / "notebooks/custom_loop.ipynb", as_version=4)
+    program = tmp_path / "custom_loop.py"
+    program.write_text("\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code"))
+    keras.utils.clear_session()
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        runpy.run_path(str(program), run_name="__main__")
+    assert out.getvalue().count(" of the largest entry") == 2
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch) -> str:
+    """The name of a kernel of this Python, whatever kernels the person who runs the test has installed."""
+    kernels = tmp_path / "kernels" / "this-python"
+    kernels.mkdir(parents=True)
+    (kernels / "kernel.json").write_text(
+        json.dumps(
+            {
+                "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+                "display_name": "This Python",
+                "language": "python",
+            }
+        )
+    )
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    for variable in ("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
+    return "this-python"
+
+
+def run(name: str, folder: Path, kernel: str) -> str:
+    """Run a notebook in `folder`, and return what its cells print. No cell may fail, or write to stderr."""
+    notebook: Any = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+    folder.mkdir(exist_ok=True)
+    NotebookClient(notebook, timeout=240, kernel_name=kernel, resources={"metadata": {"path": str(folder)}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    errors = [output["text"] for output in outputs if output.get("name") == "stderr"]
+    assert not errors, "the notebook's cells wrote to stderr"
+    return "".join(output["text"] for output in outputs if output.get("name") == "stdout")
+
+
+@pytest.mark.quick("getting_started.ipynb")
+@pytest.mark.parametrize("name", [path.name for path in NOTEBOOKS if path.name != "several_machines.ipynb"])
+def test_a_notebook_runs(name, tmp_path, kernel):
+    assert run(name, tmp_path / "work", kernel)
+
+
+@pytest.mark.long
+def test_the_notebook_of_several_machines_runs(make_network, tmp_path, kernel, monkeypatch):
+    network = make_network(2)
+    monkeypatch.setenv("HOME", str(network.home))
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/cluster.yml").write_text(yaml.safe_dump(network.spec(cpus=[2, 1])))
+    printed = run("several_machines.ipynb", tmp_path / "work", kernel)
+    assert "Gbit/s, from the row to the column" in printed
+    assert printed.count("e-1") >= 4, "the differences from one device"
