@@ -1,6 +1,7 @@
 """Measure milliseconds per step over several hosts of the test network, on links of a given rate.
 
-    python benchmarks/hosts.py [--models mlp cnn] [--hosts 2] [--rate 1gbit] [--steps 12] [--bf16] [--strategy PS]
+    python benchmarks/hosts.py [--models mlp cnn] [--hosts 2] [--rate 1gbit] [--steps 12] [--bf16] [--xla]
+                               [--strategy PS]
 
 The hosts are network namespaces of this machine, and the links between them are limited to the rate. This needs root,
 iproute2 and openssh-server. The hosts share the processors of the machine, so arithmetic is slower than on real hosts.
@@ -50,7 +51,7 @@ def wire_bound(size: int, hosts: int, rate: float) -> float:
     return 2 * (hosts - 1) / hosts * 8 * size / rate * 1e3
 
 
-def measure(spec: dict, workload: str, strategy: object, steps: int) -> tuple[list[float], int]:
+def measure(spec: dict, workload: str, strategy: object, steps: int, xla: bool) -> tuple[list[float], int]:
     """Return the milliseconds of each step after the first three, and the bytes of the trainable variables."""
     import keras
 
@@ -69,6 +70,7 @@ def measure(spec: dict, workload: str, strategy: object, steps: int) -> tuple[li
 
     chosen = WORKLOADS[workload]
     model, clock = chosen.make(), Clock()
+    model.jit_compile = xla
     with DistributedModel(model, spec, strategy=strategy) as front:
         front.fit(chosen.dataset(), steps_per_epoch=steps + 3, verbose=0, callbacks=[clock])
     return clock.times[3:], sum(variable.numpy().nbytes for variable in model.trainable_variables)
@@ -83,6 +85,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--strategy", default=None, help="the name of a builder; the default is Parallax")
     parser.add_argument("--bf16", action="store_true", help="send dense gradients as bfloat16, with error feedback")
+    parser.add_argument("--xla", action="store_true", help="compile each replica's compute (jit_compile=True)")
     given = parser.parse_args()
     if missing():
         parser.exit(1, f"{missing()}.\n")
@@ -98,7 +101,7 @@ def main() -> None:
                 host.shape(given.rate)
             print(f"{given.hosts} hosts, {given.rate}, {strategy or 'Parallax'}: ms per step, quartiles, wire bound")
             for name in given.models:
-                times, size = measure(network.spec(), name, strategy, given.steps)
+                times, size = measure(network.spec(), name, strategy, given.steps, given.xla)
                 low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
                 bound = wire_bound(size // 2 if given.bf16 else size, given.hosts, rate)
                 print(f"{name:12} {middle:8.1f} ({low:.1f}..{high:.1f})  bound {bound:.1f}", flush=True)

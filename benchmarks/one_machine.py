@@ -1,10 +1,11 @@
 """Measure milliseconds per step on one machine: plain Keras, one replica, two replicas and MirroredStrategy.
 
-    python benchmarks/one_machine.py [--models cnn mlp] [--more] [--rounds 9] [--steps 10] [--json] [--check] [--quick]
+    python benchmarks/one_machine.py [--models cnn mlp] [--more] [--xla] [--rounds 9] [--steps 10]
+                                     [--json] [--check] [--quick]
 
 These are the four contenders. MirroredStrategy is TensorFlow's, with two replicas. All contenders train the same model
-on the same random data with the same global batch, on the CPU and without XLA. They use TensorFlow's defaults for
-threads and graph optimization.
+on the same random data with the same global batch, on the CPU and without XLA; with `--xla` the first three also train
+with `jit_compile=True`. They use TensorFlow's defaults for threads and graph optimization.
 
 The contenders take turns of a few steps each, in another order in every round. So other work of the machine slows all
 of them alike. A ratio is computed from two times of the same round. The table has the median and the quartiles of the
@@ -26,7 +27,7 @@ from collections.abc import Mapping, Sequence
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about the processor
 
-from turns import CONTENDERS, MIRRORED, MORE, ONE, PLAIN, TWO, Training
+from turns import CONTENDERS, MIRRORED, MORE, ONE, PLAIN, TWO, XLA, Training
 from workloads import BATCH, OVERHEAD, WORKLOADS
 
 NOISE = 1.05  # one replica misses its target if its ratio to plain Keras is above this, and the lower quartile above 1
@@ -128,6 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         help=f"which models: {', '.join(WORKLOADS)} (default: all)")
     parser.add_argument("--more", action="store_true",
                         help="also measure two replicas with Keras's own updates, and without shared memory")
+    parser.add_argument("--xla", action="store_true",
+                        help="also measure plain Keras, one replica and two replicas with jit_compile=True")
     parser.add_argument("--rounds", type=int, default=12, help="turns of each contender (default: 12)")
     parser.add_argument("--steps", type=int, help="steps per turn (default: a third of a second)")
     parser.add_argument("--quick", action="store_true", help="run one turn of two steps only")
@@ -141,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = {}
     for name in options.models:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        contenders = CONTENDERS + MORE if options.more else CONTENDERS
+        contenders = CONTENDERS + MORE * options.more + XLA * options.xla
         results[name] = measure(name, steps or WORKLOADS[name].steps, rounds, contenders)
     targets = missed(results)
     if options.json:

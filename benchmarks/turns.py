@@ -19,14 +19,17 @@ PLAIN, ONE, TWO, MIRRORED = "plain", "one", "two", "mirrored"
 CONTENDERS = (PLAIN, ONE, TWO, MIRRORED)
 UNFUSED, REDUCED, SERVED = "unfused", "reduced", "served"
 MORE = (UNFUSED, REDUCED, SERVED)
+PLAIN_XLA, ONE_XLA, TWO_XLA = XLA = ("plain_xla", "one_xla", "two_xla")
 _OPTIONS: dict[str, dict[str, Any]] = {
     ONE: {},
     TWO: {},
+    ONE_XLA: {},
+    TWO_XLA: {},
     UNFUSED: {"fused_updates": False},
     REDUCED: {"strategy": "AllReduce", "share_memory": False},
     SERVED: {"strategy": "PSLoadBalancing", "share_memory": False},
 }
-"""The settings of DistributedModel for each contender. ONE has one replica, and the others have two."""
+"""The settings of DistributedModel for each contender. ONE and ONE_XLA have one replica, and the others have two."""
 _SECONDS = 5 * 60
 _WARM_UP = 2  # epochs before the first turn
 
@@ -102,13 +105,14 @@ def _train(connection: Connection, contender: str, name: str, steps: int, rounds
         model.fit(workload.dataset(), **options)
         return
     model = workload.make()
-    if contender == PLAIN:
+    model.jit_compile = contender in XLA
+    if contender in (PLAIN, PLAIN_XLA):
         model.fit(workload.dataset(), **options)
         return
     from autodist_core import ResourceSpec
     from autodist_keras import DistributedModel
 
-    spec = ResourceSpec.local(cpus=1 if contender == ONE else 2)
+    spec = ResourceSpec.local(cpus=1 if contender in (ONE, ONE_XLA) else 2)
     with DistributedModel(model, spec, **_OPTIONS[contender]) as distributed:
         distributed.fit(workload.dataset(), **options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 
+from autodist_core.kernel.analysis import send_stages
 from autodist_core.runtime import transfers
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
@@ -55,8 +56,11 @@ def test_models_over_four_hosts(lan, name):
 
 
 @pytest.mark.long
-def test_replicas_that_xla_compiles_train_over_two_hosts(lan):
-    reference = BY_NAME["embedding"].compiled_with(lambda: {"jit_compile": True})
+@pytest.mark.parametrize("name", ["embedding", "lstm", "heads"])
+def test_replicas_that_xla_compiles_train_over_two_hosts(lan, monkeypatch, name):
+    """Each replica's compute is many pieces: one for each gradient."""
+    monkeypatch.setattr(send_stages, "BUCKET_BYTES", 1)
+    reference = BY_NAME[name].compiled_with(lambda: {"jit_compile": True})
     with OverHosts(reference, lan.spec(cpus=[1, 2], hosts=lan.hosts[:2])) as hosts:
         for builder in ("Parallax", "AllReduce"):
             assert_equally_trained(plain(reference, replicas=3), hosts.train("adam", builder))

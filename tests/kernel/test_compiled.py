@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 import pytest
 import tensorflow as tf
 
-from autodist_core.kernel import build
+from autodist_core import ResourceSpec
+from autodist_core.kernel import Tasks, build, place
+from autodist_core.kernel.analysis import send_stages
 from autodist_core.strategy import AllReduce
-from tests.kernel.graphs import machine, placed
+from tests.kernel.graphs import ancestors, compiled, machine, placed
 from tests.support.graphs import captured
 from tests.support.models import BY_NAME, DENSE, TWICE, dense_data
 from tests.support.training import assert_equal_training, distributed, fit, seeded
@@ -90,3 +94,28 @@ def test_replicas_run_one_function_and_nothing_is_compiled_unless_asked_for():
     first, second = calls(True)
     assert first and first == second
     assert calls(False) == [[], []]
+
+
+def test_over_machines_the_first_gradients_are_sent_before_the_last_piece_has_run(monkeypatch):
+    """On one machine, compute is one piece; over machines, a piece ends where a collective is full."""
+    monkeypatch.setattr(send_stages, "BUCKET_BYTES", 5 * 8 * 6)
+
+    def build_model():
+        layers = [keras.layers.Dense(6, activation="gelu") for _ in range(4)]
+        model = keras.Sequential([keras.Input((5,)), *layers, keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=True)
+        return model
+
+    def before_collectives(spec: ResourceSpec, tasks: Tasks) -> list[list[str]]:
+        strategy = compiled(item, AllReduce(bucket_bytes=5 * 8 * 6), spec)
+        graph = build(item, place(item, strategy, False, tasks)).graph_def.node
+        sums = [node.name for node in graph if node.op == "CollectiveReduceV2" and "replica0" in node.name]
+        return [sorted(name for name in ancestors(graph, each) if "replica0/compiled/" in name) for each in sums]
+
+    item = captured(seeded(build_model), tf.ones((4, 5), "float64"), tf.ones((4, 1), "float64")).item
+    nodes = [{"address": "a", "cpus": 1, "chief": True}, {"address": "b", "cpus": 1}]
+    alone = before_collectives(machine(2), Tasks())
+    over = before_collectives(ResourceSpec({"nodes": nodes}), Tasks("worker", ("a", "b")))
+    assert len(set(map(tuple, alone))) == 1
+    assert len(alone[0]) <= len(over[0]) < len(over[-1])
+    assert all(set(earlier) <= set(later) for earlier, later in itertools.pairwise(over))

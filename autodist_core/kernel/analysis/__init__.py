@@ -11,5 +11,6 @@ replica draws for itself, and `seeds` which draws have seeds of their own. `alik
 every replica does alike. `products` finds gradients that are products over rows.
 `failing` finds the operations of a backward pass that can fail. `results` says how one result of
 the whole batch is made of the replicas' results.
-`compilable` finds the operations that XLA can compile, and `pieces` divides them into functions.
+`compilable` finds the operations that XLA can compile, and `pieces` divides them into functions, over several machines
+by the stages of `send_stages`.
 """

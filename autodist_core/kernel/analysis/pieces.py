@@ -6,34 +6,42 @@ lookup of words (B) between dense layers (A, C, D)::
     A -> B -> C -> D      A, C and D may be in a piece      [A], [C, D]
 
 The level of a node is the largest number of ways out of a piece on the way to it. A way that leaves a piece ends at a
-higher level, and so never comes back to the piece.
+higher level, and so never comes back to the piece. Stages divide the nodes of a level further: no node may need the
+value of a node of a later stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.step import naming
 
 
-def pieces(nodes: Iterable[node_def_pb2.NodeDef], inside: Collection[str]) -> list[list[str]]:
+def pieces(
+    nodes: Iterable[node_def_pb2.NodeDef], inside: Collection[str], stages: Mapping[str, int] = MappingProxyType({}),
+) -> list[list[str]]:
     """Return the pieces, each in an order in which its nodes can run. The module's docstring has an example.
+
+    `stages` has the numbers of nodes' stages, which are 0 for all others.
 
     >>> graph = {"a": [], "b": ["a"], "c": ["b", "a"], "d": ["^c"], "e": ["d:1"]}
     >>> nodes = [node_def_pb2.NodeDef(name=name, input=inputs) for name, inputs in graph.items()]
     >>> pieces(nodes, {"a", "c", "d", "e"})
     [['a'], ['c', 'd', 'e']]
+    >>> pieces(nodes, {"a", "c", "d", "e"}, {"e": 1})
+    [['a'], ['c', 'd'], ['e']]
     """
     level: dict[str, int] = {}
-    found: dict[int, list[str]] = {}
+    found: dict[tuple[int, int], list[str]] = {}
     for name, sources in _in_order(nodes):
         own = name in inside
         level[name] = max((level[source] + (not own and source in inside) for source in sources), default=0)
         if own:
-            found.setdefault(level[name], []).append(name)
-    return [found[number] for number in sorted(found)]
+            found.setdefault((level[name], stages.get(name, 0)), []).append(name)
+    return [found[key] for key in sorted(found)]
 
 
 def _in_order(nodes: Iterable[node_def_pb2.NodeDef]) -> Iterator[tuple[str, set[str]]]:

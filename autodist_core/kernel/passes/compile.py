@@ -6,8 +6,9 @@ functions that XLA compiles when they first run. For a model without operations 
     replica0/MatMul, replica0/BiasAdd, ..., replica0/gradient    ->    replica0/compiled/0
 
 A piece is a set of operations between which no other operation stands. A lookup of words in the middle of compute
-leaves a piece before it and one behind it. Variables are read and written outside, and so is what replicas with shared
-memory compute at once. Equal functions of several replicas are one function.
+leaves a piece before it and one behind it. Over several machines the backward pass is several pieces, so that the
+gradients of one piece travel while the next piece runs. Variables are read and written outside, and so is what replicas
+with shared memory compute at once. Equal functions of several replicas are one function.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from autodist_core.kernel.analysis.compilable import SMALLEST, compilable
 from autodist_core.kernel.analysis.pieces import pieces
+from autodist_core.kernel.analysis.send_stages import send_stages
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.random_streams import stream_of_replica
@@ -47,13 +49,17 @@ class Compile(Kernel):
             return
         known = compilable(draft.step)
         found = known.names & draft.compute
+        stages = send_stages(draft.step) if len({replica.host for replica in draft.placement.replicas}) > 1 else {}
         for replica in draft.active_replicas:
+            stage_of = {copied(replica, name): stage for name, stage in stages.items()}
+            stage_of |= {stream_of_replica(name): stage for name, stage in stage_of.items()}
             own = [copied(replica, name) for name in found]
             own += [stream for name in own if (stream := stream_of_replica(name)) in draft.editor]
             inside = {name for name in own if draft.editor[name].device == replica.device}
             calls = {
                 f"{replica.prefix}/compiled/{number}": names
-                for number, names in enumerate(pieces(draft.editor, inside)) if _is_worth_it(draft, replica, names)
+                for number, names in enumerate(pieces(draft.editor, inside, stage_of))
+                if _is_worth_it(draft, replica, names)
             }
             repeated = {copied(replica, name) for name in known.of_shapes & found}
             moved = enclose(draft.editor, calls, draft.outputs, repeated, f"{replica.prefix}/")
