@@ -31,6 +31,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import tensorflow as tf
 
 from autodist_core.errors import REFUSED, CaptureError
+from autodist_core.kernel import Placement
 from autodist_core.log import log, stage
 from autodist_core.runtime import SessionStep
 from autodist_core.runtime.composites import is_composite
@@ -122,7 +123,9 @@ class Steps(Generic[B, C]):
         """The first captured step that was not refused."""
         self.specs: tuple[Any, ...] = ()
         """The types and shapes of its batch."""
-        self._mentioned = self._announced = False
+        self._mentioned = False
+        self._announced: Placement | None = None
+        """The placement of which it was said what the function does."""
 
     def __call__(self, batch: B, same_size: bool = False) -> Any:
         """Run the function on one batch; return its results for the whole batch.
@@ -144,7 +147,7 @@ class Steps(Generic[B, C]):
         finally:
             state.end_step()
         state.after_step()
-        if not self._announced:
+        if state.session.placement is not self._announced:
             self._announce(state, step, batch)
         return found.captured, outputs
 
@@ -227,7 +230,8 @@ class Steps(Generic[B, C]):
         return found.added
 
     def _announce(self, state: TrainingState, step: SessionStep, batch: B) -> None:
-        self._announced = True
+        # Another placement, as after the loss of a machine, may divide a batch in another way.
+        self._announced = state.session.placement
         if step.item.gradients:
             line = announcement(state.session, step, batch.arrays, batch.total)
             self._training.say_once(f"{self._name}: {line}" if self._name else line)

@@ -371,3 +371,5 @@ def test_the_compressors_go_on_after_a_node_was_left_out(network, caplog):
         assert kept.values
         assert hosts.front.compressor_state().strategy == kept.strategy
         assert "start anew" not in caplog.text
+    said = [line.partition(";")[0] for line in caplog.messages if " per step = " in line]
+    assert said == ["10 per step = 1 x 4 + 2 x 3 on 3 machines", *["10 per step = 2 x 5 on 2 machines"] * 2]
