@@ -13,8 +13,8 @@ The stages, in the order of the flow:
 - ``loops`` runs the functions of a training loop that a user writes: ``AutoDist``.
 - ``command_line`` is the command ``autodist``.
 
-All stages use ``errors``, ``interrupts``, ``proto`` (the messages in which strategies and steps are stored) and
-``seams`` (what is used of TensorFlow that is not its public API).
+All stages use ``errors``, ``log`` (what the project says while it runs), ``interrupts``, ``proto`` (the messages in
+which strategies and steps are stored) and ``seams`` (what is used of TensorFlow that is not its public API).
 
 This package exports the planning half, which is the first three items, and ``AutoDist``, ``distribute`` and
 ``whole_batch``. Importing the planning half does not import TensorFlow.
@@ -31,7 +31,7 @@ strategy ... @ 2 replicas
 
 from typing import TYPE_CHECKING, Any
 
-from autodist_core import errors, plan, strategy
+from autodist_core import errors, log, plan, strategy
 from autodist_core.errors import (
     AutodistError,
     CaptureError,
@@ -87,6 +87,8 @@ __all__ = [
     "strategy",
     "whole_batch",
 ]
+
+log.set_up()
 
 
 def __getattr__(name: str) -> Any:

@@ -23,9 +23,10 @@ from autodist_core.kernel.placement.arrangement import Arrangement, arrange
 from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.kernel.placement.placement import Placement, inference, place
 from autodist_core.kernel.refuse import examine
+from autodist_core.kernel.stages import GraphStage, graph_stages
 
 __all__ = [
-    "PARTS", "PIPELINE", "Arrangement", "DistributedGraph", "Draft", "Joining", "Kernel", "Part", "Placement", "Tasks",
-    "arrange", "build", "compilable", "drawn_by_replicas", "drawn_by_update", "examine", "inference", "joining",
-    "mixed_results", "part_of", "place", "run", "with_alike_updates",
+    "PARTS", "PIPELINE", "Arrangement", "DistributedGraph", "Draft", "GraphStage", "Joining", "Kernel", "Part",
+    "Placement", "Tasks", "arrange", "build", "compilable", "drawn_by_replicas", "drawn_by_update", "examine",
+    "graph_stages", "inference", "joining", "mixed_results", "part_of", "place", "run", "with_alike_updates",
 ]  # fmt: skip

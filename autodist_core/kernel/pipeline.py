@@ -72,6 +72,8 @@ class DistributedGraph:
     changes: tuple[Change, ...]
     added: tuple[AddedVariable, ...] = ()
     """The variables that kernels added. They belong to the state of the training, too."""
+    buckets: int = 0
+    """How many collectives each replica takes part in."""
 
     def __str__(self) -> str:
         return "\n".join(str(change) for change in self.changes)
@@ -103,5 +105,5 @@ def build(
         draft.editor.graph_def(),
         tuple(tuple(draft.fed(replica, item.inputs[index].name) for index in used) for replica in active_replicas),
         used, counts, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
-        tuple(draft.added),
+        tuple(draft.added), draft.collectives,
     )

@@ -37,7 +37,7 @@ class TracedFunction(ABC):
         self._reader = Reader(self.python_function, whole, split)
         self._steps: Steps[Arguments, CapturedFunction] = Steps(
             self._trace, engine.training, admit=engine.admit,
-            added=self._note_added,
+            added=self._note_added, name=self._name,
         )
         self._said = False
         """Whether it was said that the function gives other numbers than one device."""

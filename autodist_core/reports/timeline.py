@@ -66,9 +66,9 @@ def clock_difference(runs: Sequence[Run], node: str) -> tuple[float, float]:
 
 
 def _of_program(calls: Sequence[Call], begin: float) -> Iterator[dict[str, Any]]:
-    yield _named("process", _PROGRAM, 0, "program")
+    yield from _named("process", _PROGRAM, 0, "program")
     for row, name in enumerate(("rounds of the loop", "input", "session"), start=1):
-        yield _named("thread", _PROGRAM, row, name)
+        yield from _named("thread", _PROGRAM, row, name)
     for number, call in enumerate(calls, start=1):
         yield _event(f"round {number}", "program", _PROGRAM, 1, call.begin - begin, call.end - begin)
         for start, end in call.fetches:
@@ -82,9 +82,12 @@ def _of_devices(runs: Sequence[Run], moved: dict[str, float], begin: float) -> I
     for each in (each for run in runs for each in run.operations):
         devices.setdefault((each.node, each.device), []).append(each)
     for number, ((node, device), operations) in enumerate(sorted(devices.items()), start=_PROGRAM + 1):
-        yield _named("process", number, 0, f"{node} {device}")
+        yield from _named("process", number, 0, f"{node} {device}")
         shift = moved.get(node, 0.0) - begin
-        for row, each in rows_of(operations):
+        rows = list(rows_of(operations))
+        for row in sorted({row for row, _ in rows}):
+            yield from _named("thread", number, row, f"operations {row}")
+        for row, each in rows:
             part = each.part.name.lower() if each.part else "other"
             yield {
                 **_event(each.op, part, number, row, each.begin + shift, each.end + shift), "args": {"name": each.name}
@@ -106,9 +109,15 @@ def rows_of(operations: Sequence[Operation]) -> Iterator[tuple[int, Operation]]:
 
 
 def _event(name: str, part: str, process: int, row: int, begin: float, end: float) -> dict[str, Any]:
-    times = {"ts": round(begin * 1e6, 3), "dur": round((end - begin) * 1e6, 3)}
+    # Both ends are rounded, and not the duration: else an event could begin before the one in its row has ended, and
+    # Perfetto would leave it out.
+    ts = round(begin * 1e6, 3)
+    times = {"ts": ts, "dur": round(round(end * 1e6, 3) - ts, 3)}
     return {"ph": "X", "name": name, "cat": part, "pid": process, "tid": row, **times}
 
 
-def _named(what: str, process: int, row: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": f"{what}_name", "pid": process, "tid": row, "args": {"name": name}}
+def _named(what: str, process: int, row: int, name: str) -> Iterator[dict[str, Any]]:
+    """The name of a process or of a row, and its place, which would else be that of its name in the alphabet."""
+    place = {"ph": "M", "pid": process, "tid": row}
+    yield {**place, "name": f"{what}_name", "args": {"name": name}}
+    yield {**place, "name": f"{what}_sort_index", "args": {"sort_index": row or process}}

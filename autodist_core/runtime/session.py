@@ -26,6 +26,7 @@ from autodist_core.cluster.chief import Cluster
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement, build
+from autodist_core.log import stage
 from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.batch_slices import BatchSlicer
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
@@ -181,7 +182,7 @@ class DistributedSession(Session):
         # An interrupted import would leave nodes whose names the next import needs.
         with defer_interrupt():
             self._added.add(graph.added)
-            with self._graph.as_default():
+            with self._graph.as_default(), stage("the import of a graph"):
                 tf.graph_util.import_graph_def(graph.graph_def, name=prefix)
         initializers = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]
         if initializers:
@@ -280,7 +281,8 @@ class Step(SessionStep):
     def _build(
         self, active: int, usual: bool, sizes: Sequence[int]
     ) -> tuple[Callable[..., Any], tuple[int, ...]]:
-        graph = build(self.item, self._session.placement, active, sizes=sizes if usual else ())
+        with stage(f"the graph of {active} replica{'' if active == 1 else 's'}"):
+            graph = build(self.item, self._session.placement, active, sizes=sizes if usual else ())
         self._graph = self._graph or graph
         name = f"{self._prefix}_{active}{'_usual' if usual else ''}"
         return self._session.import_graph(graph, name, self._doing), graph.inputs

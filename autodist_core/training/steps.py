@@ -24,7 +24,6 @@ each later session.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -32,14 +31,15 @@ from typing import Any, Generic, Protocol, TypeVar
 import tensorflow as tf
 
 from autodist_core.errors import REFUSED, CaptureError
+from autodist_core.kernel import Placement
+from autodist_core.log import log, stage
 from autodist_core.runtime import SessionStep
 from autodist_core.runtime.composites import is_composite
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.training.announcing import announcement
 from autodist_core.training.entries import Entry
 from autodist_core.training.state import TrainingState
 from autodist_core.training.training import Training
-
-_log = logging.getLogger("autodist")
 
 
 class Captured(Protocol):
@@ -105,6 +105,7 @@ class Steps(Generic[B, C]):
         check: Callable[[], object] = lambda: None,
         admit: Callable[[TrainingState, GraphItem], GraphItem] = lambda _, item: item,
         added: Callable[[C], object] = lambda _: None,
+        name: str = "",
     ) -> None:
         self._trace = trace
         self._training = training
@@ -113,6 +114,8 @@ class Steps(Generic[B, C]):
         """May refuse a captured step in a session, or change what of it is an update."""
         self._added = added
         """Is called for each captured step that is kept."""
+        self._name = name
+        """The name of the function in what is said of it; empty where a training has one training step only."""
         self._alone = training.settings.replicas == 1
         """Whether there is one replica. Its slice is then the batch."""
         self._known: dict[Hashable, list[_Alternative[C]]] = {}
@@ -121,6 +124,8 @@ class Steps(Generic[B, C]):
         self.specs: tuple[Any, ...] = ()
         """The types and shapes of its batch."""
         self._mentioned = False
+        self._announced: Placement | None = None
+        """The placement of which it was said what the function does."""
 
     def __call__(self, batch: B, same_size: bool = False) -> Any:
         """Run the function on one batch; return its results for the whole batch.
@@ -142,6 +147,8 @@ class Steps(Generic[B, C]):
         finally:
             state.end_step()
         state.after_step()
+        if state.session.placement is not self._announced:
+            self._announce(state, step, batch)
         return found.captured, outputs
 
     def prepare(self, batch: B, same_size: bool = False) -> C:
@@ -165,7 +172,8 @@ class Steps(Generic[B, C]):
         return not self._known
 
     def _traced(self, batch: B, specs: Sequence[Any]) -> C:
-        captured = self._trace(batch, specs)
+        with stage("the capture of a step"):
+            captured = self._trace(batch, specs)
         # One replica computes a batch of one example: such a batch is not divided.
         if captured.fixing and not self._alone and batch.total > 1:
             self._check()  # a front may know the reason by the name of a layer
@@ -221,10 +229,17 @@ class Steps(Generic[B, C]):
             found.added = state, step
         return found.added
 
+    def _announce(self, state: TrainingState, step: SessionStep, batch: B) -> None:
+        # Another placement, as after the loss of a machine, may divide a batch in another way.
+        self._announced = state.session.placement
+        if step.item.gradients:
+            line = announcement(state.session, step, batch.arrays, batch.total)
+            self._training.say_once(f"{self._name}: {line}" if self._name else line)
+
     def _mention_idle(self, captured: C, total: int, replicas: int) -> None:
         # The first batch decides: a small last batch of an epoch needs no warning.
         if not self._mentioned and total < replicas and any(each.has_rows for each in captured.item.inputs):
-            _log.warning(
+            log.warning(
                 "A batch of %d examples leaves %d of %d replicas idle; larger batches keep them all busy.",
                 total, replicas - total, replicas,
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autodist_core.log import stage
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy import Strategy, StrategyBuilder
@@ -42,8 +43,9 @@ class Strategies:
         for devices, known, strategy in self._built:
             if devices is spec and known == variables:
                 return compiler.compile(strategy)
-        strategy = builder.build(item, spec)
-        compiled = compiler.compile(strategy)
+        with stage("the strategy"):
+            strategy = builder.build(item, spec)
+            compiled = compiler.compile(strategy)
         self._built.append((spec, variables, strategy.copy()))
         return compiled
 

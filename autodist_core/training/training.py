@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from autodist_core.interrupts import defer_interrupt, ignore_repeated_interrupts
 from autodist_core.kernel import Placement
+from autodist_core.log import log, stage
 from autodist_core.runtime import Condition
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -51,6 +52,8 @@ class Training:
         self._sessions = Sessions(settings)
         self._running = _Running()
         self._compressors: CompressorState | None = None
+        self._said: set[str] = set()
+        """The lines that were said of the present session."""
 
     @property
     def settings(self) -> Settings:
@@ -87,7 +90,7 @@ class Training:
         state = self.state
         if state is not None:
             self._compressors = self.compressor_state()
-        self._running = _Running()
+        self._running, self._said = _Running(), set()
         if state is not None:
             state.release()
             state.session.close()
@@ -130,10 +133,23 @@ class Training:
         """Bring the whole state back to the variables, even if Ctrl-C is pressed during this."""
         if self.state is not None:
             try:
-                _settle_and_pull(self.state)
+                with stage("bringing the state home"):
+                    _settle_and_pull(self.state)
             except KeyboardInterrupt:
                 _settle_and_pull(self.state)
                 raise
+
+    def say_once(self, line: str) -> None:
+        """Log what a step of this training does, unless this was said before.
+
+        >>> from autodist_core.resource_spec import ResourceSpec
+        >>> training = Training(Settings(ResourceSpec.local(cpus=2), "PS"))
+        >>> training.say_once("64 per step = 2 x 32 on 1 machine")
+        >>> training.close()
+        """
+        if line not in self._said:
+            self._said.add(line)
+            log.info("%s", line)
 
     # The compressors' state --------------------------------------------------------------------------------------
 

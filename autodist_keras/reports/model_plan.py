@@ -35,8 +35,10 @@ from autodist_keras import checks
 from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.capture.optimizer_kernels import kernels_of
 from autodist_keras.capture.optimizers import optimizers_of
+from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
 from autodist_keras.reports.first_batches import first_batches
+from autodist_keras.training.driver import Driver
 
 _ASSUMED = (
     "without a batch it is not known which gradients are sparse (taken to be: those of Embedding layers) and which "
@@ -97,6 +99,19 @@ def plan_of(distributed: Any, x: Any, y: Any = None, sample_weight: Any = None, 
     else:
         batches = first_batches("plan", model, driver, x, y, sample_weight, class_weight)
         captured = driver.captured_for(batches[0])
+    return plan_of_captured(model, driver, captured)
+
+
+def plan_of_captured(model: Any, driver: Driver, captured: CapturedStep | None) -> Plan:
+    """The plan of a captured step in the training of a driver; of the assumed step if none is captured.
+
+    >>> from autodist_core import ResourceSpec
+    >>> from autodist_core.training import Settings
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
+    >>> print(plan_of_captured(model, Driver(model, Settings(ResourceSpec.local(cpus=2), "PS")), None).splitlines()[3])
+      dense/kernel : f32[3,1]  in shared memory  12 B  0 B/step
+    """
+    settings = driver.settings
     item = captured.item if captured else assumed_item(model)
     notes = captured.other_notes if captured else ()
     mixing = captured.notes if captured else Notes()

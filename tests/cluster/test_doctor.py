@@ -113,7 +113,8 @@ def test_a_healthy_cluster(network, healthy):
     assert ports.startswith("servers take any free port")
     assert verdict == "all 3 nodes are ready"
 
-    assert done.stderr.splitlines() == [
+    # On a busy machine, the logger says for which of the hosts the chief waits.
+    assert [line for line in done.stderr.splitlines() if not line.startswith("autodist: waiting for ")] == [
         "autodist doctor: starting agents here and on 10.77.0.2, 10.77.0.3",
         "autodist doctor: 3 of 3 nodes answer; do they reach each other?",
         "autodist doctor: measuring 6 links in 6 rounds of 0.2 s",

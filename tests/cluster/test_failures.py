@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -331,6 +332,34 @@ def test_interrupted_again_and_again_while_replicas_run_ahead(network, way):
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.long
+def test_a_silent_host_is_awaited_by_name_before_it_is_lost(network, caplog):
+    """The cut is mended after the host was named, and the training ends as it would have."""
+    host = network.hosts[1]
+    with OverHosts(DENSE, network.spec(cpus=[1, 1], hosts=network.hosts[:2])) as hosts:
+        expected = hosts.train("sgd", "PS", DATA, batch_size=BATCH, epochs=1)
+        cut = []
+
+        def cut_once(batch, logs):
+            if batch == 3 and not cut:
+                cut.append(threading.Thread(target=mend_when_named, daemon=True))
+                host.cut()
+                cut[0].start()
+
+        def mend_when_named():
+            try:
+                until(lambda: "to answer: " in caplog.text)
+            finally:
+                host.mend()
+
+        look = keras.callbacks.LambdaCallback(on_train_batch_end=cut_once)
+        found = hosts.train("sgd", "PS", DATA, batch_size=BATCH, epochs=1, callbacks=[look])
+        cut[0].join()
+    assert_same(expected.everything, found.everything)
+    (said,) = {line for line in caplog.messages if "to answer: " in line}
+    assert re.fullmatch(rf"waiting for 1 of 2 machines to answer: {host.address} \([56] s of 60\)", said)
+
+
 def test_the_compressors_go_on_after_a_node_was_left_out(network, caplog):
     """What they keep is the strategy's without the node; a session that is opened later takes it up."""
     with OverHosts(DENSE, network.spec(), on_failure="shrink", lost_after=LOST_AFTER) as hosts:
@@ -342,3 +371,5 @@ def test_the_compressors_go_on_after_a_node_was_left_out(network, caplog):
         assert kept.values
         assert hosts.front.compressor_state().strategy == kept.strategy
         assert "start anew" not in caplog.text
+    said = [line.partition(";")[0] for line in caplog.messages if " per step = " in line]
+    assert said == ["10 per step = 1 x 4 + 2 x 3 on 3 machines", *["10 per step = 2 x 5 on 2 machines"] * 2]

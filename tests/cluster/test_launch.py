@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from importlib import metadata
 from pathlib import Path
 
@@ -15,10 +16,12 @@ import pytest
 
 from autodist_core import LaunchError
 from autodist_core.cluster.chief import Cluster
+from autodist_core.cluster.chief.launch import launch
 from tests.cluster.leftovers import assert_nothing_came, running
 from tests.cluster.refusals import occupied, refusal, spec, tool
 from tests.network.lan import ROOT
 from tests.network.namespaces import NetworkError
+from tests.support.waiting import HANGS, until
 
 OTHER_PYTHON = next(
     (
@@ -84,6 +87,21 @@ def test_a_host_that_accepts_and_never_answers(network, monkeypatch):
             f"{network.hosts[1].address}: port 2223 accepts connections, and no ssh server answered within 1 s: the "
             "machine hangs, or something else listens there."
         ]
+
+
+def test_a_host_that_answers_late_is_awaited_by_name(network, caplog):
+    """The wait is said, and ends well as soon as the host can be reached."""
+    host, launched = network.hosts[1], []
+    starting = threading.Thread(target=lambda: launched.append(launch(spec(network, host1={}))), daemon=True)
+    host.cut()
+    try:
+        starting.start()
+        said = until(lambda: re.findall("waiting for .*", caplog.text))
+    finally:
+        host.mend()
+    starting.join(HANGS)
+    launched[0].close()
+    assert re.fullmatch(rf"waiting for 1 of 2 machines to start an agent: {host.address} \([2-4] s of 30\)", said[0])
 
 
 def test_a_host_without_python(network):

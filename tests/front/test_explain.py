@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import time
 
@@ -11,6 +12,9 @@ import numpy as np
 import pytest
 
 from autodist_core import ResourceSpec
+from autodist_core.kernel import Part
+from autodist_core.reports import timeline
+from autodist_core.runtime import Call, Operation, Run
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Throughput, Timeline
@@ -130,5 +134,30 @@ def test_callbacks_log_the_throughput_and_write_a_timeline(tmp_path):
     on_devices = [event for event in lasting if processes[event["pid"]] != "program"]
     assert {event["cat"] for event in on_devices} >= {"compute", "update"}
     assert all(any(begin <= event["ts"] <= end for begin, end in sessions) for event in on_devices)
+    assert_rows_are_whole(events)
     with pytest.raises(ValueError, match=r"Timeline works with DistributedModel.fit only"):
         model.fit(data.x, data.y, callbacks=[Timeline(path)], **QUIET)
+
+
+def assert_rows_are_whole(events):
+    """Each row has a name, no event lasts for less than nothing, and none begins before the one in its row has ended.
+
+    Perfetto drops events of one row that overlap.
+    """
+    ends = {(event["pid"], event["tid"]): 0.0 for event in events if event["name"] == "thread_name"}
+    assert len({event["pid"] for event in events if event["name"] == "process_name"}) == len({pid for pid, _ in ends})
+    for event in sorted((event for event in events if event["ph"] == "X"), key=lambda event: event["ts"]):
+        row = event["pid"], event["tid"]
+        assert event["ts"] >= ends[row] and event["dur"] >= 0.0
+        ends[row] = event["ts"] + event["dur"] - 1e-6  # what the sum of two floats may be off, in microseconds
+
+
+def test_times_of_a_timeline_do_not_overlap_when_they_are_rounded():
+    """TensorFlow's times are not multiples of what the file has, and each operation begins when the last one ends."""
+    times = np.sort(np.random.default_rng(0).uniform(2.0, 3.0, size=500))
+    operations = tuple(
+        Operation("b", "CPU:0", "", "MatMul", Part.COMPUTE, begin, end) for begin, end in itertools.pairwise(times)
+    )
+    found = timeline([Call(0.0, 5.0, ((0.0, 1.0),), (Run(1.5, 4.0, operations),))], "a")
+    assert_rows_are_whole(found["traceEvents"])
+    assert len({event["tid"] for event in found["traceEvents"] if event["name"] == "MatMul"}) == 1

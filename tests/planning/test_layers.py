@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 # The stages of autodist_core, in the order of the flow.
 STAGES = (
-    "errors", "interrupts", "proto", "resource_spec", "seams", "step", "strategy", "plan", "capture", "kernel",
+    "errors", "log", "interrupts", "proto", "resource_spec", "seams", "step", "strategy", "plan", "capture", "kernel",
     "cluster", "runtime", "training", "reports", "loops", "command_line", "__main__",
 )  # fmt: skip
 PLANNING = STAGES[: STAGES.index("capture")]
@@ -34,7 +34,7 @@ INSIDE = {
     ),
     "autodist_core.training": (
         "entries", "devices", "settings", "strategies", "in_graphs", "watching", "life", "state", "compressor_state",
-        "sessions", "training", "steps",
+        "sessions", "training", "announcing", "steps",
     ),
     "autodist_core.loops": (
         "calls", "variables", "engine", "gradients", "combining", "nested_markers", "tracing", "replica",

@@ -165,5 +165,5 @@ class AgentHandle:
     def _log_line(self, text: str) -> None:
         if not _ROUTINE_LINE.match(text):
             self.log.append(text)
-        self._logger.info("%s: %s", self.node.address, text)
+        self._logger.debug("%s: %s", self.node.address, text)
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.errors import LaunchError
+from autodist_core.log import Waiting
 
 S = TypeVar("S")
 T = TypeVar("T")
 _POLL_SECONDS = 0.5
 
 
-def run_in_parallel(subjects: Sequence[S], action: Callable[[S], T]) -> list[T | LaunchError]:
+def run_in_parallel(
+    subjects: Sequence[S], action: Callable[[S], T], waiting: Waiting | None = None,
+    name: Callable[[S], str] = str,
+) -> list[T | LaunchError]:
     """Call `action` with each subject, each call in a thread of its own; return the results in the same order.
 
     A call that raises a LaunchError has that error as its result. Any other exception is raised when all calls have
-    ended. Ctrl-C ends the wait at once; the calls that still run end by their own deadlines.
+    ended. Ctrl-C ends the wait at once; the calls that still run end by their own deadlines. `waiting` is told the
+    names of the subjects whose calls still run.
 
     >>> run_in_parallel([1, 2], lambda number: 10 * number)
     [10, 20]
@@ -36,12 +42,16 @@ def run_in_parallel(subjects: Sequence[S], action: Callable[[S], T]) -> list[T |
 
     # Python waits at its end for the threads of a pool, but not for daemon threads.
     threads = [threading.Thread(target=run, args=(position,), daemon=True) for position in range(len(subjects))]
+    begin = time.monotonic()
     for thread in threads:
         thread.start()
     for thread in threads:
         # Python notices a Ctrl-C that comes just before a wait only when that wait is over, so the waits are short.
         while thread.is_alive():
             thread.join(_POLL_SECONDS)
+            if waiting is not None:
+                calls = zip(subjects, threads, strict=True)
+                waiting.on([name(subject) for subject, call in calls if call.is_alive()], begin)
     if faults:
         raise faults[0]
     return [outcomes[position] for position in range(len(subjects))]

@@ -17,10 +17,13 @@ from concurrent.futures import Future, InvalidStateError
 from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.chief.launch import Launched, launch, start_servers
 from autodist_core.errors import NodeLostError
+from autodist_core.log import Waiting
 from autodist_core.resource_spec import ResourceSpec
 
 LOST_AFTER_SECONDS = 60.0
 _LOOK_SECONDS, _HEARTBEAT_SECONDS = 0.25, 2.0
+_SILENT_SECONDS = 5.0
+"""After how long without a message a node is said to be awaited. An agent sends a message each second."""
 
 
 class Cluster:
@@ -75,6 +78,7 @@ class Cluster:
 
     def _watch_agents(self) -> None:
         last_heartbeat = before = time.monotonic()
+        waiting = Waiting("answer", len(self._agents), self._lost_after, _SILENT_SECONDS)
         while not self._closing.wait(_LOOK_SECONDS):
             now = time.monotonic()
             if now - before > _HEARTBEAT_SECONDS + 10 * _LOOK_SECONDS:
@@ -86,6 +90,8 @@ class Cluster:
                 last_heartbeat = now
                 for agent in self._agents:
                     agent.send_heartbeat()
+            silent = [agent for agent in self._agents if now - agent.last_heard > _SILENT_SECONDS]
+            waiting.on([a.node.address for a in silent], min((a.last_heard for a in silent), default=now))
             for agent in self._agents:
                 why = self._why_lost(agent, now)
                 if why:

@@ -6,16 +6,14 @@ In: a ResourceSpec and what to do on failure. Out: a running `Cluster`. On failu
 
 from __future__ import annotations
 
-import logging
 import time
 from numbers import Real
 
 from autodist_core.cluster.chief.cluster import LOST_AFTER_SECONDS, Cluster
 from autodist_core.errors import LaunchError, NodeLostError, ResourceSpecError, did_you_mean
 from autodist_core.interrupts import defer_interrupt
+from autodist_core.log import log, stage
 from autodist_core.resource_spec import ResourceSpec
-
-_log = logging.getLogger("autodist")
 
 ON_FAILURE = {
     "raise": "end the call with an error, and keep what was trained",
@@ -89,8 +87,8 @@ class Fleet:
             self.close()
         if self.cluster is None:
             nodes = ", ".join(node.address for node in self.spec.nodes)
-            _log.info("Starting %d nodes: %s.", len(self.spec.nodes), nodes)
-            self.cluster = Cluster.start(self.spec, self.lost_after, self.tunnelled)
+            with stage(f"the start of {nodes}"):
+                self.cluster = Cluster.start(self.spec, self.lost_after, self.tunnelled)
         return self.cluster
 
     def close(self) -> None:
@@ -101,7 +99,7 @@ class Fleet:
 
     def restart_servers(self, error: Exception) -> None:
         """Start the servers of the same nodes again, after an error that TensorFlow's collectives do not survive."""
-        _log.warning("%s The servers of all nodes are started again.", error)
+        log.warning("%s The servers of all nodes are started again.", error)
         self.close()
         self.start()
 
@@ -111,7 +109,7 @@ class Fleet:
         self._losses_in_a_row += 1
         if self._losses_in_a_row > _MOST_LOSSES:
             raise LaunchError("", f"{_MOST_LOSSES} clusters were lost in a row before one of them completed a step.")
-        _log.warning("%s Training goes on with another cluster (on_failure=%r).", error, self.on_failure)
+        log.warning("%s Training goes on with another cluster (on_failure=%r).", error, self.on_failure)
         if self.on_failure == "shrink":
             self._leave_out({error.host})
         deadline = time.monotonic() + RESTART_SECONDS
@@ -124,7 +122,7 @@ class Fleet:
                     continue
                 if time.monotonic() > deadline:
                     raise
-                _log.warning("The cluster did not start: %s It is tried again.", failure)
+                log.warning("The cluster did not start: %s It is tried again.", failure)
                 time.sleep(_RETRY_SECONDS)
 
     def note_progress(self) -> None:
@@ -136,5 +134,5 @@ class Fleet:
         gone = {node.address for node in self.spec.nodes if node.address in hosts and not node.chief}
         if gone:
             self.spec = self.spec.without(gone)
-            _log.warning("Training goes on without %s.", ", ".join(sorted(gone)))
+            log.warning("Training goes on without %s.", ", ".join(sorted(gone)))
         return bool(gone)

@@ -17,6 +17,7 @@ from autodist_core.cluster.chief.tunnels import Tunnels
 from autodist_core.cluster.doctor.examination import KEEPALIVE_SECONDS, examine
 from autodist_core.cluster.protocol.sockets import bracketed
 from autodist_core.errors import LaunchError
+from autodist_core.log import Waiting
 from autodist_core.resource_spec import ResourceSpec
 
 __all__ = ["Launched", "launch", "start_servers"]
@@ -43,11 +44,16 @@ class Launched:
     """The port of each agent, in the order of the agents."""
     tunnels: Tunnels | None = None
 
-    def on_each_agent(self, action: Callable[[AgentHandle], T]) -> list[T]:
-        """Call `action` with all agents in parallel; one LaunchError lists all agents for which it failed."""
+    def on_each_agent(self, action: Callable[[AgentHandle], T], doing: str, seconds: float) -> list[T]:
+        """Call `action` with all agents in parallel; one LaunchError lists all agents for which it failed.
+
+        `doing` says what the agents are asked to do, and `seconds` is how long they may take.
+        """
         problems: dict[str, list[str]] = {}
         results: list[T] = []
-        for agent, outcome in zip(self.agents, run_in_parallel(self.agents, action), strict=True):
+        waiting = Waiting(doing, len(self.agents), seconds)
+        outcomes = run_in_parallel(self.agents, action, waiting, lambda agent: agent.node.address)
+        for agent, outcome in zip(self.agents, outcomes, strict=True):
             if isinstance(outcome, LaunchError):
                 problems[agent.node.address] = [outcome.reason]
             else:
@@ -76,7 +82,7 @@ def launch(spec: ResourceSpec, keepalive: float = KEEPALIVE_SECONDS, tunnelled: 
     each other through ssh and this process.
 
     >>> launched = launch(ResourceSpec.local())
-    >>> launched.on_each_agent(lambda agent: agent.node.address)
+    >>> launched.on_each_agent(lambda agent: agent.node.address, "say their names", seconds=1)
     ['localhost']
     >>> launched.close()
     """
@@ -110,7 +116,7 @@ def _with_tunnels(launched: Launched) -> Launched:
                 raise LaunchError(agent.node.address, f"its tunnel to {other.node.address} does not work: {problem}")
 
     try:
-        tunnelled.on_each_agent(reach)
+        tunnelled.on_each_agent(reach, "reach each other", deadlines.reach + deadlines.answer)
     except BaseException:
         tunnels.close()
         raise
@@ -120,7 +126,9 @@ def _with_tunnels(launched: Launched) -> Launched:
 def start_servers(launched: Launched, job: str) -> None:
     """Start a TensorFlow server in every agent; it admits the addresses from which this cluster's nodes were seen."""
     deadlines = Deadlines.from_environment()
-    seen = launched.on_each_agent(lambda agent: agent.ask("visitors", deadlines.answer)["addresses"])
+    seen = launched.on_each_agent(
+        lambda agent: agent.ask("visitors", deadlines.answer)["addresses"], "answer", deadlines.answer
+    )
 
     def start(agent: AgentHandle) -> None:
         task = launched.agents.index(agent)
@@ -129,7 +137,7 @@ def start_servers(launched: Launched, job: str) -> None:
             cpus=max(agent.node.cpus, default=0) + 1, admitted=seen[task],
         )
 
-    launched.on_each_agent(start)
+    launched.on_each_agent(start, "start TensorFlow", deadlines.serve)
 
 
 def _launch_error(problems: Mapping[str, Sequence[str]], nodes: int) -> LaunchError:

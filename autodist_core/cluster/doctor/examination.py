@@ -22,6 +22,7 @@ from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
 from autodist_core.cluster.doctor.requirements import unmet_requirements, why_no_description
 from autodist_core.cluster.protocol import probes
 from autodist_core.errors import LaunchError
+from autodist_core.log import Waiting
 from autodist_core.resource_spec import Node, ResourceSpec
 
 KEEPALIVE_SECONDS = 10.0
@@ -110,14 +111,18 @@ class _Examiner:
         """Run all stages; each goes on with the agents that answered in the stage before."""
         others = ", ".join(node.address for node in self._nodes[1:])
         self.say(f"starting agents here{f' and on {others}' if others else ''}")
-        run_in_parallel(self._nodes, self._start)
+        scheduled = any(node.agent_port is not None for node in self._nodes)
+        seconds = max(self._deadlines.connect, self._deadlines.scheduled if scheduled else 0.0)
+        waiting = Waiting("start an agent", len(self._nodes), seconds)
+        run_in_parallel(self._nodes, self._start, waiting, lambda node: node.address)
         self.agents.sort(key=lambda agent: self._nodes.index(agent.node))
-        answering = self._ask_all(self.agents, self._describe)
+        answering = self._ask_all(self.agents, self._describe, "describe themselves", self._deadlines.answer)
         self._compare(answering)
-        listening = self._ask_all(answering, self._listen)
+        listening = self._ask_all(answering, self._listen, "open a port", self._deadlines.answer)
         self.say(f"{len(listening)} of {len(self._nodes)} nodes answer; do they reach each other?")
         if not self.tunnelled:
-            self._ask_all(listening, lambda agent: self._reach(agent, listening))
+            seconds = self._deadlines.reach + self._deadlines.answer
+            self._ask_all(listening, lambda agent: self._reach(agent, listening), "reach each other", seconds)
             self._reach_own_agent(listening)
         described = {agent.node.address: agent for agent in answering}
         return _Examination(self._report(described), tuple(self.agents), self.secret)
@@ -135,10 +140,16 @@ class _Examiner:
         pairs = sorted(self._pairs, key=lambda pair: (order[pair.source], order[pair.target]))
         return Report(self.spec.source, tuple(nodes), tuple(pairs), tuple(self._port_range))
 
-    def _ask_all(self, agents: list[AgentHandle], ask: Callable[[AgentHandle], None]) -> list[AgentHandle]:
-        """Call `ask` with all agents in parallel; return the agents that answered, and note why the others did not."""
-        answered = []
-        for agent, error in zip(agents, run_in_parallel(agents, ask), strict=True):
+    def _ask_all(
+        self, agents: list[AgentHandle], ask: Callable[[AgentHandle], None], doing: str, seconds: float
+    ) -> list[AgentHandle]:
+        """Call `ask` with all agents in parallel; return the agents that answered, and note why the others did not.
+
+        `doing` says what the agents are asked to do, and `seconds` is how long they may take.
+        """
+        answered, waiting = [], Waiting(doing, len(agents), seconds)
+        outcomes = run_in_parallel(agents, ask, waiting, lambda agent: agent.node.address)
+        for agent, error in zip(agents, outcomes, strict=True):
             if error is None:
                 answered.append(agent)
             else:

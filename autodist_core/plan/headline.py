@@ -1,0 +1,86 @@
+"""The line that a training says once: how a batch is divided, how many parameters there are, and what travels.
+
+In: the slices of the first batch, the plans of the variables as the step carries them out, and the number of buckets of
+the step's graph. Out: text such as `256 per step = 4 x 64 on 2 machines; 8.4 M parameters; 32.0 MiB per step in 9
+buckets`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from autodist_core.plan.links import bytes_of_links
+from autodist_core.plan.table import bytes_per_step
+from autodist_core.resource_spec import DeviceSpec
+from autodist_core.step.graph_item import format_bytes
+from autodist_core.strategy.compiled import VariablePlan
+
+
+def headline(
+    slices: Sequence[int], replicas: Sequence[str], plans: Sequence[VariablePlan], memories: Sequence[int] = (),
+    times: Mapping[str, int] | None = None, buckets: int = 0,
+) -> str:
+    """Return the line. `slices` is the number of examples of each replica; empty if the step takes no batch.
+
+    `memories` is, for each replica, the index of the replica on whose copies it computes; empty if each computes on its
+    own. `times` says how often each gradient is applied. Over several machines, the bytes are those that the busiest
+    one sends or receives. On one machine, they are those that travel between its devices.
+
+    >>> from autodist_core.step.graph_item import Variable
+    >>> from autodist_core.strategy.synchronizers import AllReducePlan
+    >>> plans = [VariablePlan(Variable("kernel", (2000, 4200), "float32"), AllReducePlan())]
+    >>> headline([64, 64, 64, 64], ["a:CPU:0", "a:CPU:1", "b:CPU:0", "b:CPU:1"], plans, (0, 0, 2, 2), buckets=9)
+    '256 per step = 4 x 64 on 2 machines; 8.4 M parameters; 32.0 MiB per step in 9 buckets'
+    >>> headline([4, 3, 3], ["a:CPU:0", "a:CPU:1", "a:CPU:2"], plans, (0, 0, 0))
+    '10 per step = 1 x 4 + 2 x 3 on 1 machine; 8.4 M parameters; nothing travels between the replicas'
+    """
+    machines = list(dict.fromkeys(DeviceSpec.parse(name).address for name in replicas))
+    on = f"on {len(machines)} machine{'' if len(machines) == 1 else 's'}"
+    parameters = sum(prod(plan.variable.shape) for plan in plans)
+    parts = [f"{_divided(slices, len(replicas))} {on}", f"{counted(parameters)} parameters"]
+    if len(replicas) > 1:
+        parts.append(_travelling(replicas, machines, plans, memories, times or {}, buckets))
+    return "; ".join(parts)
+
+
+def counted(number: int) -> str:
+    """Return a number with at most one digit behind the point.
+
+    >>> counted(81), counted(5_826), counted(8_400_000), counted(999_960)
+    ('81', '5.8 k', '8.4 M', '1.0 M')
+    """
+    if number < 1000:
+        return f"{number}"
+    size, units = number / 1000, ["k", "M", "G"]
+    while size >= 999.95 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.1f} {units[0]}"
+
+
+def _divided(slices: Sequence[int], replicas: int) -> str:
+    """How the batch is divided: each size of a slice, with the number of replicas that have a slice of this size."""
+    if not slices:
+        return f"{replicas} replica{'' if replicas == 1 else 's'}"
+    sizes = Counter([*slices, *[0] * (replicas - len(slices))])
+    return f"{sum(slices)} per step = {' + '.join(f'{count} x {size}' for size, count in sizes.items())}"
+
+
+def _travelling(
+    replicas: Sequence[str], machines: Sequence[str], plans: Sequence[VariablePlan], memories: Sequence[int],
+    times: Mapping[str, int], buckets: int,
+) -> str:
+    holders = [name for index, name in enumerate(replicas) if not memories or memories[index] == index]
+    sparse = sum(plan.variable.is_sparse for plan in plans)
+    if len(holders) == 1 and len(machines) == 1 and set(memories) == {0}:
+        return "nothing travels between the replicas"
+    if len(machines) > 1:
+        size = max((link.most for link in bytes_of_links(plans, machines, times).values()), default=0.0)
+    else:
+        each = (bytes_per_step(plan, holders, max(times.get(plan.variable.name, 1), 1)) for plan in plans)
+        size = sum(found for found in each if found is not None)
+    text = f"{format_bytes(round(size))} per step"
+    if buckets:
+        text += f" in {buckets} bucket{'' if buckets == 1 else 's'}"
+    return text + (f", and the rows of {sparse} sparse variable{'' if sparse == 1 else 's'}" if sparse else "")

@@ -1,0 +1,39 @@
+"""What a training says of itself once, when its first step has run.
+
+In: a captured training step, the session in which it ran, and its first batch. Out: the line of
+`autodist_core/plan/headline.py`. `Steps` logs it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from autodist_core.plan.headline import headline
+from autodist_core.runtime import Session, SessionStep
+from autodist_core.runtime.batch_slices import BatchSlicer
+
+
+def announcement(session: Session, step: SessionStep, arrays: Sequence[Any], total: int) -> str:
+    """The line for a training step that has run once, on a batch of `total` examples.
+
+    >>> from autodist_core.runtime.example import example_batch, example_session
+    >>> from autodist_core.strategy import PS
+    >>> session, train = example_session(PS())
+    >>> outputs = train([example_batch(5)], total=5)
+    >>> announcement(session, train, [example_batch(5)], 5)
+    '5 per step = 1 x 3 + 1 x 2 on 1 machine; 3 parameters; 24 B per step'
+    >>> session.close()
+    """
+    placement, item = session.placement, step.item
+    trained = dict.fromkeys(gradient.variable for gradient in item.gradients)
+    replicas = [replica.name for replica in placement.replicas]
+    slices: list[int] = []
+    if any(each.has_rows for each in item.inputs):
+        slices = [stop - start for start, stop in BatchSlicer.bounds(arrays, total, len(replicas))]
+    return headline(
+        slices, replicas, [placement.plans[name] for name in trained],
+        [0] * len(replicas) if placement.shares_memory else placement.memories,
+        Counter(gradient.variable for gradient in item.gradients), step.graph.buckets if step.graph else 0,
+    )
