@@ -129,6 +129,31 @@ def batched(model: Any, replicas: int) -> None:
             )
 
 
+def step_function(model: Any, mode: str) -> str:
+    """Why Keras would run another function than its own for this mode, or nothing. A call of `fit` would not run ours.
+
+    >>> class Logging(keras.Sequential):
+    ...     def make_test_function(self, force=False):
+    ...         return super().make_test_function(force)
+    >>> model = Logging([keras.layers.Dense(1)], name="small")
+    >>> step_function(model, "train")
+    ''
+    >>> step_function(model, "test")
+    "model 'small' has a make_test_function of its own, ..."
+    """
+    make, name = f"make_{mode}_function", f"{mode}_function"
+    own = make in vars(model) or getattr(type(model), make) is not getattr(keras.Model, make)
+    function = getattr(model, name)
+    # Public: a tf.function has the Python function that it traces.
+    function = getattr(function, "python_function", function)
+    if not own and (function is None or function.__module__.partition(".")[0] == "keras"):
+        return ""
+    return (
+        f"model {model.name!r} has a {make if own else name} of its own, and a step over several devices is made in "
+        f"its place. Let {mode}_step or a callback do what it does, and take it away."
+    )
+
+
 def without_strategy(model: Any) -> None:
     """Raise if a strategy of tf.distribute would take part: each replica's batch would be split once more.
 
