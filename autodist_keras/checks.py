@@ -120,8 +120,11 @@ def batched(model: Any, replicas: int) -> None:
                 "one device, ResourceSpec.local(cpus=1), or make the layer with stateful=False and return_state=True, "
                 "and give the model its states as inputs."
             )
-    # Public: a Functional or Sequential model has inputs, and a subclassed model has none.
-    for tensor in (getattr(model, "inputs", None) or ()) if replicas > 1 else ():
+    # A Functional model keeps operations that were made for its inputs. A Sequential one keeps layers only. If a call
+    # has built it, its input has the size of that batch: Keras takes other sizes, and so do the layers.
+    keeps_operations = replicas > 1 and not isinstance(model, keras.Sequential)
+    # Public: a Functional model has inputs, and a subclassed model has none.
+    for tensor in (getattr(model, "inputs", None) or ()) if keeps_operations else ():
         if tensor.shape and tensor.shape[0] is not None:
             raise ValueError(
                 f"input {tensor.name!r} of model {model.name!r} has a fixed batch size of {tensor.shape[0]}, but each "
