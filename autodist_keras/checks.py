@@ -120,13 +120,41 @@ def batched(model: Any, replicas: int) -> None:
                 "one device, ResourceSpec.local(cpus=1), or make the layer with stateful=False and return_state=True, "
                 "and give the model its states as inputs."
             )
-    # Public: a Functional or Sequential model has inputs, and a subclassed model has none.
-    for tensor in (getattr(model, "inputs", None) or ()) if replicas > 1 else ():
+    # A Functional model keeps operations that were made for its inputs. A Sequential one keeps layers only. If a call
+    # has built it, its input has the size of that batch: Keras takes other sizes, and so do the layers.
+    keeps_operations = replicas > 1 and not isinstance(model, keras.Sequential)
+    # Public: a Functional model has inputs, and a subclassed model has none.
+    for tensor in (getattr(model, "inputs", None) or ()) if keeps_operations else ():
         if tensor.shape and tensor.shape[0] is not None:
             raise ValueError(
                 f"input {tensor.name!r} of model {model.name!r} has a fixed batch size of {tensor.shape[0]}, but each "
                 "replica gets a part of every batch. Leave the batch size open: Input(shape=...), not batch_shape=..."
             )
+
+
+def step_function(model: Any, mode: str) -> str:
+    """Why Keras would run another function than its own for this mode, or nothing. A call of `fit` would not run ours.
+
+    >>> class Logging(keras.Sequential):
+    ...     def make_test_function(self, force=False):
+    ...         return super().make_test_function(force)
+    >>> model = Logging([keras.layers.Dense(1)], name="small")
+    >>> step_function(model, "train")
+    ''
+    >>> step_function(model, "test")
+    "model 'small' has a make_test_function of its own, ..."
+    """
+    make, name = f"make_{mode}_function", f"{mode}_function"
+    own = make in vars(model) or getattr(type(model), make) is not getattr(keras.Model, make)
+    function = getattr(model, name)
+    # Public: a tf.function has the Python function that it traces.
+    function = getattr(function, "python_function", function)
+    if not own and (function is None or function.__module__.partition(".")[0] == "keras"):
+        return ""
+    return (
+        f"model {model.name!r} has a {make if own else name} of its own, and a step over several devices is made in "
+        f"its place. Let {mode}_step or a callback do what it does, and take it away."
+    )
 
 
 def without_strategy(model: Any) -> None:

@@ -172,6 +172,8 @@ class _Corrected:
         def recording_call(y_true: Any, y_pred: Any) -> Any:
             with trace.seen.converting_labels(self._loss):
                 losses = call(y_true, y_pred)
+            if not hasattr(losses, "shape"):
+                losses = keras.ops.convert_to_tensor(losses, dtype=self._loss.dtype)  # a number, as Keras converts it
             seen.update(losses=losses, mask=mask_of(losses))
             corrected.enter_context(trace.seen.noted_elsewhere())
             return losses

@@ -113,6 +113,8 @@ class Driver:
         checks.optimizer(self.model)
         checks.without_strategy(self.model)
         checks.graph(self.model)
+        if refusal := checks.step_function(self.model, "train"):
+            raise ValueError(refusal)
         batch = read_batch(data)
         return self._function("train").captured_for(batch)
 
@@ -186,10 +188,8 @@ class Driver:
             same = checks.identity_of_compile(self.model) == self._compiled_as
             for mode, function in before.items():
                 object.__setattr__(self.model, f"{mode}_function", function if same else None)
-                make = f"make_{mode}_function"
-                own = getattr(type(self.model), make) is not getattr(keras.Model, make)
-                if same and function is None and mode in self._functions and not own:
-                    getattr(self.model, make)()
+                if same and function is None and mode in self._functions:
+                    getattr(self.model, f"make_{mode}_function")()
                 self._left[mode] = getattr(self.model, f"{mode}_function")
 
     def _close_if_lost(self) -> None:
@@ -198,8 +198,12 @@ class Driver:
             self.training.close()
 
     def _maker(self, mode: str) -> Callable[..., None]:
+        refusal = checks.step_function(self.model, mode)
+
         def make(force: bool = False) -> None:
             self._asked = True
+            if refusal:
+                raise ValueError(refusal)
             checks.graph(self.model)
             function = self._functions.get(mode)
             if function is None:

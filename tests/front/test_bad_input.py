@@ -227,14 +227,6 @@ def test_a_missing_loss_is_kerass_own_error():
         front.fit(data.x, data.y, **QUIET)
 
 
-def test_a_fixed_batch_size_is_refused():
-    model = keras.Sequential([keras.Input(batch_shape=(8, 5), name="x"), keras.layers.Dense(1, name="out")])
-    model.compile("sgd", "mse", jit_compile=False)
-    data = dense_data(16)
-    with distributed(model) as front, pytest.raises(ValueError, match=r"(?s)fixed batch size.*8"):
-        front.fit(data.x, data.y, batch_size=8, verbose=0)
-
-
 class OfEight(keras.Model):
     """Computes on batches of eight examples only."""
 
