@@ -11,7 +11,7 @@ In: a model and its traced step. Out: `Notes`, the sentences that the plan and `
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,8 +199,7 @@ class _Names:
 
     def __init__(self, model: Any, seen: Seen, elsewhere: str) -> None:
         self.elsewhere = elsewhere
-        self._layers = {layer.name for layer in model._flatten_layers(include_self=False)}
-        self._losses = seen.losses
+        self._owner = owners(model, seen, elsewhere)
         self._seen = seen
 
     def is_silent(self, operation: Any) -> bool:
@@ -213,15 +212,31 @@ class _Names:
 
     def owner(self, operation: Any, within: Any) -> str:
         """The layer or the loss whose name scope contains an operation, or contains the call that runs it."""
-        for name in (operation.name, within.name):
-            for scope in reversed(name.split("/")[:-1]):
-                # TensorFlow numbers scopes of one name.
-                for candidate in (scope, _COUNTED.sub("", scope)):
-                    if candidate in self._losses:
-                        return f"loss {candidate!r}"
-                    if candidate in self._layers:
-                        return f"layer {candidate!r}"
-        return self.elsewhere
+        owner = self._owner(operation.name)
+        return owner if owner != self.elsewhere else self._owner(within.name)
+
+
+def owners(model: Any, seen: Seen, elsewhere: str) -> Callable[[str], str]:
+    """A function that says whose an operation is, by its name: the layer or the loss whose name scope contains it.
+
+    >>> import keras
+    >>> owner = owners(keras.Sequential([keras.layers.Dense(1, name="table")]), Seen(), "the training step")
+    >>> owner("small/table_1/GatherV2"), owner("Mean")
+    ("layer 'table'", 'the training step')
+    """
+    layers, losses = {layer.name for layer in model._flatten_layers(include_self=False)}, seen.losses
+
+    def owner(name: str) -> str:
+        for scope in reversed(name.split("/")[:-1]):
+            # TensorFlow numbers scopes of one name.
+            for candidate in (scope, _COUNTED.sub("", scope)):
+                if candidate in losses:
+                    return f"loss {candidate!r}"
+                if candidate in layers:
+                    return f"layer {candidate!r}"
+        return elsewhere
+
+    return owner
 
 
 def _is_within(operation: Any, graph: Any, first: int, last: int) -> bool:

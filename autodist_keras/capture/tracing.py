@@ -29,6 +29,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core.capture import Marked, Source, Traced, capture, combined_as_written, gathering, with_longest
+from autodist_core.capture.source_lines import SourceLines, source_lines
 from autodist_core.errors import CaptureError
 from autodist_core.kernel import Joining, joining
 from autodist_core.loops.gradients.recording import Recording
@@ -196,6 +197,10 @@ class CapturedStep:
     """The plan's notes on how the step was captured."""
     notes: mixing_notes.Notes = field(default_factory=mixing_notes.Notes)
     """The plan's notes on computations that mix the examples of a batch."""
+    lines: SourceLines = field(default_factory=SourceLines)
+    """Where the user's code made the operations of the step."""
+    owner: Callable[[str], str] = str
+    """Says whose an operation of the step is, by its name."""
 
     @property
     def fixing(self) -> tuple[str, ...]:
@@ -280,8 +285,10 @@ def _captured(
     # A ragged or sparse result has several outputs.
     results = [paths[index] for index, parts in zip(tensors, trace.outputs, strict=True) for _ in parts]
     other_notes = (*counts.notes, *_said_of_results(item, results))
-    notes = mixing_notes.notes(model, followed.found, trace.seen, results, other_notes, _place(model, step))
-    return CapturedStep(item, rebuild, entries, other_notes, notes)
+    place = _place(model, step)
+    notes = mixing_notes.notes(model, followed.found, trace.seen, results, other_notes, place)
+    owner = mixing_notes.owners(model, trace.seen, place)
+    return CapturedStep(item, rebuild, entries, other_notes, notes, source_lines(graph, trace.updated), owner)
 
 
 def _place(model: Any, step: Callable[[Any], Any]) -> str:

@@ -142,7 +142,7 @@ def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
 
 
 def asserts(operation: Any) -> bool:
-    """Whether an operation is an assertion, or a conditional around one. It changes no number: it fails, or it does not.
+    """Whether an operation is an assertion, or a conditional around one: it fails or not, and changes no number.
 
     All branches of such a conditional return what it decides on.
 
