@@ -17,6 +17,6 @@ from autodist_core.training.training import Training
 from autodist_core.training.watching import read_by_pipeline, watched_variable
 
 __all__ = [
-    "SETTINGS", "CompressorState", "Entry", "Sessions", "Settings", "TrainingState", "Steps", "Training", "raise_in_words",
-    "raised", "read_by_pipeline", "replicas", "watched_variable",
+    "SETTINGS", "CompressorState", "Entry", "Sessions", "Settings", "TrainingState", "Steps", "Training",
+    "raise_in_words", "raised", "read_by_pipeline", "replicas", "watched_variable",
 ]  # fmt: skip
