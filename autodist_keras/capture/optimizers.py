@@ -56,12 +56,14 @@ def unbuilt_optimizers(model: Any) -> list[Any]:
     >>> [type(optimizer).__name__ for optimizer in unbuilt_optimizers(model)]
     ['LossScaleOptimizer', 'SGD']
     """
-    found, remaining = [], [each for each in optimizers_of(model) if not each.built]
+    found: dict[int, Any] = {}
+    remaining = [each for each in optimizers_of(model) if not each.built]
     while remaining:
-        found.append(remaining.pop())
-        inner = (leaf for value in vars(found[-1]).values() for leaf in _leaves(value))
+        optimizer = remaining.pop()
+        found[id(optimizer)] = optimizer
+        inner = (leaf for value in vars(optimizer).values() for leaf in _leaves(value))
         remaining += [each for each in inner if isinstance(each, keras.optimizers.Optimizer) and not each.built]
-    return found
+    return list(found.values())
 
 
 @contextmanager

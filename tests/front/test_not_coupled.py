@@ -72,7 +72,7 @@ def _encoded(x):
 
 
 def _asserted(x):
-    tf.debugging.assert_near(x, x)
+    tf.debugging.assert_near(x, 1.0 * x)
     tf.debugging.Assert(tf.reduce_mean(x) < 9, [x])
     with tf.control_dependencies([tf.debugging.assert_less(x, abs(x) + 1)]):
         return tf.identity(x)
