@@ -21,7 +21,7 @@ from autodist_core.training import Steps, Training, raise_in_words
 from autodist_keras.capture.fresh_metrics import updated
 from autodist_keras.capture.hooks import undone_if_refused
 from autodist_keras.capture.optimizers import unbuilt_optimizers
-from autodist_keras.capture.required import require_rows
+from autodist_keras.capture.required import require_one_axis, require_rows
 from autodist_keras.capture.tracing import CapturedStep, trace_step
 from autodist_keras.seams import LOOP_ITERATES
 from autodist_keras.training.batches import Batch, read_batch
@@ -47,7 +47,10 @@ class StepFunction:
     ) -> None:
         def steps(step: Callable[[Any], Any]) -> Steps[Batch, CapturedStep]:
             def capture(batch: Batch, specs: Sequence[Any]) -> CapturedStep:
-                return trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
+                captured = trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
+                # A batch of one example is not divided.
+                require_one_axis(captured.along_two_axes if training.settings.replicas > 1 < batch.total else ())
+                return captured
 
             return Steps(capture, training, check, added=say)
 
