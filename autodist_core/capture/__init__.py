@@ -32,6 +32,7 @@ from autodist_core.capture.rewrite.conditionals import take_apart
 from autodist_core.capture.rewrite.longest import take_longest
 from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.rewrite.shares import count_by_share
+from autodist_core.capture.source_lines import SourceLines, source_lines
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
 from autodist_core.capture.traversal import computed_from, reached_from, sources
 from autodist_core.errors import Refusals
@@ -42,8 +43,8 @@ from autodist_core.step.graph_item import GraphItem, Joined, Table, Tensor, Vari
 from autodist_core.step.naming import UPDATE
 
 __all__ = [
-    "Marked", "Source", "Traced", "capture", "combined_as_written", "computed_from", "gathering", "own_rows",
-    "reached_from", "sources", "whole_batch", "with_longest",
+    "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written", "computed_from", "gathering",
+    "own_rows", "reached_from", "source_lines", "sources", "whole_batch", "with_longest",
 ]  # fmt: skip
 
 

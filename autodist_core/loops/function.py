@@ -27,6 +27,7 @@ from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import INEXACT, Plan
 from autodist_core.reports import Explanation, coarsest_type, compare, drawn_anew, require_steps
+from autodist_core.training import raise_in_words
 
 _OF_SHAPES = re.compile("shape|dimension|size|rank|type", re.IGNORECASE)
 """Words of TensorFlow's errors about tensors that do not fit."""
@@ -68,13 +69,16 @@ class Function(TracedFunction):
         """Say what was wrong with a batch, where TensorFlow only says that shapes or types do not fit."""
         try:
             yield
-        except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
+        except (tf.errors.OpError, TypeError, ValueError) as error:
             # What the function raises on its own account has other words, or is of another class.
             of_tensorflow = _OF_SHAPES.search(str(error)) and not isinstance(error, AutodistError)
             reason = self._misfit(arguments) if of_tensorflow else ""
             if reason:
                 raise CaptureError(f"{reason} TensorFlow says: {error}") from error
-            raise
+            captured = self._steps.found(arguments)
+            if captured is None or not isinstance(error, tf.errors.OpError):
+                raise
+            raise_in_words(error, captured.lines, lambda _: self._name, self._engine.training)
 
     def _misfit(self, arguments: Arguments) -> str:
         captured, count = self._steps.found(arguments), arguments.total

@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import Source, Traced, capture, gathering, own_rows
+from autodist_core.capture.source_lines import SourceLines, source_lines
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Parsed
@@ -67,6 +68,8 @@ class CapturedFunction:
     """Tensors of somebody's trace around it that the function of `run()` uses: inputs behind its arguments."""
     whole: tuple[tuple[int, ...], ...] = ()
     """The shapes of the tensors that the function uses and that are neither arguments nor variables."""
+    lines: SourceLines = field(default_factory=SourceLines)
+    """Where the user's code made the operations of the function."""
 
 
 def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -167,7 +170,7 @@ def trace_function(
         item, _rebuild(inside.result, flat, tensors),
         tuple(entry for entry in entries if entry.spec.name in touched),
         tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), decided.notes, decided.fixing,
-        decided.idle, tuple(value for value, _ in outer), _fixed_shapes(graph),
+        decided.idle, tuple(value for value, _ in outer), _fixed_shapes(graph), source_lines(graph, traced.updates),
     )
 
 

@@ -1,26 +1,26 @@
 """The plan: a compiled strategy as a table for people, before anything runs.
 
 It is the last step of planning. A CompiledStrategy comes in, and a `Plan` goes out. The module `table` computes the
-content of the plan as values. The modules `text` and `html` make its two forms, and a `Plan` has both forms. The module
-`markdown` makes a third form, for TensorBoard. The module `links` counts the bytes that a node sends, for the report on
-where a step's time goes. The module `headline` makes the line that a training says once.
+content of the plan as values. The modules `text` and `html` make its two forms, and a `Plan` has both (see `shown`).
+The module `markdown` makes a third form, for TensorBoard. The module `links` counts the bytes that a node sends, for the
+report on where a step's time goes. The module `headline` makes the line that a training says once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from autodist_core.plan.html import html_of
+from autodist_core.plan.shown import Shown
 from autodist_core.plan.table import INEXACT, PlanTable, bytes_per_step, notes, plan_table
 from autodist_core.plan.text import text_of
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy
 
-__all__ = ["INEXACT", "Plan", "PlanTable", "bytes_per_step", "notes", "plan_table", "table"]
+__all__ = ["INEXACT", "Plan", "PlanTable", "Shown", "bytes_per_step", "notes", "plan_table", "table"]
 
 
-class Plan(str):
+class Plan(Shown[PlanTable]):
     """A plan. It is a string, and a notebook shows it as an HTML table.
 
     Because it is a string, code can split, search, compare, log and write a plan.
@@ -32,26 +32,8 @@ class Plan(str):
     True
     """
 
-    table: PlanTable
-    """The content of the plan as a value."""
-
-    def __new__(cls, table: PlanTable) -> Plan:
-        """Make the plan of a table."""
-        plan = super().__new__(cls, text_of(table))
-        plan.table = table
-        return plan
-
-    def __getnewargs__(self) -> tuple[Any, ...]:
-        return (self.table,)
-
-    def _repr_html_(self) -> str:
-        """Return the form that Jupyter shows."""
-        return html_of(self.table)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print the lines without quotes, as IPython asks for it in a terminal."""
-        del cycle
-        printer.text(str(self))
+    text_of = staticmethod(text_of)
+    html_of = staticmethod(html_of)
 
 
 def table(

@@ -6,8 +6,8 @@ The flow: `step_times.py` divides the time, `time_text.py` and `time_html.py` ma
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
+from autodist_core.plan import Shown
 from autodist_core.plan.links import LinkBytes, bytes_of_links
 from autodist_core.reports.step_times import TimeTable, WireTime, time_of_parts
 from autodist_core.reports.time_html import html_of
@@ -18,7 +18,7 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy
 
 
-class TimeReport(str):
+class TimeReport(Shown[TimeTable]):
     """Where the time of a step goes. It is a string, and a notebook shows it as an HTML table.
 
     >>> parts = dict.fromkeys(("input", "Python", "compute", "update", "wire", "TensorFlow", "bringing home"), 0.0)
@@ -27,26 +27,8 @@ class TimeReport(str):
     ('a step of 64 examples takes 10.0 ms on 2 replicas (measured in 20 steps)', True)
     """
 
-    table: TimeTable
-    """The content of the report as a value: seconds by node and part."""
-
-    def __new__(cls, table: TimeTable) -> TimeReport:
-        """Make the report of a table."""
-        report = super().__new__(cls, text_of(table))
-        report.table = table
-        return report
-
-    def __getnewargs__(self) -> tuple[Any, ...]:
-        return (self.table,)
-
-    def _repr_html_(self) -> str:
-        """Return the form that Jupyter shows."""
-        return html_of(self.table)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print the lines without quotes, as IPython asks for it in a terminal."""
-        del cycle
-        printer.text(str(self))
+    text_of = staticmethod(text_of)
+    html_of = staticmethod(html_of)
 
 
 def time_report(

@@ -175,9 +175,13 @@ class DistributedSession(Session):
             raise SessionError("this distributed session is closed; call fit again to open a new one.")
 
     def import_graph(
-        self, graph: DistributedGraph, prefix: str, doing: Callable[[], str] = lambda: "a step"
+        self, graph: DistributedGraph, prefix: str, doing: Callable[[], str] = lambda: "a step",
+        part: Callable[[int], str] = lambda _: "",
     ) -> Callable[..., Any]:
-        """Make a distributed graph part of the session; return a callable over all its feeds."""
+        """Make a distributed graph part of the session; return a callable over all its feeds.
+
+        For errors, `doing` says what fails, and `part` which part of the batch a replica has.
+        """
         self._require_open()
         # An interrupted import would leave nodes whose names the next import needs.
         with defer_interrupt():
@@ -204,11 +208,11 @@ class DistributedSession(Session):
 
         def run(*arrays: Any) -> Any:
             step = call if self._timings is None else partial(timed, self._timings)
-            return self._run_step(collective, doing(), step, *map(np.asarray, arrays, types))
+            return self._run_step(collective, doing(), part, step, *map(np.asarray, arrays, types))
 
         return run
 
-    def _run_step(self, collective: bool, doing: str, *call: Any) -> Any:
+    def _run_step(self, collective: bool, doing: str, part: Callable[[int], str], *call: Any) -> Any:
         if self._condition is Condition.SPOILT and self._calls_of_cluster is None:
             raise SessionError(
                 "a step with collectives failed in this session, and they do not survive that. What was trained is "
@@ -219,8 +223,12 @@ class DistributedSession(Session):
         except tf.errors.OpError as error:
             # A task that TensorFlow's message names may only have passed the error on. The graph node that the message
             # names has failed.
-            for replica in dict.fromkeys(_NODE.findall(str(error))):
-                error.add_note(f"This happened on {self.placement.replicas[int(replica)].name}, during {doing}.")
+            failed = [int(replica) for replica in dict.fromkeys(_NODE.findall(str(error)))]
+            for replica in failed:
+                name = self.placement.replicas[replica].name
+                error.add_note(f"This happened on {name}, during {doing}{part(replica)}.")
+            if not failed:
+                error.add_note(f"This happened during {doing}.")
             # A replica that waits for tensors of the failed step fails too, sometimes before TensorFlow tells it to
             # stop. Then TensorFlow ends all collectives of that replica's server, or of a local session, for good.
             # Over machines the next step gets the number of the failed one. A late clean-up of the failed step would
@@ -253,6 +261,8 @@ class Step(SessionStep):
         self._callables: dict[tuple[int, bool], tuple[Callable[..., Any], tuple[int, ...]]] = {}
         self._slicer = BatchSlicer(item)
         self._steps = 0
+        self._bounds: Sequence[tuple[int, int]] = ()
+        """The first example of each replica in the current batch, and the one behind its last."""
         self._graph: DistributedGraph | None = None
         self.item = item
 
@@ -266,7 +276,7 @@ class Step(SessionStep):
         self._session.settle()
         self._steps += 1
         count = len(self._session.placement.replicas)
-        bounds = self._slicer.bounds(arrays, total, count)
+        self._bounds = bounds = self._slicer.bounds(arrays, total, count)
         key = len(bounds), total == self._usual
         if key not in self._callables:
             self._callables[key] = self._build(*key, [stop - start for start, stop in bounds])
@@ -285,10 +295,15 @@ class Step(SessionStep):
             graph = build(self.item, self._session.placement, active, sizes=sizes if usual else ())
         self._graph = self._graph or graph
         name = f"{self._prefix}_{active}{'_usual' if usual else ''}"
-        return self._session.import_graph(graph, name, self._doing), graph.inputs
+        return self._session.import_graph(graph, name, self._doing, self._part), graph.inputs
 
     def _doing(self) -> str:
         return f"{'training' if self.item.gradients else 'inference'} step {self._steps}"
+
+    def _part(self, replica: int) -> str:
+        """Which examples a replica has. TensorFlow counts positions from its first one."""
+        start, stop = self._bounds[replica]
+        return f" with examples {start} to {stop - 1} of the batch" if len(self._bounds) > 1 else ""
 
 
 def _abandon(session: Any) -> None:

@@ -177,6 +177,7 @@ class Steps(Generic[B, C]):
         # One replica computes a batch of one example: such a batch is not divided.
         if captured.fixing and not self._alone and batch.total > 1:
             self._check()  # a front may know the reason by the name of a layer
+            self._trace(batch, batch.specs)  # what does not fit on one device either is refused in its words
             raise CaptureError(
                 f"{REFUSED}{captured.fixing[0]} fixes how many examples a batch has, and each of "
                 f"{self._training.settings.replicas} replicas gets a part of every batch. Leave the number open: write "

@@ -73,25 +73,44 @@ def put_back(instance: Any, *names: str) -> Iterator[None]:
 
 
 @contextmanager
-def undone_if_refused(instance: Any) -> Iterator[None]:
-    """Restore all attributes of an instance if the block raises.
+def undone_if_refused(*instances: Any) -> Iterator[None]:
+    """Restore all attributes of instances, and what their lists and dicts hold, if the block raises.
 
     >>> class Model: optimizer = None
     >>> model = Model()
+    >>> model.history = [0.5]
     >>> with undone_if_refused(model):
     ...     model.optimizer = "sgd"
+    ...     model.history.append(0.25)
     ...     raise ValueError("metrics: expected a list")
     Traceback (most recent call last):
     ValueError: metrics: expected a list
     >>> vars(model)
-    {}
+    {'history': [0.5]}
     """
-    attributes = vars(instance)
-    before = dict(attributes)
+    before = [(vars(instance), dict(vars(instance))) for instance in instances]
+    held = [
+        (each, list.copy(each) if isinstance(each, list) else dict(each))
+        for _, values in before for value in values.values() for each in _containers(value)
+    ]  # fmt: skip
     try:
         yield
     except BaseException:
-        for name in attributes.keys() - before.keys():
-            del attributes[name]
-        attributes.update(before)
+        for attributes, values in before:
+            for name in attributes.keys() - values.keys():
+                del attributes[name]
+            attributes.update(values)
+        for value, content in held:
+            # The methods of the built-in class: those of a wrapper would track the change.
+            kind = list if isinstance(value, list) else dict
+            kind.clear(value)
+            (list.extend if kind is list else dict.update)(value, content)
         raise
+
+
+def _containers(value: Any) -> Iterator[Any]:
+    """The list or dict that an attribute is, or that TensorFlow's wrapper of it holds."""
+    value = getattr(value, "__wrapped__", value)
+    if isinstance(value, list | dict):
+        yield value
+        yield from (each for each in getattr(value, "__dict__", {}).values() if type(each) is list)

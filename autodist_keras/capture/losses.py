@@ -31,7 +31,7 @@ from autodist_core.capture import reached_from, sources
 from autodist_core.capture.batch_axis import SAME, mean_over_examples
 from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
-from autodist_keras.capture.mixing import STEPS_LOSS, Asked, numbers_behind
+from autodist_keras.capture.mixing import STEPS_LOSS, Asked, Seen, numbers_behind
 
 _UNREDUCED = ("none", None)
 _OWN = (
@@ -142,10 +142,28 @@ def corrected(model: Any, trace: Any) -> Iterator[None]:
             trace.expects_losses = bool(compile_loss._flat_losses)
             flat = [entry._replace(loss=_Corrected(entry.loss, trace)) for entry in compile_loss._flat_losses]
             hooks.enter_context(hook(compile_loss, "_flat_losses", flat))
+            hooks.enter_context(hook(compile_loss, "call", _summed(compile_loss.call, trace.seen)))
         hooks.enter_context(hook(model, "_aggregate_additional_loss", _added(model._aggregate_additional_loss, trace)))
         if "compute_loss" in _own_methods(model):
             hooks.enter_context(hook(model, "compute_loss", _own(model.compute_loss, trace)))
         yield
+
+
+def _summed(call: Any, seen: Seen) -> Any:
+    """Keras's sum of the compiled losses. It mixes no examples, though one number is added to values of examples.
+
+    The tape adds the values of all examples up. So does it with the number, once for each example of a replica.
+    """
+
+    def hooked(*arguments: Any, **named: Any) -> Any:
+        before = len(seen.reductions)
+        total = call(*arguments, **named)
+        if len(seen.reductions) > before:
+            graph, first = seen.reductions[-1]
+            seen.silent.append((graph, first, len(graph.get_operations())))
+        return total
+
+    return hooked
 
 
 class _Corrected:

@@ -90,6 +90,8 @@ class Seen:
     """Tensors whose state the analysis need not find out."""
     losses: set[str] = field(default_factory=set)
     """The names of the compiled losses."""
+    reductions: list[tuple[Any, int]] = field(default_factory=list)
+    """For each compiled loss, the graph and the number of its operations when the loss was reduced."""
     inexact: dict[str, str] = field(default_factory=dict)
     """The notes on losses that compare examples by their definition, by the name of the loss."""
     asked: list[Asked] = field(default_factory=list)
@@ -102,6 +104,8 @@ class Seen:
     def reduced(self, name: str, loss: Any) -> None:
         """Record a loss as Keras reduces it: its value is right."""
         self.losses.add(name)
+        graph = tf.compat.v1.get_default_graph()
+        self.reductions.append((graph, len(graph.get_operations())))
         if loss.shape.rank == 0:
             self.known.append((loss, mean_over_examples(loss.op)))
 

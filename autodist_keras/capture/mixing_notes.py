@@ -11,7 +11,7 @@ In: a model and its traced step. Out: `Notes`, the sentences that the plan and `
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +27,21 @@ from autodist_core.capture.batch_axis import (
     UncombinedWrite,
     sentences,
 )
+from autodist_core.kernel import Joining, joining
 from autodist_core.plan import INEXACT
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import StepIndex, output_type
+from autodist_core.step.naming import node_of
 from autodist_keras.capture.mixing import STEPS_LOSS, Asked, Seen
 
 _INEXACT = f"{INEXACT}: "
 _WEIGHTED = (
     "; for a mean over the examples, let the metric update a keras.metrics.Mean with the mean and "
     "sample_weight=tf.shape(y_pred)[0], the number of examples"
+)
+_UNKNOWN_RESULT = (
+    "result {!r} is {}, which may not be one device's: return the sum, the maximum or the minimum of integers itself, "
+    "or a float, which counts as a mean over the examples"
 )
 _GRADIENT = "a custom gradient"
 _COUNTED = re.compile(r"_\d+$")
@@ -107,6 +115,27 @@ def notes(
     undecided = tuple(note for note in unknown.values() if note not in other)
     fixing = [f"{sentences.named(each.by)} in {names.owner(each.operation, each.within)}" for each in found.fixing]
     return Notes(tuple(trained.values()), tuple(reported.values()), undecided, tuple(fixing))
+
+
+def said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:
+    """The plan's notes on results for which it is not known how the replicas' values combine.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> list(said_of_results(example_step(), ["loss", "norm"]))
+    []
+    """
+    if item.concat_outputs:
+        return
+    index = StepIndex(item)
+    for name, tensor in zip(names, item.outputs, strict=True):
+        cone = index.cone([node_of(tensor)])
+        # The gradients and the metrics' state are those of the whole batch.
+        of_whole_batch = cone & index.markers.keys() or any(
+            touch.variable in index.written_by_compute for node in cone for touch in index.touches.get(node, ())
+        )
+        if not of_whole_batch and joining(index, tensor) is Joining.UNKNOWN:
+            how = "added up over the replicas" if output_type(index, tensor).is_integer else "the first replica's"
+            yield _UNKNOWN_RESULT.format(name, how)
 
 
 def _result(path: str) -> str:
@@ -199,8 +228,7 @@ class _Names:
 
     def __init__(self, model: Any, seen: Seen, elsewhere: str) -> None:
         self.elsewhere = elsewhere
-        self._layers = {layer.name for layer in model._flatten_layers(include_self=False)}
-        self._losses = seen.losses
+        self._owner = owners(model, seen, elsewhere)
         self._seen = seen
 
     def is_silent(self, operation: Any) -> bool:
@@ -213,15 +241,31 @@ class _Names:
 
     def owner(self, operation: Any, within: Any) -> str:
         """The layer or the loss whose name scope contains an operation, or contains the call that runs it."""
-        for name in (operation.name, within.name):
-            for scope in reversed(name.split("/")[:-1]):
-                # TensorFlow numbers scopes of one name.
-                for candidate in (scope, _COUNTED.sub("", scope)):
-                    if candidate in self._losses:
-                        return f"loss {candidate!r}"
-                    if candidate in self._layers:
-                        return f"layer {candidate!r}"
-        return self.elsewhere
+        owner = self._owner(operation.name)
+        return owner if owner != self.elsewhere else self._owner(within.name)
+
+
+def owners(model: Any, seen: Seen, elsewhere: str) -> Callable[[str], str]:
+    """A function that says whose an operation is, by its name: the layer or the loss whose name scope contains it.
+
+    >>> import keras
+    >>> owner = owners(keras.Sequential([keras.layers.Dense(1, name="table")]), Seen(), "the training step")
+    >>> owner("small/table_1/GatherV2"), owner("Mean")
+    ("layer 'table'", 'the training step')
+    """
+    layers, losses = {layer.name for layer in model._flatten_layers(include_self=False)}, seen.losses
+
+    def owner(name: str) -> str:
+        for scope in reversed(name.split("/")[:-1]):
+            # TensorFlow numbers scopes of one name.
+            for candidate in (scope, _COUNTED.sub("", scope)):
+                if candidate in losses:
+                    return f"loss {candidate!r}"
+                if candidate in layers:
+                    return f"layer {candidate!r}"
+        return elsewhere
+
+    return owner
 
 
 def _is_within(operation: Any, graph: Any, first: int, last: int) -> bool:

@@ -48,6 +48,24 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
+def unbuilt_optimizers(model: Any) -> list[Any]:
+    """The optimizers of a model that have no slots yet, and those inside them.
+
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "mse")
+    >>> [type(optimizer).__name__ for optimizer in unbuilt_optimizers(model)]
+    ['LossScaleOptimizer', 'SGD']
+    """
+    found: dict[int, Any] = {}
+    remaining = [each for each in optimizers_of(model) if not each.built]
+    while remaining:
+        optimizer = remaining.pop()
+        found[id(optimizer)] = optimizer
+        inner = (leaf for value in vars(optimizer).values() for leaf in _leaves(value))
+        remaining += [each for each in inner if isinstance(each, keras.optimizers.Optimizer) and not each.built]
+    return list(found.values())
+
+
 @contextmanager
 def hooked_optimizer(optimizer: Any, trace: Any) -> Iterator[None]:
     """Mark the gradients that an optimizer's `apply` gets, and weight the losses that its `scale_loss` gets.

@@ -7,9 +7,11 @@ In: the result of a traced step, or the captured step. Out: nothing, or a Captur
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from autodist_core.runtime import COMPOSITE
@@ -17,6 +19,9 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.step.naming import label, node_of
 from autodist_keras.capture.variables import ModelVariables
+
+_NUMBERS = (1009, 1013)
+"""Numbers of examples that no other axis has by chance."""
 
 
 def require_dense(result: Any) -> None:
@@ -43,12 +48,61 @@ def require_rows(item: GraphItem, failure: str) -> None:
     """
     for index, output in enumerate(item.outputs if item.concat_outputs and "ConcatOp" in failure else ()):
         if f"joined/{label(output)}}}" in failure:
-            raise CaptureError(
-                f"result {index} of predict_step, made by {node_of(output)!r}, has no axis along which the replicas' "
-                "parts of it become the whole batch's: their other axes have different sizes. Return a value for each "
-                "example (the examples along one axis), or a sum, a mean, a maximum or a minimum over the examples; "
-                "or call the model itself, on one device: model(x)."
-            ) from None
+            raise _of_no_axis(index, node_of(output)) from None
+
+
+def require_one_axis(results: Sequence[tuple[int, str]]) -> None:
+    """Refuse results of `predict` that have the examples along two axes: `results` are their numbers and names.
+
+    >>> require_one_axis([(0, "gram")])
+    Traceback (most recent call last):
+    ...
+    autodist_core.errors.CaptureError: result 0 of predict_step, made by 'gram', has no axis ...
+    """
+    for result in results:
+        raise _of_no_axis(*result)
+
+
+def along_two_axes(graph: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[tuple[int, str]]:
+    """The numbers and names of a step's outputs that have the examples along two axes, as `x @ transposed x` has.
+
+    TensorFlow infers the shapes of the outputs for two numbers of examples.
+
+    >>> spec = tf.TensorSpec((None, 3), tf.float32)
+    >>> graph = tf.function(lambda x: (x, x @ tf.transpose(x))).get_concrete_function(spec).graph
+    >>> [number for number, name in along_two_axes(graph, graph.inputs, graph.outputs)]
+    [1]
+    """
+    if all(tensor.shape.rank is not None and tensor.shape[1:].is_fully_defined() for tensor in outputs):
+        return []
+    shapes = [_shapes(graph, inputs, outputs, examples) for examples in _NUMBERS]
+    axes = [
+        [set() if shape.rank is None else {axis for axis, size in enumerate(shape) if size == examples}
+         for shape in found] for examples, found in zip(_NUMBERS, shapes, strict=True)
+    ]  # fmt: skip
+    return [
+        (number, tensor.op.name) for number, (tensor, one, other) in enumerate(zip(outputs, *axes, strict=True))
+        if len(one & other) > 1
+    ]
+
+
+def _shapes(graph: Any, inputs: Sequence[Any], outputs: Sequence[Any], examples: int) -> list[tf.TensorShape]:
+    with tf.Graph().as_default():
+        given = {
+            tensor.name: tf.compat.v1.placeholder(tensor.dtype, [examples, *tensor.shape[1:]])
+            for tensor in inputs if tensor.shape.rank and tensor.shape[0] is None
+        }
+        names = [tensor.name for tensor in outputs]
+        return [each.shape for each in tf.graph_util.import_graph_def(graph.as_graph_def(), given, names)]
+
+
+def _of_no_axis(result: int, name: str) -> CaptureError:
+    return CaptureError(
+        f"result {result} of predict_step, made by {name!r}, has no axis along which the replicas' parts of it become "
+        "the whole batch's: their other axes have different sizes. Return a value for each example (the examples along "
+        "one axis), or a sum, a mean, a maximum or a minimum over the examples; or call the model itself, on one "
+        "device: model(x)."
+    )
 
 
 def require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) -> None:

@@ -28,9 +28,18 @@ from typing import Any, NoReturn
 import keras
 import tensorflow as tf
 
-from autodist_core.capture import Marked, Source, Traced, capture, combined_as_written, gathering, with_longest
+from autodist_core.capture import (
+    Marked,
+    Source,
+    SourceLines,
+    Traced,
+    capture,
+    combined_as_written,
+    gathering,
+    source_lines,
+    with_longest,
+)
 from autodist_core.errors import CaptureError
-from autodist_core.kernel import Joining, joining
 from autodist_core.loops.gradients.recording import Recording
 from autodist_core.runtime import (
     are_row_splits,
@@ -44,8 +53,6 @@ from autodist_core.runtime import (
 )
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAMED
 from autodist_core.step.graph_item import GraphItem
-from autodist_core.step.index import StepIndex, output_type
-from autodist_core.step.naming import node_of
 from autodist_core.training import Entry
 from autodist_keras import seams
 from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas, own_steps
@@ -54,13 +61,8 @@ from autodist_keras.capture.fresh_metrics import kept_fresh
 from autodist_keras.capture.metric_weights import weighted_metrics
 from autodist_keras.capture.optimizer_kernels import fused
 from autodist_keras.capture.optimizers import hooked_optimizer, optimizers_of, ranges_of
-from autodist_keras.capture.required import require_dense, require_optimizers
+from autodist_keras.capture.required import along_two_axes, require_dense, require_optimizers
 from autodist_keras.capture.variables import ModelVariables
-
-_UNKNOWN_RESULT = (
-    "result {!r} is {}, which may not be one device's: return the sum, the maximum or the minimum of integers itself, "
-    "or a float, which counts as a mean over the examples"
-)
 
 
 @dataclass
@@ -196,6 +198,12 @@ class CapturedStep:
     """The plan's notes on how the step was captured."""
     notes: mixing_notes.Notes = field(default_factory=mixing_notes.Notes)
     """The plan's notes on computations that mix the examples of a batch."""
+    lines: SourceLines = field(default_factory=SourceLines)
+    """Where the user's code made the operations of the step."""
+    owner: Callable[[str], str] = str
+    """Says whose an operation is, by its name."""
+    along_two_axes: Sequence[tuple[int, str]] = ()
+    """The results of `predict` that have the examples along two axes."""
 
     @property
     def fixing(self) -> tuple[str, ...]:
@@ -279,30 +287,16 @@ def _captured(
     paths = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(trace.result)]
     # A ragged or sparse result has several outputs.
     results = [paths[index] for index, parts in zip(tensors, trace.outputs, strict=True) for _ in parts]
-    other_notes = (*counts.notes, *_said_of_results(item, results))
+    other_notes = (*counts.notes, *mixing_notes.said_of_results(item, results))
     notes = mixing_notes.notes(model, followed.found, trace.seen, results, other_notes, _place(model, step))
-    return CapturedStep(item, rebuild, entries, other_notes, notes)
+    owner = mixing_notes.owners(model, trace.seen, _place(model, step))
+    two = along_two_axes(graph, inputs, traced.outputs) if concat and not any(is_part) else ()
+    return CapturedStep(item, rebuild, entries, other_notes, notes, source_lines(graph, trace.updated), owner, two)
 
 
 def _place(model: Any, step: Callable[[Any], Any]) -> str:
     """What the notes call the step itself, for operations of no layer."""
     return next((each for each in ("test_step", "predict_step") if step == getattr(model, each)), "the training step")
-
-
-def _said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:
-    """The plan's notes on results for which it is not known how the replicas' values combine."""
-    if item.concat_outputs:
-        return
-    index = StepIndex(item)
-    for name, tensor in zip(names, item.outputs, strict=True):
-        cone = index.cone([node_of(tensor)])
-        # The gradients and the metrics' state are those of the whole batch.
-        of_whole_batch = cone & index.markers.keys() or any(
-            touch.variable in index.written_by_compute for node in cone for touch in index.touches.get(node, ())
-        )
-        if not of_whole_batch and joining(index, tensor) is Joining.UNKNOWN:
-            how = "added up over the replicas" if output_type(index, tensor).is_integer else "the first replica's"
-            yield _UNKNOWN_RESULT.format(name, how)
 
 
 def _require_used(model: Any, step: Callable[[Any], Any], trace: Trace) -> None:

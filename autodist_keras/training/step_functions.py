@@ -17,9 +17,11 @@ import keras
 import tensorflow as tf
 
 from autodist_core.runtime import COMPOSITE, Timings
-from autodist_core.training import Steps, Training
+from autodist_core.training import Steps, Training, raise_in_words
 from autodist_keras.capture.fresh_metrics import updated
-from autodist_keras.capture.required import require_rows
+from autodist_keras.capture.hooks import undone_if_refused
+from autodist_keras.capture.optimizers import unbuilt_optimizers
+from autodist_keras.capture.required import require_one_axis, require_rows
 from autodist_keras.capture.tracing import CapturedStep, trace_step
 from autodist_keras.seams import LOOP_ITERATES
 from autodist_keras.training.batches import Batch, read_batch
@@ -45,11 +47,14 @@ class StepFunction:
     ) -> None:
         def steps(step: Callable[[Any], Any]) -> Steps[Batch, CapturedStep]:
             def capture(batch: Batch, specs: Sequence[Any]) -> CapturedStep:
-                return trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
+                captured = trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
+                # A batch of one example is not divided.
+                require_one_axis(captured.along_two_axes if training.settings.replicas > 1 < batch.total else ())
+                return captured
 
             return Steps(capture, training, check, added=say)
 
-        self._made_of, self._steps = steps, steps(step)
+        self._model, self._training, self._made_of, self._steps = model, training, steps, steps(step)
         self._ran: Callable[[], None] = (lambda: None) if concat else partial(updated, model)
         """What follows each step. A step of `predict` updates no metric."""
         self.before_next: Callable[[], None] | None = None
@@ -70,22 +75,26 @@ class StepFunction:
 
     def captured_for(self, batch: Batch) -> CapturedStep:
         """The step, captured for batches like this one; nothing runs."""
-        return self._steps.capture(batch)
+        with undone_if_refused(*unbuilt_optimizers(self._model)):
+            return self._steps.capture(batch)
 
     def __call__(self, data: Any, same_size: bool = False) -> Any:
         """Run the step on one batch; return the results of the step for the whole batch (see `Steps`)."""
         batch = read_batch(data)
-        if self.before_next is not None:
-            self._steps.prepare(batch, same_size)
-            before_next, self.before_next = self.before_next, None
-            before_next()
+        if self.before_next is not None or self.captured is None:
+            with undone_if_refused(*unbuilt_optimizers(self._model)):
+                self._steps.prepare(batch, same_size)
+            if self.before_next is not None:
+                before_next, self.before_next = self.before_next, None
+                before_next()
         try:
             results = self._steps(batch, same_size)
-        except tf.errors.InvalidArgumentError as error:
+        except tf.errors.OpError as error:
             captured = self._steps.found(batch)
-            if captured is not None:
-                require_rows(captured.item, str(error))
-            raise
+            if captured is None:
+                raise
+            require_rows(captured.item, str(error))
+            raise_in_words(error, captured.lines, captured.owner, self._training)
         self.examples += batch.total
         self._ran()
         return results

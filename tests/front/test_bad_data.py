@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -101,22 +103,80 @@ def test_a_callback_that_raises_leaves_whole_weights(builder: str):
     assert_equal_training(DENSE, program, replicas=3, strategy=builder)
 
 
-def test_labels_out_of_range_leave_whole_weights():
-    """A step that fails inside the graph changes nothing."""
+class Checked(keras.layers.Layer):
+    """Looks ids up, and asserts that they are even."""
+
+    def __init__(self):
+        super().__init__(name="checked")
+        self.table = keras.layers.Embedding(6, 2, name="table")
+
+    def call(self, ids):
+        rows = self.table(ids)  # a lookup
+        tf.debugging.assert_equal(ids % 2, tf.zeros_like(ids), "an odd id")
+        return tf.reduce_mean(rows, 1)
+
+
+ZEROS = np.zeros((8, 3), "int32")
+
+
+def _with(at: tuple[int, ...], value: int) -> np.ndarray:
+    changed = np.zeros((8, 3)[: len(at)], "int32")
+    changed[at] = value
+    return changed
+
+
+FAILING = {
+    "an id": (_with((6, 1), 1000), ZEROS[:, 0],
+              r"in layer 'table': indices\[2,1\] = 1000 is not in \[0, 6\)\nThe operation is GatherV2 \(.*\), made at "
+              r'File ".*test_bad_data.py", line \d+, in call: rows = self.table\(ids\)  # a lookup\n'
+              r"This happened on localhost:CPU:1, during training step 3 with examples 4 to 7 of the batch.\n"),
+    "a label": (ZEROS, _with((1,), 7),
+                r"in loss 'sparse_categorical_crossentropy': Received a label value of 7 .*\n.*, made at "
+                r'File ".*test_bad_data.py", .*fit\(.*\n'
+                r"This happened on localhost:CPU:0, during training step 3 with examples 0 to 3 of the batch.\n"),
+    "an assertion": (_with((6, 1), 1), ZEROS[:, 0],
+                     r"in layer 'checked': assertion failed: \[an odd id\].*\n.*File .*test_bad_data.py.*assert_equal.*"
+                     r"\nThis happened on localhost:CPU:1, .* examples 4 to 7 of the batch.\n"),
+}  # fmt: skip
+
+
+def test_a_step_that_fails_names_whose_operation_it_was_and_changes_nothing():
+    """The error has the layer or the loss, the user's line, the replica, and its examples."""
 
     def build():
-        layers = keras.layers
-        return keras.Sequential(
-            [keras.Input((5,), dtype="int32", name="x"), layers.Embedding(3, 2, name="table"),
-             layers.Flatten(name="flat"), layers.Dense(1, name="out")], name="ids",
-        )  # fmt: skip
+        return keras.Sequential([keras.Input((3,), dtype="int32"), Checked(), keras.layers.Dense(3)])
 
-    ids = np.zeros((8, 5), "int32")
-    ids[6, 1] = 1000
     model = seeded(build)
-    model.compile("sgd", "mse", jit_compile=False)
-    before = named(model.weights)
-    with distributed(model, "AllReduce") as front:
-        with pytest.raises(Exception, match=r"(?s)1000.*is not in \[0, 3\)"):
-            front.fit(ids, np.zeros((8, 1)), batch_size=8, epochs=1, verbose=0)
-        assert_same(before, named(model.weights), tolerance=0.0)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, jit_compile=False)
+    for case, (ids, labels, said) in FAILING.items():
+        with distributed(model, "AllReduce") as front:
+            front.fit(ZEROS.repeat(2, 0), ZEROS[:, 0].repeat(2), batch_size=8, shuffle=False, verbose=0)
+            before = named(model.weights)
+            with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s)^{said}The step changed nothing") as error:
+                front.fit(ids, labels, batch_size=8, shuffle=False, verbose=0)
+            assert case and "root error" not in str(error.value)
+            assert_same(before, named(model.weights), tolerance=0.0)
+
+
+@pytest.mark.parametrize("of", ["weights", "targets"])
+def test_what_does_not_fit_is_refused_before_training_as_keras_refuses_it(of: str):
+    """Two weights for each example would fit the two examples of a replica."""
+    x, y, weights = np.ones((4, 3)), np.ones((4, 1)), np.ones((4, 2))
+
+    def refusal(front) -> str:
+        with pytest.raises(ValueError) as error:
+            if of == "weights":
+                front.fit(x, y, sample_weight=weights, batch_size=4, verbose=0)
+            else:
+                front.fit(x, np.ones((4, 2, 3)), batch_size=4, verbose=0)
+        return re.sub(r"data_\d|input_\d|\?|4", "_", str(error.value))
+
+    def model():
+        made = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="out")], name="small")
+        made.compile("sgd", "mse", jit_compile=False)
+        return made
+
+    with distributed(model()) as front:
+        assert refusal(front) == refusal(model())
+        assert front.optimizer.iterations == 0

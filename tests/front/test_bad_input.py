@@ -241,7 +241,8 @@ class OfEight(keras.Model):
 @pytest.mark.parametrize(("fixed", "operation"), [
     (lambda x: tf.ensure_shape(tf.reshape(x, [8, 5]), [None, 5]), "Reshape"),
     (lambda x: x + tf.ones((8, 5), x.dtype), "AddV2"),
-], ids=["reshaped", "added"])  # fmt: skip
+    (lambda x: tf.eye(8, dtype=x.dtype) @ x, "MatMul"),
+], ids=["reshaped", "added", "multiplied"])  # fmt: skip
 def test_an_operation_on_batches_of_one_size_is_refused_before_training(fixed, operation):
     data, model = dense_data(16), OfEight(fixed)
     model.compile("sgd", "mse", jit_compile=False)

@@ -14,7 +14,7 @@ from autodist_core.errors import CaptureError, StrategyError
 from autodist_core.strategy import PS, AllReduce, StrategyBuilder
 from tests.support.compare import assert_equally_trained, assert_same, named
 from tests.support.models import DENSE, even_data
-from tests.support.training import QUIET, compiled, distributed, train_plain, trained
+from tests.support.training import QUIET, compiled, distributed, seeded, train_plain, trained
 
 
 def _evaluate(front):
@@ -44,6 +44,39 @@ def test_a_refused_fit_leaves_the_session_of_an_evaluation():
         assert "captures the step" in front.plan()
         actual = trained(model, [_fit(front)])
     assert_equally_trained(train_plain(DENSE, lambda plain, _: [_fit(plain)]), actual)
+
+
+REFUSES = {
+    "the strategy": (lambda front, data: front.fit(data.x, data.y, **QUIET), StrategyError),
+    "targets": (lambda front, data: front.fit(data.x, np.ones((len(data.x), 3, 7)), **QUIET), ValueError),
+    "a plan of targets": (lambda front, data: front.plan(data.x, np.ones((len(data.x), 3, 7))), ValueError),
+}
+
+
+def _frozen() -> keras.Model:
+    model = seeded(DENSE.build)
+    model.layers[0].trainable = False
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(use_ema=True))
+    model.compile(optimizer, "mse", jit_compile=False)
+    return model
+
+
+def test_a_refused_fit_leaves_the_optimizer_without_slots():
+    """Layers that are trainable afterwards are trained: the optimizer has no slots of the others alone."""
+    data, model, expected = even_data(), _frozen(), _frozen()
+    optimizers = model.optimizer, model.optimizer.inner_optimizer
+    before = [(len(each.variables), sorted(vars(each))) for each in optimizers]
+    for case, (call, error) in REFUSES.items():
+        refusing = AllReduce(compressor="HorovodCompressor") if case == "the strategy" else None
+        with distributed(model, strategy=refusing, share_memory=True) as front:
+            with pytest.raises(error):
+                call(front, data)
+            assert [(len(each.variables), sorted(vars(each))) for each in optimizers] == before, case
+            assert not any(each.built for each in optimizers), case
+    for each in (model, expected):
+        each.layers[0].trainable = True
+        each.fit(data.x, data.y, **QUIET)
+    assert_same(named(expected.weights), named(model.weights), tolerance=0.0)
 
 
 REFUSED = {

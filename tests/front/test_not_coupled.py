@@ -71,6 +71,13 @@ def _encoded(x):
     return attended + dense(4, activation="gelu")(attended)
 
 
+def _asserted(x):
+    tf.debugging.assert_near(x, 1.0 * x)
+    tf.debugging.Assert(tf.reduce_mean(x) < 9, [x])
+    with tf.control_dependencies([tf.debugging.assert_less(x, abs(x) + 1)]):
+        return tf.identity(x)
+
+
 def _chain(*parts):
     def run(x):
         for part in parts:
@@ -82,6 +89,21 @@ def _chain(*parts):
 
 def _merged(x):
     return flat()(ops.reshape(dense(2)(ops.reshape(x, (-1, 4))), (-1, 6, 2)))
+
+
+class Confusion(keras.metrics.Metric):
+    """Counts the classes with TensorFlow's confusion matrix, which asserts that all labels are classes."""
+
+    def __init__(self):
+        super().__init__(name="confusion")
+        self.counts = self.add_weight(shape=(3, 3), initializer="zeros", name="counts")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        counts = tf.math.confusion_matrix(tf.argmax(y_true, -1), tf.argmax(y_pred, -1), 3)
+        self.counts.assign_add(tf.cast(counts, self.counts.dtype))
+
+    def result(self):
+        return ops.trace(self.counts)
 
 
 LAYERS = {
@@ -118,6 +140,9 @@ LAYERS = {
     "along features": (FEATURES, lambda x: ops.sort(ops.cumsum(ops.flip(x, 1), axis=1)) + ops.roll(x, 1, axis=1)),
     "map": (SEQUENCES, lambda x: layers.Lambda(lambda t: tf.map_fn(lambda row: tf.reduce_max(row, 0), t),
                                                output_shape=(4,))(x)),
+    "assertions": (FEATURES, lambda x: layers.Lambda(_asserted, output_shape=(5,))(x)),
+    "exponentials of matrices": (SEQUENCES, lambda x: flat()(layers.Lambda(
+        lambda t: tf.linalg.expm(t[:, :4]), output_shape=(4, 4))(x))),
     "gather in each": (SEQUENCES, lambda x: layers.Lambda(
         lambda t: tf.gather(t, tf.argmax(t[:, :, 0], 1), axis=1, batch_dims=1), output_shape=(4,))(x)),
 }  # fmt: skip
@@ -197,7 +222,7 @@ def test_losses_of_labels(loss: str):
 def test_stock_losses_and_metrics():
     names = ["categorical_crossentropy", "kl_divergence", "huber", "cosine_similarity", "log_cosh", "poisson",
              "categorical_hinge", keras.losses.CategoricalFocalCrossentropy(),
-             keras.losses.MeanSquaredError("sum")]  # fmt: skip
+             keras.losses.MeanSquaredError("sum"), keras.losses.MeanAbsoluteError(None)]  # fmt: skip
     keys = [f"output_{index}" for index in range(len(names))]
 
     def build():
@@ -211,7 +236,7 @@ def test_stock_losses_and_metrics():
         metrics.AUC(num_thresholds=5), metrics.AUC(num_thresholds=5, multi_label=True, num_labels=3),
         metrics.Precision(), metrics.Recall(), metrics.F1Score(), metrics.OneHotMeanIoU(3), metrics.R2Score(),
         metrics.RootMeanSquaredError(), metrics.CosineSimilarity(),
-        metrics.SensitivityAtSpecificity(0.5), metrics.CategoricalAccuracy(), metrics.Poisson(),
+        metrics.SensitivityAtSpecificity(0.5), metrics.CategoricalAccuracy(), metrics.Poisson(), Confusion(),
     ]  # fmt: skip
     notes = notes_of(
         build, FEATURES, dict.fromkeys(keys, targets), loss=dict(zip(keys, names, strict=True)), metrics={keys[0]: made}

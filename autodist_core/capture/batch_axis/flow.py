@@ -188,8 +188,7 @@ class Flow:
             return
         states = [self.state_of(tensor) for tensor in operation.inputs]
         if any(state is not SAME for state in states) and by_example.created(operation):
-            self.couple_values(states, operation)
-            self._keep(outputs, by_example.states_of(outputs))
+            self._keep(outputs, by_example.states_of(self, operation, states))
             return
         if "gradient" in operation.name:
             self._has_gradients = True
@@ -365,14 +364,14 @@ class Flow:
 
 
 def is_silent(operation: Any) -> bool:
-    """Whether the result of an operation depends on no value of its inputs.
+    """Whether the result of an operation depends on no value of its inputs. An assertion has no result.
 
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default():
     ...     is_silent(tf.raw_ops.Shape(input=[1.0]).op), is_silent(tf.exp(1.0).op)
     (True, False)
     """
-    return operation.type in _SILENT or is_always_true(operation)
+    return operation.type in _SILENT or is_always_true(operation) or inner.asserts(operation)
 
 
 def follow(

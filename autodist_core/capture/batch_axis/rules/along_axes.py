@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.capture.batch_axis.rules import arithmetic
+from autodist_core.capture.batch_axis.rules import arithmetic, ragged
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, BATCH_VALUE
 from autodist_core.capture.batch_axis.states.layout import aligned
@@ -53,6 +53,8 @@ def along(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.cumsum(x, axis=0))
     'unknown; Cumsum goes along the examples of a batch'
     """
+    if operation.type == "Cumsum" and (ends := ragged.ends_of_rows(operation, states[0])) is not None:
+        return ends
     return _along(flow, operation, states, flow.axes_of(operation.inputs[1], operation.inputs[0].shape.rank))
 
 

@@ -104,7 +104,7 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
             return NO_CLAIM
         here = {axis + rank - own for axis in state.axes}
         if axes and not axes & here:
-            flow.couple(operation, PAIRS, operation)
+            flow.couple(operation, FIXED if _meets_a_size(operation, states, with_rows) else PAIRS, operation)
             return NO_CLAIM
         axes |= here
     if any(_fixes(tensor, rank, axes) for tensor, state in zip(operation.inputs, states, strict=False)
@@ -132,6 +132,20 @@ def _fixes(tensor: Any, rank: int, axes: set[int]) -> bool:
     own = tensor.shape.rank
     sizes = [] if own is None else [tensor.shape[axis - rank + own] for axis in axes if axis >= rank - own]
     return any(size not in (None, 1) for size in sizes)
+
+
+def _meets_a_size(operation: Any, states: Sequence[State], with_rows: Sequence[int]) -> bool:
+    """Whether the examples of one tensor are along an axis in which another one has a known number of other entries.
+
+    So do weights of shape [n, 2] for losses of shape [n]: no other batch than one of 2 examples fits.
+    """
+    rank = operation.outputs[0].shape.rank
+    tensors = [(operation.inputs[position], states[position]) for position in with_rows]
+    axes = [{axis + rank - tensor.shape.rank for axis in state.axes} for tensor, state in tensors]
+    return any(
+        _fixes(tensor, rank, examples) for own, (tensor, _) in zip(axes, tensors, strict=True)
+        for examples in axes if not examples & own
+    )
 
 
 def _require_unscaled(flow: Any, operation: Any, states: Sequence[State]) -> None:

@@ -1,21 +1,26 @@
 """Functions of TensorFlow that treat each example by itself, though the rules cannot tell it from their operations.
 
-In: an operation. Out: whether such a function created the operation. `tf.nn.ctc_loss` of logits and labels::
+In: an operation. Out: whether such a function created the operation, and the states of its results. `tf.nn.ctc_loss`
+of logits and labels::
 
     Range, ScatterNd, While, Empty, ...    created by the function: not followed
     IdentityN                              its result: one value for each example
+
+`tf.linalg.expm` repeats a step for all matrices as often as one of them needs it, and leaves the others as they are.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, State, rows
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, ROWS, State, rows
 
-_FUNCTIONS = {"ctc_loss": tf.nn.ctc_loss}
+_OF_MATRICES = "matrix_exponential"
+_FUNCTIONS = {"ctc_loss": tf.nn.ctc_loss, _OF_MATRICES: tf.linalg.expm}
 """The functions, by a part of the name scope that each opens: the names of operations are read faster than stacks."""
 _CODES = {part: inspect.unwrap(function).__code__ for part, function in _FUNCTIONS.items()}
 
@@ -36,12 +41,19 @@ def created(operation: Any) -> bool:
     )
 
 
-def states_of(tensors: Any) -> list[State]:
-    """Return the states of tensors that one of the functions computes from examples: the result is a vector.
+def states_of(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
+    """Return the states of tensors that one of the functions computes from examples.
 
-    >>> with tf.Graph().as_default():
-    ...     losses, state = tf.zeros((2,)), tf.zeros((5, 2, 4))
-    ...     [each.kind for each in states_of([losses, state])]
-    ['rows', 'unknown']
+    A loss is a vector. Exponentials of matrices are along the axis along which the matrices are.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.linalg.expm(x), None, 2, 2)
+    'rows along axis 0'
     """
-    return [rows(0) if tensor.shape.rank == 1 else NO_CLAIM for tensor in tensors]
+    flow.couple_values(states, operation)
+    if _OF_MATRICES not in operation.name:
+        return [rows(0) if tensor.shape.rank == 1 else NO_CLAIM for tensor in operation.outputs]
+    given = [state for tensor, state in zip(operation.inputs, states, strict=True) if not created(tensor.op)]
+    if any(state.kind == ROWS and state.axes != (0,) for state in given):
+        flow.undecide(operation)
+    return [rows(0) if tensor.shape.rank and tensor.shape[0] is None else NO_CLAIM for tensor in operation.outputs]

@@ -115,12 +115,19 @@ def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.cond(tf.reduce_sum(tf.ones([3])) > 2, lambda: x, lambda: -x))
     'rows along axis 0'
+
+    An assertion about all examples mixes none:
+
+    >>> shown(lambda x: (tf.debugging.assert_less(x, 10.0), x)[1])
+    'rows along axis 0'
     """
     choice, *handed = states
     graphs, writes = graphs_of(operation), flow.writes
     results = [flow.run(graph, handed, operation) for graph in graphs]
     if not results:
         return _lost(flow, operation, states)
+    if asserts(operation) and flow.writes == writes:
+        return [choice] * len(operation.outputs)
     if choice.couples and (operation.outputs or flow.writes > writes):
         flow.couple(choice.origin, SCALED if choice.kind == NUMBER else CHOICE, operation)
         return [NO_CLAIM] * len(operation.outputs)
@@ -132,6 +139,30 @@ def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     if choice.kind == ONE:
         return [_of_one(state) for state in found]
     return found if choice.kind == ALIKE else _lost(flow, operation, states)
+
+
+def asserts(operation: Any) -> bool:
+    """Whether an operation is an assertion, or a conditional around one: it fails or not, and changes no number.
+
+    All branches of such a conditional return what it decides on.
+
+    >>> with tf.Graph().as_default() as graph:
+    ...     x = tf.compat.v1.placeholder("float32", (None,))
+    ...     with tf.control_dependencies([tf.debugging.assert_less(x, 10.0)]):
+    ...         chosen = tf.cond(tf.reduce_all(x < 10.0), lambda: x, lambda: -x)
+    ...     [(each.type, asserts(each)) for each in graph.get_operations() if "If" in each.type]
+    [('If', True), ('StatelessIf', False)]
+    """
+    if operation.type not in ("If", "StatelessIf"):
+        return bool(operation.type == "Assert")
+    return all(_is_decided_on(operation, graph, tensor) for graph in graphs_of(operation) for tensor in graph.outputs)
+
+
+def _is_decided_on(operation: Any, graph: Any, tensor: Any) -> bool:
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    handed = zip(graph.inputs, operation.inputs[1:], strict=True)
+    return any(inner is tensor and outer is operation.inputs[0] for inner, outer in handed)
 
 
 def _of_one(state: State) -> State:

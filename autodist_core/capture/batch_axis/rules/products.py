@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from autodist_core.capture.batch_axis.rules import arithmetic
-from autodist_core.capture.batch_axis.states.finding import PAIRS
+from autodist_core.capture.batch_axis.states.finding import FIXED, PAIRS
 from autodist_core.capture.batch_axis.states.layout import aligned
 from autodist_core.capture.batch_axis.states.reshaping import labels
-from autodist_core.capture.batch_axis.states.state import MIXED, NO_CLAIM, ONE, ROWS, SUM, State
+from autodist_core.capture.batch_axis.states.state import ALIKE, MIXED, NO_CLAIM, ONE, ROWS, SUM, State
 
 
 def product(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -28,6 +28,8 @@ def product(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     >>> shown(lambda x: tf.matmul(x, x, transpose_a=True))
     'a sum over the examples'
+    >>> shown(lambda x: tf.eye(7) @ x)
+    'unknown; MatMul fixes how many examples a batch has'
     """
     if all(state.kind != ROWS for state in states):
         return _without_rows(flow, operation, states)
@@ -43,7 +45,12 @@ def product(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if len(letters) > 1:
         flow.couple(operation, PAIRS, operation)
         return NO_CLAIM
-    letter, together = letters.pop(), aligned(flow, operation, states)
+    letter = letters.pop()
+    if any(state.kind == ALIKE and letter in factor and tensor.shape[factor.index(letter)] is not None
+           for tensor, state, factor in zip(operation.inputs, states, factors, strict=True)):  # fmt: skip
+        flow.couple(operation, FIXED, operation)
+        return NO_CLAIM
+    together = aligned(flow, operation, states)
     if together is None:
         return NO_CLAIM
     degree = sum(state.degree for state, _ in with_rows) + sum(state.degree for state in states if state.is_size)

@@ -31,6 +31,8 @@ SPLITS, _ENDS, _STARTS, _SHAPE, _COUNT = "row splits", "row ends", "row starts",
 """Where the rows of a ragged tensor of the batch begin and end, and what TensorFlow makes of that: the ends of the rows
 without the starts are their lengths, one for each example, and there is one split more than there are examples."""
 _PARTS = (RAGGED, SPLITS, _ENDS, _STARTS, _SHAPE, _COUNT)
+_FROM_LENGTHS = "RowPartitionFromRowLengths/"
+"""The name scope in which TensorFlow adds the lengths of rows up to their ends."""
 
 FLAT_VALUES = rows(0, outer=None, inner=None, subset="flat values")
 """The state of the flat values of a ragged or sparse tensor of the batch. Values of two tensors that an operation
@@ -93,6 +95,8 @@ def _of_splits(operation: Any, states: Sequence[State]) -> State | None:
         return State(_which(operation)) if _which(operation) else None
     if kinds == (_ENDS, _STARTS) and operation.type == "Sub":
         return rows(0)
+    if kinds == (ALIKE, _ENDS, ALIKE) and operation.type == "ConcatV2":
+        return State(SPLITS)
     if kinds == (SPLITS,) and operation.type == "Shape":
         return State(_SHAPE)
     if kinds[0] == _SHAPE and operation.type == "StridedSlice" and operation.get_attr("shrink_axis_mask") == 1:
@@ -112,6 +116,19 @@ def _which(operation: Any) -> str:
     if begin is not None and list(begin) == [1] and to_end and not operation.get_attr("begin_mask"):
         return _ENDS
     return _STARTS if from_start and end is not None and list(end) == [-1] and not to_end else ""
+
+
+def ends_of_rows(operation: Any, state: State) -> State | None:
+    """Return the state of the ends of rows of which a ragged tensor is made, one row for each example, from lengths.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> def three_each(x):
+    ...     return tf.RaggedTensor.from_row_lengths(tf.reshape(x, [-1]), tf.fill([tf.shape(x)[0]], 3))
+    >>> shown(lambda x: (three_each(x).flat_values, three_each(x).row_splits))
+    'rows along axis 0, row splits'
+    """
+    each = state.kind == ROWS and state.axes == (0,) and state.each == 1 and not state.subset and not state.stride
+    return State(_ENDS) if _FROM_LENGTHS in operation.name and operation.inputs[0].dtype.is_integer and each else None
 
 
 def followed(operation: Any, states: Sequence[State]) -> State:
