@@ -145,16 +145,20 @@ def step_function(model: Any, mode: str) -> str:
     "model 'small' has a make_test_function of its own, ..."
     """
     make, name = f"make_{mode}_function", f"{mode}_function"
-    own = make in vars(model) or getattr(type(model), make) is not getattr(keras.Model, make)
+    own = getattr(type(model), make) is not getattr(keras.Model, make) or not _is_known(vars(model).get(make))
     function = getattr(model, name)
     # Public: a tf.function has the Python function that it traces.
-    function = getattr(function, "python_function", function)
-    if not own and (function is None or function.__module__.partition(".")[0] == "keras"):
+    if not own and _is_known(getattr(function, "python_function", function)):
         return ""
     return (
         f"model {model.name!r} has a {make if own else name} of its own, and a step over several devices is made in "
         f"its place. Let {mode}_step or a callback do what it does, and take it away."
     )
+
+
+def _is_known(function: Any) -> bool:
+    """Whether a function is Keras's, or ours, which stands in its place during a call. None is."""
+    return function is None or function.__module__.partition(".")[0] in ("keras", "autodist_keras")
 
 
 def without_strategy(model: Any) -> None:

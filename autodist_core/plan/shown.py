@@ -1,15 +1,6 @@
 """A text that a notebook shows as a table: the plan, and the report on where a step's time goes.
 
-In: a value with the content. Out: a string that keeps the value. A class says how its value becomes text and HTML:
-
->>> class Count(Shown[int]):
-...     @staticmethod
-...     def text_of(table): return f"{table} devices"
-...     @staticmethod
-...     def html_of(table): return f"<div>{table}</div>"
->>> count = Count(2)
->>> count, count.table, count._repr_html_()
-('2 devices', 2, '<div>2</div>')
+In: a value with the content. Out: a string that keeps the value. A class says how its value becomes text and HTML.
 """
 
 from __future__ import annotations
@@ -20,7 +11,17 @@ T = TypeVar("T")
 
 
 class Shown(str, Generic[T]):
-    """A string that a notebook shows as an HTML table. The module has an example."""
+    """A string that a notebook shows as an HTML table.
+
+    >>> class Count(Shown[int]):
+    ...     @staticmethod
+    ...     def text_of(table): return f"{table} devices"
+    ...     @staticmethod
+    ...     def html_of(table): return f"<div>{table}</div>"
+    >>> count = Count(2)
+    >>> count, count.table, count._repr_html_()
+    ('2 devices', 2, '<div>2</div>')
+    """
 
     table: T
     """The content as a value."""
@@ -33,12 +34,22 @@ class Shown(str, Generic[T]):
 
     @staticmethod
     def text_of(table: Any, /) -> str:
-        """The text of a value, in a subclass."""
+        """The text of a value, in a subclass.
+
+        >>> from autodist_core.plan import Plan, PlanTable
+        >>> Plan.text_of(PlanTable("3f9c21", ("localhost:CPU:0",), ())).splitlines()[0]
+        'strategy 3f9c21 @ 1 replica'
+        """
         raise NotImplementedError
 
     @staticmethod
     def html_of(table: Any, /) -> str:
-        """The HTML of a value, in a subclass."""
+        """The HTML of a value, in a subclass.
+
+        >>> from autodist_core.plan import Plan, PlanTable
+        >>> Plan.html_of(PlanTable("3f9c21", ("localhost:CPU:0",), ())).startswith("<div")
+        True
+        """
         raise NotImplementedError
 
     def __getnewargs__(self) -> tuple[Any, ...]:
