@@ -1,14 +1,17 @@
 # make demo   a real Keras model on two local replicas, compared with one device
 # make test   linter, types, generated files, tests, notebook, documentation
+# make bench  this project beside its peers on this machine and over test hosts, as a table, JSON and a picture; an hour
 # make docs   the documentation as a site in site/, to be opened without a server; warnings are errors
 #
-# CI runs `make test-long`, `make test-oldest` and `make test-pythons` besides: more combinations and repetitions, the oldest
-# versions of the dependencies, and a quick part on Python 3.12 and 3.13 where PATH has them.
+# CI runs `make test-long`, `make test-packages`, `make test-oldest` and `make test-pythons` besides: more combinations and
+# repetitions, data of other packages, the oldest versions of the dependencies, and a quick part on Python 3.12 and 3.13
+# where PATH has them.
 # All need Python 3.11 to 3.13 with pip, and make, and put everything else into .venv here. Knobs, with their defaults:
 #   PYTHON=          interpreter for a new .venv (the first of python3, python3.13, python3.12, python3.11 that fits)
 #   VENV=.venv       where to install
 #   JOBS=2           test processes (0: all in one, so that TensorFlow is imported once)
 #   PART=0/1         of the long tests, which part: 0/2 and 1/2 are two halves
+#   BENCH_ARGS=      words for `make bench`, say BENCH_ARGS="--only hosts --models mlp"
 #   PYTEST_ARGS=     more words for pytest, say PYTEST_ARGS="-k plan -x"
 
 VENV ?= .venv
@@ -19,6 +22,8 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadfile --durations 10
 OLDEST := .venv-oldest
+BENCH := .venv-bench
+BENCH_ARGS ?=
 PYTHONS := 3.12 3.13
 QUICK := tests/planning tests/seams tests/capture/test_plain_traces.py tests/equality/test_cut.py tests/front/test_promises.py
 METADATA := setup.cfg setup.py pyproject.toml
@@ -26,7 +31,7 @@ METADATA := setup.cfg setup.py pyproject.toml
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11,$(shell $(python) -c '$(FITS)' 2>/dev/null && echo $(python))))
 
-.PHONY: help demo test lint types proto-check proto pytest test-long test-oldest test-pythons $(PYTHONS:%=test-python%) docs clean
+.PHONY: help demo test lint types proto-check proto pytest test-long test-packages test-oldest test-pythons $(PYTHONS:%=test-python%) bench docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -56,6 +61,10 @@ pytest: $(VENV)/.installed-test
 test-long: $(VENV)/.installed-test
 	$(PYTEST) -m long --part $(PART) $(PYTEST_ARGS)
 
+# Data of other packages, and Orbax's checkpoints: what these tests need is installed here only, since it is large.
+test-packages: $(VENV)/.installed-packages
+	$(PYTEST) -m long -k "other_packages or orbax" tests/front/test_keras_loops.py tests/front/test_keras_callbacks.py $(PYTEST_ARGS)
+
 # A part of the tests on the lower bounds of setup.cfg, in a virtual environment of its own.
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest -n $(JOBS) -m "oldest and not long" $(PYTEST_ARGS)
@@ -69,12 +78,16 @@ $(PYTHONS:%=test-python%): test-python%:
 	echo "python$*: $(QUICK)" && .venv-$*/bin/python -m pytest -n $(JOBS) -q -m "not long" $(QUICK) $(PYTEST_ARGS); \
 	else echo "python$* is not on PATH, or does not start: the tests on it are left out"; fi
 
+# The peers come from their released packages, in a virtual environment of their own.
+bench: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/bench.py $(BENCH_ARGS)
+
 docs: $(VENV)/.installed-docs
 	$(PY) -m doctest docs/docstrings.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --clean
 	@echo "The site is in site/: open site/index.html. Its search needs a server: python3 -m http.server -d site"
 
-$(PY) $(OLDEST)/bin/python:
+$(PY) $(OLDEST)/bin/python $(BENCH)/bin/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 to 3.13 among python3, python3.13, python3.12, python3.11. Install one, or name it: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c '$(FITS)' || { echo "$(PYTHON) is not Python 3.11 to 3.13. Name another one: make PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv $(@D)/..
@@ -88,6 +101,10 @@ $(VENV)/.installed-test: $(METADATA) | $(PY)
 	$(PIP) install --quiet --editable '.[test]'
 	@touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-packages: $(METADATA) | $(PY)
+	$(PIP) install --quiet --editable '.[test,packages]'
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-test
+
 $(VENV)/.installed-docs: $(METADATA) | $(PY)
 	$(PIP) install --quiet --editable '.[docs]'
 	@touch $@ $(VENV)/.installed
@@ -96,10 +113,14 @@ $(OLDEST)/.installed: $(METADATA) tests/constraints-oldest.txt | $(OLDEST)/bin/p
 	$(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet --constraint tests/constraints-oldest.txt --editable '.[test]'
 	@touch $@
 
+$(BENCH)/.installed: $(METADATA) | $(BENCH)/bin/python
+	$(BENCH)/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[bench]'
+	@touch $@
+
 $(PYTHONS:%=.venv-%/.installed): .venv-%/.installed: $(METADATA)
 	python$* -m venv .venv-$*
 	.venv-$*/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[test]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(PYTHONS:%=.venv-%) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(BENCH) $(PYTHONS:%=.venv-%) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache

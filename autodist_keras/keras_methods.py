@@ -7,7 +7,7 @@ method that runs Keras's loop over all replicas.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -49,3 +49,37 @@ def keras_loop(declared: Callable[..., Any]) -> Callable[..., Any]:
             return self._call_model(name, *args, **kwargs)
 
     return shown_as_keras(run)
+
+
+def call_keras(front: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call the model's method; if the user replaced it with that of `front`, the second entry calls Keras's original.
+
+    `model.fit = dm.fit` is such a replacement: it calls `dm.fit`, which enters here again.
+
+    >>> from types import SimpleNamespace
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> call_keras(SimpleNamespace(model=model, _replacements=set()), "count_params", (), {})
+    4
+    """
+    to_keras = name in front._replacements or name not in vars(front.model)
+    before = front._replacements
+    front._replacements = before - {name} if to_keras else before | {name}
+    try:
+        if to_keras:
+            return getattr(type(front.model), name)(front.model, *args, **kwargs)
+        return getattr(front.model, name)(*args, **kwargs)
+    finally:
+        front._replacements = before
+
+
+def wrap_again(kind: Any, model: Any, settings: dict[str, Any], compressors: Any) -> Any:
+    """Make the copy of a `DistributedModel`, or of a class made of it: from its model, settings and compressors' state.
+
+    >>> from autodist_keras import DistributedModel
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> wrap_again(DistributedModel, model, {"strategy": "PS"}, None).model is model
+    True
+    """
+    copied = kind(model, **settings)
+    copied.set_compressor_state(compressors)
+    return copied

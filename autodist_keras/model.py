@@ -7,6 +7,8 @@ Between two calls the wrapped model is a plain Keras model that holds the traine
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from typing import Any
@@ -22,7 +24,7 @@ from autodist_core.training import SETTINGS, CompressorState, Settings
 from autodist_keras import checks
 from autodist_keras.callbacks.fitting import resumable
 from autodist_keras.capture.hooks import undone_if_refused
-from autodist_keras.keras_methods import keras_loop, shown_as_keras
+from autodist_keras.keras_methods import call_keras, keras_loop, shown_as_keras, wrap_again
 from autodist_keras.reports import model_plan
 from autodist_keras.reports.explain import explain
 from autodist_keras.reports.last_fit import LastFit
@@ -123,7 +125,7 @@ class DistributedModel:
         {'loss': 2, 'mae': 2}
         """
         self._last_fit = LastFit(args, kwargs)
-        with self._driver.running("fit"), resumable(self, args, kwargs) as (positional, named):
+        with self._driver.fitting(args, kwargs), resumable(self, args, kwargs) as (positional, named):
             return self._call_model("fit", *positional, **named)
 
     @keras_loop
@@ -185,6 +187,25 @@ class DistributedModel:
         [[1.0], [2.0]]
         """
 
+    @contextmanager
+    def one_call(self) -> Iterator[None]:
+        """Let the calls inside a `with` block be parts of one call, whose state comes back to the model at its end.
+
+        A loop over `train_on_batch` then costs what the same steps in one `fit` cost. Whoever looks at a variable sees
+        its current value, and what is changed counts from the next step on, as in callbacks. When a machine is lost,
+        the block keeps what one `fit` keeps.
+
+        >>> import numpy as np
+        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm, dm.one_call():
+        ...     losses = [dm.train_on_batch(np.ones((4, 3)), np.zeros((4, 1))) for _ in range(3)]
+        >>> int(model.optimizer.iterations.numpy())
+        3
+        """
+        with self._driver.running(None):
+            yield
+
     @shown_as_keras
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Run Keras's `save`. The file is one of a plain Keras model; the compressors' state is added to it.
@@ -218,19 +239,7 @@ class DistributedModel:
         self.set_compressor_state(CompressorState.read(path))
 
     def _call_model(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the model's method; if the user replaced it with ours, the second entry calls Keras's original.
-
-        `model.fit = dm.fit` is such a replacement: it calls `dm.fit`, which enters here again.
-        """
-        to_keras = name in self._replacements or name not in vars(self.model)
-        before = self._replacements
-        self._replacements = before - {name} if to_keras else before | {name}
-        try:
-            if to_keras:
-                return getattr(type(self.model), name)(self.model, *args, **kwargs)
-            return getattr(self.model, name)(*args, **kwargs)
-        finally:
-            self._replacements = before
+        return call_keras(self, name, args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped model."""
@@ -273,7 +282,7 @@ class DistributedModel:
     def __reduce__(self) -> Any:
         """A copy gets the model, the settings and the compressors' state. It gets no session."""
         settings = {name: getattr(self, name) for name in SETTINGS}
-        return _copy, (type(self), self.model, settings, self.compressor_state())
+        return wrap_again, (type(self), self.model, settings, self.compressor_state())
 
     def __enter__(self) -> DistributedModel:
         return self
@@ -284,8 +293,7 @@ class DistributedModel:
     def close(self) -> None:
         """Free the devices and the other machines. The model keeps its state; a later `fit` goes on from that state.
 
-        >>> dm = DistributedModel(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
-        >>> dm.close()
+        >>> DistributedModel(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])).close()
         """
         self._driver.close()
 
@@ -340,9 +348,8 @@ class DistributedModel:
     ) -> TimeReport:
         """Measure where the time of a training step goes, on each machine, and say what to change first.
 
-        Without data, it takes those of the last `fit`, if your program still keeps them. The measured steps run without
-        your callbacks and without shuffling. Afterwards the model has the state that it had before. The report is a
-        string, and a notebook shows it as a table. `table` has the seconds as numbers.
+        Without data, it takes those of the last `fit`, if your program still keeps them. The steps run without your
+        callbacks and shuffling, and the model gets its state back. The report is a string, with `table` as numbers.
 
         >>> import numpy as np
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
@@ -391,9 +398,3 @@ class DistributedModel:
         checks.compressor_state(state)
         self._driver.require_idle("set the compressors' state")
         self._driver.training.set_compressor_state(state)
-
-
-def _copy(kind: Any, model: Any, settings: dict[str, Any], compressors: CompressorState | None) -> DistributedModel:
-    copied = kind(model, **settings)
-    copied.set_compressor_state(compressors)
-    return copied

@@ -64,6 +64,8 @@ _COMPILE_LOSS = "keras.src.trainers.compile_utils.CompileLoss"
 _COMPILE_METRICS = "keras.src.trainers.compile_utils.CompileMetrics"
 _NORM = "keras.layers.BatchNormalization"
 _EPOCH = "keras.src.trainers.epoch_iterator.EpochIterator"
+_TF_EPOCH = "keras.src.backend.tensorflow.trainer.TFEpochIterator"
+_ARRAYS = "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter"
 _MEAN_OF_FUNCTION = "keras.metrics.MeanMetricWrapper"
 
 _PLAIN = "Keras would train on one device, without a word"
@@ -71,6 +73,7 @@ _WRONG_LOSS = "a masked, weighted or summed loss would count wrongly on uneven r
 _WRONG_METRIC = "metrics of uneven replicas would count wrongly"
 _WRONG_UPDATE = "updates in training kernels would be wrong"
 _SLOW = "captures would take longer"
+_FED = "arrays would be fed in every epoch, or not in Keras's order"
 _FROM_THE_START = "a training that is resumed would run the whole epoch again"
 _OUTDATED = "a model that is compiled again would go on with the old step"
 
@@ -81,6 +84,7 @@ SYNCHRONIZED = "synchronized batch normalization"
 AHEAD = "making a step's variables before it is traced"
 RECOMPILED = "seeing that a model was compiled again"
 FIRST_BATCHES = "reading the first batches of data for plan and verify"
+KEPT = "sending the arrays of a fit once to each machine"
 RESUME = "going on in the middle of an epoch"
 LOOPS = "running distributed steps in Keras's own loops"
 
@@ -257,6 +261,10 @@ TABLE: tuple[Seam, ...] = (
          callers=("_enumerate_iterator",)),
     Seam(_EPOCH, "_num_batches", RESUME, "Keras would warn again where data without a known length ends", STORED,
          callers=("_enumerate_iterator",)),
+    Seam(_TF_EPOCH, "_distributed_dataset", KEPT, _FED, STORED, callers=("_get_iterator",)),
+    Seam(_MODEL, "_eval_epoch_iterator", KEPT, "the arrays of a validation would be fed in every pass", STORED,
+         callers=("fit",)),
+    Seam(_ARRAYS, "_inputs", KEPT, _FED, STORED, callers=("get_tf_dataset",)),
     LOOP_ASKS, LOOP_ITERATES, STEP_APPLIES, STEP_SCALES, LOSSES_ARE_ASKED, LOSS_CALLS, METRIC_CALLS, NORM_ASKS,
     ADDED_UP, FORMULAS,
 )

@@ -27,50 +27,22 @@ from collections.abc import Mapping, Sequence
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about the processor
 
-from turns import CONTENDERS, MIRRORED, MORE, ONE, PLAIN, TWO, XLA, Training
+from contenders import CONTENDERS, MIRRORED, MORE, ONE, PLAIN, TWO, XLA
+from figures import Times, quartiles, ratio
+from turns import Job, Training, in_turns
 from workloads import BATCH, OVERHEAD, WORKLOADS
 
 NOISE = 1.05  # one replica misses its target if its ratio to plain Keras is above this, and the lower quartile above 1
 BOUND = 1.2  # the largest ratio of two replicas to plain Keras
 MOST = 1.0  # the most milliseconds by which a step of the one-layer model may be longer than that of plain Keras
 
-Times = Mapping[str, Sequence[float]]
+FOUR = (PLAIN, ONE, TWO, MIRRORED)
 
 
-def measure(workload: str, steps: int, rounds: int, contenders: Sequence[str] = CONTENDERS) -> dict[str, list[float]]:
+def measure(workload: str, steps: int, rounds: int, contenders: Sequence[str] = FOUR) -> dict[str, list[float]]:
     """Run the rounds of one model and return the milliseconds per step of each contender in each round."""
-    trainings = [Training(contender, workload, steps, rounds) for contender in contenders]
-    for training in trainings:
-        training.wait_until_ready()
-    times: dict[str, list[float]] = {contender: [] for contender in contenders}
-    for turn in range(rounds):
-        shift = turn % len(trainings)
-        for training in trainings[shift:] + trainings[:shift]:
-            times[training.contender].append(training.turn())
-    for training in trainings:
-        training.end()
-    return times
-
-
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the lower quartile, the median and the upper quartile.
-
-    >>> quartiles([4.0, 1.0, 3.0, 2.0, 5.0])
-    (2.0, 3.0, 4.0)
-    """
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, middle, high
-
-
-def ratio(times: Times, one: str, other: str) -> tuple[float, float, float]:
-    """Return the quartiles, over rounds, of the ratio of one contender's time to another's.
-
-    >>> ratio({"two": [2.0, 3.0, 4.0], "plain": [1.0, 1.0, 1.0]}, "two", "plain")
-    (2.5, 3.0, 3.5)
-    """
-    return quartiles([a / b for a, b in zip(times[one], times[other], strict=True)])
+    job = Job(workload, steps, rounds)
+    return in_turns([Training(contender, CONTENDERS[contender], job) for contender in contenders], rounds)
 
 
 def overhead(times: Times, contender: str) -> float:
@@ -144,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = {}
     for name in options.models:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        contenders = CONTENDERS + MORE * options.more + XLA * options.xla
+        contenders = FOUR + MORE * options.more + XLA * options.xla
         results[name] = measure(name, steps or WORKLOADS[name].steps, rounds, contenders)
     targets = missed(results)
     if options.json:

@@ -1,8 +1,8 @@
 """Trainings that take turns: one training runs an epoch while the others wait.
 
-A training is one call of Keras's `fit` in a child process. A callback waits at the beginning of every epoch for the
-training's turn, and measures the epoch from its beginning to its end. Nothing is measured within a step, so the
-measurement adds nothing to a step. `one_machine.py` starts the trainings and gives the turns.
+A training is one call of `fit` in a child process. At the beginning of every epoch it waits for its turn, and it
+measures the epoch from its beginning to its end. Nothing is measured within a step, so the measurement adds nothing to
+a step. The commands start the trainings and give the turns; `contenders.py` says what a training does.
 """
 
 from __future__ import annotations
@@ -10,43 +10,105 @@ from __future__ import annotations
 import multiprocessing
 import time
 import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from workloads import WORKLOADS
-
-PLAIN, ONE, TWO, MIRRORED = "plain", "one", "two", "mirrored"
-CONTENDERS = (PLAIN, ONE, TWO, MIRRORED)
-UNFUSED, REDUCED, SERVED = "unfused", "reduced", "served"
-MORE = (UNFUSED, REDUCED, SERVED)
-PLAIN_XLA, ONE_XLA, TWO_XLA = XLA = ("plain_xla", "one_xla", "two_xla")
-_OPTIONS: dict[str, dict[str, Any]] = {
-    ONE: {},
-    TWO: {},
-    ONE_XLA: {},
-    TWO_XLA: {},
-    UNFUSED: {"fused_updates": False},
-    REDUCED: {"strategy": "AllReduce", "share_memory": False},
-    SERVED: {"strategy": "PSLoadBalancing", "share_memory": False},
-}
-"""The settings of DistributedModel for each contender. ONE and ONE_XLA have one replica, and the others have two."""
 _SECONDS = 5 * 60
 _WARM_UP = 2  # epochs before the first turn
 
 
-class Training:
-    """One contender that trains one model in a child process. After the first epochs, it waits for its turns."""
+@dataclass(frozen=True)
+class Job:
+    """What one contender trains, and where.
 
-    def __init__(self, contender: str, workload: str, steps: int, rounds: int) -> None:
+    >>> Job("mlp", steps=8, rounds=12).epochs
+    14
+    """
+
+    workload: str
+    steps: int
+    """The steps of an epoch."""
+    rounds: int
+    spec: Mapping[str, Any] | None = None
+    """The resource spec of several hosts; None is this machine."""
+    hosts: tuple[str, ...] = ()
+    """The addresses of the hosts."""
+    rank: int = 0
+    """The number of the host on which this process runs."""
+    port: int = 0
+    """The first of the ports that this contender may take."""
+    interface: str = ""
+    """The name of the host's network interface."""
+
+    @property
+    def epochs(self) -> int:
+        """The epochs of the training: those before the first turn, and one for each turn."""
+        return self.rounds + _WARM_UP
+
+
+class Turns:
+    """The end of a training: waits for its turn before each epoch, and sends the epoch's time.
+
+    Without a connection it does nothing, as on the hosts other than the first one: they wait for the first one.
+    """
+
+    def __init__(self, steps: int, connection: Connection | None = None) -> None:
+        self._steps, self._connection = steps, connection
+        self._began = 0.0
+
+    def begin(self, epoch: int) -> None:
+        """Wait for the turn, unless this is one of the first epochs."""
+        if self._connection is not None and epoch >= _WARM_UP:
+            self._connection.recv()
+        self._began = time.perf_counter()
+
+    def end(self, epoch: int) -> None:
+        """Send the milliseconds per step of the epoch."""
+        if self._connection is not None and epoch >= _WARM_UP - 1:
+            self._connection.send((time.perf_counter() - self._began) * 1000 / self._steps)
+
+    def send(self, value: float) -> None:
+        """Send a number, as the time until the first step."""
+        if self._connection is not None:
+            self._connection.send(value)
+
+    def callback(self, keras: Any) -> Any:
+        """A callback for `fit` of Keras 3 or of `tf_keras`."""
+        turns = self
+
+        class Epochs(keras.callbacks.Callback):  # type: ignore[misc]
+            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+                turns.begin(epoch)
+
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                turns.end(epoch)
+
+        return Epochs()
+
+
+class Training:
+    """One contender that trains in a child process. After the first epochs, it waits for its turns.
+
+    `require` is called while the training is waited for, and raises if its programs on other hosts have failed. `stop`
+    ends these; it is called when the training has ended, or has failed.
+    """
+
+    def __init__(
+        self, contender: str, train: Callable[[Job, Turns], None], job: Job,
+        require: Callable[[], None] = lambda: None, stop: Callable[[], None] = lambda: None,
+    ) -> None:
         self.contender = contender
+        self._require, self._stop = require, stop
         self._connection, theirs = multiprocessing.Pipe()
-        arguments = (theirs, contender, workload, steps, rounds)
-        self._process = multiprocessing.get_context("spawn").Process(target=train, args=arguments, daemon=True)
+        arguments = (theirs, train, job)
+        self._process = multiprocessing.get_context("spawn").Process(target=_run, args=arguments, daemon=True)
         self._process.start()
 
-    def wait_until_ready(self) -> None:
-        """Wait until TensorFlow is imported and the first epochs are done."""
-        self._receive()
+    def wait_until_ready(self) -> float:
+        """Wait until the first epochs are done, or the first step is; return the number that is sent then."""
+        return self._receive()
 
     def turn(self) -> float:
         """Train one epoch and return its milliseconds per step."""
@@ -57,70 +119,53 @@ class Training:
         """Wait until `fit` has returned."""
         self._receive()
         self._process.join(_SECONDS)
+        self._stop()
+
+    def kill(self) -> None:
+        """End the training where it is."""
+        self._process.kill()
+        self._process.join(_SECONDS)
+        self._stop()
 
     def _receive(self) -> float:
-        if not self._connection.poll(_SECONDS):
-            raise TimeoutError(f"{self.contender} sent no result within {_SECONDS} seconds")
-        found = self._connection.recv()
-        if isinstance(found, str):
-            raise RuntimeError(f"{self.contender} failed:\n{found}")
+        try:
+            until = time.monotonic() + _SECONDS
+            while not self._connection.poll(1):
+                self._require()
+                if time.monotonic() > until:
+                    raise TimeoutError(f"{self.contender} sent no result within {_SECONDS} seconds")
+            found = self._connection.recv()
+            if isinstance(found, str):
+                raise RuntimeError(f"{self.contender} failed:\n{found}")
+        except BaseException:
+            self.kill()
+            raise
         return found
 
 
-def train(connection: Connection, contender: str, workload: str, steps: int, rounds: int) -> None:
-    """Train the first epochs, and then one epoch for each turn.
-
-    The function sends the milliseconds per step of each epoch through the connection, or the traceback of an error.
-    """
+def in_turns(trainings: Sequence[Training], rounds: int) -> dict[str, list[float]]:
+    """Give the turns, in another order in every round; return the milliseconds per step of each contender's rounds."""
     try:
-        _train(connection, contender, workload, steps, rounds)
+        for training in trainings:
+            training.wait_until_ready()
+        times: dict[str, list[float]] = {training.contender: [] for training in trainings}
+        for turn in range(rounds):
+            shift = turn % len(trainings)
+            for training in [*trainings[shift:], *trainings[:shift]]:
+                times[training.contender].append(training.turn())
+        for training in trainings:
+            training.end()
+    except BaseException:
+        for training in trainings:
+            training.kill()
+        raise
+    return times
+
+
+def _run(connection: Connection, train: Callable[[Job, Turns], None], job: Job) -> None:
+    """Train; send the milliseconds per step of each epoch, and at the end 0.0 or the traceback of an error."""
+    try:
+        train(job, Turns(job.steps, connection))
         connection.send(0.0)
     except BaseException:
         connection.send(traceback.format_exc())
-
-
-def _train(connection: Connection, contender: str, name: str, steps: int, rounds: int) -> None:
-    scope = _mirrored().scope() if contender == MIRRORED else None
-    import keras
-
-    class Turns(keras.callbacks.Callback):
-        """Waits for the training's turn before each epoch but the first ones, and sends the time of the epoch."""
-
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if epoch >= _WARM_UP:
-                connection.recv()
-            self.began = time.perf_counter()
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if epoch >= _WARM_UP - 1:
-                connection.send((time.perf_counter() - self.began) * 1000 / steps)
-
-    workload = WORKLOADS[name]
-    options = {"epochs": rounds + _WARM_UP, "steps_per_epoch": steps, "callbacks": [Turns()]}
-    options |= {"shuffle": False, "verbose": 0}
-    keras.utils.set_random_seed(0)
-    if scope is not None:
-        with scope:
-            model = workload.make()
-        model.fit(workload.dataset(), **options)
-        return
-    model = workload.make()
-    model.jit_compile = contender in XLA
-    if contender in (PLAIN, PLAIN_XLA):
-        model.fit(workload.dataset(), **options)
-        return
-    from autodist_core import ResourceSpec
-    from autodist_keras import DistributedModel
-
-    spec = ResourceSpec.local(cpus=1 if contender in (ONE, ONE_XLA) else 2)
-    with DistributedModel(model, spec, **_OPTIONS[contender]) as distributed:
-        distributed.fit(workload.dataset(), **options)
-
-
-def _mirrored() -> Any:
-    import tensorflow as tf
-
-    processor = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_visible_devices([], "GPU")
-    tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 BATCH = 128
@@ -15,26 +16,31 @@ _BATCHES = 8  # the number of different batches, which are repeated
 class Workload:
     """One model with its data.
 
-    `make` returns the compiled model, and `draw` the data, given a random generator. `steps` is the number of steps of
-    a turn. `floor` is the factor by which two replicas should be faster than `MirroredStrategy`.
+    `make` returns the compiled model, given Keras 3 or the legacy `tf_keras`, and `draw` the data, given a random
+    generator. `steps` is the number of steps of a turn. `floor` is the factor by which two replicas should be faster
+    than `MirroredStrategy`.
 
     >>> WORKLOADS["one_layer"].title
     'one dense layer of 170 parameters, SGD'
     """
 
     title: str
-    make: Callable[[], Any]
+    make: Callable[[Any], Any]
     draw: Callable[[Any], tuple[Any, Any]]
     steps: int
     floor: float = 1.5
 
-    def dataset(self) -> Any:
-        """Return an endless dataset of random batches, which are in memory."""
+    def arrays(self) -> tuple[Any, Any]:
+        """Return random inputs and labels of a few batches."""
         import numpy as np
+
+        return self.draw(np.random.default_rng(0))
+
+    def dataset(self, size: int = BATCH) -> Any:
+        """Return an endless dataset of random batches of some size, which are in memory."""
         import tensorflow as tf
 
-        x, y = self.draw(np.random.default_rng(0))
-        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True)
+        data = tf.data.Dataset.from_tensor_slices(self.arrays()).batch(size, drop_remainder=True)
         return data.cache().repeat().prefetch(2)
 
 
@@ -55,10 +61,8 @@ def _vectors(width: int) -> Callable[[Any], tuple[Any, Any]]:
     return lambda rng: (rng.random((BATCH * _BATCHES, width), "float32"), _labels(rng))
 
 
-def _cnn() -> Any:
-    import keras
-    from keras import layers
-
+def _cnn(keras: Any) -> Any:
+    layers = keras.layers
     return _compiled(
         keras.Sequential([
             keras.Input((28, 28, 1)),
@@ -73,10 +77,8 @@ def _cnn() -> Any:
     )
 
 
-def _mlp() -> Any:
-    import keras
-    from keras import layers
-
+def _mlp(keras: Any) -> Any:
+    layers = keras.layers
     hidden = [layers.Dense(512, activation="relu") for _ in range(32)]
     return _compiled(
         keras.Sequential([keras.Input((512,)), *hidden, layers.Dense(CLASSES, activation="softmax")]),
@@ -84,9 +86,8 @@ def _mlp() -> Any:
     )
 
 
-def _resnet() -> Any:
-    import keras
-    from keras import layers
+def _resnet(keras: Any) -> Any:
+    layers = keras.layers
 
     def convolution(x: Any, filters: int, stride: int = 1, size: int = 3) -> Any:
         x = layers.Conv2D(filters, size, stride, padding="same", use_bias=False)(x)
@@ -106,15 +107,13 @@ def _resnet() -> Any:
     return _compiled(model, keras.optimizers.SGD(0.1, momentum=0.9))
 
 
-_ROWS, _WIDTH = 200_000, 32
+_ROWS, _MANY, _WIDTH = 200_000, 2_000_000, 32
 
 
-def _embeddings() -> Any:
-    import keras
-    from keras import layers
-
+def _embeddings(keras: Any, things_rows: int = _ROWS) -> Any:
+    layers = keras.layers
     users, things = keras.Input((), dtype="int32"), keras.Input((), dtype="int32")
-    x = layers.Concatenate()([layers.Embedding(_ROWS, _WIDTH)(users), layers.Embedding(_ROWS, _WIDTH)(things)])
+    x = layers.Concatenate()([layers.Embedding(_ROWS, _WIDTH)(users), layers.Embedding(things_rows, _WIDTH)(things)])
     x = layers.Dense(64, activation="relu")(x)
     model = keras.Model((users, things), layers.Dense(CLASSES, activation="softmax")(x))
     return _compiled(model, keras.optimizers.SGD(0.1))
@@ -125,12 +124,61 @@ def _pairs(rng: Any) -> tuple[Any, Any]:
     return (users, things), _labels(rng)
 
 
-def _one_layer() -> Any:
-    import keras
-
+def _one_layer(keras: Any) -> Any:
     model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(CLASSES, activation="softmax")])
     model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy", jit_compile=False)
     return model
+
+
+_WORDS, _LENGTH, _SIZE = 8_000, 64, 128
+
+
+def _transformer(keras: Any) -> Any:
+    layers = keras.layers
+
+    class Likeness(layers.Layer):
+        """The product with every row of a table: the output of a language model that shares its table of words."""
+
+        def __init__(self, table: Any) -> None:
+            super().__init__()
+            self._table = table
+
+        def call(self, x: Any) -> Any:
+            import tensorflow as tf
+
+            return tf.matmul(x, tf.convert_to_tensor(self._table.embeddings), transpose_b=True)
+
+    words = keras.Input((_LENGTH,), dtype="int32")
+    table = layers.Embedding(_WORDS, _SIZE)
+    x = table(words)
+    for _ in range(2):
+        y = layers.LayerNormalization()(x)
+        x = layers.Add()([x, layers.MultiHeadAttention(4, _SIZE // 4)(y, y, use_causal_mask=True)])
+        y = layers.Dense(4 * _SIZE, activation="relu")(layers.LayerNormalization()(x))
+        x = layers.Add()([x, layers.Dense(_SIZE)(y)])
+    x = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))
+    model = keras.Model(words, Likeness(table)(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-4), loss, jit_compile=False)
+    return model
+
+
+def _sentences(rng: Any) -> tuple[Any, Any]:
+    words = rng.integers(_WORDS, size=(BATCH * _BATCHES, _LENGTH + 1), dtype="int32")
+    return words[:, :-1], words[:, -1]
+
+
+def _pictures(keras: Any) -> Any:
+    layers = keras.layers
+    return _compiled(
+        keras.Sequential([
+            keras.Input((82, 82, 3)),
+            layers.Conv2D(16, 4, strides=4, activation="relu"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(CLASSES, activation="softmax"),
+        ]),
+        keras.optimizers.SGD(0.01),
+    )
 
 
 WORKLOADS = {
@@ -138,6 +186,9 @@ WORKLOADS = {
     "mlp": Workload("33 dense layers, 8.4 M parameters, Adam", _mlp, _vectors(512), steps=8),
     "resnet": Workload("ResNet-20 on 32 x 32, SGD with momentum", _resnet, _images(32, 3), steps=3, floor=1.0),
     "embeddings": Workload("two 200k x 32 tables, SGD", _embeddings, _pairs, steps=40),
+    "tables": Workload("tables of 200k x 32 and 2M x 32, SGD", partial(_embeddings, things_rows=_MANY), _pairs, 40),
+    "transformer": Workload("transformer of 2 layers, its table tied, Adam", _transformer, _sentences, steps=4),
+    "images": Workload("images of 10 MB for each batch, one convolution, SGD", _pictures, _images(82, 3), steps=6),
     "one_layer": Workload("one dense layer of 170 parameters, SGD", _one_layer, _vectors(16), steps=200),
 }
 OVERHEAD = "one_layer"

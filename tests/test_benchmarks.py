@@ -1,4 +1,4 @@
-"""The benchmark runs, and prints a row for what it was asked to measure."""
+"""The benchmarks run, and give figures for what they were asked to measure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,36 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARK = Path(__file__).parent.parent / "benchmarks" / "one_machine.py"
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 @pytest.mark.long
-def test_a_quick_run_measures_all_contenders():
-    command = [sys.executable, str(BENCHMARK), "--quick", "--json", "--models", "one_layer"]
+def test_a_quick_run_measures_all_contenders(tmp_path):
+    command = [sys.executable, str(BENCHMARKS / "bench.py"), "--quick", "--only", "one_machine"]
+    command += ["--models", "one_layer", "--out", str(tmp_path)]
+    subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
+    result = json.loads((tmp_path / "bench.json").read_text())
+    rows = {row["contender"]: row for row in result["rows"]}
+    assert set(rows) == {"plain", "plain_xla", "one", "two", "mirrored"}
+    bound = min(rows["plain"]["ms"], rows["plain_xla"]["ms"])
+    assert all(row["of_bound"] == row["ms"] / bound > 0 for row in rows.values())
+    assert result["times"][0]["ms"]["two"] == [rows["two"]["ms"]]
+
+
+@pytest.mark.long
+def test_a_peer_and_this_project_take_turns_over_hosts(network_is_possible):
+    command = [sys.executable, str(BENCHMARKS / "hosts.py"), "--models", "one_layer", "--rounds", "2", "--steps", "2"]
+    command += ["--peers", "multi_worker", "--bf16", "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
-    results = json.loads(ended.stdout[ended.stdout.index("{") :])["times"]
-    assert len(results) == 1
-    (times,) = results.values()
-    assert len(times) == 4
-    assert all(len(values) > 0 and min(values) > 0 for values in times.values())
+    times = json.loads(ended.stdout[ended.stdout.index("{") :])["times"]["one_layer"]
+    assert set(times) == {"plain", "hosts", "hosts_bf16", "multi_worker"}
+    assert all(len(values) == 2 and min(values) > 0 for values in times.values())
+
+
+@pytest.mark.long
+def test_data_that_the_machines_keep_is_faster_than_data_that_is_fed(network_is_possible):
+    command = [sys.executable, str(BENCHMARKS / "data.py"), "--rounds", "2", "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
+    times = json.loads(ended.stdout[ended.stdout.index("{") :])["times"]
+    assert set(times) == {"fed", "kept", "constant"}
+    assert all(kept < fed for kept, fed in zip(times["kept"], times["fed"], strict=True))

@@ -22,6 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import batch_axis
+from autodist_core.capture.concrete import concrete_function
 from autodist_core.capture.cut import Cut, cut
 from autodist_core.capture.extrema import combined_as_written
 from autodist_core.capture.gathering import gathering, own_rows, whole_batch
@@ -43,8 +44,8 @@ from autodist_core.step.graph_item import GraphItem, Joined, Table, Tensor, Vari
 from autodist_core.step.naming import UPDATE
 
 __all__ = [
-    "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written", "computed_from", "gathering",
-    "own_rows", "reached_from", "source_lines", "sources", "whole_batch", "with_longest",
+    "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written", "computed_from", "concrete_function",
+    "gathering", "own_rows", "reached_from", "source_lines", "sources", "whole_batch", "with_longest",
 ]  # fmt: skip
 
 

@@ -59,6 +59,10 @@ class Draft:
     editor: Editor
     sizes: tuple[int, ...] = ()
     """How many examples each active replica has, if the graph is for these sizes only."""
+    stands_for: tuple[int, ...] = ()
+    """If the replicas stand for more replicas (`kernel/alike/`), the indices of all of these; else empty."""
+    all_sizes: tuple[int, ...] = ()
+    """How many examples each of these has, if the graph is for these sizes only."""
     gradient_products: dict[tuple[str, int], Product] = field(default_factory=dict)
     """The gradients that are one product over the rows of all replicas, by variable and occurrence."""
     weight_products: frozenset[str] = frozenset()
@@ -95,15 +99,22 @@ class Draft:
 
     @staticmethod
     def of(
-        item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None, sizes: Sequence[int] = ()
+        item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None, sizes: Sequence[int] = (),
+        stands_for: Sequence[int] = (), all_sizes: Sequence[int] = (),
     ) -> Draft:
-        """Return an empty draft of a captured step."""
+        """Return an empty draft of a captured step.
+
+        With `stands_for`, the replicas of the placement stand for these ones, which have `all_sizes` examples.
+        """
         step = StepIndex(item)
         require_distributable(step, placement)
         graph = step.graph
         count = len(placement.replicas) if active is None else active
         indices = tuple(range(count)) if isinstance(count, int) else tuple(count)
-        draft = Draft(step, placement, indices, Editor(graph.library, graph.versions), tuple(sizes))
+        draft = Draft(
+            step, placement, indices, Editor(graph.library, graph.versions), tuple(sizes), tuple(stands_for),
+            tuple(all_sizes),
+        )
         if placement.shares_memory and len(indices) > 1:
             draft.gradient_products, draft.weight_products = gradient_products(step), weight_products(step)
         return draft
@@ -139,7 +150,7 @@ class Draft:
             spec = self.step.variables[variable]
             self.editor.add(
                 "VarHandleOp", name, device=copy.device, dtype=tf.as_dtype(spec.dtype),
-                shape=tf.TensorShape(spec.shape), shared_name=copy.name,
+                shape=tf.TensorShape(spec.shape), shared_name=copy.shared_name,
             )
         return name
 
@@ -166,7 +177,7 @@ class Draft:
 
     def total(self) -> str:
         """Return the tensor with the number of examples of the whole batch."""
-        return self._count("feed/total", sum(self.sizes), self.placement.tasks.chief)
+        return self._count("feed/total", sum(self.all_sizes or self.sizes), self.placement.tasks.chief)
 
     def examples(self, replica: Replica) -> str:
         """Return the tensor with a replica's number of examples."""
@@ -200,6 +211,17 @@ class Draft:
         if len(values) == 1:
             return values[0]
         return self.editor.add("AddN", name, values, device, N=len(values), T=dtype)
+
+    def stack(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:
+        """Return tensors of one shape as one tensor, along a new last axis."""
+        if name not in self.editor:
+            self.editor.add("Pack", name, values, device, N=len(values), T=dtype, axis=-1)
+        return name
+
+    def shares(self, dtype: tf.DType) -> str:
+        """Return the shares of all active replicas as one vector, on the first one's device."""
+        parts = [self.share(replica, dtype) for replica in self.active_replicas]
+        return self.stack(f"feed/shares_{dtype.name}", parts, dtype, self.active_replicas[0].host)
 
     def largest(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:
         """Return the largest of tensors, entry by entry."""

@@ -29,15 +29,19 @@ class Part(Enum):
 
 
 PARTS = {
-    **dict.fromkeys(("replica", "at_once", "whole", "stacked", "weighted", "alike", "joined", "result"), Part.COMPUTE),
+    **dict.fromkeys(
+        ("replica", "this", "at_once", "whole", "stacked", "weighted", "alike", "joined", "result"), Part.COMPUTE
+    ),
     **dict.fromkeys(("update", "kept", "alive", "compressor"), Part.UPDATE),
     **dict.fromkeys(("all_reduce", "reduced", "brought", "sent", "pull", "combine"), Part.EXCHANGE),
-    **dict.fromkeys(("feed", "variable", "table", "barrier", "step"), None),
+    **dict.fromkeys(("feed", "data", "variable", "table", "barrier", "signal", "returned", "step"), None),
 }
 """The part by the first word of a node's name. Nodes without a part take no time."""
 _PRODUCT = "MatMul"
 """The type of an operation that computes a gradient of all replicas at once, where they share memory. Its name is that
 of a reduced gradient. TensorFlow may put a word before the type."""
+_CALLED = re.compile("replica[0-9]+/own[0-9]+/")
+"""The call before the name of a node that is in a function of the replica (`kernel/alike/`)."""
 _TRAVELS = re.compile("_?(Host)?(Recv|Send|RecvTensor|RecvBuf)$|Collective")
 """Types of operations that wait for another device. TensorFlow gives them names of its own."""
 
@@ -49,6 +53,8 @@ def part_of(name: str, op: str) -> Part | None:
     ('COMPUTE', 'EXCHANGE')
     >>> part_of("reduced/memory/0/kernel", "AddN").name, part_of("reduced/memory/0/kernel", "_MklMatMul").name
     ('EXCHANGE', 'COMPUTE')
+    >>> part_of("replica7/own1/update/this/step", "AssignAddVariableOp").name
+    'UPDATE'
     >>> part_of("feed/total", "Placeholder") is None
     True
     """
@@ -56,4 +62,4 @@ def part_of(name: str, op: str) -> Part | None:
         return Part.EXCHANGE
     if name.startswith("reduced/") and _PRODUCT in op:
         return Part.COMPUTE
-    return PARTS.get(name.partition("/")[0].rstrip("0123456789"))
+    return PARTS.get(_CALLED.sub("", name).partition("/")[0].rstrip("0123456789"))

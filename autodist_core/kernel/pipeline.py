@@ -11,9 +11,11 @@ kernel did. For a dense layer, a parameter server and two replicas::
     Update: AssignSubVariableOp: 0 -> 2, Const: 20 -> 22, Mul: 8 -> 10
     AfterUpdate: no change
     StateCombiner: no change
-    Outputs: AddV2: 4 -> 5, Identity: 4 -> 5, Mul: 10 -> 11, Sub: 2 -> 3
+    Outputs: AddV2: 4 -> 5, Const: 22 -> 24, ExpandDims: 0 -> 1, Identity: 4 -> 5, Mul: 10 -> 11, Pack: 0 -> 2, ...
     Order: NoOp: 3 -> 4
     Compile: no change
+
+Of many replicas that do the same, a few are built, and `kernel/alike/` makes the graph of all from theirs.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.kernel.added_variables import AddedVariable
+from autodist_core.kernel.alike import Kind, NotAlikeError, kinds_of, of_replica, repeated, standing
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.after_update import AfterUpdate
@@ -36,6 +39,7 @@ from autodist_core.kernel.passes.state_combiner import StateCombiner
 from autodist_core.kernel.passes.synchronizer import AllReduceSynchronizer, PSSynchronizer
 from autodist_core.kernel.passes.update import Update
 from autodist_core.kernel.placement.placement import Placement
+from autodist_core.log import log
 from autodist_core.step.graph_item import GraphItem
 
 PIPELINE: tuple[Kernel, ...] = (
@@ -94,16 +98,56 @@ def build(
     >>> build(example_step(), example_placement(PS())).outputs
     ('joined/loss/output0/done', 'update/server_localhost_CPU_0/norm/Squeeze')
     """
+    everyone = active is None or active == len(placement.replicas)
+    kinds = kinds_of(placement, sizes) if everyone and kernels is PIPELINE else ()
+    if kinds:
+        try:
+            return _build_alike(item, placement, kinds, sizes)
+        except NotAlikeError as error:
+            log.debug("The graph of each replica is built: %s", error)
     draft = Draft.of(placement.partitioner.apply(item), placement, active, sizes)
     changes = run(draft, kernels)
     active_replicas = draft.active_replicas
     counts = () if sizes else (*(draft.examples(replica) for replica in active_replicas), draft.total())
-    used = tuple(
-        index for index, tensor in enumerate(item.inputs) if copied(active_replicas[0], tensor.name) in draft.editor
-    )
+    used = _used(draft, item)
     return DistributedGraph(
         draft.editor.graph_def(),
         tuple(tuple(draft.fed(replica, item.inputs[index].name) for index in used) for replica in active_replicas),
         used, counts, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
         tuple(draft.added), draft.collectives,
     )
+
+
+def _build_alike(
+    item: GraphItem, placement: Placement, kinds: Sequence[Kind], sizes: Sequence[int]
+) -> DistributedGraph:
+    """Build the graph of all replicas from that of a few which stand for them."""
+    built = standing(placement, kinds)
+    counts = [sizes[0], *(kind.examples for kind in kinds for _ in kind.built)] if sizes else []
+    everyone = range(len(placement.replicas))
+    draft = Draft.of(placement.partitioner.apply(item), built, None, counts, everyone, sizes)
+    changes = run(draft, PIPELINE)
+    if draft.initializers:
+        raise NotAlikeError("a lookup table is on each machine.")
+    used = _used(draft, item)
+    fed = [[draft.fed(replica, item.inputs[index].name) for index in used] for replica in built.replicas]
+    counted = [] if sizes else [draft.examples(replica) for replica in built.replicas]
+    total = () if sizes else (draft.total(),)
+    before = draft.editor.histogram()
+    stands = {0: 0, **{replica: kind.first for kind in kinds for replica in kind.members}}
+    found = repeated(draft, kinds, placement)
+    after = found.editor.histogram()
+    ops = [(op, before.get(op, 0), after.get(op, 0)) for op in sorted(before.keys() | after.keys())]
+    change = Change("Repeat", tuple(each for each in ops if each[1] != each[2]))
+    return DistributedGraph(
+        found.editor.graph_def(),
+        tuple(tuple(of_replica(name, stands[each], each) for name in fed[stands[each]]) for each in everyone),
+        used, (*(of_replica(counted[stands[each]], stands[each], each) for each in everyone if counted), *total),
+        found.outputs, found.steps, (), (*changes, change), found.added, draft.collectives,
+    )
+
+
+def _used(draft: Draft, item: GraphItem) -> tuple[int, ...]:
+    """Return the indices of the captured inputs that the graph reads."""
+    first = draft.active_replicas[0]
+    return tuple(index for index, tensor in enumerate(item.inputs) if copied(first, tensor.name) in draft.editor)

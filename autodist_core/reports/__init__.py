@@ -6,12 +6,18 @@ differences, or a report on where the time of a step goes.
 
 from autodist_core.reports.comparison import Explanation, compare, require_steps, restore, values_of
 from autodist_core.reports.rounding import coarsest_type
-from autodist_core.reports.step_plan import drawing_notes, drawn_anew, inexact_notes, planned, say_inexact
+from autodist_core.reports.step_plan import (
+    drawing_notes,
+    drawn_anew,
+    explicit_draws,
+    inexact_notes,
+    planned,
+    say_inexact,
+)
 from autodist_core.reports.time_report import TimeReport, time_report
 from autodist_core.reports.timeline import timeline
 
 __all__ = [
-    "Explanation", "TimeReport", "coarsest_type", "compare", "drawing_notes", "drawn_anew", "inexact_notes", "planned",
-    "require_steps", "restore", "say_inexact", "time_report", "timeline",
-    "values_of",
+    "Explanation", "TimeReport", "coarsest_type", "compare", "drawing_notes", "drawn_anew", "explicit_draws",
+    "inexact_notes", "planned", "require_steps", "restore", "say_inexact", "time_report", "timeline", "values_of",
 ]

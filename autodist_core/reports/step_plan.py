@@ -18,8 +18,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
-from autodist_core.kernel import arrange, compilable, drawn_by_replicas, drawn_by_update, examine
+from autodist_core.kernel import arrange, compilable, drawn_by_replicas, drawn_by_update, drawn_explicitly, examine
 from autodist_core.plan import INEXACT, Plan, notes, table
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
@@ -104,13 +105,17 @@ def inexact_notes(item: GraphItem, strategy: CompiledStrategy, share_memory: boo
     return tuple(note for note in notes(arrange(item, strategy, share_memory).strategy) if note.startswith(INEXACT))
 
 
-def drawing_notes(item: GraphItem, where: Callable[[Draw], str]) -> Iterator[str]:
+def drawing_notes(item: GraphItem, where: Callable[[Draw], str] = attrgetter("place")) -> Iterator[str]:
     """The notes on random numbers that replicas draw in a captured step; `where` names the place of a draw.
 
-    >>> list(drawing_notes(GraphItem(()), lambda draw: draw.op))
+    `explicit_draws` has those on explicit seeds, which are not exact.
+
+    >>> list(drawing_notes(GraphItem(())))
     []
     """
-    drawn = drawn_by_replicas(StepIndex(item))
+    step = StepIndex(item)
+    explicit = drawn_explicitly(step)
+    drawn = [draw for draw in drawn_by_replicas(step) if draw not in explicit]
     drawing = list(dict.fromkeys(where(draw) for draw in drawn if draw.stream is not Stream.FIXED))
     if drawing:
         yield drawn_in(drawing)
@@ -122,6 +127,20 @@ def drawing_notes(item: GraphItem, where: Callable[[Draw], str]) -> Iterator[str
         )
 
 
+def explicit_draws(item: GraphItem, where: Callable[[Draw], str] = attrgetter("place")) -> Iterator[str]:
+    """The note on draws from explicit seeds that depend on the size of the batch; `where` names the place of a draw.
+
+    >>> list(explicit_draws(GraphItem(())))
+    []
+    """
+    places = list(dict.fromkeys(map(where, drawn_explicitly(StepIndex(item)))))
+    if places:
+        yield (
+            f"{INEXACT}: each replica draws its own random numbers in {some(places)} from an explicit seed, and one "
+            "device draws once for the whole batch"
+        )
+
+
 def drawn_anew(item: GraphItem) -> Iterator[str]:
     """The note of `verify` on draws of the update that one device begins anew, and the replicas do not.
 
@@ -129,7 +148,7 @@ def drawn_anew(item: GraphItem) -> Iterator[str]:
     []
     """
     own = (draw for draw in drawn_by_update(StepIndex(item)) if draw.stream in (Stream.ATTRIBUTE, Stream.UNSEEDED))
-    names = list(dict.fromkeys(f"{draw.op} in {'/'.join(draw.path)}" for draw in own))
+    names = list(dict.fromkeys(f"{draw.op} in {draw.place}" for draw in own))
     if names:
         yield (
             f"{INEXACT}: the update draws random numbers by {some(names)}; TensorFlow keeps their place outside of "

@@ -7,13 +7,14 @@ session feed these rows to the replicas.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from autodist_core.runtime.composites import Component
+from autodist_core.runtime.kept_arrays import KeptRows
 from autodist_core.step.graph_item import GraphItem
 
 
@@ -44,6 +45,8 @@ def copied(array: Any) -> Any:
     """
     if isinstance(array, Each):
         return Each(tuple(map(copied, array.values)), array.rows)
+    if isinstance(array, KeptRows):
+        return replace(array, numbers=np.array(array.numbers))
     return array.copied() if isinstance(array, Component) else np.array(array)
 
 
@@ -73,8 +76,15 @@ class BatchSlicer:
         active = max(1, min(total, replicas))
         return slices(total, replicas)[:active] if active > 1 else [(0, total)]
 
-    def rows(self, arrays: Sequence[Any], inputs: Sequence[int], replica: int, start: int, stop: int) -> list[Any]:
-        """The rows from `start` to `stop` of the inputs with these indices; of an `Each`, the replica's array."""
+    def rows(
+        self, arrays: Sequence[Any], inputs: Sequence[int], replica: int, start: int, stop: int, kept: bool = False
+    ) -> list[Any]:
+        """The rows from `start` to `stop` of the inputs with these indices; of an `Each`, the replica's array.
+
+        Where the machines have `kept` the arrays, it is one array: the numbers of these rows.
+        """
+        if kept:
+            return [arrays[index].numbers[start:stop] for index in inputs[:1]]
         return [self._part(index, arrays[index], replica, start, stop) for index in inputs]
 
     def _part(self, index: int, array: Any, replica: int, start: int, stop: int) -> Any:

@@ -23,10 +23,11 @@ from typing import Any
 
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import defer_interrupt, wait_for
-from autodist_core.kernel import DistributedGraph
+from autodist_core.kernel import DistributedGraph, gathered
 from autodist_core.kernel import loose_graphs as loose
 from autodist_core.runtime.batch_slices import BatchSlicer
 from autodist_core.runtime.interruptible import BrokenOffError
+from autodist_core.runtime.kept_arrays import KeptArrays, KeptRows, Slot
 from autodist_core.runtime.progress import Progress
 from autodist_core.runtime.protocol import SessionStep
 from autodist_core.step.graph_item import GraphItem
@@ -59,6 +60,9 @@ class LooseStep(SessionStep):
         self._next = 0
         self._unsettled = False
         self._last: list[Any] = []
+        self._source: KeptArrays | None = None
+        self._slot: Slot | None = None
+        """The arrays of the current data that the machines keep, and where; None if batches are fed."""
         self._calls: dict[tuple[Any, ...], tuple[Callable[..., list[Any]], tuple[int, ...]]] = {}
         self._graph: DistributedGraph | None = None
         self.item = item
@@ -80,7 +84,7 @@ class LooseStep(SessionStep):
         bounds = self._slicer.bounds(arrays, total, count)
         active = len(bounds)
         try:
-            self._begin(active)
+            self._begin(active, arrays)
             with defer_interrupt():
                 self._hand_out(arrays, total, bounds)
             self._wait_for(count * (_AHEAD if self._bound is None else self._bound + 1))
@@ -96,10 +100,11 @@ class LooseStep(SessionStep):
         with self._progress.moved:
             self._progress.expected[batch] = len(bounds)
         for replica, (start, stop) in enumerate(bounds):
-            feeds = self._slicer.rows(arrays, self._calls["compute", replica][1], replica, start, stop)
+            call, inputs = self._calls[self._compute(replica)]
+            feeds = self._slicer.rows(arrays, inputs, replica, start, stop, self._slot is not None)
             # Without a bound, a replica's slice counts as a batch of its own.
             counts = float(stop - start), float(total if self._bound is not None else stop - start)
-            future = self._threads[replica].submit(self._run, replica, batch, feeds, counts)
+            future = self._threads[replica].submit(self._run, replica, batch, call, feeds, counts)
             self._running.append((replica, future))
 
     def settle(self) -> None:
@@ -133,9 +138,15 @@ class LooseStep(SessionStep):
 
     # Building ----------------------------------------------------------------------------------------------------
 
-    def _begin(self, active: int) -> None:
+    def _begin(self, active: int, arrays: Sequence[Any]) -> None:
         if self._progress.failure is not None:
             self._clear_up()
+        source = arrays[0].source if arrays and isinstance(arrays[0], KeptRows) else None
+        if source is not self._source:
+            # Only one thread may extend the session's graph.
+            self._wait_for(0)
+            self._slot = self._session.kept(arrays)
+            self._source = source
         self._prepare(active)
 
     def _clear_up(self) -> None:
@@ -151,7 +162,7 @@ class LooseStep(SessionStep):
         """
         wanted: list[tuple[Any, ...]] = [("combine",), *(("follow", replica) for replica in range(len(self._threads)))]
         for replica in range(active):
-            wanted += [("compute", replica), ("discard", replica)]
+            wanted += [self._compute(replica), ("discard", replica)]
             wanted += [("update", replica)] if self._bound is None else []
         if self._bound is not None:
             wanted.append(("update", *range(active)))
@@ -164,27 +175,36 @@ class LooseStep(SessionStep):
             call = self._session.import_graph(graph, "_".join(map(str, (self._prefix, *key))))
             self._calls[key] = call, graph.inputs
 
+    def _compute(self, replica: int) -> tuple[Any, ...]:
+        """The key of the graph in which a replica computes, on what is fed or on what its machine keeps."""
+        return "compute", replica, *([f"kept{self._slot.number}"] if self._slot else [])
+
     def _call(self, *key: Any) -> Callable[..., list[Any]]:
         return self._calls[key][0]
 
-    def _build(self, what: str, *replicas: int) -> DistributedGraph:
+    def _build(self, what: str, *replicas: Any) -> DistributedGraph:
         item, placement = self.item, self._session.placement
         if what == "combine":
             return loose.combining(item, placement)
         if what == "update":
             return loose.updating(item, placement, replicas)
         one = {"compute": loose.computing, "follow": loose.following, "discard": loose.discarding}[what]
-        return one(item, placement, replicas[0])
+        graph = one(item, placement, replicas[0])
+        if what == "compute" and self._slot is not None:
+            return gathered(graph, placement.replicas[replicas[0] :], self._slot.names)
+        return graph
 
     # Running -----------------------------------------------------------------------------------------------------
 
-    def _run(self, replica: int, batch: int, feeds: list[Any], counts: tuple[float, float]) -> list[Any]:
+    def _run(
+        self, replica: int, batch: int, compute: Callable[..., list[Any]], feeds: list[Any], counts: tuple[float, float]
+    ) -> list[Any]:
         """One replica's part of one batch, in its own thread."""
         progress, ends = self._progress, batch
         try:
             if not self._follow(replica, batch, counts):
                 return []
-            outputs = self._call("compute", replica)(*feeds, *counts)
+            outputs = compute(*feeds, *counts)
             with progress.moved:
                 progress.queued[replica] += 1
                 if not progress.is_over(batch):

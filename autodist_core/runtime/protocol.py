@@ -118,6 +118,10 @@ class Session(ABC):
         """Read the variables that kernels added, such as the residuals of compressors, by name."""
 
     @abstractmethod
+    def release_kept(self) -> None:
+        """Free the memory of the arrays that machines keep of the data (`runtime/kept_arrays.py`)."""
+
+    @abstractmethod
     def measure(self, timings: Timings | None) -> None:
         """Measure each step from now on; None ends this. The steps of loose replicas are not measured."""
 

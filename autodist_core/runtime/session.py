@@ -25,11 +25,12 @@ from tensorflow.core.protobuf import config_pb2
 from autodist_core.cluster.chief import Cluster
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.kernel import DistributedGraph, Placement, build
+from autodist_core.kernel import DistributedGraph, Placement, build, gathered
 from autodist_core.log import stage
 from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.batch_slices import BatchSlicer
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
+from autodist_core.runtime.kept_arrays import KeptData, KeptRows, Slot
 from autodist_core.runtime.loose_steps import LooseStep
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.timings import TimedStep, Timings
@@ -37,6 +38,9 @@ from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
 
 _NODE = re.compile(r"\{\{node \w+/replica([0-9]+)/")
+_SHARED = re.compile(r"\{\{function_node own_[0-9a-f]+\}\}")
+_REMOTE = re.compile(r"from remote target /job:\w+/replica:0/task:([0-9]+) while calling")
+_TASK = re.compile(r"From /job:\w+/replica:0/task:([0-9]+):")
 
 
 class DistributedSession(Session):
@@ -64,6 +68,7 @@ class DistributedSession(Session):
         self._added = AddedVariables(self._graph, self._run)
         self._variables: dict[str, Variable] = {}
         self._transfers = Transfers(self._graph, self._session, placement, self.call)
+        self._data = KeptData(self._graph, self._session, placement, self.call)
         self._functions = 0
         self._loose: list[LooseStep] = []
         self._condition = Condition.READY
@@ -124,6 +129,18 @@ class DistributedSession(Session):
         self._require_open()
         self._added.load(values)
 
+    def kept(self, arrays: Sequence[Any]) -> Slot | None:
+        """Where the machines keep the arrays of which a batch is rows; None if the batch itself is fed."""
+        if not self.placement.tasks.job or not arrays or not isinstance(arrays[0], KeptRows):
+            return None
+        self._require_open()
+        return self._data.slot_of(arrays[0].source)
+
+    def release_kept(self) -> None:
+        """Free the memory of the arrays that the machines keep."""
+        self._require_open()
+        self._data.release()
+
     def measure(self, timings: Timings | None) -> None:
         """Measure each step from now on; None ends this."""
         self._timings = timings
@@ -146,6 +163,7 @@ class DistributedSession(Session):
             self._graph = None
             self._added.drop()
             self._transfers.drop()
+            self._data.drop()
 
     def _end(self, session: Any) -> None:
         """End TensorFlow's session. If the cluster is gone, only drop the session."""
@@ -203,7 +221,7 @@ class DistributedSession(Session):
         )
         call = self.call("the setting up of a step", self._session._make_callable_from_options, options)
         types = [tensor.dtype.as_numpy_dtype for tensor in tensors]
-        collective = any(node.op == "CollectiveReduceV2" for node in graph.graph_def.node)
+        collective = graph.buckets > 0
         timed = TimedStep(call, self._session.run, tensors, outputs, targets, self.placement.nodes)
 
         def run(*arrays: Any) -> Any:
@@ -223,7 +241,7 @@ class DistributedSession(Session):
         except tf.errors.OpError as error:
             # A task that TensorFlow's message names may only have passed the error on. The graph node that the message
             # names has failed.
-            failed = [int(replica) for replica in dict.fromkeys(_NODE.findall(str(error)))]
+            failed = _failed_replicas(str(error))
             for replica in failed:
                 name = self.placement.replicas[replica].name
                 error.add_note(f"This happened on {name}, during {doing}{part(replica)}.")
@@ -258,7 +276,7 @@ class Step(SessionStep):
         self._session = session
         self._prefix = prefix
         self._usual = usual
-        self._callables: dict[tuple[int, bool], tuple[Callable[..., Any], tuple[int, ...]]] = {}
+        self._callables: dict[tuple[int, bool, Slot | None], tuple[Callable[..., Any], tuple[int, ...]]] = {}
         self._slicer = BatchSlicer(item)
         self._steps = 0
         self._bounds: Sequence[tuple[int, int]] = ()
@@ -277,24 +295,27 @@ class Step(SessionStep):
         self._steps += 1
         count = len(self._session.placement.replicas)
         self._bounds = bounds = self._slicer.bounds(arrays, total, count)
-        key = len(bounds), total == self._usual
+        slot = self._session.kept(arrays)
+        key = len(bounds), total == self._usual, slot
         if key not in self._callables:
             self._callables[key] = self._build(*key, [stop - start for start, stop in bounds])
         call, inputs = self._callables[key]
         feeds = [
             array for replica, (start, stop) in enumerate(bounds)
-            for array in self._slicer.rows(arrays, inputs, replica, start, stop)
+            for array in self._slicer.rows(arrays, inputs, replica, start, stop, slot is not None)
         ]
         counts = () if total == self._usual else (*(float(stop - start) for start, stop in bounds), float(total))
         return call(*feeds, *counts)
 
     def _build(
-        self, active: int, usual: bool, sizes: Sequence[int]
+        self, active: int, usual: bool, slot: Slot | None, sizes: Sequence[int]
     ) -> tuple[Callable[..., Any], tuple[int, ...]]:
         with stage(f"the graph of {active} replica{'' if active == 1 else 's'}"):
             graph = build(self.item, self._session.placement, active, sizes=sizes if usual else ())
+            if slot is not None:
+                graph = gathered(graph, self._session.placement.replicas, slot.names)
         self._graph = self._graph or graph
-        name = f"{self._prefix}_{active}{'_usual' if usual else ''}"
+        name = f"{self._prefix}_{active}{'_usual' if usual else ''}{f'_kept{slot.number}' if slot else ''}"
         return self._session.import_graph(graph, name, self._doing, self._part), graph.inputs
 
     def _doing(self) -> str:
@@ -304,6 +325,17 @@ class Step(SessionStep):
         """Which examples a replica has. TensorFlow counts positions from its first one."""
         start, stop = self._bounds[replica]
         return f" with examples {start} to {stop - 1} of the batch" if len(self._bounds) > 1 else ""
+
+
+def _failed_replicas(message: str) -> list[int]:
+    """Return the replicas whose operations failed, by TensorFlow's message.
+
+    Of a node of a function that several replicas call, TensorFlow names the function and the machine.
+    """
+    found = _NODE.findall(message)
+    if not found and _SHARED.search(message):
+        found = _REMOTE.findall(message) or _TASK.findall(message)
+    return [int(replica) for replica in dict.fromkeys(found)]
 
 
 def _abandon(session: Any) -> None:
@@ -321,6 +353,9 @@ def _cluster_config(placement: Placement) -> Any:
     # The servers outlive a session. Isolated, a session has variables of its own, which its close frees.
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True, isolate_session_state=True)
     config.experimental.collective_group_leader = f"/job:{placement.tasks.job}/replica:0/task:0"
+    # A collective works in no function that is called. The graph optimizer puts functions in place of their calls.
+    # With this setting they get there without it, too.
+    config.graph_options.optimizer_options.do_function_inlining = True
     return config
 
 

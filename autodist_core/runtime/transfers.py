@@ -240,9 +240,10 @@ class Transfers:
 def _chain(
     variable: Variable, copies: Sequence[Copy], source: Any, start: int, partial: bool, host: str
 ) -> list[Any]:
-    """Operations that write one value to several copies. Each machine gets the value from the machine before."""
-    writes = []
-    for copy in copies:
+    """Operations that write one value to several copies. Each machine gets the value once, from the machine before."""
+    writes, first = [], host
+    # A machine's copies one after the other, those of `first` before all: the value comes to each machine once.
+    for copy in sorted(copies, key=lambda copy: (host_of(copy.device) != first, host_of(copy.device))):
         if host_of(copy.device) != host:
             host = host_of(copy.device)
             with tf.device(host):
@@ -278,5 +279,5 @@ def _for_copy(variable: Variable, copy: Copy, value: np.ndarray) -> np.ndarray:
 
 def _handle(variable: Variable, copy: Copy) -> Any:
     return tf.raw_ops.VarHandleOp(
-        dtype=tf.as_dtype(variable.dtype), shape=variable.shape, shared_name=copy.name, name=None
+        dtype=tf.as_dtype(variable.dtype), shape=variable.shape, shared_name=copy.shared_name, name=None
     )

@@ -36,6 +36,7 @@ def _draws_have_seeds() -> str:
 
 _DATASET = "tensorflow.data.Dataset"
 _FUNC_GRAPH = "tensorflow.python.framework.func_graph.FuncGraph"
+_USERS_LINE = "naming the user's line in an error"
 _GRAPH_LOST = "no step could be captured"
 
 OP_DEF = Seam(
@@ -171,6 +172,14 @@ TABLE: tuple[Seam, ...] = (
     Seam(_FUNC_GRAPH, "control_outputs", "running the side effects of a step", _GRAPH_LOST, STORED),
     Seam(_FUNC_GRAPH, "inputs", "following gradients into nested functions", _GRAPH_LOST, STORED),
     Seam(_FUNC_GRAPH, "outputs", "following gradients into nested functions", _GRAPH_LOST, STORED),
+    Seam(
+        "tensorflow.python.autograph.impl.api", "_attach_error_metadata", _USERS_LINE,
+        "an error in a marked function would name a file that TensorFlow has generated",
+    ),
+    Seam(
+        "tensorflow.python.autograph.pyct.error_utils.ErrorMetadataBase", "translated_stack", _USERS_LINE,
+        "an error in a marked function would hide the error of the user's own line", STORED,
+    ),
     Seam("tensorflow.Operation", "traceback", "recognising gradients", "as imperative_grad"),
     Seam("tensorflow.Operation", "op_def", "telling stateful operations from others", _GRAPH_LOST),
     Seam("tensorflow.Operation", "node_def", "reading the attributes of operations", _GRAPH_LOST),

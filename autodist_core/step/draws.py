@@ -61,6 +61,11 @@ class Draw:
     op: str
     stream: Stream
 
+    @property
+    def place(self) -> str:
+        """The path as text."""
+        return "/".join(self.path)
+
 
 def stream_of(node: node_def_pb2.NodeDef) -> Stream | None:
     """Return the stream of a node, or None for a node that draws no random numbers by itself.

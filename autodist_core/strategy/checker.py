@@ -96,12 +96,14 @@ class _Checker:
             yield from self.device(f"replica '{name}'", name)
 
     def device(self, whose: str, name: str) -> Iterator[str]:
-        known = f"{did_you_mean(name, self.devices)} Known: {', '.join(self.devices)}."
         try:
-            if DeviceSpec.parse(name).name not in self.devices:
-                yield f"{whose} is not in {self.source}.{known}"
+            if DeviceSpec.parse(name).name in self.devices:
+                return
+            problem = f" is not in {self.source}."
         except ResourceSpecError as error:
-            yield f"{whose}: {error}{known}"
+            problem = f": {error}"
+        # The search for a name that is close takes long among many devices, so it runs for an unknown name only.
+        yield f"{whose}{problem}{did_you_mean(name, self.devices)} Known: {', '.join(self.devices)}."
 
     def unknown(self, name: str) -> str:
         if any(variable.name == name for variable in self.graph_item.variables):

@@ -22,7 +22,9 @@ _FAILED = re.compile(
     r"(?:^|\n\s*\(\d+\) [A-Z_]+: )(?P<why>(?:(?!\n\s*\(\d+\) ).)*?)\s*\[\["
     r"(?:\{\{function_node (?P<function>[^}]+)\}\})?\{\{node (?P<node>[^}]+)\}\}\]\]", re.DOTALL,
 )  # fmt: skip
-_OF_SESSION = re.compile(r"^\w+/replica\d+/")
+_OF_SESSION = re.compile(r"^(\w+/replica\d+|this)/")
+_SHARED = re.compile(r"own_[0-9a-f]+$")
+"""The name of a function that several replicas call. In it, the nodes of a replica's compute begin with `this/`."""
 
 
 def raise_in_words(
@@ -41,9 +43,19 @@ def raise_in_words(
     tensorflow.python.framework.errors_impl.InvalidArgumentError: in layer 'table': 2 is not in [0, 2)
     The operation is table/Gather
     The step changed nothing: what was trained before it is kept.
+
+    Of a function that several replicas call, TensorFlow names the function:
+
+    >>> text = "2 is not in [0, 2)\\n\\t [[{{function_node own_1f}}{{node this/table/Gather}}]]"
+    >>> raw = tf.errors.InvalidArgumentError(None, None, text)
+    >>> raise_in_words(raw, SourceLines(), lambda name: f"layer {name.split('/')[0]!r}")
+    Traceback (most recent call last):
+    tensorflow.python.framework.errors_impl.InvalidArgumentError: in layer 'table': 2 is not in [0, 2)
+    The operation is table/Gather
+    The step changed nothing: what was trained before it is kept.
     """
     found = _FAILED.search(str(error))
-    inner = found is not None and bool(found["function"])
+    inner = found is not None and bool(found["function"]) and not _SHARED.match(found["function"])
     if found is None or not (inner or _OF_SESSION.match(found["node"])):
         raise error
     name = _OF_SESSION.sub("", found["node"])

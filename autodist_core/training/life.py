@@ -28,6 +28,8 @@ from enum import Enum
 
 import numpy as np
 
+from autodist_core.runtime.same_bits import same_bits
+
 
 class Life(Enum):
     """Where a variable's newer value is, and which thread was shown the model's value.
@@ -108,10 +110,7 @@ class Moment:
         >>> Moment(Life.SHOWN, np.ones(2)).differs(np.ones(2)), Moment(Life.SHOWN, np.ones(2)).differs(np.zeros(2))
         (False, True)
         """
-        shown = self.shown
-        if shown is None:
-            return False
-        return (shown.dtype, shown.shape) != (value.dtype, value.shape) or shown.tobytes() != value.tobytes()
+        return self.shown is not None and not same_bits(self.shown, value)
 
 
 def table() -> str:

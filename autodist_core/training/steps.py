@@ -13,7 +13,7 @@ each later session.
 ...     entries = tuple(Entry(spec, tf.Variable(tf.ones(spec.shape, spec.dtype))) for spec in item.variables)
 >>> class Ones(Batch):
 ...     arrays, specs = (np.ones((5, 3), "float32"),), (tf.TensorSpec((5, 3)),)
-...     total, signature = 5, "ones"
+...     whole, total, signature = (False,), 5, "ones"
 >>> training = Training(Settings(ResourceSpec.local(cpus=2), "PS"))
 >>> train = Steps(lambda batch, specs: Function(), training)
 >>> loss, norm = train(Ones())
@@ -30,7 +30,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import tensorflow as tf
 
-from autodist_core.errors import REFUSED, CaptureError
+from autodist_core.errors import REFUSED, AutodistError, CaptureError
 from autodist_core.kernel import Placement
 from autodist_core.log import log, stage
 from autodist_core.runtime import SessionStep
@@ -72,6 +72,10 @@ class Batch(Protocol):
     @property
     def specs(self) -> tuple[Any, ...]:
         """The types and shapes of the tensors. A ragged or sparse tensor has several arrays."""
+
+    @property
+    def whole(self) -> tuple[bool, ...]:
+        """For each tensor, whether every replica gets all of it. Its first axis is then none of examples."""
 
     @property
     def total(self) -> int:
@@ -187,7 +191,8 @@ class Steps(Generic[B, C]):
 
     def _specs_for(self, batch: B, known: tuple[Any, ...] | None = None) -> tuple[Any, ...]:
         """The batch's specs with a dynamic batch axis. Axes in which the batch differs from `known` are dynamic too."""
-        return tuple(_dynamic(spec, seen) for spec, seen in zip(batch.specs, known or batch.specs, strict=True))
+        seen = known or batch.specs
+        return tuple(_dynamic(spec, *each) for spec, *each in zip(batch.specs, seen, batch.whole, strict=True))
 
     def _alternative(self, batch: B) -> _Alternative[C] | None:
         for each in self._known.get(batch.signature, ()):
@@ -200,15 +205,23 @@ class Steps(Generic[B, C]):
 
         If all batches have the same size, the step of a single replica is captured with the sizes of one device.
         Sizes that the function does not accept are refused here: a graph with dynamic axes would fail at its first run.
+        A function that computes with a size in Python is captured for each size, as by a `tf.function`.
         """
         alternatives = self._known.get(batch.signature, [])
-        # The last alternative is the most general one.
         known = alternatives[-1].specs if alternatives else None
         same_size = same_size and not (self._alone and known)
         specs = batch.specs if same_size and self._alone else self._specs_for(batch, known)
+        usual = batch.total if same_size else None
         if known and specs != (exact := self._specs_for(batch)):
-            self._traced(batch, exact)
-        found = _Alternative(specs, self._traced(batch, specs), batch.total if same_size else None)
+            found = _Alternative(exact, self._traced(batch, exact), usual)
+            try:
+                found = _Alternative(specs, self._traced(batch, specs), usual)
+            except AutodistError:
+                raise
+            except Exception:
+                log.debug("the sizes %s are numbers in Python: the function is traced for each", exact, exc_info=True)
+        else:
+            found = _Alternative(specs, self._traced(batch, specs), usual)
         # The alternative is stored only after this call: the session may refuse the step.
         self._session_step(found)
         if self.captured is None:
@@ -253,13 +266,11 @@ def _takes(spec: Any, seen: Any) -> bool:
     return bool(spec.shape.is_compatible_with(seen.shape))
 
 
-def _dynamic(spec: Any, seen: Any) -> Any:
+def _dynamic(spec: Any, seen: Any, whole: bool) -> Any:
     if is_composite(spec):
         return spec.most_specific_common_supertype([seen])
     if not spec.shape.rank:
         return spec
-    axes = [None] + [
-        size if size == other else None
-        for size, other in zip(spec.shape.as_list()[1:], seen.shape.as_list()[1:], strict=True)
-    ]
+    sizes = zip(spec.shape.as_list(), seen.shape.as_list(), strict=True)
+    axes = [size if size == other and (axis or whole) else None for axis, (size, other) in enumerate(sizes)]
     return tf.TensorSpec(axes, spec.dtype)

@@ -139,6 +139,11 @@ class Training:
                 _settle_and_pull(self.state)
                 raise
 
+    def release_kept(self) -> None:
+        """Free the memory of the arrays that machines keep of the data."""
+        if self.state is not None and self.state.session.condition is not Condition.LOST:
+            self.state.session.release_kept()
+
     def say_once(self, line: str) -> None:
         """Log what a step of this training does, unless this was said before.
 

@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from autodist_keras.training.kept_data import KeptIterator
 from autodist_keras.training.step_functions import feed_of
 
 _IGNORE, _FAIL = 1, 2
@@ -92,7 +93,7 @@ class Position:
         state = self._saved(iterator)
         return {
             "iterator": state, "unstarted": self._unstarted, "taken": self._taken, "before": self._before,
-            "draws": self._draws if state is None else draws(),
+            "draws": self._draws if state is None else draws(), "rows": isinstance(iterator, KeptIterator),
         }
 
     def prepare(self, saved: dict[str, Any], dataset: Any, epochs: int) -> None:
@@ -124,7 +125,7 @@ class Position:
         self._draws = saved["draws"]
         set_draws(saved["draws"])
         if saved["iterator"] is not None:
-            _set_iterator(iterator, saved["iterator"])
+            _set_iterator(_of_tensorflow(iterator), saved["iterator"])
             self._unstarted, self._followed = saved["unstarted"], True
             return
         fetch = feed_of(iterator).fetch
@@ -132,6 +133,7 @@ class Position:
             fetch()
 
     def _saved(self, iterator: Any) -> bytes | None:
+        iterator = _of_tensorflow(iterator)
         if self._skips or not isinstance(iterator, tf.data.Iterator):
             return None
         # Of arrays, Keras draws the epoch's permutation with an operation that is done when the first batch is there.
@@ -185,6 +187,11 @@ def _kind(x: Any) -> str:
         (tf.data.Dataset, "tf.data.Dataset"), (keras.utils.PyDataset, "PyDataset"), (types.GeneratorType, "generator"),
     )
     return next((name for kind, name in kinds if isinstance(x, kind)), "arrays")
+
+
+def _of_tensorflow(iterator: Any) -> Any:
+    """The iterator of tf.data over batches, or over the numbers of the rows of kept arrays."""
+    return iterator.rows if isinstance(iterator, KeptIterator) else iterator
 
 
 def _set_iterator(iterator: Any, saved: bytes) -> None:

@@ -65,6 +65,10 @@ class ResumableFit:
             if found is not None:
                 self._found = decode(found.tree, found.arrays)
             ending.callback(self._writer.finish)
+            data = self._found["data"] if self._found is not None else None
+            # States of earlier versions do not say it: their positions are in batches.
+            by_rows = None if data is None else data.get("rows", False)
+            ending.enter_context(hook(self._driver, "data_by_rows", by_rows))
             ending.enter_context(hook(self._model, "_initial_epoch", self._begin_at()))
             ending.enter_context(hook(self._model, "_maybe_symbolic_build", self._built(ending)))
             ending.enter_context(hook(self._resume, "running", self))

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, compress
 from typing import Any, NoReturn
 
@@ -35,12 +36,14 @@ from autodist_core.capture import (
     Traced,
     capture,
     combined_as_written,
+    concrete_function,
     gathering,
     source_lines,
     with_longest,
 )
 from autodist_core.errors import CaptureError
 from autodist_core.loops.gradients.recording import Recording
+from autodist_core.reports import explicit_draws
 from autodist_core.runtime import (
     are_row_splits,
     are_values,
@@ -57,6 +60,7 @@ from autodist_core.training import Entry
 from autodist_keras import seams
 from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas, own_steps
 from autodist_keras.capture.build_ahead import build_ahead
+from autodist_keras.capture.draws import place_of_draw
 from autodist_keras.capture.fresh_metrics import kept_fresh
 from autodist_keras.capture.metric_weights import weighted_metrics
 from autodist_keras.capture.optimizer_kernels import fused
@@ -289,6 +293,8 @@ def _captured(
     results = [paths[index] for index, parts in zip(tensors, trace.outputs, strict=True) for _ in parts]
     other_notes = (*counts.notes, *mixing_notes.said_of_results(item, results))
     notes = mixing_notes.notes(model, followed.found, trace.seen, results, other_notes, _place(model, step))
+    draws = explicit_draws(item, partial(place_of_draw, list(model._flatten_layers())))
+    notes = replace(notes, trained=(*notes.trained, *draws))
     owner = mixing_notes.owners(model, trace.seen, _place(model, step))
     two = along_two_axes(graph, inputs, traced.outputs) if concat and not any(is_part) else ()
     return CapturedStep(item, rebuild, entries, other_notes, notes, source_lines(graph, trace.updated), owner, two)
@@ -341,12 +347,7 @@ def _trace(
     counts = [tf.TensorSpec((), tf.float64, name) for name in ("examples", "total")]
     signature = [*named, *counts, tf.TensorSpec((), tf.int32, "replica")]
     try:
-        traced = tf.function(function, autograph=False).get_concrete_function(*signature)
-    except Exception:
-        for trace in passes[-1:]:
-            if trace.refusal is not None:
-                raise trace.refusal from None
-        raise
+        traced = concrete_function(function, signature, lambda: passes[-1].refusal if passes else None)
     finally:
         forgotten = [custom_gradients.forget(trace.graph) for trace in passes]
     if passes[-1].weighting and not forgotten[-1]:

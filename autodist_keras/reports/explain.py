@@ -121,7 +121,7 @@ def explain(
     else:
         named = {"y": y, "batch_size": batch_size, "sample_weight": sample_weight, "class_weight": class_weight}
         arguments = {"x": x, **{name: value for name, value in named.items() if value is not None}}
-    history = getattr(model, "history", None)
+    history, way = getattr(model, "history", None), driver.data_way
     with kept_fresh(model):
         measuring = _Measuring(distributed, steps, _kind(arguments["x"]) == "generator")
         try:
@@ -130,12 +130,14 @@ def explain(
                 ending.enter_context(warnings.catch_warnings())
                 warnings.filterwarnings("ignore", "Your input ran out of data")
                 warnings.filterwarnings("ignore", "Limiting epochs to")
-                with driver.running("fit"):
+                # The data takes the way of the last fit.
+                with driver.fitting((), {**arguments, "epochs": _EPOCHS if way.kept else 0}):
                     type(model).fit(
                         model, **arguments, epochs=_EPOCHS, shuffle=False, verbose=0, callbacks=[measuring]
                     )
                 home = time.perf_counter() - measuring.loop_ended
         finally:
+            driver.data_way = way
             driver.measure(None)
             driver.before_next_step(None)
             measuring.put_back()

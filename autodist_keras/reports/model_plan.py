@@ -15,7 +15,6 @@ shows as a table in a notebook. `DistributedModel.plan` calls this module, and `
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -25,13 +24,13 @@ import keras
 
 from autodist_core.plan import Plan
 from autodist_core.reports.step_plan import compiled_by_xla, drawing_notes, drawn_in, inexact_notes, planned, some
-from autodist_core.step.draws import Draw
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.step.naming import node_of
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.written import written
 from autodist_keras import checks
+from autodist_keras.capture.draws import place_of_draw
 from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.capture.optimizer_kernels import kernels_of
 from autodist_keras.capture.optimizers import optimizers_of
@@ -39,6 +38,7 @@ from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
 from autodist_keras.reports.first_batches import first_batches
 from autodist_keras.training.driver import Driver
+from autodist_keras.training.kept_data import rule
 
 _ASSUMED = (
     "without a batch it is not known which gradients are sparse (taken to be: those of Embedding layers) and which "
@@ -114,6 +114,10 @@ def plan_of_captured(model: Any, driver: Driver, captured: CapturedStep | None) 
     settings = driver.settings
     item = captured.item if captured else assumed_item(model)
     notes = captured.other_notes if captured else ()
+    if driver.data_way.text:
+        notes = (*notes, f"the data of the last fit: {driver.data_way.text}")
+    elif captured and (data := rule(settings.resource_spec)):
+        notes = (*notes, f"the data of a fit: {data}")
     mixing = captured.notes if captured else Notes()
     return plan(
         model, item, driver.training.compile_strategy(item), settings.share_memory, settings.fuses, notes, mixing,
@@ -170,7 +174,7 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) ->
             "(synchronized=True: the whole batch's)"
         )
     if step is not None:
-        yield from drawing_notes(item, partial(_where, layers))
+        yield from drawing_notes(item, partial(place_of_draw, layers))
     elif drawing := [layer.name for layer in layers if _draws(layer)]:
         yield drawn_in(drawing)
 
@@ -182,17 +186,6 @@ def _is_of_batch(step: StepIndex, variable: str | None) -> bool:
     ]
     inputs = {node_of(tensor.name) for tensor in step.item.inputs}
     return variable in step.written_by_compute and not inputs.isdisjoint(step.cone(writers))
-
-
-def _where(layers: list[Any], draw: Draw) -> str:
-    """The layer that draws random numbers, found by the scopes in the operation's name; else the operation's name."""
-    names = {layer.name for layer in layers}
-    for scope in reversed("/".join(draw.path).split("/")):
-        # A layer opens its scope when it is built and again when it is called. TensorFlow numbers the second scope.
-        for name in (re.sub(r"_[0-9]+$", "", scope), scope):
-            if name in names:
-                return name
-    return draw.path[-1]
 
 
 def _draws(layer: Any) -> bool:

@@ -36,6 +36,11 @@ class Batch:
     total: int
 
     @property
+    def whole(self) -> tuple[bool, ...]:
+        """For each tensor, whether every replica gets all of it. A batch has no such tensor."""
+        return (False,) * len(self.specs)
+
+    @property
     def signature(self) -> tuple[Any, ...]:
         """Structure, types and ranks. One captured step can take batches of equal signatures."""
         # With the keys and kinds of containers: two structures may flatten to equal types in another order.
@@ -44,12 +49,14 @@ class Batch:
 
 
 def read_batch(data: Any) -> Batch:
-    """Take a batch apart. A missing part (None, or an empty Optional) has no array.
+    """Take a batch apart. A missing part (None, or an empty Optional) has no array. A `Batch` is returned as it is.
 
     >>> batch = read_batch({"x": np.zeros((3, 2)), "y": np.ones(3)})
     >>> batch.total, [array.shape for array in batch.arrays]
     (3, [(3, 2), (3,)])
     """
+    if isinstance(data, Batch):
+        return data
     structure = keras.tree.map_structure(
         lambda leaf: None if leaf is None or isinstance(leaf, tf.experimental.Optional) else leaf, data
     )

@@ -27,6 +27,7 @@ from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.seams import LOOP_ASKS
 from autodist_keras.training.batches import read_batch
 from autodist_keras.training.exclusive import claimed, in_own_thread, is_claimed
+from autodist_keras.training.kept_data import Way, kept_data
 from autodist_keras.training.step_functions import StepFunction, on_batches, on_iterator
 
 MODES = ("train", "test", "predict")
@@ -59,6 +60,10 @@ class Driver:
         """The notes on differences from one device that were logged already."""
         self._left: dict[str, Any] = {}
         """The functions that the model has had since the last call, by mode."""
+        self.data_way = Way()
+        """How the data of the last `fit` got to the replicas."""
+        self.data_by_rows: bool | None = None
+        """Whether the position from which a `fit` goes on is one in row numbers; None if it starts anew."""
         self._asked = False
         """Whether Keras asked for a step function in the current call."""
 
@@ -126,11 +131,11 @@ class Driver:
             raise SessionError(f"this DistributedModel is training: {what} afterwards.")
 
     @contextmanager
-    def running(self, loop: str) -> Iterator[None]:
+    def running(self, loop: str | None) -> Iterator[None]:
         """Let Keras call the project's step functions inside this block. Before and after it, the model is plain Keras.
 
         `loop` names the method of Keras that runs in the block. If that method ran without the project's functions, a
-        SeamError says so.
+        SeamError says so. None stands for whatever methods the user calls, as in `DistributedModel.one_call`.
         """
         with claimed(self.model, self) as outermost:
             if outermost:
@@ -138,11 +143,24 @@ class Driver:
                 with ignore_repeated_interrupts(), self._own_functions():
                     self._asked = False
                     yield
-                    own = loop in vars(self.model) or getattr(type(self.model), loop) is not getattr(keras.Model, loop)
-                    if not self._asked and not own:
+                    if loop is not None and not self._asked and not self._is_own(loop):
                         raise LOOP_ASKS.error(f"{loop} ran on one device, by Keras alone")
             else:
                 yield
+
+    @contextmanager
+    def fitting(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        """`running` for a call of `fit` with these arguments. Over several machines, arrays that fit travel once."""
+        def note(way: Way) -> None:
+            self.data_way = way
+
+        spec = self.settings.resource_spec
+        with self.running("fit"), kept_data(self.model, spec, args, kwargs, note, lambda: self.data_by_rows):
+            yield
+
+    def _is_own(self, loop: str) -> bool:
+        """Whether the user has written this method: on the model, or in its class."""
+        return loop in vars(self.model) or getattr(type(self.model), loop) is not getattr(keras.Model, loop)
 
     @contextmanager
     def _own_functions(self) -> Iterator[None]:
@@ -152,6 +170,7 @@ class Driver:
             ending.callback(self._close_if_lost)
             ending.enter_context(self._functions_put_back())
             ending.callback(self.training.release)
+            ending.callback(self.training.release_kept)
             ending.callback(self.training.pull)
             self.training.resume()
             for mode in MODES:

@@ -214,6 +214,67 @@ def test_what_a_call_returned_with_is_never_lost(network):
         assert int(hosts.model.optimizer.iterations.numpy()) == 2 * PER_EPOCH
 
 
+def frozen_and_trained():
+    """Half a megabyte that is never trained, and a few numbers that are."""
+    inputs = keras.Input((256,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(256, trainable=False, name="frozen")(inputs)))
+    model.compile(keras.optimizers.Adam(name="adam"), "mse")
+    return model
+
+
+@pytest.mark.quick("PartitionedPS")
+@pytest.mark.parametrize("strategy", ["AllReduce", "PartitionedPS"])
+def test_single_steps_send_only_what_was_changed_and_lose_nothing_between_them(network, strategy):
+    """The kernel that is never trained goes to the other host where it was changed, and nowhere else."""
+    x, y = np.random.default_rng(0).normal(size=(12, 256)), np.ones((12, 1))
+    alone, model = seeded(frozen_and_trained), seeded(frozen_and_trained)
+    size = model.get_layer("frozen").kernel.numpy().nbytes
+    with DistributedModel(model, network.spec(hosts=network.hosts[:2]), strategy) as front:
+
+        def bytes_of_three_steps() -> int:
+            before = network.hosts[0].sent_bytes()
+            for _ in range(3):
+                alone.train_on_batch(x, y)
+                front.train_on_batch(x, y)
+            assert_same(named([*alone.weights, *alone.optimizer.variables]),
+                        named([*model.weights, *model.optimizer.variables]))
+            return network.hosts[0].sent_bytes() - before
+
+        assert bytes_of_three_steps() > size
+        assert bytes_of_three_steps() < size
+        for each in (alone, model):
+            each.get_layer("frozen").kernel.assign(each.get_layer("frozen").kernel * 1.5)
+        assert size < bytes_of_three_steps() < 2 * size
+        kill(network.hosts[1])
+        until(loss_is_noticed)
+        assert bytes_of_three_steps() > size
+
+
+@pytest.mark.long
+def test_a_node_that_is_lost_between_the_calls_of_a_block_is_named_with_what_is_kept(network):
+    with OverHosts(DENSE, network.spec(hosts=network.hosts[:2]), lost_after=LOST_AFTER) as hosts:
+        hosts.compile("adam", "PartitionedPS")
+
+        def steps(first: int, last: int) -> None:
+            for step in range(first, last):
+                rows = slice(step * BATCH, (step + 1) * BATCH)
+                hosts.front.train_on_batch(DATA.x[rows], DATA.y[rows])
+
+        words = r"(?s)was lost.*holds the state after training step"
+        with pytest.raises(NodeLostError, match=words) as caught, hosts.front.one_call():
+            steps(0, 3)
+            assert int(hosts.model.optimizer.iterations.numpy()) == 3
+            kill(network.hosts[1])
+            until(loss_is_noticed)
+            steps(3, 4)
+        kept = int(hosts.model.optimizer.iterations.numpy())
+        assert f"after training step {kept}" in str(caught.value)
+        assert_same(after_steps(kept), trained(hosts.model).state)
+        with hosts.front.one_call():
+            steps(kept, 5)
+        assert_same(after_steps(5), trained(hosts.model).state)
+
+
 @pytest.mark.long
 def test_replicas_that_run_ahead_go_on_after_a_loss(network):
     threads = threading.active_count()

@@ -68,13 +68,6 @@ def logged(data: dict[str, Any]) -> Any:
 
 
 DRAWING = [name for name in NAMES if "random" in inspect.signature(module(name).build).parameters]
-UNDECIDED = {
-    "tab_transformer": [
-        "whether StringFormat (tab_transformer_1/string_lookup_2_1/StringFormat) in layer 'string_lookup_2' mixes the "
-        "examples of a batch is not known: verify(x, y) compares with one device"
-    ],
-}
-"""What the plan says of a model that is exact all the same."""
 
 
 @pytest.mark.quick("trainer_pattern", "compact_embeddings")
@@ -85,7 +78,7 @@ def test_it_equals_one_device(name: str):
     expected = run(logged(data), model, model)
     model, data = built(name, **arguments)
     with distributed(model, STRATEGIES[NAMES.index(name) % len(STRATEGIES)], replicas=3) as front:
-        assert reasons(front, data) == UNDECIDED.get(name, [])
+        assert reasons(front, data) == []
         actual = run(logged(data), front, model)
     assert_equally_trained(expected, actual, FLOAT32.get(name, TOLERANCE))
 
@@ -112,7 +105,7 @@ WHERE = {
 @pytest.mark.parametrize("name", DRAWING)
 def test_the_plan_says_where_each_replica_draws_its_own_numbers(name: str):
     draws = f"each replica draws its own random numbers in {WHERE[name]}; replica 0 draws the numbers of one device"
-    assert planned(name) == [*UNDECIDED.get(name, []), draws]
+    assert planned(name) == [draws]
 
 
 COUPLED = {

@@ -326,7 +326,7 @@ def test_tensorboard(folders, tmp_path):
 @pytest.mark.long
 def test_orbax_checkpoints(tmp_path):
     """Saved distributed and loaded plain, and the other way round, optimizer included."""
-    pytest.importorskip("orbax.checkpoint", reason="orbax-checkpoint is no dependency of the tests")
+    pytest.importorskip("orbax.checkpoint", reason="`make test-packages` installs it")
     if not hasattr(CALLBACKS, "OrbaxCheckpoint"):
         pytest.skip("this Keras has no OrbaxCheckpoint")
     heads, outcomes = BY_NAME["heads"], []

@@ -279,7 +279,7 @@ PACKAGES = {
 @pytest.mark.long
 @pytest.mark.parametrize("package", PACKAGES)
 def test_data_of_other_packages(package: str):
-    module = pytest.importorskip(package, reason=f"{package} is no dependency of the tests")
+    module = pytest.importorskip(package, reason=f"`make test-packages` installs {package}")
 
     def program(front, model):
         outcomes = []

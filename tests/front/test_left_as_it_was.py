@@ -133,6 +133,45 @@ def test_ctrl_c_while_a_training_is_built():
     assert_equally_trained(train_plain(DENSE, lambda plain, _: [_fit(plain)]), actual)
 
 
+class FailsFirst(keras.Model):
+    """Its training step makes the optimizer's variables, and then uses the batch's size as a number."""
+
+    def __init__(self, fails):
+        super().__init__()
+        self.dense, self.fails = keras.layers.Dense(1), fails
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        if self.fails:
+            self.fails = False
+            return {"loss": loss / x.shape[0]}
+        return {"loss": loss}
+
+
+def test_a_training_step_whose_first_trace_fails_trains_exactly_afterwards():
+    def build(fails=False):
+        model = FailsFirst(fails)
+        model(np.zeros((1, 5)))
+        model.compile("adam", "mse")
+        return model
+
+    model = compiled(lambda: build(fails=True))
+    with distributed(model, strategy="PS") as front:
+        with pytest.raises(ValueError, match="None values") as found:
+            _fit(front)
+        place, why = found.value.__notes__
+        assert f'File "{__file__}"' in place and place.endswith('return {"loss": loss / x.shape[0]}')
+        assert why.endswith("take tf.map_fn or tf.vectorized_map.")
+        actual = trained(model, [_fit(front)])
+    assert_equally_trained(train_plain(build, lambda plain, _: [_fit(plain)]), actual)
+
+
 class Drawn(StrategyBuilder):
     """Another strategy each time it is asked, whatever it was before."""
 

@@ -1,4 +1,7 @@
-"""Every replica draws random numbers from a stream of its own, wherever the draw stands; replica 0 as one device."""
+"""Every replica draws random numbers from a stream of its own, wherever the draw stands; replica 0 as one device.
+
+All replicas draw the same where one device would draw the same for each slice of the batch.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.draws import FORMS, Drawing, drawing_model, drawn
+from tests.support.draws import EXPLICIT, FORMS, OF_ALL, Drawing, drawing_model, drawn
 from tests.support.plans import as_name
 from tests.support.training import distributed
 
@@ -41,7 +44,14 @@ def test_replica_0_draws_what_one_device_draws_bit_by_bit(form: str):
         assert np.array_equal(expected, actual)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", sorted(OF_ALL))
+def test_what_the_batch_has_no_part_in_is_drawn_alike_from_an_explicit_seed(form: str):
+    numbers = _on_replicas()
+    for first, second in zip(numbers[f"first {form}"], _second(numbers, form), strict=True):
+        assert np.array_equal(first, second) and np.ptp(second) > 0
+
+
+@pytest.mark.parametrize("form", sorted(FORMS.keys() - OF_ALL))
 def test_the_second_replica_draws_numbers_of_its_own(form: str):
     numbers = _on_replicas()
     for first, second in zip(numbers[f"first {form}"], _second(numbers, form), strict=True):
@@ -140,5 +150,12 @@ def test_the_plan_names_each_layer_that_draws(forms: tuple[str, ...]):
     model.compile("sgd", "mse", jit_compile=False)
     with distributed(model) as front:
         plan = front.plan(np.ones((6, 5)), np.ones((6, 1)))
-    said = f"each replica draws its own random numbers in {', '.join(names)}; replica 0 draws the numbers of one device"
-    assert plan.endswith(f"\n  note: {said}")
+    explicit = [name for name, form in zip(names, forms, strict=True) if form in EXPLICIT]
+    others = [name for name, form in zip(names, forms, strict=True) if form not in EXPLICIT | OF_ALL]
+    said = [
+        f"not exact: each replica draws its own random numbers in {', '.join(explicit)} from an explicit seed, and one "
+        "device draws once for the whole batch",
+        f"each replica draws its own random numbers in {', '.join(others)}; replica 0 draws the numbers of one device",
+    ]
+    notes = [line.removeprefix("  note: ") for line in plan.splitlines() if "random numbers" in line]
+    assert notes == [note for note, drawing in zip(said, (explicit, others), strict=True) if drawing]

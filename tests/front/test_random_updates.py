@@ -221,4 +221,5 @@ def test_each_replica_trains_the_rows_that_it_has_drawn(rows: str, builder: str)
     second = 2 * both - alone
     assert np.all(np.abs(second - np.round(second)) < 1e-12)
     assert second.min() >= 0 and abs(second.sum() - 8) < 1e-9
-    assert not np.array_equal(np.round(second), alone)
+    # The batch has no part in the draw from the constant seed, so it is the same on one device and on all replicas.
+    assert np.array_equal(np.round(second), alone) == (rows == "constant")

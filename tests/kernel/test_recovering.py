@@ -25,10 +25,11 @@ MOVING = "the moving of variables"
 
 
 class Calls:
-    """What sessions call: the variables they read, and the errors that calls still to come end with."""
+    """What sessions call: the variables they read and load, and the errors that calls still to come end with."""
 
     def __init__(self) -> None:
         self.read: list[tuple[str, ...]] = []
+        self.loaded: list[list[str]] = []
         self._errors: list[tuple[str, BaseException, int]] = []
 
     def fail(self, doing: str, error: BaseException, after: int = 0) -> None:
@@ -59,6 +60,10 @@ class Fragile(DistributedSession):
         names = tuple(names)
         self._recorded.read.append(names)
         return super().read(names)
+
+    def load(self, values):
+        self._recorded.loaded.append(sorted(values))
+        super().load(values)
 
 
 def _items() -> tuple[GraphItem, GraphItem, GraphItem]:
@@ -210,3 +215,46 @@ def test_what_a_step_does_not_write_is_not_brought_home_again(recovering, calls)
     assert calls.read == []
     np.testing.assert_array_equal(found["b"], _after(1))
     np.testing.assert_allclose(found["sum"], (X @ found["w"]).sum(), rtol=1e-14)
+
+
+def test_a_value_that_the_session_has_is_not_loaded_again(recovering, calls):
+    """Values are compared bit by bit: NaN is NaN, and -0.0 is not 0.0."""
+    session, step, _ = recovering()
+    session.load(START)
+    step([X], len(X))
+    session.settle()
+    found = session.read(["b", "w"])
+    calls.loaded.clear()
+    session.load(found)
+    assert calls.loaded == []
+    session.load({**found, "b": np.array([np.nan, 0.0])})
+    session.load({**found, "b": np.array([np.nan, -0.0])})
+    session.settle()
+    session.load({**found, "b": np.array([np.nan, -0.0])})
+    assert calls.loaded == [["b"], ["b"]]
+    session.load(found)
+    step([X], len(X))
+    np.testing.assert_array_equal(session.read(["b"])["b"], _after(2))
+
+
+def test_what_a_step_may_have_written_is_loaded_again(recovering, calls):
+    """A step that is interrupted may go on, and write the state after the program has got the values before it."""
+    session, step, (_, evaluating) = recovering()
+    session.load(START)
+    evaluate = session.add(evaluating)
+    session.load({"sum": np.zeros(())})
+    step([X], len(X))
+    calls.loaded.clear()
+    session.load(START)
+    assert calls.loaded == [["b", "w"]]
+    session.settle()
+    for run, written in ((step, ["b", "w"]), (evaluate, ["sum"])):
+        calls.fail("training step 2" if run is step else "inference step 1", KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            run([X], len(X))
+        session.settle()
+        found = session.read(["b", "sum", "w"])
+        calls.loaded.clear()
+        for _ in range(2):
+            session.load(found)
+        assert calls.loaded == [written]

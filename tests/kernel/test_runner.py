@@ -44,7 +44,9 @@ def test_each_kernel_by_itself_where_replicas_reduce():
     assert _added(draft, UPDATE) == {"AssignSubVariableOp": 4, "Const": 4, "Mul": 4}
     assert _added(draft, AFTER_UPDATE) == {}
     assert _added(draft, COMBINER) == {}
-    assert _added(draft, OUTPUTS) == {"AddV2": 1, "Identity": 1, "Mul": 1, "Sub": 1}
+    assert _added(draft, OUTPUTS) == {
+        "AddV2": 1, "Const": 2, "ExpandDims": 1, "Identity": 1, "Mul": 1, "Pack": 2, "Sub": 1, "Sum": 1
+    }  # fmt: skip
     assert _added(draft, ORDER) == {"NoOp": 1}
     assert _added(draft, XLA) == {}
 

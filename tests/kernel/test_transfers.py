@@ -20,13 +20,17 @@ def test_pieces_cover_every_row_once_and_fit_into_messages():
     assert [len(message) for message in transfers.messages([*small, *found[:2]], 4096)] == [10, 1, 1]
 
 
-def test_a_chain_sends_from_one_machine_to_the_next():
+@pytest.mark.parametrize("hosts, expected", [
+    ((1, 1, 2, 2, 3, 3), [("0", "1"), ("1", "2")]), ((2, 1, 3, 2, 1, 3), [("0", "1"), ("1", "2")]),
+], ids=["in order", "mixed"])
+def test_a_chain_sends_from_one_machine_to_the_next(hosts, expected):
+    """Each machine gets the value once, in whatever order its copies stand."""
     import tensorflow as tf
 
     from autodist_core.kernel.placement.placement import inference
     from autodist_core.step.graph_item import Variable
 
-    names = tuple(f"10.0.0.{host}:CPU:{device}" for host in (1, 2, 3) for device in (0, 1))
+    names = tuple(f"10.0.0.{host}:CPU:{hosts[:place].count(host)}" for place, host in enumerate(hosts))
     placement = inference(names, Tasks("run", ("10.0.0.1", "10.0.0.2", "10.0.0.3")))
     graph, variable = tf.Graph(), Variable("v", (4,), "float32")
     with tf.compat.v1.Session(graph=graph) as session, pytest.raises(tf.errors.InvalidArgumentError, match="/job:run"):
@@ -38,7 +42,7 @@ def test_a_chain_sends_from_one_machine_to_the_next():
         if node.type != "AssignVariableOp" and source.device != node.device
     ]
     tasks = [tuple(device.split("task:")[1][0] for device in pair) for pair in crossing]
-    assert tasks == [("0", "1"), ("1", "2")]
+    assert tasks == expected
     assert np.unique([node.device for node in graph.get_operations() if node.type == "AssignVariableOp"]).size == 6
 
 

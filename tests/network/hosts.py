@@ -77,6 +77,10 @@ class Host:
         """The TCP ports on which anything listens in this host."""
         return namespaces.listening(self.pid)
 
+    def sent_bytes(self):
+        """The bytes that the host has sent to others."""
+        return int(self.output("cat", f"/sys/class/net/{self.interface}/statistics/tx_bytes"))
+
     def cut(self):
         """A partition: nothing passes any more, in neither direction, and nobody is told."""
         ip(f"link set {self.port} nomaster", within=self.lan.bridge)

@@ -30,20 +30,22 @@ INSIDE = {
     ),
     "autodist_core.capture": ("traversal", "traced", "tape", "linearity", "refuse", "rewrite"),
     "autodist_core.kernel": (
-        "analysis", "splitting", "partitioner", "placement", "added_variables", "refuse", "draft", "kernel", "passes",
+        "analysis", "splitting", "partitioner", "placement", "added_variables", "refuse", "draft", "alike", "kernel",
+        "passes",
     ),
     "autodist_core.training": (
         "entries", "devices", "settings", "strategies", "in_graphs", "watching", "life", "state", "compressor_state",
         "sessions", "training", "announcing", "steps",
     ),
     "autodist_core.loops": (
-        "calls", "variables", "engine", "gradients", "combining", "nested_markers", "tracing", "replica",
-        "function_plan", "traced_function", "function", "autodist", "distribute",
+        "calls", "variables", "engine", "gradients", "nested_markers", "combining", "inside", "tracing",
+        "replica", "function_plan", "traced_function", "function", "autodist", "distribute",
     ),
     "autodist_core.loops.calls": ("as_written", "outside_trace", "outer_tapes", "graph_mode", "arguments"),
     "autodist_core.loops.gradients": ("terms", "recording", "own_gradients", "summed_again", "updates"),
     "autodist_core.loops.combining": (
-        "weighing", "side_state", "recomputed", "joining", "own_writes", "mixing_notes", "deciding",
+        "weighing", "side_state", "recomputed", "joining", "own_writes", "mixing_notes", "updates_by_hand",
+        "deciding",
     ),
     "autodist_core.capture.batch_axis": ("states", "rules", "replicas", "joining", "given", "flow"),
     "autodist_core.capture.batch_axis.states": (

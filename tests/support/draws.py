@@ -102,6 +102,16 @@ FORMS: dict[str, Draw] = {
 }
 
 
+EXPLICIT = {
+    "keras", "stateless", "binomial", "gamma", "poisson", "truncated", "integers", "philox", "split", "loop",
+    "condition", "switch",
+}  # fmt: skip
+"""The forms that draw from explicit seeds, in the size of the batch. One device draws once, for the whole batch."""
+
+OF_ALL = {"categorical", "shuffled", "deep"}
+"""The forms that draw from explicit seeds, and of which the batch is no part: all replicas draw the same."""
+
+
 class Drawing(keras.layers.Layer):
     """Draws in each of the forms, keeps replica 0's numbers and the sum of all replicas', and hands its input on."""
 

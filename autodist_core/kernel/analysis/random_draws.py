@@ -7,7 +7,7 @@ In: the index of a captured step. Out: its draws, in the order of the step. For 
 
 from __future__ import annotations
 
-from autodist_core.kernel.analysis.seeds import seeded_alone
+from autodist_core.kernel.analysis.seeds import explicitly_seeded, seeded_alone
 from autodist_core.step import naming
 from autodist_core.step.draws import Draw
 from autodist_core.step.index import StepIndex, analysis
@@ -33,10 +33,22 @@ def drawn_by_replicas(step: StepIndex) -> tuple[Draw, ...]:
     ]
     targets = [name for name in step.item.targets if not step.is_update(name)]
     outputs = [naming.node_of(name) for name in step.item.outputs]
-    cone = step.cone([*step.markers, *written, *targets, *outputs], step.is_update)
+    # A marker may be a part of the update.
+    given = [source for marker in step.markers for source in step.sources(marker)]
+    cone = step.cone([*given, *written, *targets, *outputs], step.is_update)
     drawing = [name for name in step.in_order(cone.intersection(step.draws)) if not step.is_update(name)]
     alone = seeded_alone(step)
     return tuple(draw for name in drawing for draw in step.draws[name] if draw.path not in alone)
+
+
+def drawn_explicitly(step: StepIndex) -> tuple[Draw, ...]:
+    """Return those draws of the replicas whose seed is explicit. One device draws them once, for the whole batch.
+
+    >>> from autodist_core import GraphItem
+    >>> drawn_explicitly(StepIndex(GraphItem(())))
+    ()
+    """
+    return tuple(draw for draw in drawn_by_replicas(step) if draw.path in explicitly_seeded(step))
 
 
 def drawn_by_update(step: StepIndex) -> tuple[Draw, ...]:

@@ -1,14 +1,15 @@
-"""Find the draws from seeds of their own: every replica makes them as they were captured.
+"""Find the draws that every replica makes as they were captured: their numbers are those of one device.
 
-In: the index of a captured step. Out: the paths of these draws (see `step.draws.Draw`). For a layer with dropout, and
-noise whose seed comes with each example::
+In: the index of a captured step. Out: the paths of these draws (see `step.draws.Draw`). For a layer with dropout, noise
+whose seed comes with each example, and draws from an explicit seed, as of `tf.random.stateless_normal(shape, [1, 2])`::
 
-    dropout   seed: the state of a generator     each replica draws its own numbers
-    noise     seed: a part of the batch's rows   frozenset({("map/while", "noise")}): the rows have the seeds
+    dropout     seed: the state of a generator          each replica draws its own numbers
+    noise       seed: a part of the batch's rows        found: the rows have the seeds
+    projection  seed: explicit; shape: [5, 3]           found: one device has one projection for all examples
+    jitter      seed: explicit; shape: the batch's      each replica draws its own numbers
 
-In a step with `explicit_seeds`, which is a function of `run()`, this holds for every seed that is not made of the state
-of a generator, as in `tf.random.stateless_normal(shape, seed=[1, 2])`. The values behind a seed are followed into the
-functions that the graph runs, and out of them.
+In a step with `explicit_seeds`, which is a function of `run()`, every draw from an explicit seed is found. The values
+behind a seed are followed into the functions that the graph runs, and out of them.
 """
 
 from __future__ import annotations
@@ -31,26 +32,40 @@ _LOOPS = {"While", "StatelessWhile"}
 
 @analysis
 def seeded_alone(step: StepIndex) -> frozenset[tuple[str, ...]]:
-    """Return the paths of the draws whose seed is in the batch's rows, or is explicit in a step with `explicit_seeds`.
+    """Return the paths of the draws that every replica makes as they were captured.
 
     >>> import tensorflow as tf
     >>> from autodist_core import GraphItem
     >>> with tf.Graph().as_default() as graph:
     ...     noise = tf.raw_ops.StatelessRandomNormal(shape=[2], seed=[1, 2], name="noise")
-    >>> graph_bytes = graph.as_graph_def().SerializeToString()
-    >>> [sorted(seeded_alone(StepIndex(GraphItem((), graph_bytes=graph_bytes, explicit_seeds=explicit))))
-    ...  for explicit in (False, True)]
-    [[], [('noise',)]]
+    >>> item = GraphItem((), graph_bytes=graph.as_graph_def().SerializeToString())
+    >>> sorted(seeded_alone(StepIndex(item)))
+    [('noise',)]
+    """
+    rows = {tensor.name for tensor in step.item.inputs if tensor.has_rows}
+    seeds, sized = _Search(step), _Search(step, of_sizes=True)
+    explicit = explicitly_seeded(step)
+    # Of a draw from an explicit seed that does not depend on the batch, one device has the same numbers.
+    found = {path for path in explicit if step.item.explicit_seeds or not sized.behind_draw(path) & rows}
+    draws = (draw for draws in step.draws.values() for draw in draws if draw.stream is Stream.INPUT)
+    return frozenset(found | {draw.path for draw in draws if seeds.behind_seed(draw.path) & rows})
+
+
+@analysis
+def explicitly_seeded(step: StepIndex) -> frozenset[tuple[str, ...]]:
+    """Return the paths of the draws whose seed is made neither of the state of a generator nor of the batch.
+
+    >>> from autodist_core import GraphItem
+    >>> explicitly_seeded(StepIndex(GraphItem(())))
+    frozenset()
     """
     search, found = _Search(step), set()
     rows = {tensor.name for tensor in step.item.inputs if tensor.has_rows}
     states = {handle for handle, name in step.handle_of.items() if step.variables[name].kind == "seed"}
     for draws in step.draws.values():
         for draw in draws:
-            if draw.stream is Stream.INPUT:
-                behind = search.behind_seed(draw.path)
-                if behind & rows or (step.item.explicit_seeds and not behind & states):
-                    found.add(draw.path)
+            if draw.stream is Stream.INPUT and not search.behind_seed(draw.path) & (rows | states):
+                found.add(draw.path)
     return frozenset(found)
 
 
@@ -67,7 +82,10 @@ class _Body:
 
 
 class _Search:
-    def __init__(self, step: StepIndex) -> None:
+    """What is behind the tensors of a step; the batch is behind a size of it only if the search is `of_sizes`."""
+
+    def __init__(self, step: StepIndex, of_sizes: bool = False) -> None:
+        self._of_sizes = of_sizes
         self._graph = _Body(step.graph.node, naming.split)
         self._functions = step.functions.functions
         self._bodies: dict[str, _Body] = {}
@@ -75,19 +93,23 @@ class _Search:
 
     def behind_seed(self, path: tuple[str, ...]) -> set[str]:
         """The nodes without inputs of which the seed of a draw is made."""
-        return self._behind(self._graph, self._of_draw(self._graph, path))
+        return self._behind(self._graph, self._of_draw(self._graph, path, True))
 
-    def _of_draw(self, body: _Body, path: tuple[str, ...]) -> list[str]:
-        """The inputs of a node of which the seed of a draw is made: its own draw, or one in a function that it runs."""
+    def behind_draw(self, path: tuple[str, ...]) -> set[str]:
+        """The nodes without inputs of which all inputs of a draw are made, its seed, its shape and its parameters."""
+        return self._behind(self._graph, self._of_draw(self._graph, path, False))
+
+    def _of_draw(self, body: _Body, path: tuple[str, ...], seed: bool) -> list[str]:
+        """The inputs of a node of which a draw, or its seed, is made: its own, or one in a function that it runs."""
         node, inside = body.nodes[path[0]], path[1:]
         inputs = list(naming.data_inputs(node))
         if not inside:
-            return [inputs[seed_input(node.op)]]
+            return [inputs[seed_input(node.op)]] if seed else inputs
         positions: set[int] = set()
         for name in self._run_by(node):
             function = self._body(name)
             if inside[0] in function.nodes:
-                positions |= self._positions(function, self._of_draw(function, inside))
+                positions |= self._positions(function, self._of_draw(function, inside, seed))
         return self._inputs(node, inputs, positions)
 
     def _inputs(self, node: node_def_pb2.NodeDef, inputs: list[str], positions: Iterable[int]) -> list[str]:
@@ -111,7 +133,7 @@ class _Search:
     def _through(self, node: node_def_pb2.NodeDef, output: int) -> list[str]:
         """The inputs of which an output of a node is made."""
         inputs = list(naming.data_inputs(node))
-        if node.op in _SIZES:
+        if node.op in _SIZES and not self._of_sizes:
             return []
         if node.op == "Switch":
             return inputs[:1]

@@ -29,14 +29,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 
 import tensorflow as tf
 
 from autodist_core.kernel.analysis.results import Joining, axis_of_rows, joining
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.kernel.passes.state_combiner import is_combined, weighted_mean
+from autodist_core.kernel.passes.state_combiner import is_combined, largest, smallest, weighted_mean
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import naming
 from autodist_core.step.index import StepIndex, output_type
@@ -49,7 +48,7 @@ class Outputs(Kernel):
     >>> from autodist_core.kernel.example import example_change
     >>> from autodist_core.strategy import PS
     >>> example_change(PS(), "Outputs", "AddV2")
-    'AddV2: 4 -> 5'
+    'AddV2: 3 -> 4'
     """
 
     needs = ("compute",)
@@ -152,20 +151,16 @@ def _joined(draft: Draft, name: str) -> str:
     if how is Joining.UNKNOWN:
         return copies[0]
     if f"{label}/done" not in draft.editor:
-        specs = dict.fromkeys(copies, tf.TensorSpec(None, dtype))
-        shares = {}
+        specs = {draft.stack(f"{label}/together", copies, dtype, device): tf.TensorSpec(None, dtype)}
         if how is Joining.MEAN:
-            shares = {draft.share(replica, dtype): tf.TensorSpec((), dtype) for replica in draft.active_replicas}
-        made = draft.editor.trace(label, _JOINS[how, dtype == tf.bool], specs | shares, device)[0]
+            specs = {copies[0]: tf.TensorSpec(None, dtype), **specs}
+            specs[draft.shares(dtype)] = tf.TensorSpec((len(copies),), dtype)
+        made = draft.editor.trace(label, _JOINS[how], specs, device)[0]
         draft.editor.add("Identity", f"{label}/done", [made], device, T=dtype)
     return f"{label}/done"
 
 
-_JOINS: dict[tuple[Joining, bool], Callable[..., tf.Tensor]] = {
-    (Joining.MEAN, False): weighted_mean,
-    (Joining.LARGEST, False): lambda *parts: reduce(tf.maximum, parts),
-    (Joining.SMALLEST, False): lambda *parts: reduce(tf.minimum, parts),
-    (Joining.LARGEST, True): lambda *parts: reduce(tf.logical_or, parts),
-    (Joining.SMALLEST, True): lambda *parts: reduce(tf.logical_and, parts),
+_JOINS: dict[Joining, Callable[..., tf.Tensor]] = {
+    Joining.MEAN: weighted_mean, Joining.LARGEST: largest, Joining.SMALLEST: smallest,
 }
-"""The function that joins the replicas' tensors, for numbers and for truth values."""
+"""The function that joins the replicas' tensors, which are stacked."""

@@ -17,7 +17,6 @@ idle replicas only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 
 import tensorflow as tf
 
@@ -67,14 +66,12 @@ def _combine(draft: Draft, variable: Variable) -> None:
     values = [
         draft.read(f"{label}/{replicas[index].prefix}", name, mirrors[index], draft.end) for index in sources
     ]
-    device, spec = mirrors[0].device, draft.spec(name)
-    specs = dict.fromkeys(values, spec)
+    device, stacked = mirrors[0].device, tf.TensorSpec((*draft.spec(name).shape, len(values)), dtype)
     if variable.aggregation == "sum":
         if len(values) == 1:
             return
-        total, nothing = draft.editor.trace(
-            f"{label}/sum", lambda *parts: (_sum(parts), tf.zeros_like(parts[0])), specs, device
-        )
+        total = draft.add_up(f"{label}/sum", values, dtype, device)
+        nothing = draft.editor.add("ZerosLike", f"{label}/nothing", [values[0]], device, T=dtype)
         draft.write(f"{label}/write_{replicas[0].prefix}", name, mirrors[0], total, draft.end + 1)
         for index in sources[1:]:
             draft.write(f"{label}/clear_{replicas[index].prefix}", name, mirrors[index], nothing, draft.end + 1)
@@ -84,44 +81,46 @@ def _combine(draft: Draft, variable: Variable) -> None:
     is_float = dtype.is_floating or dtype.is_complex
     by_mean = variable.aggregation == "mean" or (variable.aggregation == "none" and is_float)
     if extreme is not None and len(values) > 1:
-        combined = draft.editor.trace(f"{label}/{variable.aggregation}", extreme, specs, device)[0]
+        together = {draft.stack(f"{label}/together", values, dtype, device): stacked}
+        combined = draft.editor.trace(f"{label}/{variable.aggregation}", extreme, together, device)[0]
     elif by_mean and len(values) > 1:
         weight = dtype.real_dtype
-        shares = {draft.share(replica, weight): tf.TensorSpec((), weight) for replica in draft.active_replicas}
-        combined = draft.editor.trace(f"{label}/mean", weighted_mean, specs | shares, device)[0]
+        together = {draft.stack(f"{label}/together", values, dtype, device): stacked}
+        first = {values[0]: draft.spec(name)}
+        shares = {draft.shares(weight): tf.TensorSpec((len(values),), weight)}
+        combined = draft.editor.trace(f"{label}/mean", weighted_mean, first | together | shares, device)[0]
     else:
         combined = draft.editor.add("Identity", f"{label}/value", [combined], device, T=dtype)
     for replica, mirror in zip(replicas, mirrors, strict=True):
         draft.write(f"{label}/write_{replica.prefix}", name, mirror, combined, draft.end + 1)
 
 
-def _largest(*parts: tf.Tensor) -> tf.Tensor:
-    return reduce(tf.logical_or if parts[0].dtype.is_bool else tf.maximum, parts)
+def largest(together: tf.Tensor) -> tf.Tensor:
+    """Return the largest of tensors, which are stacked along the last axis; of truth values, whether any is true.
+
+    >>> largest(tf.constant([1, 4, 2])).numpy().item(), largest(tf.constant([True, False])).numpy().item()
+    (4, True)
+    """
+    return tf.reduce_any(together, -1) if together.dtype.is_bool else tf.reduce_max(together, -1)
 
 
-def _smallest(*parts: tf.Tensor) -> tf.Tensor:
-    return reduce(tf.logical_and if parts[0].dtype.is_bool else tf.minimum, parts)
+def smallest(together: tf.Tensor) -> tf.Tensor:
+    """Return the smallest of tensors, which are stacked along the last axis; of truth values, whether all are true.
+
+    >>> smallest(tf.constant([1, 4, 2])).numpy().item(), smallest(tf.constant([True, False])).numpy().item()
+    (1, False)
+    """
+    return tf.reduce_all(together, -1) if together.dtype.is_bool else tf.reduce_min(together, -1)
 
 
-_EXTREMES = {"max": _largest, "min": _smallest}
+_EXTREMES = {"max": largest, "min": smallest}
 
 
-def _sum(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+def weighted_mean(first: tf.Tensor, values: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
+    """Return the mean along the last axis of values, weighted by shares; exact if all values are equal to the first.
 
-
-def weighted_mean(*tensors: tf.Tensor) -> tf.Tensor:
-    """Return the mean of the first half of the tensors, weighted by the second half; exact if all values are equal.
-
-    >>> one, four = tf.constant(1.0), tf.constant(4.0)
-    >>> weighted_mean(one, four, tf.constant(0.75), tf.constant(0.25)).numpy().item()
+    >>> weighted_mean(tf.constant(1.0), tf.constant([1.0, 4.0]), tf.constant([0.75, 0.25])).numpy().item()
     1.75
     """
-    values, shares = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
-    mean = values[0]
-    for value, share in zip(values[1:], shares[1:], strict=True):
-        mean = mean + (value - values[0]) * tf.cast(share, value.dtype)
-    return mean
+    further = (values - tf.expand_dims(first, -1)) * tf.cast(shares, values.dtype)
+    return first + tf.reduce_sum(further, -1)

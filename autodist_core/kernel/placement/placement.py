@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autodist_core.kernel.analysis.gradient_flow import after_update, handed_back
 from autodist_core.kernel.analysis.ownership import slots
@@ -92,6 +93,13 @@ class Copy:
     name: str
     device: str
     replica: int | None = None
+    stored: str = ""
+    """The name of TensorFlow's variable, if it is not the copy's own."""
+
+    @property
+    def shared_name(self) -> str:
+        """The name of TensorFlow's variable on the device. Replicas of several machines may have variables alike."""
+        return self.stored or self.name
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,12 @@ class Placement:
         """The addresses of the nodes, in the order of TensorFlow's tasks: the chief's first."""
         return self.tasks.addresses or (DeviceSpec.parse(self.replicas[0].name).address,)
 
+    @cached_property
+    def one_per_machine(self) -> bool:
+        """Whether there are several machines, and each has one replica."""
+        hosts = {replica.host for replica in self.replicas}
+        return bool(self.tasks.job) and len(hosts) == len(self.replicas) > 1
+
     @property
     def shares_memory(self) -> bool:
         """Whether all replicas compute on one copy of the weights."""
@@ -178,13 +192,13 @@ class Placement:
             return self.owned_copy(variable, self.owner(self.owner_of[variable]))
         if trained:
             replica = self.holder(replica)
-        return Copy(f"{variable}@{replica.prefix}", replica.device, replica.index)
+        return self._copy(variable, replica.prefix, replica.device, replica.index)
 
     def owned_copy(self, variable: str, owner: Owner) -> Copy:
         """Return the copy of a variable that an owner updates, or that it reads if no update writes the variable."""
         if variable not in self.owner_of and variable not in self.optimizer_state and owner.replica is None:
             return self.mirror(variable, self.replicas[0])
-        return Copy(f"{variable}@{owner.name}", owner.device, owner.replica)
+        return self._copy(variable, owner.name, owner.device, owner.replica)
 
     def copies(self, variable: str) -> tuple[Copy, ...]:
         """Return every copy of a variable. Between steps, the first one has the value that counts."""
@@ -195,6 +209,11 @@ class Placement:
             found += [self.owned_copy(variable, owner) for owner in self.owners if self._holds(owner, variable)]
         found += [self.mirror(variable, replica) for replica in self.replicas]
         return tuple(dict.fromkeys(found))
+
+    def _copy(self, variable: str, holder: str, device: str, replica: int | None) -> Copy:
+        # On machines with one replica each, the replicas' variables have the same names. So functions are alike, too.
+        stored = f"{variable}@replica" if replica is not None and self.one_per_machine else ""
+        return Copy(f"{variable}@{holder}", device, replica, stored)
 
     def _holds(self, owner: Owner, variable: str) -> bool:
         return variable in owner.variables or variable in self.optimizer_state

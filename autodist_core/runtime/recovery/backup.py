@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from autodist_core.interrupts import defer_interrupt
+from autodist_core.runtime.same_bits import same_bits
 
 _PAUSE_PER_COST = 50
 """The pause after a backup, by the backup's duration: backups take at most a fiftieth of the time."""
@@ -105,6 +106,16 @@ class Backup:
             if later:
                 self._note(Loaded(later), later)
 
+    def has(self, name: str, value: np.ndarray) -> bool:
+        """Whether a variable has this value in the safe state, and no step or load since then may have changed it.
+
+        >>> backup = Backup()
+        >>> backup.loaded({"w": np.zeros(2)})
+        >>> backup.has("w", np.zeros(2)), backup.has("w", np.ones(2)), backup.has("b", np.zeros(2))
+        (True, False, False)
+        """
+        return name in self.values and name not in self.written and same_bits(self.values[name], value)
+
     def ran(self, event: Ran, training: bool, written: Collection[str]) -> None:
         """Note that a step was completed, and which variables it may have written.
 
@@ -127,8 +138,9 @@ class Backup:
     ) -> None:
         """Read the state again: the variables that were written since, and the added variables."""
         start = time.monotonic()
-        values = {name: np.array(value) for name, value in read(sorted(self.written)).items()}
-        added = {name: np.array(value) for name, value in read_added().items()} if self.trained else self.added
+        # What was read is this backup's alone: it is not copied.
+        values = {name: np.asarray(value) for name, value in read(sorted(self.written)).items()}
+        added = {name: np.asarray(value) for name, value in read_added().items()} if self.trained else self.added
         # After Ctrl-C, the backup has either the old state or the new one.
         with defer_interrupt():
             self.values, self.added = self.values | values, added

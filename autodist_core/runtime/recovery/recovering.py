@@ -7,6 +7,7 @@ session gets the state and repeats the events. Without a restart, reads return t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -73,6 +74,8 @@ class RecoveringSession(Session):
         """For each step: the variables that it may write."""
         self._unloaded: dict[str, np.ndarray] = {}
         """The values of loads that have not succeeded yet."""
+        self._in_doubt: set[str] = set()
+        """The variables that a step may have written which did not succeed. They are loaded even if they are equal."""
         self._unraised: NodeLostError | None = None
         """A loss that a read met. The reader got the last safe values; the next call of `settle` raises the loss."""
         session = open_session()
@@ -106,8 +109,12 @@ class RecoveringSession(Session):
 
     def run(self, event: Ran) -> list[Any]:
         """Run a step on a batch, on another cluster if the present one is lost."""
-        outputs = self._try_until_done(lambda session: self._run(session, event))
-        self._backup.ran(event, bool(self._added[event.step][0].gradients), self._written[event.step])
+        try:
+            outputs = self._try_until_done(lambda session: self._run(session, event))
+            self._backup.ran(event, bool(self._added[event.step][0].gradients), self._written[event.step])
+        except BaseException:
+            self._in_doubt |= self._written[event.step]
+            raise
         self._progress()
         if self._backup.due:
             self._try_until_done(self._back_up)
@@ -123,8 +130,9 @@ class RecoveringSession(Session):
             self._try_until_done(self._back_up)
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Write every copy of these variables."""
-        self._unloaded |= values
+        """Write every copy of these variables. A value that the session has already is not sent again."""
+        unknown = self._unloaded.keys() | self._in_doubt
+        self._unloaded |= {n: value for n, value in values.items() if n in unknown or not self._backup.has(n, value)}
         self._try_until_done(self._load_rest)
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -154,6 +162,12 @@ class RecoveringSession(Session):
         """Set the variables that kernels added."""
         self._backup.added = dict(values)
         self._try_until_done(lambda session: session.load_added(values))
+
+    def release_kept(self) -> None:
+        """Free the memory of the arrays that machines keep. With a lost machine the session is closed anyway."""
+        if self._session is not None:
+            with contextlib.suppress(NodeLostError, BrokenOffError):
+                self._session.release_kept()
 
     def measure(self, timings: Timings | None) -> None:
         """Measure each step of the present session; steps after a restart are not measured."""
@@ -254,6 +268,7 @@ class RecoveringSession(Session):
             session.load(self._unloaded)
             with defer_interrupt():
                 self._backup.loaded(self._unloaded)
+                self._in_doubt -= self._unloaded.keys()
                 self._unloaded = {}
 
     def _raise_unraised(self) -> None:

@@ -122,12 +122,14 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
     sums: dict[Load, tuple[str, ...]] = {}
     for lane, members in lanes.items():
         teams = _teams(draft.placement.replicas, lane.hint)
+        # The teams that other replicas stand for have one replica each.
+        count = len(teams) + max(0, len(draft.stands_for) - len(draft.active))
         arrived: dict[tuple[Load, Team], list[str]] = {(load, team): [] for load in members for team in teams}
         for bucket in fill(members):
             kind = f"group{lane.group}_{lane.hint}_{lane.dtype.name}"
             label = f"all_reduce/{lane.occurrence}/{kind}/bucket{draft.collectives}"
             for team in teams:
-                totals = _bucket(draft, team, label, lane, bucket, len(teams))
+                totals = _bucket(draft, team, label, lane, bucket, count)
                 for piece, total in zip(bucket, totals, strict=True):
                     arrived[piece.load, team].append(total)
             draft.collectives += 1
@@ -226,6 +228,6 @@ def _instance_key(draft: Draft, number: int) -> int:
     The numbers of two graphs of one session are apart, unless the hashes of the graphs fall close together. Equal
     numbers were tried, in one process and over several machines: TensorFlow tells the collectives of two steps apart.
     """
-    text = f"{draft.active}/{draft.sizes}/{draft.step.digest}"
+    text = f"{draft.stands_for or draft.active}/{draft.all_sizes or draft.sizes}/{draft.step.digest}"
     start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
     return (start + number) & 0x7FFFFFFF

@@ -69,7 +69,8 @@ def at_host(draft: Draft, value: str, dtype: tf.DType, replica: Replica) -> str:
     >>> at_host(draft, "rate", tf.float32, here), at_host(draft, "rate", tf.float32, there)
     ('rate', 'brought/job_worker/task_1/rate/output0')
     """
-    if host_of(draft.editor[naming.node_of(value)].device) == replica.host:
+    # A replica that stands for others has the operation on the value's own machine, too, as the others have it.
+    if host_of(draft.editor[naming.node_of(value)].device) == replica.host and not (draft.stands_for and replica.index):
         return value
     host = replica.host.removesuffix("/device:CPU:0").strip("/").replace(":", "_")
     name = f"brought/{host}/{naming.label(value)}"

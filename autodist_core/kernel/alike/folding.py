@@ -1,0 +1,226 @@
+"""Make functions of what a built replica does.
+
+In: the nodes of a replica, in levels. Out: a `Body` for each level: the function, its arguments and its results. For a
+replica that waits for all others before it writes::
+
+    level 0    from the inputs to the sum of the gradients, and the signal that all of this has run
+    level 1    the writes, after the signal of all replicas
+
+A node is on a higher level than the nodes of the replica on which it depends through other nodes. A function cannot
+have control inputs and control outputs of its single nodes. So a **signal**, a constant that waits for nodes, is an
+argument or a result in place of a control edge.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2, node_def_pb2
+
+from autodist_core.kernel.alike.roles import NotAlikeError, Roles, own
+from autodist_core.kernel.analysis.pieces import pieces
+from autodist_core.step import naming
+from autodist_core.step.editor import Editor
+from autodist_core.step.naming import ORDER
+from autodist_core.step.ports import definition_of, outputs_of
+
+EARLIER = "^level "
+"""How an argument begins that is the signal of an earlier level of the same replica. No node has such a name."""
+_WITHOUT_EFFECT = {"VarHandleOp", "ReadVariableOp", "Placeholder"}
+
+
+@dataclass
+class Body:
+    """What a replica does on one level.
+
+    `arguments` are tensors of the graph, signals of its nodes (``^name``), or signals of earlier levels. `results` are
+    tensors of the level's nodes, and `signals` sets of these nodes: the function returns a signal for each, behind the
+    results.
+
+    >>> body = Body(level=1, names=("replica1/write",), results=("replica1/sum",), signals=(frozenset({"a"}),))
+    >>> body.position("replica1/sum"), body.signal(frozenset({"a"}))
+    (0, 1)
+    """
+
+    level: int
+    names: tuple[str, ...]
+    results: tuple[str, ...]
+    signals: tuple[frozenset[str], ...]
+    arguments: list[str] = field(default_factory=list)
+    types: list[tf.DType] = field(default_factory=list)
+    awaited: dict[int, frozenset[str]] = field(default_factory=dict)
+    """The nodes of earlier levels for which nodes of this one wait."""
+    returned: list[tf.DType] = field(default_factory=list)
+    function: function_pb2.FunctionDef | None = None
+
+    def position(self, source: str) -> int:
+        """Return the number of the output of a call that has a tensor."""
+        return self.results.index(naming.canonical(source))
+
+    def signal(self, nodes: frozenset[str]) -> int:
+        """Return the number of the output of a call that waits for nodes."""
+        return len(self.results) + self.signals.index(nodes)
+
+
+def levels(roles: Roles, inside: set[str], waited: Iterable[str]) -> dict[str, int]:
+    """Return the level of each node that is to be in a function.
+
+    A node is on the lowest level of those that read it, not on the first level that is possible, so that few tensors
+    pass from one function to another. `waited` are nodes for which other nodes than the step's last ones wait.
+    """
+    found = pieces(roles.editor, inside)
+    level_of = {name: level for level, names in enumerate(found) for name in names}
+    readers: dict[str, list[str]] = {}
+    fixed = {name for name in waited if name in level_of}
+    for node in roles.editor:
+        for source in map(naming.node_of, node.input):
+            if node.name in level_of:
+                readers.setdefault(source, []).append(node.name)
+            else:
+                fixed.add(source)
+    for names in reversed(found):
+        for name in reversed(names):
+            if name not in fixed:
+                level_of[name] = min((level_of[reader] for reader in readers.get(name, ())), default=len(found) - 1)
+    return level_of
+
+
+def bodies(
+    roles: Roles, replica: int, level_of: Mapping[str, int], read: Iterable[str], awaited: Iterable[frozenset[str]]
+) -> list[Body]:
+    """Return the functions of a built replica.
+
+    `read` are the tensors that nodes outside read, `awaited` the sets of nodes for which nodes outside wait.
+    """
+    names: dict[int, list[str]] = {}
+    for name in level_of:  # in an order in which the nodes can run
+        if roles.of[name] == replica:
+            names.setdefault(level_of[name], []).append(name)
+    waits = {level: _before(roles, level, inside, level_of) for level, inside in names.items()}
+    results: dict[int, dict[str, None]] = {level: {} for level in names}
+    signals: dict[int, dict[frozenset[str], None]] = {level: {} for level in names}
+    for source in read:
+        if (level := level_of.get(naming.node_of(source))) is not None:
+            results[level].setdefault(naming.canonical(source))
+    for nodes in awaited:
+        for level, waited in by_level(nodes, level_of).items():
+            signals[level].setdefault(waited)
+    for level, inside in names.items():
+        for name in inside:
+            for source in naming.data_inputs(roles.editor[name]):
+                earlier = level_of.get(naming.node_of(source), level)
+                if earlier != level:
+                    results[earlier].setdefault(naming.canonical(source))
+        for earlier, waited in waits[level].items():
+            signals[earlier].setdefault(waited)
+    found = [
+        Body(level, tuple(names[level]), tuple(results[level]), tuple(signals[level]), awaited=waits[level])
+        for level in sorted(names)
+    ]
+    for body in found:
+        _fill(roles, replica, body, level_of)
+    return found
+
+
+def by_level(nodes: Iterable[str], level_of: Mapping[str, int]) -> dict[int, frozenset[str]]:
+    """Return nodes by their levels.
+
+    >>> by_level(["a", "b"], {"a": 0, "b": 1})
+    {0: frozenset({'a'}), 1: frozenset({'b'})}
+    """
+    found: dict[int, set[str]] = {}
+    for name in nodes:
+        if name not in level_of:
+            raise NotAlikeError(f"other nodes wait for {name}, which is in no function.")
+        found.setdefault(level_of[name], set()).add(name)
+    return {level: frozenset(names) for level, names in found.items()}
+
+
+def _before(
+    roles: Roles, level: int, inside: Sequence[str], level_of: Mapping[str, int]
+) -> dict[int, frozenset[str]]:
+    """Return the nodes of earlier levels for which nodes of a level wait."""
+    waited = {
+        naming.node_of(source) for name in inside for source in roles.editor[name].input
+        if naming.is_control(source) and level_of.get(naming.node_of(source), level) != level
+    }
+    return by_level(waited, level_of)
+
+
+def _fill(roles: Roles, replica: int, body: Body, level_of: Mapping[str, int]) -> None:
+    """Make the function of a level."""
+    editor, functions, inner = roles.editor, roles.editor.functions, Editor()
+    inside = set(body.names)
+    known: dict[str, str] = {}
+    signals: dict[str, str] = {}
+
+    def argument(source: str, dtype: tf.DType) -> str:
+        if source not in known:
+            known[source] = f"in{len(known)}"
+            body.arguments.append(source)
+            body.types.append(dtype)
+        return known[source]
+
+    def local(source: str) -> str:
+        node, output = naming.split(source)
+        found = outputs_of(editor[node], functions)[output]
+        if node in inside:
+            return f"{own(node, replica)}:{found.argument}:{found.position}"
+        return argument(naming.canonical(source), found.dtype)
+
+    def control(source: str) -> str | None:
+        name = naming.node_of(source)
+        if name in inside:
+            return f"^{own(name, replica)}"
+        if roles.of[name] and name not in level_of:
+            return None  # A node in no function is fed, or is there from the beginning.
+        awaited = f"{EARLIER}{level_of[name]}" if name in level_of else f"^{name}"
+        if awaited not in signals:
+            signals[awaited] = inner.add(
+                "Identity", f"signal/{len(signals)}", [argument(awaited, tf.int32)], T=tf.int32
+            )
+        return f"^{signals[awaited]}"
+
+    for name in body.names:
+        node = editor[name]
+        inputs = [local(source) for source in naming.data_inputs(node)]
+        controls = [control(source) for source in node.input if naming.is_control(source)]
+        inputs += dict.fromkeys(each for each in controls if each)
+        copy = inner.copy(node, own(name, replica), inputs, f"/device:{node.device.rpartition('/device:')[2]}")
+        inner.change(copy.name, drop=[key for key in (ORDER,) if key in copy.attr])
+    returned = {f"out{number}": local(source) for number, source in enumerate(body.results)}
+    for nodes in body.signals:
+        number = len(returned)
+        waits = sorted(f"^{own(name, replica)}" for name in nodes)
+        inner.add("Const", f"returned/{number}", waits, dtype=tf.int32, value=tf.make_tensor_proto(0, tf.int32))
+        returned[f"out{number}"] = f"returned/{number}:output:0"
+    body.returned = [outputs_of(editor[naming.node_of(source)], functions)[naming.split(source)[1]].dtype
+                     for source in body.results] + [tf.int32] * len(body.signals)
+    body.function = _function(inner, body, returned, functions)
+
+
+def _function(
+    inner: Editor, body: Body, returned: Mapping[str, str], functions: Mapping[str, function_pb2.FunctionDef]
+) -> function_pb2.FunctionDef:
+    function = function_pb2.FunctionDef(node_def=list(inner), ret=returned)
+    function.signature.is_stateful = True
+    for number, dtype in enumerate(body.types):
+        function.signature.input_arg.add(name=f"in{number}", type=dtype.as_datatype_enum)
+    for number, dtype in enumerate(body.returned):
+        function.signature.output_arg.add(name=f"out{number}", type=dtype.as_datatype_enum)
+    for node in inner:
+        if _has_effect(node, functions):
+            function.signature.control_output.append(node.name)
+            function.control_ret[node.name] = node.name
+    content = function.SerializeToString(deterministic=True)
+    function.signature.name = f"own_{hashlib.sha256(content).hexdigest()[:16]}"
+    return function
+
+
+def _has_effect(node: node_def_pb2.NodeDef, functions: Mapping[str, function_pb2.FunctionDef]) -> bool:
+    definition = definition_of(node, functions)
+    return node.op not in _WITHOUT_EFFECT and definition is not None and bool(definition.is_stateful)
+

@@ -1,0 +1,204 @@
+"""All benchmarks in one run: this project and its peers, on one machine and over hosts, in one table.
+
+    python benchmarks/bench.py [--only one_machine hosts start] [--models mlp cnn] [--rounds 8] [--quick]
+                               [--out build/bench]
+
+`make bench` runs it in an environment of its own, with the peers. It prints a line for each contender, and writes
+`bench.json` with the times of all rounds and, if matplotlib is installed, `bench.svg` into `--out`.
+
+A line has the median time of a step, that time divided by the bound of the step, and how many times as long as this
+project the contender takes. The bound on one machine is plain Keras with the better of XLA on and off. Over hosts it is
+the larger one of the arithmetic alone and of the wire alone (`hosts.py`). The noise of a block is how far the
+quartiles of plain Keras's times are apart, divided by their median: a difference that is smaller says nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import hosts
+import one_machine
+from contenders import BFLOAT16, MIRRORED, ONE, OVER_HOSTS, PEERS, PLAIN, PLAIN_XLA, TORCH, TWO, first_step
+from figures import Times, noise, quartiles, ratio
+from turns import Job, Training
+from workloads import OVERHEAD, WORKLOADS
+
+from tests.network.lan import missing
+
+PARTS = ("one_machine", "hosts", "start")
+NETWORKS = ((2, "1gbit"), (2, "250mbit"), (4, "1gbit"), (4, "250mbit"), (8, "1gbit"))
+"""The hosts and the rates of the links."""
+EVERYWHERE = ("mlp", "cnn")
+"""The models that train on each network; the others train over two hosts at 1 Gbit/s."""
+_WITHOUT = (OVERHEAD, "embeddings")
+"""The models of `one_machine.py` that are not compared over hosts."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The times of one contender.
+
+    >>> Row("one machine", "mlp", "two", 30.0, 29.0, 31.0, 30.0, 1.0, 0.02).of_bound
+    1.0
+    """
+
+    where: str
+    model: str
+    contender: str
+    ms: float
+    low: float
+    high: float
+    bound: float
+    times_ours: float
+    """The contender's time divided by this project's, as a median over the rounds."""
+    noise: float
+
+    @property
+    def of_bound(self) -> float:
+        """The time divided by the bound."""
+        return self.ms / self.bound
+
+
+def rows(where: str, model: str, times: Times, ours: str, bounds: Mapping[str, float]) -> list[Row]:
+    """The rows of one block.
+
+    >>> rows("one machine", "mlp", {"plain": [2.0], "two": [3.0]}, "two", {"plain": 2.0, "two": 2.0})[1].of_bound
+    1.5
+    """
+    found = []
+    for contender in times:
+        low, middle, high = quartiles(times[contender])
+        of_ours = ratio(times, contender, ours)[1]
+        found.append(
+            Row(where, model, contender, middle, low, high, bounds[contender], of_ours, noise(times[PLAIN]))
+        )  # fmt: skip
+    return found
+
+
+def on_one_machine(models: Sequence[str], rounds: int, steps: int | None) -> Iterator[tuple[list[Row], Times]]:
+    """Measure each model on this machine."""
+    for model in models:
+        contenders = (PLAIN, PLAIN_XLA, ONE, TWO, MIRRORED)
+        times = one_machine.measure(model, steps or WORKLOADS[model].steps, rounds, contenders)
+        bound = min(median(times[PLAIN]), median(times[PLAIN_XLA]))
+        yield rows("one machine", model, times, TWO, dict.fromkeys(contenders, bound)), times
+
+
+def over_hosts(models: Sequence[str], rounds: int, steps: int | None) -> Iterator[tuple[list[Row], Times]]:
+    """Measure each model over hosts of the test network."""
+    for count, rate in NETWORKS:
+        here = [model for model in models if model in EVERYWHERE or (count, rate) == NETWORKS[0]]
+        if not here:
+            continue
+        # The processes of the peers need memory on each host, and those of servers most.
+        peers = [each for each in PEERS[: 3 if count == 2 else 1] if each != TORCH or find_spec("torch")]
+        with hosts.network(count, rate) as made:
+            for model in here:
+                contenders = hosts.chosen(model, peers if count <= 4 else [], bf16=True)
+                times = hosts.measure(made, model, contenders, steps or WORKLOADS[model].steps, rounds)
+                wire = hosts.wire_bound(hosts.gradient_bytes(model), count, hosts.bits_per_second(rate))
+                alone = median(times[PLAIN])
+                bounds = {name: max(alone, wire / 2 if name == BFLOAT16 else wire) for name in times}
+                bounds[PLAIN] = alone
+                yield rows(f"{count} hosts, {rate}", model, times, OVER_HOSTS, bounds), times
+
+
+def start_up(count: int) -> float:
+    """Return the seconds from `fit` to the end of the first step over hosts, with their TensorFlow not yet started."""
+    with hosts.network(count, "1gbit") as made:
+        training = Training("start", first_step, Job("mlp", steps=1, rounds=1, spec=made.spec()))
+        seconds = training.wait_until_ready()
+        training.end()
+        return seconds
+
+
+def text(found: Sequence[Row]) -> str:
+    """The rows of a block as lines.
+
+    >>> print(text([Row("one machine", "mlp", "two", 30.0, 29.0, 31.0, 20.0, 1.0, 0.02)]).splitlines()[1].split())
+    ['two', '30.0', '29.0', '..', '31.0', '1.50', '1.00']
+    """
+    first = found[0]
+    lines = [f"{first.where}, {first.model}: {WORKLOADS[first.model].title}; noise {first.noise:.0%}"]
+    lines += [
+        f"  {row.contender:<17}{row.ms:>9.1f}{f'{row.low:.1f} .. {row.high:.1f}':>18}{row.of_bound:>10.2f}"
+        f"{row.times_ours:>10.2f}"
+        for row in found
+    ]
+    return "\n".join(lines)
+
+
+def versions() -> dict[str, str]:
+    """The versions of what was compared."""
+    found = {"python": platform.python_version()}
+    for name in ("tensorflow", "keras", "tf_keras", "torch"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def main() -> None:
+    """Measure, print and write."""
+    os.environ.setdefault("AUTODIST_LOG", "error")  # not on import: tests import this module
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="some of the parts")
+    parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--rounds", type=int, default=8, help="turns of each contender (default: 8)")
+    parser.add_argument("--quick", action="store_true", help="one turn of two steps each, to see that it runs")
+    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="the folder of bench.json and bench.svg")
+    given = parser.parse_args()
+    rounds, steps = (1, 2) if given.quick else (given.rounds, None)
+    if "one_machine" not in given.only and missing():
+        parser.exit(1, f"{missing()}.\n")
+    given.out.mkdir(parents=True, exist_ok=True)
+    found: list[Row] = []
+    result = {"date": date.today().isoformat(), "cores": os.cpu_count(), "rounds": rounds, "versions": versions()}
+    result |= {"rows": [], "times": [], "start": {}}
+
+    def keep(blocks: Iterator[tuple[list[Row], Times]]) -> None:
+        for block, times in blocks:
+            print(text(block), flush=True)
+            found.extend(block)
+            result["rows"] += [asdict(row) | {"of_bound": row.of_bound} for row in block]
+            result["times"].append({"where": block[0].where, "model": block[0].model, "ms": times})
+            (given.out / "bench.json").write_text(json.dumps(result, indent=1))
+
+    print(f"{'':19}{'ms a step':>9}{'quartiles':>18}{'of bound':>10}{'of ours':>10}", flush=True)
+    if "one_machine" in given.only:
+        keep(on_one_machine(given.models, rounds, steps))
+    if "hosts" in given.only:
+        if missing():
+            print(f"over hosts: left out, {missing()}", file=sys.stderr)
+        else:
+            keep(over_hosts([model for model in given.models if model not in _WITHOUT], rounds, steps))
+    if "start" in given.only and not missing():
+        for count in (2,) if given.quick else (2, 4, 8):
+            result["start"][count] = start_up(count)
+            print(f"{count} hosts: {result['start'][count]:.1f} s from fit to the end of the first step", flush=True)
+    (given.out / "bench.json").write_text(json.dumps(result, indent=1))
+    if found and find_spec("matplotlib"):
+        import picture
+
+        picture.draw(result, given.out / "bench.svg")
+    print(f"written to {given.out}/")
+
+
+if __name__ == "__main__":
+    main()

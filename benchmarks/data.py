@@ -1,0 +1,120 @@
+"""Measure what the data of a step costs over hosts: fed each step, kept by the machines, and constant.
+
+    python benchmarks/data.py [--hosts 2] [--rate 1gbit] [--rounds 8] [--json]
+
+The model is `images` of `workloads.py`: 10 MB for each batch, and next to nothing to compute. The data is 8 batches in
+arrays, shuffled in each epoch. The contenders take turns of one epoch (`turns.py`):
+
+- `fed`: each step feeds the rows of each replica (AUTODIST_KEPT_BYTES=0);
+- `kept`: the arrays are sent once, and each step feeds the numbers of rows;
+- `constant`: each replica computes on images that are weights of the model, so that nothing of them travels or is
+  gathered. It is the bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from figures import Times, quartiles, ratio
+from hosts import network
+from turns import Job, Training, Turns, in_turns
+from workloads import BATCH, WORKLOADS
+
+from tests.network.lan import missing
+
+FED, KEPT, CONSTANT = "fed", "kept", "constant"
+_WORKLOAD, _BATCHES = "images", 8
+
+
+def _on_constant_images(keras: Any, model: Any, images: Any) -> Any:
+    """The model behind a layer that returns images, whatever it is given."""
+
+    class Same(keras.layers.Layer):  # type: ignore[misc]
+        """Returns the first images, one for each example."""
+
+        def build(self, shape: Any) -> None:
+            self.images = self.add_weight(shape=images.shape, trainable=False, initializer="zeros")
+            self.images.assign(images)
+
+        def call(self, x: Any) -> Any:
+            return self.images[: keras.ops.shape(x)[0]]
+
+    constant = keras.Sequential([keras.Input((1,)), Same(), *model.layers])
+    constant.compile(model.optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
+    return constant
+
+
+def train(job: Job, turns: Turns, way: str) -> None:
+    """One training over the hosts, whose data takes one of the ways."""
+    import keras
+    import numpy as np
+
+    from autodist_keras import DistributedModel
+
+    if way == FED:
+        os.environ["AUTODIST_KEPT_BYTES"] = "0"
+    keras.utils.set_random_seed(0)
+    workload = WORKLOADS[job.workload]
+    model, (x, y) = workload.make(keras), workload.arrays()
+    if way == CONSTANT and job.spec is not None:
+        share = -(-BATCH // len(job.spec["nodes"]))
+        model, x = _on_constant_images(keras, model, x[:share]), np.zeros((len(x), 1), "float32")
+    with DistributedModel(model, job.spec) as front:
+        callbacks = [turns.callback(keras)]
+        front.fit(x, y, batch_size=BATCH, epochs=job.epochs, callbacks=callbacks, verbose=0)
+
+
+def measure(made: Any, rounds: int, ways: Sequence[str] = (FED, KEPT, CONSTANT)) -> Times:
+    """Run the rounds over the hosts of a network; return the milliseconds per step of each way in each round."""
+    job = Job(_WORKLOAD, _BATCHES, rounds, spec=made.spec())
+    return in_turns([Training(way, partial(train, way=way), job) for way in ways], rounds)
+
+
+def table(times: Times, hosts: int, rate: str) -> str:
+    """Return the results as a table.
+
+    >>> print(table({"kept": [2.0], "constant": [1.0]}, 2, "1gbit").splitlines()[-2].split())
+    ['kept', '2.0', '2.0', '..', '2.0', '2.00']
+    """
+    lines = [
+        f"{hosts} hosts, {rate}: {WORKLOADS[_WORKLOAD].title}",
+        f"{'':<12}{'ms per step':>12}{'quartiles':>18}{'of constant':>14}",
+    ]
+    for way in times:
+        low, middle, high = quartiles(times[way])
+        share = ratio(times, way, CONSTANT)[1]
+        lines.append(f"  {way:<10}{middle:>12.1f}{f'{low:.1f} .. {high:.1f}':>18}{share:>14.2f}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure the ways and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--rate", default="1gbit", help="what each cable carries each way, as 250mbit or 1gbit")
+    parser.add_argument("--rounds", type=int, default=8, help="turns of each way, of 8 steps (default: 8)")
+    parser.add_argument("--json", action="store_true", help="print the times of all rounds as JSON instead of a table")
+    given = parser.parse_args()
+    if missing():
+        parser.exit(1, f"{missing()}.\n")
+    with network(given.hosts, given.rate) as made:
+        times = measure(made, given.rounds)
+    if given.json:
+        print(json.dumps({"batch": BATCH, "hosts": given.hosts, "rate": given.rate, "times": times}))
+    else:
+        print(table(times, given.hosts, given.rate))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Over many machines a step is made of functions that the replicas share: training equals plain Keras."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.strategy import AllReduce
+from autodist_keras import DistributedModel
+from tests.cluster.over_hosts import OverHosts
+from tests.conftest import OF_KERAS
+from tests.support.compare import assert_equally_trained
+from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.strategies import BUILDERS
+from tests.support.training import QUIET, plain, run, train_plain
+
+pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long]
+HOSTS = 6
+
+
+@pytest.fixture(scope="module")
+def lan(make_network):
+    return make_network(HOSTS)
+
+
+@pytest.fixture(autouse=True)
+def known_hosts(lan, monkeypatch):
+    monkeypatch.setenv("HOME", str(lan.home))
+
+
+CASES = {"dense": tuple(BUILDERS), "convolution": ("AllReduce", "PSLoadBalancing"), "lstm": ("AllReduce",)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_builder_over_many_hosts(lan, name, caplog):
+    """Batches are uneven: some replicas have an example more, and in the last batch some may have none."""
+    caplog.set_level(logging.DEBUG, "autodist")
+    reference = BY_NAME[name]
+    expected = plain(reference, replicas=HOSTS)
+    with OverHosts(reference, lan.spec()) as hosts:
+        for builder in CASES[name]:
+            assert_equally_trained(expected, hosts.train("adam", builder))
+    assert not [text for text in caplog.messages if text.startswith("The graph of each replica is built")]
+
+
+def _everything(front, model):
+    """A training, an evaluation and a prediction."""
+    data = dense_data()
+    history = front.fit(data.x, data.y, epochs=2, validation_split=0.2, **QUIET).history
+    evaluated = front.evaluate(data.x, data.y, batch_size=12, verbose=0)
+    return {"fit": history, "evaluate": evaluated, "predict": front.predict(data.x, batch_size=12, verbose=0)}
+
+
+def test_the_same_without_tensorflows_graph_optimizer(lan):
+    """TensorFlow then puts functions in place of their calls later. So do evaluations and predictions go."""
+    expected = train_plain(DENSE, _everything)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        with OverHosts(DENSE, lan.spec()) as hosts:
+            hosts.compile("adam", AllReduce(compressor="NoneCompressor", bucket_bytes=64))
+            assert_equally_trained(expected, run(_everything, hosts.front, hosts.model))
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
+def test_an_error_names_the_replica_and_its_examples(lan):
+    """The operation that fails is in a function of replicas 1 to 5."""
+    table = np.ones((5, 2))
+    look_up = keras.layers.Lambda(lambda rows: keras.ops.take(table, rows, axis=0), output_shape=(2,))
+    model = keras.Sequential([keras.Input((), dtype="int32"), look_up, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.zeros(12, "int32")
+    x[9] = 7
+    failed = f"This happened on {lan.hosts[4].address}:CPU:0, during training step 1 with examples 8 to 9 of the batch."
+    with (
+        DistributedModel(model, lan.spec(), "AllReduce") as front,
+        pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(failed)),
+    ):
+        front.fit(x, np.zeros((12, 1)), batch_size=12, shuffle=False, verbose=0)

@@ -1,0 +1,163 @@
+"""Arrays that fit on the machines travel once, and then each step feeds the numbers of rows."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import nullcontext
+
+import keras
+import numpy as np
+import pytest
+
+from autodist_core.strategy import PS, AllReduce
+from autodist_keras import DistributedModel
+from autodist_keras.callbacks import Resume
+from autodist_keras.training import kept_data
+from tests.cluster.over_hosts import OverHosts, nothing_left
+from tests.conftest import OF_KERAS
+from tests.support.compare import assert_equally_trained
+from tests.support.models import DENSE, dense_data
+from tests.support.training import SEED, run, seeded, train_plain, trained
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long]
+FED = "fed each step"
+
+
+@pytest.fixture(autouse=True)
+def known_hosts(network, monkeypatch):
+    monkeypatch.setenv("HOME", str(network.home))
+
+
+def everything(front, model):
+    """Shuffled epochs of batches of 7, 7, 7 and 1 examples, weights of all kinds, validations, a fit that goes on."""
+    data, weights = dense_data(), np.linspace(0.5, 2.0, 22)
+    settings = {"verbose": 0, "batch_size": 7}
+    results = {}
+    for name, options in {
+        "shuffled": {"epochs": 4, "validation_split": 0.3, "validation_freq": 2},
+        "weighted": {"epochs": 4, "initial_epoch": 1, "sample_weight": weights, "shuffle": "batch"},
+        "classes": {"epochs": 8, "class_weight": {0: 1.0, 1: 2.0, 2: 0.5}, "steps_per_epoch": 2},
+        "validated": {"epochs": 4, "shuffle": False, "validation_data": (data.x[:9], data.y[:9]), "batch_size": 22},
+    }.items():
+        keras.utils.set_random_seed(SEED)
+        results[name] = front.fit(data.x, data.y, **{**settings, **options}).history
+        if front is not model:
+            assert "sent once to each machine" in str(front.plan()), name
+    results["evaluate"] = front.evaluate(data.x, data.y, verbose=0)
+    return results
+
+
+def test_kept_arrays_train_as_one_device(network):
+    """A strategy that splits variables, and one with a server, on two hosts of which one has two replicas."""
+    expected = train_plain(DENSE, everything)
+    with OverHosts(DENSE, network.spec(cpus=[1, 2], hosts=network.hosts[:2])) as hosts:
+        for builder in ("PartitionedAR", "PS"):
+            hosts.compile("adam", builder)
+            assert_equally_trained(expected, run(everything, hosts.front, hosts.model))
+    assert nothing_left(network) == []
+
+
+def images(count=600):
+    """2.4 MB, of which a small model uses little."""
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(count, 500)), rng.normal(size=(count, 1))
+
+
+def small():
+    model = keras.Sequential([keras.Input((500,)), keras.layers.Dense(1, name="dense")])
+    model.compile(keras.optimizers.SGD(1e-3), "mse")
+    return model
+
+
+def sent_by_fits(network, front, x, y, **options):
+    """The bytes that the chief has sent to other hosts during a fit."""
+    before = network.hosts[0].sent_bytes()
+    front.fit(x, y, batch_size=60, epochs=6, verbose=0, **options)
+    return network.hosts[0].sent_bytes() - before
+
+
+def test_the_chief_sends_kept_arrays_once(network, monkeypatch):
+    """Where they may not be kept, half of them travel in each epoch. The next fit sends its own arrays."""
+    x, y = images()
+    with DistributedModel(seeded(small), network.spec(hosts=network.hosts[:2]), AllReduce()) as front:
+        monkeypatch.setenv(kept_data.VARIABLE, "1000000")
+        assert sent_by_fits(network, front, x, y) > 3 * x.nbytes
+        assert f"{FED}: it has 2.3 MiB, and machines keep 976.6 KiB at most" in str(front.plan())
+        monkeypatch.delenv(kept_data.VARIABLE)
+        for rows in (x, x[:400] + 1.0):
+            sent = sent_by_fits(network, front, rows, y[: len(rows)])
+            assert rows.nbytes < sent < 1.3 * rows.nbytes
+        # Replicas that do not wait for each other compute on the same rows: without learning, on the same weights.
+        front.compile(keras.optimizers.SGD(0.0), "mse", strategy=PS(staleness=2))
+        losses = front.fit(x, y, batch_size=60, epochs=6, verbose=0).history["loss"]
+        assert "sent once to each machine" in str(front.plan())
+        np.testing.assert_allclose(losses, front.model.evaluate(x, y, verbose=0), rtol=1e-12)
+        front.fit(x, y, batch_size=60, epochs=2, verbose=0)
+        assert f"{FED}: the steps of this fit send 1 times its 2.3 MiB" in str(front.plan())
+
+
+def test_a_machine_that_was_lost_gets_the_arrays_again(network):
+    """Also if the user has written to the arrays in the meantime, which no epoch sees."""
+    x, y = images(120)
+    model = seeded(small)
+    settings = {"batch_size": 50, "verbose": 0, "epochs": 4}
+    keras.utils.set_random_seed(SEED)
+    model.fit(x, y, **settings)
+    expected, spec = trained(model), network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+
+    def spoil(batch, logs):
+        if model.optimizer.iterations.numpy() == 5:
+            x[:] = 0.0
+            host = network.hosts[1]
+            found = [pid for pid, command in host.processes() if "autodist_core.cluster.on_node.agent" in command]
+            for pid in found:
+                os.kill(pid, signal.SIGKILL)
+            until(lambda: not {pid for pid, _ in host.processes()} & set(found))
+
+    model = seeded(small)
+    with DistributedModel(model, spec, PS(), on_failure="restart", lost_after=5.0) as front:
+        keras.utils.set_random_seed(SEED)
+        front.fit(x, y, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=spoil)], **settings)
+        assert "sent once to each machine" in str(front.plan())
+    assert not x.any()
+    assert_equally_trained(expected, trained(model))
+
+
+class Ended(Exception):
+    """Ends a training, as a signal would."""
+
+
+@pytest.mark.parametrize("kept_first", [True, False], ids=["from kept to fed", "from fed to kept"])
+def test_a_training_goes_on_on_other_machines(network, tmp_path, kept_first):
+    """A saved position is one in row numbers or in batches, and so is that of the training that goes on."""
+    x, y = images(120)
+    settings = {"batch_size": 50, "verbose": 0, "epochs": 4}
+    hosts = network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+    here = {"nodes": [{"address": "localhost", "cpus": [0, 1]}]}
+
+    def part(spec, ends=False):
+        """One program's part of the training: the model as it is afterwards, and the plan."""
+        model = seeded(small)
+
+        def end(batch, logs):
+            if ends and model.optimizer.iterations.numpy() == 5:
+                raise Ended
+
+        keras.utils.set_random_seed(SEED)
+        with DistributedModel(model, spec, "PS") as front:
+            callbacks = [Resume(tmp_path, every=1), keras.callbacks.LambdaCallback(on_train_batch_end=end)]
+            with pytest.raises(Ended) if ends else nullcontext():
+                front.fit(x, y, callbacks=callbacks, **settings)
+            return model, str(front.plan())
+
+    model = seeded(small)
+    keras.utils.set_random_seed(SEED)
+    model.fit(x, y, **settings)
+    first, then = (hosts, here) if kept_first else (here, hosts)
+    _, before = part(first, ends=True)
+    later, plan = part(then)
+    assert_equally_trained(trained(model), trained(later))
+    assert ("sent once to each machine" in before) == kept_first
+    assert ("fed each step: so it was when the state was saved" in plan) != kept_first

@@ -1,0 +1,158 @@
+"""The graph of many machines is built of a few replicas: with the functions in place of their calls, it is the same."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from autodist_core import GraphItem, ResourceSpec
+from autodist_core.kernel import Placement, Tasks, build, place
+from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph
+from autodist_core.step import naming
+from autodist_core.strategy import AllReduce
+from autodist_core.strategy.compiler import StrategyCompiler
+from autodist_keras.capture.tracing import trace_step
+from tests.kernel.graphs import table_item
+from tests.support.strategies import BUILDERS, strategy_named
+
+UNEVEN = (4, 4, 4, 3, 3, 3)
+_REPLICA = re.compile(r"(?<![A-Za-z0-9])(?:replica|task_)([0-5])(?=$|[/:])")
+_THIS = re.compile(r"(?<![A-Za-z0-9])this(?=$|[/:])")
+_CALL = re.compile(r"replica(\d+)/own\d+$")
+
+
+@cache
+def _item(scaled: bool = False, name: str = "replica9") -> GraphItem:
+    """A model with batch statistics, dropout, metrics and an optimizer with slots."""
+    layers = keras.layers
+    model = keras.Sequential([
+        keras.Input((5,)), layers.Dense(4, "tanh"), layers.BatchNormalization(), layers.Dropout(0.5),
+        layers.Dense(3, name=name),
+    ])  # fmt: skip
+    optimizer = keras.optimizers.Adam(0.01, clipnorm=1.0)
+    if scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    model.compile(optimizer, "mse", metrics=["mae"])
+    optimizer.build(model.trainable_variables)
+    batch = tf.zeros((4, 5)), tf.zeros((4, 3))
+    specs = [tf.TensorSpec((None, *each.shape[1:]), each.dtype) for each in batch]
+    return trace_step(model, model.train_step, batch, specs, False).item
+
+
+def _placed(item: GraphItem, builder: Any, count: int) -> Placement:
+    hosts = tuple(f"10.0.{index // 250}.{index % 250 + 1}" for index in range(count))
+    nodes = [{"address": host, "chief": host == hosts[0], "cpus": [0]} for host in hosts]
+    spec, chosen = ResourceSpec({"nodes": nodes}), strategy_named(builder)
+    strategy = StrategyCompiler(item, spec).compile(chosen.build(item, spec))
+    return place(item, strategy, False, Tasks("run", hosts))
+
+
+def _numbered(name: str) -> str:
+    return _REPLICA.sub(r"this\1", name)
+
+
+class Expanded:
+    """The nodes of a graph with the functions in place of their calls: op, attributes, tensors, and what they await."""
+
+    def __init__(self, graph: Any) -> None:
+        self._functions = {function.signature.name: function for function in graph.library.function}
+        self._bodies = {
+            name: {node.name: node for node in function.node_def} for name, function in self._functions.items()
+        }
+        self._nodes = {node.name: node for node in graph.node}
+        self.found: dict[str, tuple[str, dict[str, Any], list[str], set[str]]] = {}
+        for node in graph.node:
+            number = _CALL.match(node.name)
+            if number:
+                for inner in self._bodies[node.attr["f"].func.name].values():
+                    if not inner.name.startswith(("signal/", "returned/")):
+                        self._add(_THIS.sub(f"this{number[1]}", inner.name), inner, node)
+            elif not self._is_signal(node.name):
+                self._add(_numbered(node.name), node)
+
+    def _add(self, name: str, node: Any, call: Any = None) -> None:
+        tensors = [each for source in naming.data_inputs(node) for each in self._origins(source, call)]
+        awaited = {each for source in node.input if naming.is_control(source) for each in self._origins(source, call)}
+        assert name not in self.found
+        self.found[name] = node.op, dict(node.attr), tensors, awaited
+
+    @staticmethod
+    def _is_signal(name: str) -> bool:
+        return name.startswith("signal/") or re.match(r"replica\d+/signal\d+_\d+$", name) is not None
+
+    def _origins(self, source: str, call: Any = None) -> list[str]:
+        """The nodes of which a tensor, a control input or a signal comes."""
+        if call is not None:
+            return self._inside(naming.node_of(source), call)
+        name, output = naming.split(source)
+        if _CALL.match(name):
+            function = self._functions[self._nodes[name].attr["f"].func.name]
+            return self._inside(function.ret[f"out{output}"].partition(":")[0], self._nodes[name])
+        if self._is_signal(name):
+            return [each for source in self._nodes[name].input for each in self._origins(source)]
+        return [_numbered(name)]
+
+    def _inside(self, name: str, call: Any) -> list[str]:
+        body = self._bodies[call.attr["f"].func.name]
+        if name not in body:
+            return self._origins(call.input[int(name.removeprefix("in"))])
+        if name.startswith(("signal/", "returned/")):
+            return [each for source in body[name].input for each in self._origins(source, call)]
+        return [_THIS.sub(f"this{_CALL.match(call.name)[1]}", name)]
+
+
+def _calls(graph: DistributedGraph) -> int:
+    return sum(node.op == "StatefulPartitionedCall" for node in graph.graph_def.node)
+
+
+def _assert_same(graph: DistributedGraph, each: DistributedGraph) -> None:
+    """The second graph was built replica by replica. A node may await more in the first one, and nothing less."""
+    assert _calls(graph) > 0 and _calls(each) == 0
+    found, expected = Expanded(graph.graph_def).found, Expanded(each.graph_def).found
+    steps = [{a for name, node in nodes.items() if name.startswith("step/") for a in node[3]}
+             for nodes in (found, expected)]
+    assert steps[0] >= steps[1]
+    inner = [{name for name in nodes if not name.startswith("step/")} for nodes in (found, expected)]
+    # On a server's own machine a value goes through one more operation on its way to the replica there.
+    more = {name for name in inner[0] - inner[1] if name.startswith("brought/")}
+    assert inner[0] - more == inner[1]
+    for name in inner[1]:
+        op, attributes, tensors, awaited = found[name]
+        tensors = [found[source][2][0] if source in more else source for source in tensors]
+        assert (op, tensors) == (expected[name][0], expected[name][2]), name
+        assert attributes == expected[name][1], name
+        assert awaited >= expected[name][3], name
+    assert (graph.feeds, graph.counts, graph.inputs) == (each.feeds, each.counts, each.inputs)
+    assert (graph.buckets, set(graph.added)) == (each.buckets, set(each.added))
+
+
+@pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
+def test_the_graph_is_the_one_that_is_built_replica_by_replica(builder):
+    placement = _placed(_item(), builder, len(UNEVEN))
+    _assert_same(
+        build(_item(), placement, sizes=UNEVEN), build(_item(), placement, kernels=[*PIPELINE], sizes=UNEVEN)
+    )
+    _assert_same(build(_item(), placement), build(_item(), placement, kernels=[*PIPELINE]))
+
+
+@pytest.mark.quick("AllReduce", "PSLoadBalancing")
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_the_graph_of_64_machines_is_not_much_larger_than_that_of_two(builder):
+    few, many = (build(_item(), _placed(_item(), builder, count), sizes=[2] * count) for count in (2, 64))
+    assert many.graph_def.ByteSize() < 3 * few.graph_def.ByteSize()
+    assert len(many.graph_def.library.function) < 10
+
+
+def test_replicas_that_are_not_alike_are_built_one_by_one():
+    """An update that may be left out, a layer named as a replica, lookups on a server, and odd numbers of examples."""
+    for item in (_item(scaled=True), _item(name="replica1"), table_item()):
+        assert _calls(build(item, _placed(item, "Parallax", 6))) == 0
+    placement = _placed(_item(), "AllReduce", 6)
+    assert _calls(build(_item(), placement, active=5)) == 0
+    assert _calls(build(_item(), placement, sizes=(4, 4, 4, 4, 4, 3))) == 0
+    assert _calls(build(_item(), _placed(_item(), "AllReduce", 3))) == 0
