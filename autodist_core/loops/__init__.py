@@ -7,6 +7,7 @@ what a user holds. A call of a marked function goes through these files in order
     function         captures the function for each kind of arguments, and runs it
     traced_function  keeps what is captured for each kind
     tracing          traces the function into a flat graph
+    inside           keeps what is added up over the replicas inside the trace
     replica          what the function finds inside: all_reduce
     nested_markers   the same in a conditional
     gradients/       records the gradients that the function computes, and finds the updates

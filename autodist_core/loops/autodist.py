@@ -78,7 +78,7 @@ class AutoDist:
             yield self
 
     @overload
-    def function(self, function: Callable[..., Any]) -> Function: ...
+    def function(self, function: Callable[..., Any], *, whole: Collection[str] = ()) -> Function: ...
 
     @overload
     def function(
@@ -92,6 +92,7 @@ class AutoDist:
         functions of one `AutoDist` share one state.
 
         `whole` names the parameters that every replica gets whole, although they are arrays: weights of classes, say.
+        Where the function takes `**named`, it may name keywords as well.
 
         >>> import tensorflow as tf
         >>> distributed = AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]})
@@ -110,7 +111,9 @@ class AutoDist:
                 "tf.function(jit_compile=True)."
             )
         if function is None:
-            return lambda marked: Function(self.engine, marked, whole)
+            return lambda marked: self.function(marked, whole=whole)
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(self.function(function.__func__, whole=whole))
         return Function(self.engine, function, whole)
 
     @property

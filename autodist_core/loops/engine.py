@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
@@ -45,6 +45,8 @@ class Engine:
         self.variables = Variables()
         self._lock = threading.Lock()
         self._traces: Counter[Any] = Counter()
+        self._updated: set[str] = set()
+        """The variables that functions update which were planned or traced."""
         self._name = ""
         """The function that runs."""
 
@@ -95,8 +97,24 @@ class Engine:
         All replicas must write the same. Return the step with these writes as an update, or the step itself if it has
         no such write.
         """
-        placement, step = state.session.placement, StepIndex(item)
-        written = sorted((step.written_by_compute - step.written_by_update) & placement.updated)
+        placement = state.session.placement
+        return self._admitted(item, placement.updated, placement.loose is not None)
+
+    def note_updates(self, item: GraphItem) -> None:
+        """Note which variables a function updates that is planned, or that is traced and kept."""
+        self._updated |= StepIndex(item).written_by_update
+
+    def note_of(self, item: GraphItem) -> str:
+        """What a function is refused for once functions have run that were only planned; nothing if it is admitted."""
+        try:
+            self._admitted(item, self._updated)
+        except (CaptureError, NotYetError) as error:
+            return f"once the functions that were planned or traced before have run, this one is refused: {error}"
+        return ""
+
+    def _admitted(self, item: GraphItem, updated: Collection[str], is_loose: bool = False) -> GraphItem:
+        step = StepIndex(item)
+        written = sorted((step.written_by_compute - step.written_by_update).intersection(updated))
         if not written:
             return item
         alike = with_alike_updates(step, written)
@@ -113,7 +131,7 @@ class Engine:
                 "and returns what it computes of the assigned values and of the batch. Assign them in a marked "
                 "function of its own."
             )
-        if placement.loose is not None:
+        if is_loose:
             raise NotYetError(
                 f"{self._name} writes {' and '.join(map(repr, written[:3]))}, which another marked function updates. "
                 "With staleness or sync=False replicas are at different steps then. Assign it in Python between the "
@@ -121,8 +139,11 @@ class Engine:
             )
         return alike
 
-    def note_trace(self, name: str, function: Any) -> None:
-        """Note that a function was traced and is kept. A warning names a function that has many traces."""
+    def note_trace(self, name: str, function: Any, anew: str) -> None:
+        """Note that a function was traced and is kept. A warning names a function that has many traces.
+
+        `anew` says for what else than another argument the function is traced anew.
+        """
         while isinstance(function, partial):
             function = function.func
         code = getattr(getattr(function, "__func__", function), "__code__", None)
@@ -132,9 +153,9 @@ class Engine:
             where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
             _log.warning(
                 "%s%s was traced %d times; every trace takes time and memory. A function is traced anew for another "
-                "Python number or object among its arguments, or in what it refers to: give numbers that change as "
-                "tensors, among the arguments. It is also traced anew where it is marked anew: mark it once.",
-                name, where, _MANY_TRACES,
+                "Python number or object among its arguments: give numbers that change as tensors, among the "
+                "arguments. It is also traced anew %s.",
+                name, where, _MANY_TRACES, anew,
             )
 
     def close(self) -> None:

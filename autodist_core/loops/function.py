@@ -21,12 +21,11 @@ from autodist_core.loops.calls.as_written import as_written
 from autodist_core.loops.calls.graph_mode import drawn
 from autodist_core.loops.calls.outer_tapes import without_gradient
 from autodist_core.loops.engine import Engine
-from autodist_core.loops.function_plan import notes_of
 from autodist_core.loops.replica import OfWholeBatch
 from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
-from autodist_core.plan import INEXACT, Plan
-from autodist_core.reports import Explanation, coarsest_type, compare, drawn_anew, require_steps
+from autodist_core.plan import Plan
+from autodist_core.reports import require_steps
 from autodist_core.training import raise_in_words
 
 _OF_SHAPES = re.compile("shape|dimension|size|rank|type", re.IGNORECASE)
@@ -135,34 +134,25 @@ class Function(TracedFunction):
         """
         require_steps(steps)
         with drawn(args, kwargs) as batches:
-            return self._verified(batches.args, batches.kwargs, steps)
+            captured, given = self._captured_for(batches.args, batches.kwargs), batches
 
-    def _verified(self, args: Any, kwargs: Any, steps: int) -> str:
-        captured, training = self._captured_for(args, kwargs), self._engine.training
-        compressors = training.compressor_state()
+            def applied(*args: Any, **kwargs: Any) -> None:
+                # What the function returns is not compared, and may be what no tf.function returns: an operation.
+                self.python_function(*args, **kwargs)
 
-        def applied(*args: Any, **kwargs: Any) -> None:
-            # What the function returns is not compared, and may be what no tf.function returns, such as an operation.
-            self.python_function(*args, **kwargs)
-
-        alone = tf.function(applied)
-        notes = notes_of(self._engine, captured)
-        certain = (*(note for note in notes if note.startswith(INEXACT)), *drawn_anew(captured.item))
-        try:
-            return compare(
-                captured.entries, lambda: [alone(*args, **kwargs) for _ in range(steps)],
-                lambda: [self(*args, **kwargs) for _ in range(steps)], steps,
-                lambda: Explanation(certain, tuple(note for note in notes if note not in certain)),
-                lambda: coarsest_type(captured.item),
+            alone = tf.function(applied)
+            return self._compared(
+                captured, lambda: alone(*given.args, **given.kwargs), lambda: self(*given.args, **given.kwargs), steps
             )
-        finally:
-            training.set_compressor_state(compressors)
 
     def _captured_for(self, args: Any, kwargs: Any) -> CapturedFunction:
         if not args and not kwargs and self._steps.captured is not None:
             return self._steps.captured
         with drawn(args, kwargs) as batches:
             return self._captured(self._reader.read(batches.args, batches.kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        raise _no_attribute(self, name)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else Method(self, instance)
@@ -202,6 +192,19 @@ class Method:
     def verify(self, *args: Any, steps: int = 3, **kwargs: Any) -> str:
         """Run a few steps on one device and over all replicas, and compare every variable, as `Function` does."""
         return self.__func__.verify(self.__self__, *args, steps=steps, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        raise _no_attribute(self, name)
+
+
+def _no_attribute(function: Any, name: str) -> AttributeError:
+    if name.startswith("_") or not hasattr(tf.types.experimental.PolymorphicFunction, name):
+        return AttributeError(f"{type(function).__name__!r} object has no attribute {name!r}")
+    return AttributeError(
+        f"{function.__name__} is a function of AutoDist, and has no {name}, as a tf.function has: it is a part of a "
+        f"graph of all replicas. For the function of one device, as to save it, write tf.function({function.__name__}."
+        "python_function)."
+    )
 
 
 def _kind(spec: tf.TensorSpec) -> tuple[Any, ...]:

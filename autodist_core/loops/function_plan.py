@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.tracing import CapturedFunction
 from autodist_core.plan import INEXACT, Plan
-from autodist_core.reports import drawing_notes, inexact_notes, planned
-from autodist_core.step.draws import Draw
+from autodist_core.reports import Explanation, drawing_notes, drawn_anew, inexact_notes, planned
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.written import written
 
@@ -22,12 +21,15 @@ def planned_call(engine: Engine, captured: CapturedFunction) -> Plan:
 
     def more(strategy: CompiledStrategy) -> Iterator[str]:
         if len(strategy.replicas) > 1:
-            yield from captured.notes
-            yield from drawing_notes(captured.item, _where)
+            yield from (*captured.notes, *captured.reported)
+            yield from filter(None, [refusal])
+            yield from drawing_notes(captured.item)
 
     settings = engine.training.settings
     state = engine.training.state
     item = captured.item if state is None else engine.admit(state, captured.item)
+    refusal = engine.note_of(item)
+    engine.note_updates(item)
     placed = engine.training.placed_with(item)
     strategy = engine.training.compile_strategy(placed)
     assumed = "" if item.gradients else "the function applies no gradients: every replica has a copy"
@@ -36,17 +38,17 @@ def planned_call(engine: Engine, captured: CapturedFunction) -> Plan:
     return planned(item, strategy, settings.share_memory, more, written(settings.strategy), assumed, placed)
 
 
-def notes_of(engine: Engine, captured: CapturedFunction) -> tuple[str, ...]:
-    """The notes that explain other numbers than one device's."""
+def explained(engine: Engine, captured: CapturedFunction) -> Explanation:
+    """The notes that explain other variables than one device's."""
     placed = engine.training.placed_with(captured.item)
     strategy = engine.training.compile_strategy(placed)
+    anew = drawn_anew(captured.item)
     if len(strategy.replicas) == 1:
-        return ()
+        return Explanation(tuple(anew), ())
     own = inexact_notes(placed, strategy, engine.training.settings.share_memory)
+    certain = [note for note in captured.notes if note.startswith(INEXACT)]
     # Replicas' random numbers are no rounding, and no defect.
-    drawn = [f"{INEXACT}: {note}" for note in drawing_notes(captured.item, _where)]
-    return (*own, *captured.notes, *drawn)
-
-
-def _where(draw: Draw) -> str:
-    return "/".join(draw.path)
+    return Explanation(
+        (*own, *certain, *drawing_notes(captured.item), *anew),
+        tuple(note for note in captured.notes if note not in certain), captured.reported,
+    )

@@ -63,15 +63,52 @@ def require_in_updates(graph: Any, updates: Collection[str], origins: Origins | 
                     )
 
 
+def given_to_sums(graph: Any, updates: Collection[str]) -> Iterator[Any]:
+    """The tensors of which such markers in updates make sums, as the operations with the markers get them.
+
+    >>> import tensorflow as tf
+    >>> @tf.function
+    ... def summed(x):
+    ...     return tf.identity(x, name="sum_over_replicas")
+    >>> with tf.Graph().as_default() as graph:
+    ...     called = summed(tf.constant(1.0, name="given"))
+    >>> [each.op.name for each in given_to_sums(graph, {called.op.name})]
+    ['given']
+    """
+    for operation in graph.get_operations():
+        if operation.name in updates:
+            for _, given in _nested(operation):
+                yield from given
+
+
+def is_reduced(operation: Any) -> bool:
+    """Whether an operation makes a value over all replicas, by itself or in a graph that it runs.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     is_reduced(tf.identity(1.0, name="sum_over_replicas").op), is_reduced(tf.constant(1.0).op)
+    (True, False)
+    """
+    # A function with a gradient of its own has its inputs behind the same operation as its results.
+    behind = operation.inputs if operation.type == "IdentityN" else ()
+    return any(_kinds(each) for each in (operation, *(tensor.op for tensor in behind))) or any(
+        True for _ in _nested(operation)
+    )
+
+
+def _kinds(operation: Any) -> list[str]:
+    """The kind of marker that an operation is; nothing for any other operation."""
+    name = operation.name.rpartition("/")[2]
+    return [kind for kind in _CALLED if operation.type == "Identity" and name.startswith(kind)]
+
+
 def _nested(operation: Any) -> Iterator[tuple[str, list[Any]]]:
     """The kinds of the markers in the graphs that an operation runs; and of what each is made, among the inputs."""
     given = operation.inputs[1:] if operation.type in _CONDITIONALS else operation.inputs
     for graph in graphs_of(operation):
         outside = {placeholder.op.name: value for placeholder, value in zip(graph.inputs, given, strict=False)}
         for inner in graph.get_operations():
-            name = inner.name.rpartition("/")[2]
-            is_marker = inner.type == "Identity"
-            found = [(kind, list(inner.inputs)) for kind in _CALLED if is_marker and name.startswith(kind)]
+            found = [(kind, list(inner.inputs)) for kind in _kinds(inner)]
             for kind, tensors in (*found, *_nested(inner)):
                 made_of = reached_from((tensor.op for tensor in tensors), sources)
                 yield kind, [outside[each] for each in made_of if each in outside]

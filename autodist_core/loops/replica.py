@@ -16,7 +16,8 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from autodist_core.loops.tracing import Inside
+from autodist_core.loops.calls import received
+from autodist_core.loops.inside import Inside
 
 
 class Replica(tf.distribute.ReplicaContext, ABC):
@@ -44,9 +45,7 @@ class Replica(tf.distribute.ReplicaContext, ABC):
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """The sum or the mean over the replicas; it can be differentiated."""
         del options
-        name = str(getattr(reduce_op, "name", reduce_op)).upper()
-        if name not in ("SUM", "MEAN"):
-            raise ValueError(f"all_reduce: the operation is SUM or MEAN. Received: {reduce_op!r}.")
+        name = received.operation("all_reduce", reduce_op)
         return tf.nest.map_structure(lambda each: self._reduced(name, each), value)
 
     def _reduced(self, name: str, value: Any) -> Any:
@@ -54,13 +53,13 @@ class Replica(tf.distribute.ReplicaContext, ABC):
             # All replicas' rows, and rows of one index are not added up: optimizers may square each of them.
             rows = value.values if name == "SUM" else self._part_of_mean(value.values)
             return tf.IndexedSlices(*self._inside.gather_slices(rows, value.indices), value.dense_shape)
-        value = tf.convert_to_tensor(value)
+        value = received.tensor("all_reduce", value, numeric=True)
         return self._inside.add_up(value if name == "SUM" else self._part_of_mean(value))
 
     def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
         """The replicas' values, concatenated along an axis, on every replica; it can be differentiated."""
         del options
-        return tf.nest.map_structure(lambda each: self._gathered(tf.convert_to_tensor(each), axis), value)
+        return tf.nest.map_structure(lambda each: self._gathered(received.tensor("all_gather", each), axis), value)
 
     def _gathered(self, value: Any, axis: int) -> Any:
         if not value.shape.rank:
@@ -68,8 +67,9 @@ class Replica(tf.distribute.ReplicaContext, ABC):
                 f"all_gather takes tensors with axes, which it concatenates along axis {axis}. Received one of shape "
                 f"{value.shape}. Give it an axis: value[tf.newaxis]."
             )
+        along = received.axis("all_gather", axis, value.shape.rank)
         order = list(range(value.shape.rank))
-        order.insert(0, order.pop(axis))
+        order.insert(0, order.pop(along))
         # A slice of all rows: the number of rows that all replicas have together is not known while it is traced.
         rows = tf.transpose(value, order)[self._inside.replica * 0 :]
         return tf.transpose(self._inside.gather(rows), [order.index(at) for at in range(len(order))])

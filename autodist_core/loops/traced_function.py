@@ -1,24 +1,43 @@
 """A Python function that is captured for each kind of arguments, as marked functions and those of `run()` both are.
 
-In: a Python function. Out: its captured steps, and their plan. `Function` and `OnEachReplica` call and run it, each in
-its own way.
+In: a Python function. Out: its captured steps, their plan, and how they compare with one device. `Function` and
+`OnEachReplica` call and run it, each in its own way.
 """
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Arguments, Reader
 from autodist_core.loops.engine import Engine
-from autodist_core.loops.function_plan import planned_call
+from autodist_core.loops.function_plan import explained, planned_call
 from autodist_core.loops.tracing import CapturedFunction, as_graph_function
-from autodist_core.plan import Plan
-from autodist_core.reports import say_inexact
+from autodist_core.plan import INEXACT, Plan
+from autodist_core.reports import Explanation, coarsest_type, compare, say_inexact
 from autodist_core.training import Steps
+
+_LATER = (
+    (inspect.iscoroutinefunction, "is an `async def`", "await what it needs before the call"),
+    (inspect.isgeneratorfunction, "is a generator, with `yield`", "return a list or a tuple of tensors"),
+    (inspect.isasyncgenfunction, "is an asynchronous generator", "return a list or a tuple of tensors"),
+)
+"""Functions that compute after the call, what they are called, and what to do instead."""
+
+
+def _require_computed_when_called(function: Any, name: str) -> None:
+    for is_such, what, instead in _LATER:
+        if is_such(function) or is_such(type(function).__call__):
+            raise CaptureError(
+                f"{name} {what}: it computes after the call, and the function that is marked, or that run() gets, is "
+                f"traced during the call. Write a plain `def`, and {instead}."
+            )
 
 
 class TracedFunction(ABC):
@@ -26,6 +45,8 @@ class TracedFunction(ABC):
 
     _more = "verify() compares with one device"
     """What a warning says that a user can call."""
+    _anew = "where it is marked anew: mark it once"
+    """For what else than another argument the function is traced anew."""
 
     def __init__(
         self, engine: Engine, function: Callable[..., Any], whole: Collection[str] = (), split: bool = True
@@ -33,6 +54,7 @@ class TracedFunction(ABC):
         self.python_function = getattr(function, "python_function", function)
         """The function as a user wrote it. One with the same code that refers to equal values may take its place."""
         self._name = str(getattr(self.python_function, "__name__", type(self.python_function).__name__))
+        _require_computed_when_called(self.python_function, self._name)
         self._engine = engine
         self._reader = Reader(self.python_function, whole, split)
         self._steps: Steps[Arguments, CapturedFunction] = Steps(
@@ -43,9 +65,12 @@ class TracedFunction(ABC):
         """Whether it was said that the function gives other numbers than one device."""
 
     def _note_added(self, captured: CapturedFunction) -> None:
-        self._engine.note_trace(self._name, self.python_function)
+        self._engine.note_trace(self._name, self.python_function, self._anew)
+        self._engine.note_updates(captured.item)
         if not self._said and self._engine.training.settings.replicas > 1:
-            self._said = say_inexact(self._name, captured.notes, self._more)
+            # `verify` compares variables.
+            more = self._more if any(note.startswith(INEXACT) for note in captured.notes) else ""
+            self._said = say_inexact(self._name, (*captured.notes, *captured.reported), more)
 
     @abstractmethod
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
@@ -62,3 +87,26 @@ class TracedFunction(ABC):
 
     def _planned(self, captured: CapturedFunction) -> Plan:
         return planned_call(self._engine, captured)
+
+    def _compared(
+        self, captured: CapturedFunction, alone: Callable[[], object], together: Callable[[], object], steps: int,
+        possible: Collection[str] = (),
+    ) -> str:
+        """Run some steps on one device and over all replicas, and compare the variables; they get their state back.
+
+        `possible` are reasons for other variables, besides those of the plan.
+        """
+        training = self._engine.training
+        compressors = training.compressor_state()
+
+        def explanation() -> Explanation:
+            found = explained(self._engine, captured)
+            return replace(found, possible=(*found.possible, *possible))
+
+        try:
+            return compare(
+                captured.entries, lambda: [alone() for _ in range(steps)], lambda: [together() for _ in range(steps)],
+                steps, explanation, lambda: coarsest_type(captured.item),
+            )
+        finally:
+            training.set_compressor_state(compressors)

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import Source, Traced, capture, gathering, own_rows
+from autodist_core.capture import Source, Traced, capture, concrete_function, gathering
 from autodist_core.capture.source_lines import SourceLines, source_lines
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
@@ -30,11 +30,15 @@ from autodist_core.loops.gradients.own_gradients import own_results, returned
 from autodist_core.loops.gradients.recording import Recording, recorded
 from autodist_core.loops.gradients.summed_again import Origins
 from autodist_core.loops.gradients.updates import find_updates
-from autodist_core.loops.nested_markers import ROWS, SUM, require_in_updates
+from autodist_core.loops.inside import Inside
+from autodist_core.loops.nested_markers import require_in_updates
 from autodist_core.loops.variables import Variables
+from autodist_core.reports import explicit_draws
 from autodist_core.runtime.composites import are_row_splits, are_values, component_specs, is_composite, packed
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.training import Entry, watched_variable
+
+_REMEDY = "An array that is no batch, and that every replica is to get whole, is named by function(whole=['name'])."
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class CapturedFunction:
     results: tuple[tf.TensorSpec, ...]
     """The types and shapes of the output tensors, on one replica."""
     notes: tuple[str, ...]
-    """The plan's notes on what gives other numbers than one device."""
+    """The plan's notes on what gives other variables than one device's."""
     fixing: tuple[str, ...] = ()
     """The operations that take batches of one size only."""
     idle: tuple[int | None, ...] = ()
@@ -70,6 +74,8 @@ class CapturedFunction:
     """The shapes of the tensors that the function uses and that are neither arguments nor variables."""
     lines: SourceLines = field(default_factory=SourceLines)
     """Where the user's code made the operations of the function."""
+    reported: tuple[str, ...] = ()
+    """The plan's notes on results that are not one device's."""
 
 
 def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,7 +112,7 @@ def trace_function(
     >>> print(captured.item.gradients[0].variable, captured.item.joined[-1].how)
     kernel mean
     """
-    concrete, inside = _trace(function, parsed, specs, context)
+    concrete, inside = _trace(function, parsed, specs, context, replicas, variables.holding)
     graph, recording = concrete.graph, inside.recording
     outer = [(value, placeholder) for value, placeholder in graph.captures if tf.is_symbolic_tensor(value)]
     _require_passable([value for value, _ in outer], bool(replicas))
@@ -124,7 +130,9 @@ def trace_function(
     results = [flat[index] for index in tensors]
     own: frozenset[str] = frozenset()
     if replicas:
-        results, own = own_results(graph, recording.found, results, [inside.sums, inside.values, inside.gathers])
+        results, own = own_results(
+            graph, recording.found, results, [inside.sums, inside.values, inside.gathers], inside.completed
+        )
     own_inputs = (tensor for tensor in inputs if all(tensor is not each for each in whole))
     batch = [inside.examples, inside.replica, *own_inputs]
     updates = find_updates(
@@ -169,8 +177,9 @@ def trace_function(
     return CapturedFunction(
         item, _rebuild(inside.result, flat, tensors),
         tuple(entry for entry in entries if entry.spec.name in touched),
-        tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs), decided.notes, decided.fixing,
-        decided.idle, tuple(value for value, _ in outer), _fixed_shapes(graph), source_lines(graph, traced.updates),
+        tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs),
+        (*decided.notes, *inside.notes_on(updates.operations), *explicit_draws(item)), decided.fixing, decided.idle,
+        tuple(value for value, _ in outer), _fixed_shapes(graph), source_lines(graph, traced.updates), decided.reported,
     )
 
 
@@ -202,81 +211,9 @@ def _require_passable(outer: Sequence[Any], in_run: bool) -> None:
             )
 
 
-@dataclass
-class Inside:
-    """What is known inside a trace, and what the trace leaves behind.
-
-    >>> with tf.Graph().as_default() as graph:
-    ...     inside = Inside(Recording(graph), tf.constant(3.0), tf.constant(4.0), tf.constant(0))
-    ...     total = inside.add_up(tf.constant(2.0))
-    >>> [marker.op.name for marker in inside.sums]
-    ['sum_over_replicas']
-    """
-
-    recording: Recording
-    examples: Any
-    total: Any
-    replica: Any
-    """The number of the replica."""
-    result: Any = None
-    sums: list[Any] = field(default_factory=list)
-    """Markers of values that are added up over the replicas."""
-    values: list[Any] = field(default_factory=list)
-    """Those of them that are not gradients of sums."""
-    gathers: list[Any] = field(default_factory=list)
-    """Markers of values that become the rows of all replicas."""
-    slices: list[tuple[Any, Any]] = field(default_factory=list)
-    """Those of them that belong to the rows of one sparse tensor: the markers of its values and of its indices."""
-
-    def add_up(self, value: Any) -> Any:
-        """The sum of a value over the replicas. Its gradient is the sum of the replicas' gradients."""
-        if not self.recording.is_here():
-            return tf.identity(value, name=SUM)
-
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def added(value: Any) -> Any:
-            self.values.append(self._marked(value))
-            return self.values[-1], self._marked
-
-        return added(value)
-
-    def gather(self, value: Any) -> Any:
-        """The rows of all replicas. The gradient of a row is the sum of the replicas' gradients."""
-        if not self.recording.is_here():
-            return tf.identity(value, name=ROWS)
-
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def gathered(value: Any) -> Any:
-            def gradient(upstream: Any) -> Any:
-                return own_rows(self._marked(tf.convert_to_tensor(upstream)), value, self.replica, self._rows)
-
-            return self._rows(value), gradient
-
-        return gathered(value)
-
-    def gather_slices(self, values: Any, indices: Any) -> tuple[Any, Any]:
-        """The values and the indices of a sparse tensor, with the rows of all replicas."""
-        before = len(self.gathers)
-        found = self.gather(values), self.gather(indices)
-        if self.recording.is_here():
-            of_values, of_indices = self.gathers[before:]
-            self.slices.append((of_values, of_indices))
-        return found
-
-    def _marked(self, value: Any) -> Any:
-        marker = tf.identity(value, name=SUM)
-        self.sums.append(marker)
-        return marker
-
-    def _rows(self, value: Any) -> Any:
-        marker = tf.identity(value, name=ROWS)
-        self.gathers.append(marker)
-        return marker
-
-
 def _trace(
     function: Callable[..., Any], parsed: Parsed, specs: Sequence[Any],
-    context: Callable[[Inside], AbstractContextManager[Any]],
+    context: Callable[[Inside], AbstractContextManager[Any]], replicas: int, held: frozenset[int],
 ) -> tuple[Any, Inside]:
     """One concrete function. TensorFlow traces a function twice if it makes variables; the last pass counts."""
     passes: list[Inside] = []
@@ -284,7 +221,9 @@ def _trace(
     def traced(*tensors: Any) -> list[Any]:
         *given, examples, total, replica = tensors
         with recorded() as recording:
-            inside = Inside(recording, examples, total, replica)
+            own = [tensor for tensor, whole in zip(given, parsed.whole, strict=False) if not whole]
+            names = frozenset(tensor.op.name for tensor in (*own, examples, replica))
+            inside = Inside(recording, examples, total, replica, replicas=replicas, own=names, held=held)
             passes.append(inside)
             args, kwargs = parsed.with_tensors(packed(specs, given))
             with context(inside), gathering(inside.gather):
@@ -295,13 +234,10 @@ def _trace(
     named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(flat)]
     counts = [tf.TensorSpec((), tf.float64, name) for name in ("examples", "total")]
     counts.append(tf.TensorSpec((), tf.int32, "replica"))
-    try:
-        concrete = tf.function(traced, autograph=False).get_concrete_function(*named, *counts)
-    except Exception:
-        for inside in passes[-1:]:
-            if inside.recording.refusal is not None:
-                raise inside.recording.refusal from None
-        raise
+    concrete = concrete_function(
+        traced, [*named, *counts], lambda: passes[-1].recording.refusal if passes else None,
+        "" if replicas else _REMEDY,
+    )
     return concrete, passes[-1]
 
 

@@ -90,6 +90,12 @@ class Variables:
         found = self._entries[id(entry.tf_variable)] = Entry(spec, entry.tf_variable)
         return found
 
+    @property
+    def holding(self) -> frozenset[int]:
+        """The handles of the variables that hold sums of gradients, each as its `id`."""
+        own = self.accumulated.own
+        return frozenset(id(entry.handle) for entry in self._entries.values() if entry.spec.name in own)
+
     def __contains__(self, variable: object) -> bool:
         return id(variable) in self._entries
 

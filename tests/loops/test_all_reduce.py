@@ -143,3 +143,51 @@ def test_all_reduce_of_the_batch_in_a_nested_graph_is_refused(nested: str):
         for _ in range(2):  # a nested function is traced at the first call only
             with pytest.raises(CaptureError, match="all_reduce is called inside a loop, a conditional or a nested"):
                 front.function(lambda x: call(x))(tf.ones([4]))
+
+
+def _moved_towards(inner: int, loss_of: Any) -> Any:
+    """A function that descends on copies of its weights, and moves the weights half of the way to them."""
+
+    def program(front):
+        net = Net()
+
+        @front.function
+        def step(x, y):
+            weights = [tf.identity(each) for each in net.variables]
+            for _ in range(inner):
+                with tf.GradientTape() as tape:
+                    tape.watch(weights)
+                    kernel, bias, out = weights
+                    logits = tf.tanh(x @ kernel + bias) @ out
+                    loss = loss_of(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits))
+                gradients = tape.gradient(loss, weights)
+                weights = [each - 0.05 * gradient for each, gradient in zip(weights, gradients, strict=True)]
+            for variable, moved in zip(net.variables, weights, strict=True):
+                variable.assign_add(0.5 * (moved - variable))
+            return loss
+
+        seen = [step(x, y) for x, y in batches(*examples())]
+        plan = step.plan(*next(batches(*examples()))) if hasattr(step, "plan") else ""
+        return {"seen": seen, "weights": values(net.variables), "plan": plan}
+
+    return program
+
+
+def test_a_gradient_by_copies_of_the_weights_counts_as_the_loss_does():
+    def program(front):
+        found = _moved_towards(1, tf.reduce_mean)(front)
+        assert "not exact" not in found.pop("plan")
+        return found
+
+    assert_equal_loops(program, "PS")
+
+
+@pytest.mark.parametrize(("inner", "loss_of", "words"), [
+    (1, tf.reduce_sum, "what is written to it is made by Identity (gradient_by_tensor)"),
+    (2, tf.reduce_mean, "Identity (gradient_by_tensor) gives each example a value of the whole batch"),
+], ids=["of a sum", "used again"])  # fmt: skip
+def test_another_use_of_such_a_gradient_is_named(inner: int, loss_of: Any, words: str):
+    with autodist(replicas=2) as front:
+        plan = _moved_towards(inner, loss_of)(front)["plan"]
+    assert "not exact" in plan
+    assert words in plan

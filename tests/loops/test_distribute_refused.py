@@ -10,6 +10,7 @@ import tensorflow as tf
 import autodist_core
 from autodist_core import ResourceSpec, SessionError
 from autodist_core.errors import CaptureError
+from tests.support.compare import assert_same
 from tests.support.distributed import SUM, numbers, replicas
 
 
@@ -128,6 +129,91 @@ def test_the_plan_of_a_function():
         plan = strategy.plan(step, args=(tf.ones([4, 3]),))
         assert "weight : f32[3,2]  ps(localhost:CPU:0)" in plan and plan.startswith("strategy ")
         assert weight.numpy().tolist() == [[0.0, 0.0]] * 3
+
+
+def test_verify_compares_with_one_device():
+    x = np.random.default_rng(2).normal(size=(5, 4))
+    with replicas("PS", count=2) as strategy:
+        with strategy.scope():
+            weight, optimizer = tf.Variable(np.ones((4, 1)), name="weight"), keras.optimizers.Adam(0.1)
+        start, batch = weight.numpy(), next(iter(strategy.experimental_distribute_dataset(
+            tf.data.Dataset.from_tensors(x))))  # fmt: skip
+
+        def step(x, size=None):
+            with tf.GradientTape() as tape:
+                losses = (x @ weight - 1.0) ** 2
+                loss = tf.reduce_mean(losses) if size is None else tf.reduce_sum(losses) / size
+                loss += tf.nn.scale_regularization_loss(tf.reduce_sum(weight**2))
+            context = tf.distribute.get_replica_context()
+            gradient = context.all_reduce(SUM, tape.gradient(loss, weight)) / context.num_replicas_in_sync
+            optimizer.apply_gradients([(gradient, weight)])
+
+        equal = strategy.verify(step, args=(batch, 5), steps=2).splitlines()[-1]
+        assert equal.startswith("verdict: equal to one device, up to rounding, in the")
+        with pytest.raises(ValueError, match=r"differs from one device in weight.*a mean over its own examples"):
+            strategy.verify(step, args=(batch,))
+        assert weight.numpy().tolist() == start.tolist() and strategy.num_replicas_in_sync == 2
+
+
+def test_a_plan_says_what_is_refused_once_another_planned_function_has_run():
+    weight = tf.Variable(np.ones((4, 1)))
+    with replicas("PS", count=2) as strategy:
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(x @ weight)
+            weight.assign_sub(tape.gradient(loss, weight))
+
+        def assign(x):
+            weight.assign(weight + tf.reduce_mean(x))
+
+        batch = next(iter(strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(np.ones((4, 4))))))
+        words = "once the functions that were planned or traced before have run, this one is refused: assign writes"
+        assert words not in strategy.plan(assign, args=(batch,))
+        strategy.plan(step, args=(batch,))
+        assert words in strategy.plan(assign, args=(batch,))
+        strategy.run(step, args=(batch,))
+        with pytest.raises(CaptureError, match=r"assign writes .* which another marked function updates"):
+            strategy.run(assign, args=(batch,))
+
+
+def test_a_layer_that_writes_a_trained_variable_is_refused_as_in_fit():
+    """SpectralNormalization divides its kernel by its norm, before gradients are computed from the kernel."""
+    with replicas(count=2) as strategy, strategy.scope():
+        layer = keras.layers.SpectralNormalization(keras.layers.Dense(2), name="spectral")
+        model, optimizer = keras.Sequential([keras.Input((3,)), layer]), keras.optimizers.SGD(0.1)
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(model(x, training=True) ** 2) / 4
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+        words = r"variable '.*spectral/dense.*/kernel' is written outside an optimizer;.*freeze or replace that layer"
+        with pytest.raises(CaptureError, match=words):
+            strategy.run(step, args=(tf.ones([2, 3]),))
+
+
+def test_a_counter_that_gradients_and_the_update_read():
+    def trained(run):
+        weight, count = tf.Variable(np.ones((4, 1))), tf.Variable(0.0, dtype=tf.float64)
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+
+        def step(x):
+            count.assign_add(1.0)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum((x @ weight - count) ** 2) / 4
+            optimizer.apply_gradients([(tape.gradient(loss, weight) / count, weight)])
+
+        for _ in range(2):
+            run(step)
+        return {"weight": weight.numpy(), "count": count.numpy()}
+
+    x = np.random.default_rng(1).normal(size=(3, 4))
+    with replicas(count=2) as strategy:
+        batch = next(iter(strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(x))))
+        found = trained(lambda step: strategy.run(step, args=(batch,)))
+    assert_same(trained(lambda step: step(tf.constant(x))), found)
 
 
 def test_a_warning_names_a_method_that_the_strategy_has(caplog):

@@ -119,7 +119,26 @@ def test_what_is_not_exact_is_said_once_by_a_loop_and_by_fit(caplog, count: int)
             wrapped.fit(np.ones((4, 3)), np.ones((4, 1)), batch_size=4, verbose=0)
     said = [each.getMessage() for each in caplog.records if "not exact" in each.getMessage()]
     assert [each.partition(":")[0] for each in said] == ([] if count == 1 else ["root", "rooted"])
-    assert count == 1 or said[0] == f"root: {note}. verify() compares with one device."
+    assert count == 1 or said[0] == f"root: {note}."
+
+
+def test_a_note_on_a_result_is_no_reason_for_other_variables():
+    """`verify` shows it, and raises an error all the same if a variable differs."""
+    weight, traces = tf.Variable(np.ones(3), name="weight"), []
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ weight[:, None] - 1.0) ** 2)
+        traces.append(step)  # no two traces train alike, so one device and the replicas do not
+        weight.assign_sub(0.1 * len(traces) * tape.gradient(loss, weight))
+        return tf.sqrt(loss)
+
+    with replicas() as front:
+        marked, x = front.function(step), np.ones((4, 3))
+        assert "not exact: result 0 (float64)" in marked.plan(x)
+        with pytest.raises(ValueError, match=r"differs from one device in weight \(") as found:
+            marked.verify(x)
+        assert "not exact" not in str(found.value)
 
 
 TABLE = tf.constant(np.linspace(0.0, 1.0, 12))

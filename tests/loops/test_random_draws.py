@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.loop_steps import gradients
-from tests.support.loops import Net, batches, examples, run_marked, run_plain, values
+from tests.support.loops import Net, assert_equal_loops, autodist, batches, examples, run_marked, run_plain, values
 
 
 def _draws(front: Any) -> Any:
@@ -43,3 +43,50 @@ def test_replicas_draw_numbers_of_their_own_and_leave_one_devices_state(strategy
     np.testing.assert_array_equal(expected["weights/3"], actual["weights/3"])  # the state of the dropout's generator
     again = run_marked(_draws, strategy, 2)
     assert all(np.array_equal(value, again[name]) for name, value in actual.items())
+
+
+def _features(front: Any) -> Any:
+    """A random projection, the same noise for each example, and weights of one draw: the batch has no part in these."""
+    net, seed = Net(), tf.Variable([5, 6], name="seed")
+
+    @front.function
+    def step(x, y):
+        projected = x @ tf.random.stateless_normal([5, 5], [1, 2], dtype=tf.float64)
+        noisy = tf.map_fn(lambda row: row + keras.random.normal((5,), seed=3, dtype="float64"), projected)
+        counts = keras.random.dropout(tf.ones([5], tf.float64), 0.5, seed=4) + tf.random.stateless_uniform(
+            [5], seed, dtype=tf.float64
+        )
+        loss, found = gradients(net, lambda: net.loss(noisy * counts, y))
+        net.descend(found)
+        seed.assign_add([0, 1])
+        return loss, projected, counts
+
+    return [step(x, y) for x, y in batches(*examples())], values(net.variables, [seed])
+
+
+@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
+def test_draws_from_explicit_seeds_that_do_not_depend_on_the_batch_are_one_devices(strategy: str):
+    assert_equal_loops(_features, strategy)
+
+
+def test_other_draws_from_explicit_seeds_are_said_to_be_not_exact_everywhere(caplog):
+    weight = tf.Variable(np.ones(4), name="weight")
+    place = "stateless_random_normal/StatelessRandomNormalV2"
+    note = f"not exact: each replica draws its own random numbers in {place} from an explicit seed, and one device"
+
+    def step(x):
+        noise = tf.random.stateless_normal(tf.shape(x), [1, 2], dtype=tf.float64)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(((x + noise) @ weight[:, None] - 1.0) ** 2)
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+
+    x = np.ones((6, 4))
+    with autodist() as front:
+        marked = front.function(step)
+        table = marked.verify(x)
+        assert f"\n  note: {note}" in table and "verdict: accepted: 1 of 1 variables" in table
+        assert f"\n  note: {note}" in marked.plan(x)
+        with autodist(replicas=1) as alone:
+            assert "random numbers" not in alone.function(step).plan(x)
+    (said,) = [each.getMessage() for each in caplog.records if "not exact" in each.getMessage()]
+    assert said.startswith(f"step: {note}") and said.endswith(". verify() compares with one device.")

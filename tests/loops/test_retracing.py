@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import tensorflow as tf
 
 from tests.support.loops import autodist
 
@@ -48,3 +49,23 @@ def test_a_function_with_many_traces_is_named(caplog):
     (record,) = [each for each in caplog.records if "was traced" in each.getMessage()]
     line = test_a_function_with_many_traces_is_named.__code__.co_firstlineno + 2
     assert record.getMessage().startswith(f"<lambda> ({__file__}:{line}) was traced 10 times; ")
+    assert record.getMessage().endswith("It is also traced anew where it is marked anew: mark it once.")
+
+
+def test_a_python_value_that_is_no_argument_is_that_of_the_trace_as_in_a_tf_function():
+    class Trainer:
+        def __init__(self) -> None:
+            self.rate = 2.0
+
+        def step(self, x):
+            return self.rate * x
+
+    trainer, other = Trainer(), Trainer()
+    with autodist() as front:
+        marked, traced = front.function(Trainer.step), tf.function(Trainer.step)
+        found = []
+        for rate in (2.0, 3.0):
+            trainer.rate = other.rate = rate
+            found.append([float(function(trainer, np.ones(2))[0]) for function in (marked, traced)])
+        assert found == [[2.0, 2.0], [2.0, 2.0]]
+        assert float(marked(other, np.ones(2))[0]) == 3.0  # another object is another argument

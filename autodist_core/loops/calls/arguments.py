@@ -93,6 +93,11 @@ class Arguments:
         return self.parsed.specs
 
     @property
+    def whole(self) -> tuple[bool, ...]:
+        """For each tensor, whether every replica gets all of it."""
+        return self.parsed.whole
+
+    @property
     def signature(self) -> Hashable:
         """Equal for calls that differ in the arrays' values and sizes only."""
         return self.parsed.signature
@@ -111,9 +116,13 @@ class Reader:
 
     def __init__(self, function: Callable[..., Any], whole: Collection[str] = (), split: bool = True) -> None:
         self._name = getattr(function, "__name__", type(function).__name__)
-        self._signature = inspect.signature(function)
+        self._signature = _signature(function)
+        whole = [whole] if isinstance(whole, str) else whole
+        parameters = self._signature.parameters.values()
+        self._named = next((each.name for each in parameters if each.kind is each.VAR_KEYWORD), None)
+        """The parameter that takes all other keywords, if there is one: `whole` may name these, too."""
         unknown = sorted(set(whole) - set(self._signature.parameters))
-        if unknown:
+        if unknown and self._named is None:
             raise ValueError(
                 f"function(whole=...): {self._name} has no parameter {unknown[0]!r}. Its parameters: "
                 f"{', '.join(self._signature.parameters) or 'none'}."
@@ -129,7 +138,10 @@ class Reader:
 
     def parse(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Parsed:
         """The arguments of one call, whose tensors need not have values yet."""
-        bound = self._signature.bind(*args, **kwargs)
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self._name}: {error}. It is {self._name}{self._signature}.") from None
         bound.apply_defaults()
         found: list[tuple[str, tuple[Any, ...], bool]] = []
         key: list[Hashable] = []
@@ -151,7 +163,13 @@ class Reader:
             return Slot(len(found) - 1)
 
         for name, value in list(bound.arguments.items()):
-            bound.arguments[name] = tf.nest.map_structure(partial(taken, name), value)
+            if name == self._named:
+                bound.arguments[name] = {
+                    key: tf.nest.map_structure(partial(taken, key if key in self._whole else name), value[key])
+                    for key in sorted(value)
+                }
+            else:
+                bound.arguments[name] = tf.nest.map_structure(partial(taken, name), value)
         structure = {"args": bound.args, "kwargs": bound.kwargs}
         shape = repr(tf.nest.map_structure(lambda leaf: isinstance(leaf, Slot), structure))
         return Parsed(
@@ -221,6 +239,14 @@ class Reader:
                 "example. An array that is no batch is named by the decorator: function(whole=['name'])."
             )
         return next(iter(every), 1)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The parameters of a function. Python does not know those of some that are built in, such as `max`."""
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        return inspect.signature(lambda *args, **kwargs: None)
 
 
 def _spec(tensors: Sequence[Any]) -> tf.TensorSpec:

@@ -20,10 +20,11 @@ from autodist_core.capture import Traced, combined_as_written, reached_from, sou
 from autodist_core.capture.batch_axis import ALIKE, State, follow, joined, sentences, to_be_joined
 from autodist_core.capture.traced import Counted, name_of
 from autodist_core.loops.combining.joining import given_to_all, joins
-from autodist_core.loops.combining.mixing_notes import said_of
+from autodist_core.loops.combining.mixing_notes import said_of, said_of_results
 from autodist_core.loops.combining.own_writes import require_averaged, require_combined, require_no_rows
 from autodist_core.loops.combining.recomputed import find_recomputed
 from autodist_core.loops.combining.side_state import additions, counted
+from autodist_core.loops.combining.updates_by_hand import averaged_by_hand
 from autodist_core.loops.combining.weighing import (
     means_of_examples,
     of_gradients_by,
@@ -51,10 +52,13 @@ class Decided:
     traced: Traced
     joined: tuple[Joined, ...]
     notes: tuple[str, ...]
+    """On what may be a reason for other variables than one device's."""
     fixing: tuple[str, ...] = ()
     """The operations that take batches of one size only. In `run()` this is a size that each replica's batch has."""
     idle: tuple[int | None, ...] = ()
     """Of a function of `run()`, for each result the output with its value on replicas without examples."""
+    reported: tuple[str, ...] = ()
+    """Notes on results that are not one device's."""
 
 
 def decided_for_whole_batch(
@@ -131,7 +135,8 @@ def decided_for_whole_batch(
     return Decided(
         combined_as_written(traced),
         (*joined(inner, of_inner), *given_to_all(again.given, of_given), *_joined(traced.outputs, hows)),
-        said_of(found, of_targets, averaged), tuple(sentences.named(each.operation) for each in found.fixing),
+        said_of(found, of_targets), tuple(sentences.named(each.operation) for each in found.fixing),
+        reported=said_of_results(averaged),
     )
 
 
@@ -181,7 +186,7 @@ def decided_for_each_replica(
     outputs = [*traced.outputs, *hidden]
     by_share = {tensor.op.name: Counted(0, tensor.dtype.base_dtype, 1, replicas) for tensor in alike}
     traced = combined_as_written(replace(traced, outputs=outputs, added_up=seeds, counted={**by_share, **again}))
-    notes = said_of(replace(found, undecided=()), (), ())
+    notes = (*said_of(replace(found, undecided=()), ()), *averaged_by_hand(traced, updates.differentiations))
     return Decided(traced, _joined(outputs, ["each"] * len(outputs)), notes, idle=idle)
 
 

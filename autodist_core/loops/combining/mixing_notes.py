@@ -3,8 +3,8 @@
 In: the findings of the static analysis (see `autodist_core.capture.batch_axis`), and the states of losses and results.
 Out: sentences. Those that begin with "not exact" are certain.
 
->>> said_of(Found(), [], [])
-()
+>>> said_of(Found(), []), said_of_results([])
+((), ())
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from autodist_core.capture.batch_axis import ALIKE, REDUCED, SUM, Found, State, 
 from autodist_core.plan import INEXACT
 
 
-def said_of(found: Found, losses: Iterable[State], results: Iterable[tuple[int, Any, State]]) -> tuple[str, ...]:
-    """The notes; `results` are the numbers that the function returns, each with its position and its state."""
+def said_of(found: Found, losses: Iterable[State]) -> tuple[str, ...]:
+    """The notes on what may be a reason for other variables."""
     said = [f"{INEXACT}: {sentences.mixing(sentences.named(each.operation), each.what)}" for each in found.mixing]
     said += _of_losses(losses)
     said += [f"{INEXACT}: {sentences.kept('variable', each)}" for each in found.uncombined_writes]
-    said += _of_results(results)
     said += [sentences.undecided(sentences.named(operation), "verify") for operation, _ in found.undecided]
     return tuple(dict.fromkeys(said))
 
@@ -37,8 +36,9 @@ def _of_losses(losses: Iterable[State]) -> Iterator[str]:
             yield "a loss counts as a mean over the examples: it is not known how it is made of them"
 
 
-def _of_results(results: Iterable[tuple[int, Any, State]]) -> Iterator[str]:
-    for index, output, state in results:
-        if state.kind in REDUCED and state.kind != SUM:
-            subject = f"result {index} ({output.dtype.name})"
-            yield f"{INEXACT}: {sentences.joined_otherwise(subject, UncombinedResult(index, state))}"
+def said_of_results(results: Iterable[tuple[int, Any, State]]) -> tuple[str, ...]:
+    """The notes on numbers that the function returns, each with its position and its state. Variables are exact."""
+    reduced = [each for each in results if each[2].kind in REDUCED and each[2].kind != SUM]
+    names = [f"result {index} ({output.dtype.name})" for index, output, _ in reduced]
+    uncombined = [UncombinedResult(index, state) for index, _, state in reduced]
+    return tuple(f"{INEXACT}: {said}" for said in map(sentences.joined_otherwise, names, uncombined))

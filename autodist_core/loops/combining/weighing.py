@@ -122,10 +122,18 @@ def _of_gradient_by(noted: OfExamples, state_of: Callable[[Any], State]) -> Stat
         target.kind == ALIKE or (target.kind in (ROWS, SUM) and seeded(target, seed).kind == SUM)
         for target, seed in targets
     )
-    if not known or any(state_of(each).kind != ROWS for each in noted.sources):
+    if not known:
         return NO_CLAIM
-    source = state_of(noted.source)
-    return source._replace(degree=-source.degree, stride=0)
+    source, sources = state_of(noted.source), [state_of(each).kind for each in noted.sources]
+    if all(kind == ROWS for kind in sources):
+        return source._replace(degree=-source.degree, stride=0)
+    if any(kind != ALIKE for kind in sources):
+        return NO_CLAIM
+    # What is alike, such as a weight, has one gradient for all examples: a mean over them if the loss is one.
+    degrees = {seeded(target, seed).degree for target, seed in targets if target.kind != ALIKE}
+    if len(degrees) > 1 or (degrees and len(targets) > len(degrees) and degrees != {0}):
+        return State(MIXED, origin=noted.gradient.op)
+    return State(SUM, degree=degrees.pop(), origin=noted.gradient.op) if degrees else State(ALIKE)
 
 
 def sums_of_two_kinds(

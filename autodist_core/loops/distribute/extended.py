@@ -7,12 +7,13 @@ they are: the sum of gradients over the replicas is made when the traced functio
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.loops.distribute.context import inside_run
+from autodist_core.loops.distribute.context import OnlyReplica, inside_run
 from autodist_core.loops.distribute.refused import refuses
 from autodist_core.loops.distribute.values import is_per_replica, local_results, reduced
 
@@ -36,10 +37,21 @@ class Extended(tf.distribute.StrategyExtended):
         self._devices = devices
         self._cluster_resolver = cluster_resolver
         self._retrace_functions_for_each_device = False
+        self._replicas = len(devices)
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        return len(self._devices)
+        return self._replicas
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let a function compute inside this block as that of the only replica."""
+        self._replicas = 1
+        try:
+            with OnlyReplica(self._strategy()):
+                yield
+        finally:
+            self._replicas = len(self._devices)
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
@@ -94,7 +106,8 @@ class Extended(tf.distribute.StrategyExtended):
         del destinations, options
         context = inside_run()
         if context is None:
-            return tf.nest.map_structure(lambda each: reduced(reduce_op, each, None, len(self._devices)), value)
+            replicas = len(self._devices)
+            return tf.nest.map_structure(lambda each: reduced(reduce_op, each, None, replicas, "reduce_to"), value)
         return context.all_reduce(reduce_op, value)
 
     def batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any = None) -> Any:
@@ -124,7 +137,7 @@ class Extended(tf.distribute.StrategyExtended):
     experimental_run_steps_on_iterator = refuses("experimental_run_steps_on_iterator")
 
     def _local_results(self, value: Any) -> Any:
-        return local_results(value)
+        return local_results(value, len(self._devices))
 
     def _get_local_replica_id(self, replica_id_in_sync_group: Any) -> Any:
         return replica_id_in_sync_group

@@ -7,7 +7,8 @@ code runs elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -23,6 +24,7 @@ from autodist_core.loops.calls.outside_trace import outside_trace
 from autodist_core.loops.distribute.context import ReplicaContext
 from autodist_core.loops.distribute.reads import ReadElsewhere
 from autodist_core.loops.distribute.values import filled_up, per_replica
+from autodist_core.loops.nested_markers import ROWS, SUM
 from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import Plan
@@ -31,11 +33,18 @@ from autodist_core.runtime.batch_slices import BatchSlicer
 if TYPE_CHECKING:
     from autodist_core.loops.distribute.strategy import ReplicaStrategy
 
+_UNEQUAL = {
+    SUM: ("all_reduce", "Reduce the value along its examples first: tf.reduce_sum(value, axis=0)."),
+    ROWS: ("all_gather", "Only the size of the axis along which it gathers may differ."),
+}
+"""For each marker, the method that makes it, and what to do if it received values of different shapes."""
+
 
 class OnEachReplica(TracedFunction):
     """A function that `run()` calls."""
 
     _more = "strategy.plan(fn, args) has all notes"
+    _anew = "where it refers to another Python number or object: let it refer to a tf.Variable"
 
     def __init__(self, strategy: ReplicaStrategy, function: Callable[..., Any]) -> None:
         super().__init__(strategy.autodist.engine, function, split=False)
@@ -54,6 +63,36 @@ class OnEachReplica(TracedFunction):
         """The table of what is done with each variable; nothing runs."""
         parsed = self._reader.parse(args, kwargs)
         return self._planned(self._captured(self._filled(parsed, parsed.tensors)))
+
+    def verify(self, args: Sequence[Any], kwargs: dict[str, Any], steps: int) -> str:
+        """The table of differences from one device, on which the function is one replica's, with whole batches."""
+        parsed = self._reader.parse(args, kwargs)
+        captured = self._captured(self._filled(parsed, parsed.tensors))
+        whole = [
+            self._whole(name, values) if each else values[0]
+            for name, values, each in zip(parsed.names, parsed.tensors, parsed.each, strict=True)
+        ]
+
+        def applied(*tensors: Any) -> None:
+            args, kwargs = parsed.with_tensors(tensors)
+            with self._strategy.extended._alone():
+                self.python_function(*args, **kwargs)
+
+        alone, replicas = tf.function(applied), self._strategy.num_replicas_in_sync
+        return self._compared(captured, lambda: alone(*whole), lambda: self(args, kwargs), steps, (
+            f"a replica's loss is its part of the global loss, so a mean over its own examples, or a term without "
+            f"examples, counts up to {replicas} times here: tf.nn.compute_average_loss(losses, global_batch_size=...), "
+            "tf.nn.scale_regularization_loss(loss)",
+        ))
+
+    def _whole(self, name: str, values: Sequence[Any]) -> Any:
+        """The replicas' values as one batch."""
+        if not values[0].shape.rank:
+            raise ValueError(
+                f"verify({self._name}, {name}=...): each replica has a number of its own, and one device has one. "
+                "Pass values with examples, as the elements of a distributed dataset are."
+            )
+        return tf.concat(list(values), axis=0)
 
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
         try:
@@ -76,7 +115,8 @@ class OnEachReplica(TracedFunction):
         arguments = self._filled(parsed, tensors)
         self._require_same(self._steps.prepare(arguments).outer, outer)
         arrays = (*arguments.arrays, *(value.numpy() for value in values))
-        captured, outputs = self._steps.run(replace(arguments, arrays=arrays))
+        with self._explained():
+            captured, outputs = self._steps.run(replace(arguments, arrays=arrays))
         replicas, count = self._strategy.num_replicas_in_sync, len(captured.item.outputs)
         present = len(outputs) // count if count else 0
         # Replicas that do not wait for each other: the first replica's last result stands for the others.
@@ -88,6 +128,20 @@ class OnEachReplica(TracedFunction):
             otherwise = None if idle is None else outputs[idle * present]
             found.append(filled_up(values + [values[-1]] * missing, replicas, spec, otherwise))
         return captured, found
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say which method got values of other shapes on every replica, where TensorFlow names operations only."""
+        try:
+            yield
+        except tf.errors.InvalidArgumentError as error:
+            for marker, (method, remedy) in _UNEQUAL.items():
+                if marker in str(error):
+                    raise CaptureError(
+                        f"{self._name}: {method} received values of different shapes on the replicas, which may have "
+                        f"different numbers of examples. {remedy} TensorFlow says: {error}"
+                    ) from error
+            raise
 
     def _require_same(self, found: Sequence[Any], outer: Sequence[Any]) -> None:
         """Raise a CaptureError if the function uses tensors of a trace other than the one in which it is called."""

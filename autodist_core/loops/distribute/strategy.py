@@ -7,13 +7,15 @@ meaning that `tf.distribute` gives these methods: gradients that replicas apply 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.loops.autodist import AutoDist
+from autodist_core.loops.calls import received
 from autodist_core.loops.calls.as_written import as_written
-from autodist_core.loops.distribute.context import inside_run
+from autodist_core.loops.distribute.context import inside_run, reduced_inside
 from autodist_core.loops.distribute.dataset import BatchesOfReplicas, DistributedDataset, GlobalBatches
 from autodist_core.loops.distribute.extended import Extended
 from autodist_core.loops.distribute.failures import Failures
@@ -23,6 +25,7 @@ from autodist_core.loops.distribute.refused import refuses
 from autodist_core.loops.distribute.run import OnEachReplica
 from autodist_core.loops.distribute.values import gathered, local_results, per_replica, reduced
 from autodist_core.plan import Plan
+from autodist_core.reports import require_steps
 from autodist_core.resource_spec import ResourceSpec
 
 
@@ -80,7 +83,8 @@ class ReplicaStrategy(tf.distribute.Strategy):
         """
         del options
         refuse_calls_of(*KERAS, through="tensorflow")
-        return self._on_each_replica(fn)(tuple(args), dict(kwargs or {}))
+        positional, named = received.arguments("run", fn, args, kwargs, self.num_replicas_in_sync)
+        return self._on_each_replica(fn)(positional, named)
 
     def _on_each_replica(self, fn: Callable[..., Any]) -> OnEachReplica:
         python = getattr(fn, "python_function", fn)
@@ -95,7 +99,32 @@ class ReplicaStrategy(tf.distribute.Strategy):
         >>> print(strategy.plan(lambda x: 2 * x, args=(1.0,)).splitlines()[0])
         strategy ..., PS @ 2 replicas
         """
-        return self._on_each_replica(fn).plan(tuple(args), dict(kwargs or {}))
+        positional, named = received.arguments("plan", fn, args, kwargs, self.num_replicas_in_sync)
+        return self._on_each_replica(fn).plan(positional, named)
+
+    def verify(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, steps: int = 3
+    ) -> str:
+        """Run a few steps on one device and over all replicas, from the same state, and compare every variable.
+
+        On one device the function is that of a single replica, which gets the batches of all. Afterwards the variables
+        have the state that they had before. If variables differ by more than rounding and the plan has no reason, a
+        ValueError names these variables.
+
+        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, "PS"))
+        >>> weight = tf.Variable(0.0, name="weight")
+        >>> def step(x):
+        ...     with tf.GradientTape() as tape:
+        ...         loss = tf.reduce_sum((x * weight - 1) ** 2) / 3
+        ...     weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        >>> (batch,) = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors([1.0, 2.0, 3.0]))
+        >>> print(strategy.verify(step, args=(batch,), steps=2).splitlines()[-1].partition(";")[0])
+        verdict: equal to one device, up to rounding, in the 1 variable of the table
+        >>> strategy.autodist.close()
+        """
+        require_steps(steps)
+        positional, named = received.arguments("verify", fn, args, kwargs, self.num_replicas_in_sync)
+        return self._on_each_replica(fn).verify(positional, named, steps)
 
     @as_written
     def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
@@ -104,20 +133,25 @@ class ReplicaStrategy(tf.distribute.Strategy):
         Inside `run()`, in a function that `merge_call` calls, the value is the replica's own one.
         """
         context = inside_run()
-        if context is not None and axis is None:
-            return context.all_reduce(reduce_op, value)
+        if context is not None:
+            return reduced_inside(context, reduce_op, value, axis)
         return tf.nest.map_structure(lambda each: reduced(reduce_op, each, axis, self.num_replicas_in_sync), value)
 
     @as_written
     def gather(self, value: Any, axis: int) -> Any:
         """The values of all replicas, one behind the other along an axis.
 
+        Inside `run()`, in a function that `merge_call` calls, the value is the replica's own one.
+
         >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}))
         >>> (batch,) = strategy.experimental_distribute_dataset(tf.data.Dataset.range(5).batch(5))
         >>> strategy.gather(batch, axis=0).numpy().tolist()
         [0, 1, 2, 3, 4]
         """
-        return tf.nest.map_structure(lambda each: gathered(each, axis), value)
+        context = inside_run()
+        if context is not None:
+            return context.all_gather(value, axis)
+        return tf.nest.map_structure(lambda each: gathered(each, axis, self.num_replicas_in_sync), value)
 
     @as_written
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
@@ -128,13 +162,14 @@ class ReplicaStrategy(tf.distribute.Strategy):
         >>> [part.numpy().tolist() for part in strategy.experimental_local_results(batch)]
         [[0, 1, 2], [3, 4]]
         """
-        return local_results(value)
+        return local_results(value, self.num_replicas_in_sync)
 
     @as_written
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> DistributedDataset:
         """A dataset whose batches are split over the replicas. Batches are global ones; the last may be smaller."""
         del options
         refuse_calls_of(*KERAS, through="tensorflow")
+        received.require_dataset("experimental_distribute_dataset takes", dataset)
         return DistributedDataset(dataset, GlobalBatches(self.num_replicas_in_sync))
 
     @as_written
@@ -148,8 +183,11 @@ class ReplicaStrategy(tf.distribute.Strategy):
         [[4], []]
         """
         del options
-        context = tf.distribute.InputContext(1, 0, self.num_replicas_in_sync)
-        return DistributedDataset(dataset_fn(context), BatchesOfReplicas(self.num_replicas_in_sync))
+        method = "distribute_datasets_from_function"
+        received.require_callable(method, "dataset_fn", dataset_fn)
+        dataset = dataset_fn(tf.distribute.InputContext(1, 0, self.num_replicas_in_sync))
+        received.require_dataset(f"{method}: dataset_fn(context) returns", dataset)
+        return DistributedDataset(dataset, BatchesOfReplicas(self.num_replicas_in_sync))
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
@@ -162,9 +200,11 @@ class ReplicaStrategy(tf.distribute.Strategy):
         >>> [int(value) for value in strategy.experimental_local_results(values)]
         [0, 1]
         """
-        replicas = self.num_replicas_in_sync
+        method, replicas = "experimental_distribute_values_from_function", self.num_replicas_in_sync
+        received.require_callable(method, "value_fn", value_fn)
         contexts = [tf.distribute.experimental.ValueContext(index, replicas) for index in range(replicas)]
-        values = [tf.nest.map_structure(tf.convert_to_tensor, value_fn(context)) for context in contexts]
+        values = [tf.nest.map_structure(partial(received.tensor, method), value_fn(context)) for context in contexts]
+        received.require_structure(method, values)
         return tf.nest.map_structure(lambda *leaves: per_replica(leaves), *values)
 
     @as_written

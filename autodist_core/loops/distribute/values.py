@@ -4,9 +4,9 @@ In: a batch, or the results of a function on each replica. Out: TensorFlow's `Pe
 functions work outside a trace and inside one.
 
 >>> both = per_replica([tf.constant([1.0, 2.0]), tf.constant([4.0])])
->>> [each.numpy().tolist() for each in local_results(both)]
+>>> [each.numpy().tolist() for each in local_results(both, 2)]
 [[1.0, 2.0], [4.0]]
->>> reduced("SUM", both, 0, 2).numpy().item(), gathered(both, 0).numpy().tolist()
+>>> reduced("SUM", both, 0, 2).numpy().item(), gathered(both, 0, 2).numpy().tolist()
 (7.0, [1.0, 2.0, 4.0])
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.loops.calls import received
 from autodist_core.seams.table import PER_REPLICA, PER_REPLICA_SPEC
 
 
@@ -47,7 +48,7 @@ def is_per_replica(value: Any) -> bool:
 def split(batch: Any, replicas: int) -> Any:
     """A batch as values of each replica: slices along the first axis, as `numpy.array_split` cuts them.
 
-    >>> [each.numpy().tolist() for each in local_results(split(tf.range(5), 2))]
+    >>> [each.numpy().tolist() for each in split(tf.range(5), 2).values]
     [[0, 1, 2], [3, 4]]
     """
 
@@ -80,53 +81,67 @@ def split(batch: Any, replicas: int) -> Any:
     return tf.nest.map_structure(slices, batch)
 
 
-def local_results(value: Any) -> tuple[Any, ...]:
-    """The value of each replica, in order."""
-    return tuple(value.values) if is_per_replica(value) else (value,)
+def local_results(value: Any, replicas: int) -> tuple[Any, ...]:
+    """The value of each replica, in order. Of a structure of values, a structure for each replica.
+
+    >>> local_results({"both": per_replica([1.0, 2.0]), "same": 3.0}, 2)
+    ({'both': 1.0, 'same': 3.0}, {'both': 2.0, 'same': 3.0})
+    """
+    method = "experimental_local_results"
+    if not tf.nest.is_nested(value):
+        return received.parts(method, value, replicas) or (value,)
+    leaves = [received.parts(method, leaf, replicas) or (leaf,) * replicas for leaf in tf.nest.flatten(value)]
+    return tuple(tf.nest.pack_sequence_as(value, [each[index] for each in leaves]) for index in range(replicas))
 
 
-def reduced(op: Any, value: Any, axis: Any, replicas: int) -> Any:
+def reduced(op: Any, value: Any, axis: Any, replicas: int, method: str = "reduce") -> Any:
     """One tensor of all replicas' values: their sum or mean; with an axis, of the entries along the axis, too.
 
     Several axes are a tuple. Another tensor, or a number, is the value of every replica.
     """
-    name = _name_of(op)
-    if not is_per_replica(value):
-        return _reduced_one(name, value, axis, replicas)
-    parts = [tf.convert_to_tensor(part) for part in value.values]
+    name, parts = received.operation(method, op), received.parts(method, value, replicas)
+    if parts is None:
+        return _reduced_one(method, name, value, axis, replicas)
+    parts = tuple(received.tensor(method, part, numeric=True) for part in parts)
     if axis is None:
+        received.require_alike(method, parts, remedy="With an axis, the entries along it are reduced, too.")
         total = tf.add_n(parts)
         return total if name == "SUM" else total / tf.cast(replicas, total.dtype)
-    total = tf.add_n([tf.reduce_sum(part, axis) for part in parts])
-    if name == "SUM":
-        return total
-    axes = tf.reshape(tf.constant(axis, tf.int32), [-1])
-    count = tf.add_n([tf.reduce_prod(tf.gather(tf.shape(part), axes % tf.rank(part))) for part in parts])
-    return total / tf.cast(count, total.dtype)
+    axes = received.axes(method, axis, parts[0].shape.rank)
+    total = tf.add_n([tf.reduce_sum(part, axes) for part in parts])
+    return total if name == "SUM" else total / tf.cast(tf.add_n([entries(part, axes) for part in parts]), total.dtype)
 
 
-def _reduced_one(name: str, value: Any, axis: Any, replicas: int) -> Any:
+def entries(value: Any, axes: Sequence[int]) -> Any:
+    """The number of entries of a tensor along axes.
+
+    >>> int(entries(tf.zeros([2, 3, 5]), (0, -1)))
+    10
+    """
+    return tf.reduce_prod(tf.gather(tf.shape(value), tf.constant(axes, tf.int32) % tf.rank(value)))
+
+
+def _reduced_one(method: str, name: str, value: Any, axis: Any, replicas: int) -> Any:
     if axis is not None:
-        total = tf.reduce_sum(value, axis)
-        return total * tf.cast(replicas, total.dtype) if name == "SUM" else tf.reduce_mean(value, axis)
+        value = received.tensor(method, value, numeric=True)
+        axes = received.axes(method, axis, value.shape.rank)
+        total = tf.reduce_sum(value, axes)
+        return total * tf.cast(replicas, total.dtype) if name == "SUM" else tf.reduce_mean(value, axes)
     if name == "SUM" and replicas > 1:
         raise ValueError(
-            f"reduce(SUM): {value!r} is not a value of each replica, so there is nothing to add up. Pass what run() "
+            f"{method}(SUM): {value!r} is not a value of each replica, so there is nothing to add up. Pass what run() "
             "returned."
         )
     return value
 
 
-def _name_of(op: Any) -> str:
-    name = str(getattr(op, "name", op)).upper()
-    if name not in ("SUM", "MEAN"):
-        raise ValueError(f"reduce: the operation is tf.distribute.ReduceOp.SUM or MEAN. Received: {op!r}.")
-    return name
-
-
-def gathered(value: Any, axis: int) -> Any:
+def gathered(value: Any, axis: Any, replicas: int) -> Any:
     """The values of all replicas, one behind the other along an axis."""
-    return tf.concat(list(local_results(value)), axis)
+    parts = received.parts("gather", value, replicas) or (value,)
+    tensors = [received.tensor("gather", part) for part in parts]
+    along = received.axis("gather", axis, tensors[0].shape.rank)
+    received.require_alike("gather", tensors, without=along)
+    return tf.concat(tensors, along)
 
 
 def filled_up(values: Sequence[Any], replicas: int, spec: tf.TensorSpec, otherwise: Any = None) -> list[Any]:

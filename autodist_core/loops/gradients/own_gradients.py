@@ -12,7 +12,7 @@ such as the flag of a conditional that applies, stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,17 +24,19 @@ from autodist_core.loops.gradients.recording import Differentiation
 
 def own_results(
     graph: Any, found: Sequence[Differentiation], results: Sequence[Any], reduced: Sequence[list[Any]],
+    completed: Mapping[str, Any],
 ) -> tuple[list[Any], frozenset[str]]:
     """The results, and the names of new operations that compute those of a marked gradient, from the gradient itself.
 
     `reduced` are lists of markers of values that become one over the replicas. They get the markers of the copies.
+    `completed` has the replica's own value for each operation that completes it for a sum in an update.
 
     >>> graph = tf.function(lambda x: tf.square(x)).get_concrete_function(tf.TensorSpec((), tf.float32)).graph
-    >>> results, new = own_results(graph, (), graph.outputs, ())
+    >>> results, new = own_results(graph, (), graph.outputs, (), {})
     >>> results == graph.outputs, new
     (True, frozenset())
     """
-    before = _before_markers(found)
+    before = {**_before_markers(found), **completed}
     needed = reached_from((result.op for result in results), _sources)
     made: dict[str, Any] = {}
 

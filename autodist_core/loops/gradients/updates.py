@@ -265,12 +265,17 @@ class _Search:
         """Add the writes of variables that the updates read and that depend on nothing of the batch: step counters.
 
         Such a write belongs to the last of these updates whose gradients were computed before it. An update ends with
-        its last write, so a later counter would let it end after the next update's gradients.
+        its last write, so a later counter would let it end after the next update's gradients. If there is none, and
+        gradients need the written value, the write is compute: an update comes after its gradients.
         """
         position = {operation.name: number for number, operation in enumerate(self._operations)}
         begin: dict[int, int] = {}
         for name, call in self._marks.items():
             begin[call] = min(position[name], begin.get(call, position[name]))
+        needed = {
+            touch.variable: position[name] for name, touched in self._touches.items() if name in self._before
+            for touch in touched if not touch.writes
+        }
         waiting = True
         while waiting:
             read = self._read_by(occurrence)
@@ -283,6 +288,8 @@ class _Search:
                 if not self._seeds.intersection(written):
                     calls = sorted(set().union(*(read.get(variable, ()) for variable in written)))
                     earlier = [call for call in calls if begin[call] < position[name]]
+                    if not earlier and any(needed.get(variable, 0) > position[name] for variable in written):
+                        continue
                     occurrence[name] = max(earlier, default=calls[0])
                     waiting = True
 
