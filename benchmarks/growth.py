@@ -60,6 +60,8 @@ class Growth:
     size: int = 0
     """The bytes of the graph."""
     seconds: dict[str, float] = field(default_factory=dict)
+    graph_def: Any = None
+    graph: tf.Graph = field(default_factory=tf.Graph)
 
     @property
     def total(self) -> float:
@@ -96,11 +98,10 @@ def measured(item: GraphItem, builder: str, replicas: int, cpus: int) -> Growth:
     with growth.phase("place"):
         placement = place(item, compiled, share_memory=False, tasks=Tasks("run", tuple(hosts)))
     with growth.phase("build"):
-        graph_def = build(item, placement, sizes=[_EACH] * replicas).graph_def
-    growth.size = graph_def.ByteSize()
-    with growth.phase("import"), tf.Graph().as_default():
-        tf.graph_util.import_graph_def(graph_def, name="step")
-    growth.nodes = len(graph_def.node)
+        growth.graph_def = build(item, placement, sizes=[_EACH] * replicas).graph_def
+    with growth.phase("import"), growth.graph.as_default():
+        tf.graph_util.import_graph_def(growth.graph_def, name="")
+    growth.nodes, growth.size = len(growth.graph_def.node), growth.graph_def.ByteSize()
     return growth
 
 

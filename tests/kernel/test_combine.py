@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from autodist_core.capture import capture
 from autodist_core.kernel import build, inference
+from autodist_core.kernel.passes import state_combiner
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.state_combiner import StateCombiner
 from autodist_core.runtime import DistributedSession
@@ -57,10 +58,13 @@ class Copies:
             self._session._session.run(assign)
 
     def get(self, name: str) -> list:
+        return [float(value) for value in self.whole(name)]
+
+    def whole(self, name: str) -> list:
         handles = list(self._each(name))
         with self._session._graph.as_default():
             reads = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for dtype, handle in handles]
-        return [float(value) for value in self._session._session.run(reads)]
+        return self._session._session.run(reads)
 
 
 def session_variable(session: DistributedSession, name: str):
@@ -91,3 +95,51 @@ def test_the_state_is_made_of_the_replicas_that_had_examples(active, counts, tot
     assert copies.get("average") == pytest.approx([average] * 3, rel=1e-14)
     assert copies.get("count") == [count] * 3
     session.close()
+
+
+SHAPES = {"sum": ((), (2, 3)), "mean": ((3,), ()), "max": ((2,), (1, 2)), "min": ((), (4,)), "first": ((2,), (2, 1))}
+
+
+def _item_of_pairs():
+    """A step that writes two variables of unlike shapes for each way in which values are combined."""
+    variables, described = {}, {}
+    for way, shapes in SHAPES.items():
+        for number, shape in enumerate(shapes):
+            name = f"{way}{number}"
+            aggregation = "only_first_replica" if way == "first" else way
+            variables[name] = tf.Variable(np.zeros(shape))
+            described[name] = spec_of(name, variables[name], "metric", aggregation)
+
+    def step(tracer, x) -> list:
+        for variable in variables.values():
+            variable.assign_add(tf.ones_like(variable))
+        return [tf.identity(x)]
+
+    return capture(trace(step, variables, described=described, concat_outputs=True))
+
+
+@pytest.mark.parametrize("active, counts", [((0, 1, 2), (1, 1, 2)), ((0, 2), (1, 3)), ((1, 2), (3, 1)), ((1,), (4,))])
+def test_small_variables_over_hosts_travel_together_and_get_the_values_that_they_get_alone(
+    monkeypatch, active, counts
+):
+    item = _item_of_pairs()
+    states = []
+    for over_hosts in (False, True):
+        monkeypatch.setattr(state_combiner, "_is_over_hosts", lambda draft, over_hosts=over_hosts: over_hosts)
+        session = DistributedSession(inference(NAMES))
+        session.add(item)
+        copies, drawn = Copies(session), np.random.default_rng(5)
+        names = [f"{way}{number}" for way, shapes in SHAPES.items() for number in range(len(shapes))]
+        before = {name: drawn.normal(size=(3, *session_variable(session, name).shape)) for name in names}
+        for name in names:
+            copies.set(name, before[name])
+        graph = build(item, session.placement, active, (StateCombiner(), Order()))
+        packed = {node.name.split("/")[2] for node in graph.graph_def.node if node.name.startswith("combine/packed/")}
+        assert packed == (set(SHAPES) if over_hosts else set())
+        session.import_graph(graph, "combine")(*map(float, counts), float(sum(counts)))
+        states.append({name: copies.whole(name) for name in names})
+        session.close()
+    alone, together = states
+    for name in names:
+        np.testing.assert_array_equal(together[name], alone[name])
+        assert not np.array_equal(alone[name], before[name])

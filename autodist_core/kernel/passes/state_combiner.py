@@ -12,18 +12,27 @@ is the maximum). A float without an
 aggregation becomes the mean over the active replicas, weighted by their numbers of examples. Any other variable gets
 the value of the first active replica. The state of a seed generator is equal on all active replicas. It is sent to the
 idle replicas only.
+
+Over several machines, small variables of one type that are combined in one way travel in one message in each direction.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
+from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Variable
+
+PACKED_BYTES = 1 << 16
+"""A variable of more bytes travels alone: its time is that of its bytes, and a copy of them would be added."""
 
 
 def is_combined(variable: Variable) -> bool:
@@ -50,49 +59,143 @@ class StateCombiner(Kernel):
         if len(draft.placement.replicas) == 1:
             return
         idle = len(draft.active_replicas) < len(draft.placement.replicas)
+        together: dict[tuple[str, str, tuple[str, ...]], list[Variable]] = {}
         for name in sorted(draft.step.written_by_compute):
             variable = draft.step.variables[name]
             if (idle or is_combined(variable)) and len(draft.placement.copies(name)) > 1:
-                _combine(draft, variable)
+                devices = tuple(draft.placement.mirror(name, replica).device for replica in draft.placement.replicas)
+                alone = "" if _is_packed(draft, variable) else name
+                key = (alone or _way(variable), variable.dtype, devices)
+                together.setdefault(key, []).append(variable)
+        for group in together.values():
+            _combine(draft, group)
 
 
-def _combine(draft: Draft, variable: Variable) -> None:
-    name, dtype = variable.name, tf.as_dtype(variable.dtype)
-    label = f"combine/{naming.safe(name)}"
-    replicas = draft.placement.replicas
-    mirrors = [draft.placement.mirror(name, replica) for replica in replicas]
+def _way(variable: Variable) -> str:
+    """How the replicas' values become one: by sum, mean, max or min, or by taking the first one."""
+    dtype = tf.as_dtype(variable.dtype)
+    if variable.aggregation == "none":
+        return "mean" if dtype.is_floating or dtype.is_complex else "first"
+    return variable.aggregation if variable.aggregation in ("sum", "mean", *_EXTREMES) else "first"
+
+
+def _is_packed(draft: Draft, variable: Variable) -> bool:
+    """Whether a variable travels together with others. Within one machine that would only copy values once more."""
+    shape, dtype = tf.TensorShape(variable.shape), tf.as_dtype(variable.dtype)
+    count = shape.num_elements()
+    small = count is not None and count * dtype.size <= PACKED_BYTES
+    return small and dtype.is_floating and _is_over_hosts(draft)
+
+
+def _is_over_hosts(draft: Draft) -> bool:
+    return len({replica.host for replica in draft.placement.replicas}) > 1
+
+
+def _combine(draft: Draft, group: list[Variable]) -> None:
+    way, dtype = _way(group[0]), tf.as_dtype(group[0].dtype)
+    pack = _Pack(draft, group, way)
+    label, replicas = pack.label, draft.placement.replicas
     # Between steps, replica 0 has the sum: its copy counts even if replica 0 is idle.
-    sources = sorted({0, *draft.active}) if variable.aggregation == "sum" else draft.active
-    values = [
-        draft.read(f"{label}/{replicas[index].prefix}", name, mirrors[index], draft.end) for index in sources
-    ]
-    device, stacked = mirrors[0].device, tf.TensorSpec((*draft.spec(name).shape, len(values)), dtype)
-    if variable.aggregation == "sum":
-        if len(values) == 1:
-            return
-        total = draft.add_up(f"{label}/sum", values, dtype, device)
-        nothing = draft.editor.add("ZerosLike", f"{label}/nothing", [values[0]], device, T=dtype)
-        draft.write(f"{label}/write_{replicas[0].prefix}", name, mirrors[0], total, draft.end + 1)
-        for index in sources[1:]:
-            draft.write(f"{label}/clear_{replicas[index].prefix}", name, mirrors[index], nothing, draft.end + 1)
+    sources = sorted({0, *draft.active}) if way == "sum" else draft.active
+    if way == "sum" and len(sources) == 1:
         return
-    extreme = _EXTREMES.get(variable.aggregation)
-    combined = values[0]
-    is_float = dtype.is_floating or dtype.is_complex
-    by_mean = variable.aggregation == "mean" or (variable.aggregation == "none" and is_float)
-    if extreme is not None and len(values) > 1:
-        together = {draft.stack(f"{label}/together", values, dtype, device): stacked}
-        combined = draft.editor.trace(f"{label}/{variable.aggregation}", extreme, together, device)[0]
-    elif by_mean and len(values) > 1:
-        weight = dtype.real_dtype
-        together = {draft.stack(f"{label}/together", values, dtype, device): stacked}
-        first = {values[0]: draft.spec(name)}
-        shares = {draft.shares(weight): tf.TensorSpec((len(values),), weight)}
-        combined = draft.editor.trace(f"{label}/mean", weighted_mean, first | together | shares, device)[0]
+    values = [pack.read(replicas[index]) for index in sources]
+    device = pack.device(replicas[0])
+    if way == "sum":
+        pack.write(draft.add_up(f"{label}/sum", values, dtype, device), replicas[:1])
+        pack.clear([replicas[index] for index in sources[1:]])
+        return
+    if way == "first" or len(values) == 1:
+        combined = draft.editor.add("Identity", f"{label}/value", values[:1], device, T=dtype)
     else:
-        combined = draft.editor.add("Identity", f"{label}/value", [combined], device, T=dtype)
-    for replica, mirror in zip(replicas, mirrors, strict=True):
-        draft.write(f"{label}/write_{replica.prefix}", name, mirror, combined, draft.end + 1)
+        stacked = tf.TensorSpec((*pack.spec.shape, len(values)), dtype)
+        stack = {draft.stack(f"{label}/together", values, dtype, device): stacked}
+        if way in _EXTREMES:
+            combined = draft.editor.trace(f"{label}/{way}", _EXTREMES[way], stack, device)[0]
+        else:
+            weight = dtype.real_dtype
+            shares = {draft.shares(weight): tf.TensorSpec((len(values),), weight)}
+            inputs = {values[0]: pack.spec} | stack | shares
+            combined = draft.editor.trace(f"{label}/mean", weighted_mean, inputs, device)[0]
+    pack.write(combined, replicas)
+
+
+class _Pack:
+    """The values of some variables on each replica as one tensor: a message takes its time however short it is.
+
+    One variable alone is its own tensor. Several are put behind each other in a vector on the replica's device.
+    """
+
+    def __init__(self, draft: Draft, group: list[Variable], way: str) -> None:
+        self._draft, self._names = draft, [variable.name for variable in group]
+        self._dtype = tf.as_dtype(group[0].dtype)
+        if len(group) == 1:
+            self.label, self.spec = f"combine/{naming.safe(group[0].name)}", draft.spec(group[0].name)
+            return
+        place = naming.safe(group[0].name)
+        self.label = f"combine/packed/{way}/{place}"
+        self._counts = [math.prod(variable.shape) for variable in group]
+        self.spec = tf.TensorSpec((sum(self._counts),), self._dtype)
+
+    def device(self, replica: Replica) -> str:
+        """The device that has the replica's copies."""
+        return self._draft.placement.mirror(self._names[0], replica).device
+
+    def read(self, replica: Replica) -> str:
+        """Return the values of a replica."""
+        reads = [self._read(name, replica) for name in self._names]
+        if len(reads) == 1:
+            return reads[0]
+        editor, device, here = self._draft.editor, self.device(replica), f"{self.label}/{replica.prefix}"
+        flat = editor.constant(f"{here}/flat", [-1], tf.int32, device)
+        rows = [
+            editor.add("Reshape", f"{here}/row{index}", [read, flat], device, T=self._dtype, Tshape=tf.int32)
+            for index, read in enumerate(reads)
+        ]
+        return self._draft.join(here, rows, self._dtype, device)
+
+    def write(self, combined: str, replicas: Sequence[Replica]) -> None:
+        """Write these values to the copies of the replicas."""
+        for replica in replicas:
+            for name, value in zip(self._names, self._parts(combined, replica), strict=True):
+                self._write("write", name, replica, value)
+
+    def clear(self, replicas: Sequence[Replica]) -> None:
+        """Write zeros to the copies of the replicas, which are made there."""
+        for replica in replicas:
+            for name in self._names:
+                label = f"combine/{naming.safe(name)}/nothing_{replica.prefix}"
+                read = self._read(name, replica)
+                zeros = self._draft.editor.add("ZerosLike", label, [read], self.device(replica), T=self._dtype)
+                self._write("clear", name, replica, zeros)
+
+    def _read(self, name: str, replica: Replica) -> str:
+        label = f"combine/{naming.safe(name)}/{replica.prefix}"
+        if label not in self._draft.editor:
+            self._draft.read(label, name, self._draft.placement.mirror(name, replica), self._draft.end)
+        return label
+
+    def _write(self, doing: str, name: str, replica: Replica, value: str) -> None:
+        label = f"combine/{naming.safe(name)}/{doing}_{replica.prefix}"
+        mirror = self._draft.placement.mirror(name, replica)
+        self._draft.write(label, name, mirror, value, self._draft.end + 1)
+
+    def _parts(self, combined: str, replica: Replica) -> Iterator[str]:
+        if len(self._names) == 1:
+            yield combined
+            return
+        editor, device, here = self._draft.editor, self.device(replica), f"{self.label}/parts_{replica.prefix}"
+        counts = editor.constant(f"{here}/counts", self._counts, tf.int32, device)
+        axis = editor.constant(f"{here}/axis", 0, tf.int32, device)
+        editor.add(
+            "SplitV", here, [combined, counts, axis], device,
+            T=self._dtype, Tlen=tf.int32, num_split=len(self._counts),
+        )  # fmt: skip
+        for index, name in enumerate(self._names):
+            shape = list(self._draft.step.variables[name].shape)
+            wanted = editor.constant(f"{here}/shape{index}", np.array(shape, np.int32), tf.int32, device)
+            part = [naming.tensor(here, index), wanted]
+            yield editor.add("Reshape", f"{here}/part{index}", part, device, T=self._dtype, Tshape=tf.int32)
 
 
 def largest(together: tf.Tensor) -> tf.Tensor:

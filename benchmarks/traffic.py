@@ -1,0 +1,115 @@
+"""Count what the hosts of a cluster send to each other in one step, in the graph: messages, their bytes, collectives.
+
+    python benchmarks/traffic.py [--models mlp resnet] [--strategies AllReduce PS] [--replicas 2]
+
+No machine is needed. TensorFlow sends an output once to each device on another host that reads it, and a control edge
+as an empty message. The bytes are those of outputs with known shapes; `unknown` are the other outputs. A collective is
+counted once for each replica, and `collective bytes` are those of its input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import tensorflow as tf
+from growth import BUILDERS, captured, measured
+from workloads import WORKLOADS
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What the hosts send to each other in one run of a graph."""
+
+    messages: int
+    size: int
+    """The bytes of all messages with known shapes."""
+    unknown: int
+    """The messages whose shapes are not known before the run."""
+    collectives: int
+    collective_size: int
+    """The bytes of the inputs of all collectives."""
+
+
+def traffic(graph: tf.Graph) -> Traffic:
+    """Return what the hosts send to each other in one run of all operations of a graph.
+
+    >>> with tf.Graph().as_default() as graph:
+    ...     with tf.device("/job:run/task:0/device:CPU:0"):
+    ...         value = tf.constant([1.0, 2.0])
+    ...     with tf.device("/job:run/task:1/device:CPU:0"):
+    ...         doubled, negative = value * 2.0, -value
+    >>> traffic(graph)
+    Traffic(messages=1, size=8, unknown=0, collectives=0, collective_size=0)
+    """
+    messages = dict(_messages(graph))
+    collectives = [op for op in graph.get_operations() if op.type.startswith("CollectiveReduce")]
+    sizes = [_size(output) for output in messages.values()]
+    return Traffic(
+        len(sizes), sum(size or 0 for size in sizes), sizes.count(None),
+        len(collectives), sum(_size(op.inputs[0]) or 0 for op in collectives),
+    )
+
+
+def _messages(graph: tf.Graph) -> Iterator[tuple[Any, Any]]:
+    """The name of each message with the device that receives it, and its output; None for a control edge."""
+    for op in graph.get_operations():
+        for output in op.inputs:
+            if _host(output.op) != _host(op):
+                yield (output.name, op.device), output
+        for before in op.control_inputs:
+            if _host(before) != _host(op):
+                yield (before.name, op.device), _EMPTY
+
+
+_EMPTY = tf.TensorSpec((0,), tf.float32)
+
+
+def _host(op: Any) -> tuple[Any, Any]:
+    device = tf.DeviceSpec.from_string(op.device)
+    return device.job, device.task
+
+
+def _size(output: Any) -> int | None:
+    """The bytes of an output; None if its shape is not known, or if it has strings."""
+    count = output.shape.num_elements()
+    return None if count is None or not output.dtype.size else count * output.dtype.size
+
+
+def row(model: str, builder: str, found: Traffic) -> str:
+    """Return a row of the table.
+
+    >>> row("mlp", "PS", Traffic(2, 4096, 0, 0, 0))
+    'mlp        PS                            2        4,096        0           0            0'
+    """
+    return (
+        f"{model:10} {builder:22} {found.messages:8} {found.size:12,} {found.unknown:8} "
+        f"{found.collectives:11} {found.collective_size:12,}"
+    )
+
+
+def main() -> None:
+    """Print a row for each model and strategy."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=["mlp", "resnet"])
+    parser.add_argument("--strategies", nargs="+", choices=BUILDERS, default=list(BUILDERS))
+    parser.add_argument("--replicas", type=int, default=2, help="one on each host")
+    given = parser.parse_args()
+    print(
+        f"{'model':10} {'strategy':22} {'messages':>8} {'bytes':>12} {'unknown':>8} {'collectives':>11} {'bytes':>12}"
+    )
+    for name in given.models:
+        item = captured(name)
+        for builder in given.strategies:
+            found = traffic(measured(item, builder, given.replicas, 1).graph)
+            print(row(name, builder, found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
