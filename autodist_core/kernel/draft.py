@@ -59,8 +59,8 @@ class Draft:
     editor: Editor
     sizes: tuple[int, ...] = ()
     """How many examples each active replica has, if the graph is for these sizes only."""
-    stands_for: tuple[int, ...] = ()
-    """If the replicas stand for more replicas (`kernel/alike/`), the indices of all of these; else empty."""
+    stands_for: tuple[Replica, ...] = ()
+    """If the replicas stand for more replicas (`kernel/alike/`), all of these; else empty."""
     all_sizes: tuple[int, ...] = ()
     """How many examples each of these has, if the graph is for these sizes only."""
     gradient_products: dict[tuple[str, int], Product] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Draft:
     @staticmethod
     def of(
         item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None, sizes: Sequence[int] = (),
-        stands_for: Sequence[int] = (), all_sizes: Sequence[int] = (),
+        stands_for: Sequence[Replica] = (), all_sizes: Sequence[int] = (),
     ) -> Draft:
         """Return an empty draft of a captured step.
 

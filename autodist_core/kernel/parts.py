@@ -30,7 +30,7 @@ class Part(Enum):
 
 PARTS = {
     **dict.fromkeys(
-        ("replica", "this", "at_once", "whole", "stacked", "weighted", "alike", "joined", "result"), Part.COMPUTE
+        ("replica", "local", "at_once", "whole", "stacked", "weighted", "alike", "joined", "result"), Part.COMPUTE
     ),
     **dict.fromkeys(("update", "kept", "alive", "compressor"), Part.UPDATE),
     **dict.fromkeys(("all_reduce", "reduced", "brought", "sent", "pull", "combine"), Part.EXCHANGE),
@@ -40,8 +40,8 @@ PARTS = {
 _PRODUCT = "MatMul"
 """The type of an operation that computes a gradient of all replicas at once, where they share memory. Its name is that
 of a reduced gradient. TensorFlow may put a word before the type."""
-_CALLED = re.compile("replica[0-9]+/own[0-9]+/")
-"""The call before the name of a node that is in a function of the replica (`kernel/alike/`)."""
+_CALLED = re.compile("machine[0-9]+/own[0-9]+/")
+"""The call before the name of a node that is in a function of the machine (`kernel/alike/`)."""
 _TRAVELS = re.compile("_?(Host)?(Recv|Send|RecvTensor|RecvBuf)$|Collective")
 """Types of operations that wait for another device. TensorFlow gives them names of its own."""
 
@@ -53,7 +53,7 @@ def part_of(name: str, op: str) -> Part | None:
     ('COMPUTE', 'EXCHANGE')
     >>> part_of("reduced/memory/0/kernel", "AddN").name, part_of("reduced/memory/0/kernel", "_MklMatMul").name
     ('EXCHANGE', 'COMPUTE')
-    >>> part_of("replica7/own1/update/this/step", "AssignAddVariableOp").name
+    >>> part_of("machine7/own1/update/local0/step", "AssignAddVariableOp").name
     'UPDATE'
     >>> part_of("feed/total", "Placeholder") is None
     True

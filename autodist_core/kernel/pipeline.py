@@ -15,7 +15,7 @@ kernel did. For a dense layer, a parameter server and two replicas::
     Order: NoOp: 3 -> 4
     Compile: no change
 
-Of many replicas that do the same, a few are built, and `kernel/alike/` makes the graph of all from theirs.
+Of many machines that do the same, a few are built, and `kernel/alike/` makes the graph of all from theirs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.kernel.added_variables import AddedVariable
-from autodist_core.kernel.alike import Kind, NotAlikeError, kinds_of, of_replica, repeated, standing
+from autodist_core.kernel.alike import Kind, NotAlikeError, kinds_of, repeated, standing
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.after_update import AfterUpdate
@@ -121,11 +121,13 @@ def build(
 def _build_alike(
     item: GraphItem, placement: Placement, kinds: Sequence[Kind], sizes: Sequence[int]
 ) -> DistributedGraph:
-    """Build the graph of all replicas from that of a few which stand for them."""
+    """Build the graph of all machines from that of a few which stand for them."""
     built = standing(placement, kinds)
-    counts = [sizes[0], *(kind.examples for kind in kinds for _ in kind.built)] if sizes else []
-    everyone = range(len(placement.replicas))
-    draft = Draft.of(placement.partitioner.apply(item), built, None, counts, everyone, sizes)
+    here = placement.replicas[: kinds[0].first.first]
+    counts = [*sizes[: len(here)], *(count for kind in kinds for _ in kind.built for count in kind.examples)]
+    draft = Draft.of(
+        placement.partitioner.apply(item), built, None, counts if sizes else (), placement.replicas, sizes
+    )
     changes = run(draft, PIPELINE)
     if draft.initializers:
         raise NotAlikeError("a lookup table is on each machine.")
@@ -134,16 +136,19 @@ def _build_alike(
     counted = [] if sizes else [draft.examples(replica) for replica in built.replicas]
     total = () if sizes else (draft.total(),)
     before = draft.editor.histogram()
-    stands = {0: 0, **{replica: kind.first for kind in kinds for replica in kind.members}}
     found = repeated(draft, kinds, placement)
     after = found.editor.histogram()
     ops = [(op, before.get(op, 0), after.get(op, 0)) for op in sorted(before.keys() | after.keys())]
     change = Change("Repeat", tuple(each for each in ops if each[1] != each[2]))
+    feeds, all_counts = fed[: len(here)], counted[: len(here)]
+    for kind in kinds:
+        own = slice(kind.first.first, kind.first.replicas.stop)
+        for machine in kind.members:
+            feeds += [[kind.first.moved(name, machine) for name in names] for names in fed[own]]
+            all_counts += [kind.first.moved(name, machine) for name in counted[own]]
     return DistributedGraph(
-        found.editor.graph_def(),
-        tuple(tuple(of_replica(name, stands[each], each) for name in fed[stands[each]]) for each in everyone),
-        used, (*(of_replica(counted[stands[each]], stands[each], each) for each in everyone if counted), *total),
-        found.outputs, found.steps, (), (*changes, change), found.added, draft.collectives,
+        found.editor.graph_def(), tuple(map(tuple, feeds)), used, (*all_counts, *total), found.outputs, found.steps, (),
+        (*changes, change), found.added, draft.collectives,
     )
 
 

@@ -12,7 +12,6 @@ with the kernels when it first runs, and imports the graph into the session::
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -29,6 +28,7 @@ from autodist_core.kernel import DistributedGraph, Placement, build, gathered
 from autodist_core.log import stage
 from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.batch_slices import BatchSlicer
+from autodist_core.runtime.failed_replicas import failed_replicas
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.kept_arrays import KeptData, KeptRows, Slot
 from autodist_core.runtime.loose_steps import LooseStep
@@ -36,12 +36,6 @@ from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.timings import TimedStep, Timings
 from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
-
-_NODE = re.compile(r"\{\{node \w+/replica([0-9]+)/")
-_SHARED = re.compile(r"\{\{function_node own_[0-9a-f]+\}\}")
-_REMOTE = re.compile(r"from remote target /job:\w+/replica:0/task:([0-9]+) while calling")
-_TASK = re.compile(r"From /job:\w+/replica:0/task:([0-9]+):")
-
 
 class DistributedSession(Session):
     """A session on the devices of this machine, or on those of a cluster until the cluster is lost.
@@ -241,7 +235,7 @@ class DistributedSession(Session):
         except tf.errors.OpError as error:
             # A task that TensorFlow's message names may only have passed the error on. The graph node that the message
             # names has failed.
-            failed = _failed_replicas(str(error))
+            failed = failed_replicas(str(error), self.placement)
             for replica in failed:
                 name = self.placement.replicas[replica].name
                 error.add_note(f"This happened on {name}, during {doing}{part(replica)}.")
@@ -325,17 +319,6 @@ class Step(SessionStep):
         """Which examples a replica has. TensorFlow counts positions from its first one."""
         start, stop = self._bounds[replica]
         return f" with examples {start} to {stop - 1} of the batch" if len(self._bounds) > 1 else ""
-
-
-def _failed_replicas(message: str) -> list[int]:
-    """Return the replicas whose operations failed, by TensorFlow's message.
-
-    Of a node of a function that several replicas call, TensorFlow names the function and the machine.
-    """
-    found = _NODE.findall(message)
-    if not found and _SHARED.search(message):
-        found = _REMOTE.findall(message) or _TASK.findall(message)
-    return [int(replica) for replica in dict.fromkeys(found)]
 
 
 def _abandon(session: Any) -> None:

@@ -22,9 +22,9 @@ _FAILED = re.compile(
     r"(?:^|\n\s*\(\d+\) [A-Z_]+: )(?P<why>(?:(?!\n\s*\(\d+\) ).)*?)\s*\[\["
     r"(?:\{\{function_node (?P<function>[^}]+)\}\})?\{\{node (?P<node>[^}]+)\}\}\]\]", re.DOTALL,
 )  # fmt: skip
-_OF_SESSION = re.compile(r"^(\w+/replica\d+|this)/")
+_OF_SESSION = re.compile(r"^(\w+/replica|local)\d+/")
 _SHARED = re.compile(r"own_[0-9a-f]+$")
-"""The name of a function that several replicas call. In it, the nodes of a replica's compute begin with `this/`."""
+"""The name of a function that several machines call. In it, the nodes of a replica's compute begin with `local0/`."""
 
 
 def raise_in_words(
@@ -44,9 +44,9 @@ def raise_in_words(
     The operation is table/Gather
     The step changed nothing: what was trained before it is kept.
 
-    Of a function that several replicas call, TensorFlow names the function:
+    Of a function that several machines call, TensorFlow names the function:
 
-    >>> text = "2 is not in [0, 2)\\n\\t [[{{function_node own_1f}}{{node this/table/Gather}}]]"
+    >>> text = "2 is not in [0, 2)\\n\\t [[{{function_node own_1f}}{{node local0/table/Gather}}]]"
     >>> raw = tf.errors.InvalidArgumentError(None, None, text)
     >>> raise_in_words(raw, SourceLines(), lambda name: f"layer {name.split('/')[0]!r}")
     Traceback (most recent call last):

@@ -21,13 +21,14 @@ from tests.kernel.graphs import table_item
 from tests.support.strategies import BUILDERS, strategy_named
 
 UNEVEN = (4, 4, 4, 3, 3, 3)
-_REPLICA = re.compile(r"(?<![A-Za-z0-9])(?:replica|task_)([0-5])(?=$|[/:])")
-_THIS = re.compile(r"(?<![A-Za-z0-9])this(?=$|[/:])")
-_CALL = re.compile(r"replica(\d+)/own\d+$")
+_LOCAL = re.compile(r"(?<![A-Za-z0-9])local(\d+)(?=$|[/:])")
+_HERE = re.compile(r"(?<![A-Za-z0-9])task_here(?=$|[/:])")
+_CALL = re.compile(r"machine(\d+)/own\d+$")
+_SIGNAL = re.compile(r"signal/|machine\d+/signal\d+_\d+$")
 
 
 @cache
-def _item(scaled: bool = False, name: str = "replica9") -> GraphItem:
+def _item(scaled: bool = False, name: str = "replica99") -> GraphItem:
     """A model with batch statistics, dropout, metrics and an optimizer with slots."""
     layers = keras.layers
     model = keras.Sequential([
@@ -44,22 +45,20 @@ def _item(scaled: bool = False, name: str = "replica9") -> GraphItem:
     return trace_step(model, model.train_step, batch, specs, False).item
 
 
-def _placed(item: GraphItem, builder: Any, count: int) -> Placement:
+def _placed(item: GraphItem, builder: Any, count: int, each: int = 1, kind: str = "cpus") -> Placement:
+    """A placement on so many machines with so many replicas each."""
     hosts = tuple(f"10.0.{index // 250}.{index % 250 + 1}" for index in range(count))
-    nodes = [{"address": host, "chief": host == hosts[0], "cpus": [0]} for host in hosts]
+    nodes = [{"address": host, "chief": host == hosts[0], kind: list(range(each))} for host in hosts]
     spec, chosen = ResourceSpec({"nodes": nodes}), strategy_named(builder)
     strategy = StrategyCompiler(item, spec).compile(chosen.build(item, spec))
     return place(item, strategy, False, Tasks("run", hosts))
 
 
-def _numbered(name: str) -> str:
-    return _REPLICA.sub(r"this\1", name)
-
-
 class Expanded:
     """The nodes of a graph with the functions in place of their calls: op, attributes, tensors, and what they await."""
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Any, each: int) -> None:
+        self._each = each
         self._functions = {function.signature.name: function for function in graph.library.function}
         self._bodies = {
             name: {node.name: node for node in function.node_def} for name, function in self._functions.items()
@@ -71,19 +70,21 @@ class Expanded:
             if number:
                 for inner in self._bodies[node.attr["f"].func.name].values():
                     if not inner.name.startswith(("signal/", "returned/")):
-                        self._add(_THIS.sub(f"this{number[1]}", inner.name), inner, node)
-            elif not self._is_signal(node.name):
-                self._add(_numbered(node.name), node)
+                        self._add(self._on(inner.name, node), inner, node)
+            elif not _SIGNAL.match(node.name):
+                self._add(node.name, node)
+
+    def _on(self, name: str, call: Any) -> str:
+        """The name that a node of a function has on the machine of a call."""
+        task = int(_CALL.match(call.name)[1])
+        name = _LOCAL.sub(lambda found: f"replica{task * self._each + int(found[1])}", name)
+        return _HERE.sub(f"task_{task}", name)
 
     def _add(self, name: str, node: Any, call: Any = None) -> None:
         tensors = [each for source in naming.data_inputs(node) for each in self._origins(source, call)]
         awaited = {each for source in node.input if naming.is_control(source) for each in self._origins(source, call)}
         assert name not in self.found
         self.found[name] = node.op, dict(node.attr), tensors, awaited
-
-    @staticmethod
-    def _is_signal(name: str) -> bool:
-        return name.startswith("signal/") or re.match(r"replica\d+/signal\d+_\d+$", name) is not None
 
     def _origins(self, source: str, call: Any = None) -> list[str]:
         """The nodes of which a tensor, a control input or a signal comes."""
@@ -93,9 +94,9 @@ class Expanded:
         if _CALL.match(name):
             function = self._functions[self._nodes[name].attr["f"].func.name]
             return self._inside(function.ret[f"out{output}"].partition(":")[0], self._nodes[name])
-        if self._is_signal(name):
+        if _SIGNAL.match(name):
             return [each for source in self._nodes[name].input for each in self._origins(source)]
-        return [_numbered(name)]
+        return [name]
 
     def _inside(self, name: str, call: Any) -> list[str]:
         body = self._bodies[call.attr["f"].func.name]
@@ -103,17 +104,17 @@ class Expanded:
             return self._origins(call.input[int(name.removeprefix("in"))])
         if name.startswith(("signal/", "returned/")):
             return [each for source in body[name].input for each in self._origins(source, call)]
-        return [_THIS.sub(f"this{_CALL.match(call.name)[1]}", name)]
+        return [self._on(name, call)]
 
 
 def _calls(graph: DistributedGraph) -> int:
     return sum(node.op == "StatefulPartitionedCall" for node in graph.graph_def.node)
 
 
-def _assert_same(graph: DistributedGraph, each: DistributedGraph) -> None:
+def _assert_same(graph: DistributedGraph, each: DistributedGraph, per_machine: int = 1) -> None:
     """The second graph was built replica by replica. A node may await more in the first one, and nothing less."""
     assert _calls(graph) > 0 and _calls(each) == 0
-    found, expected = Expanded(graph.graph_def).found, Expanded(each.graph_def).found
+    found, expected = (Expanded(made.graph_def, per_machine).found for made in (graph, each))
     steps = [{a for name, node in nodes.items() if name.startswith("step/") for a in node[3]}
              for nodes in (found, expected)]
     assert steps[0] >= steps[1]
@@ -140,6 +141,17 @@ def test_the_graph_is_the_one_that_is_built_replica_by_replica(builder):
     _assert_same(build(_item(), placement), build(_item(), placement, kernels=[*PIPELINE]))
 
 
+@pytest.mark.quick("AllReduce", "PSLoadBalancing", "PartitionedPS")
+@pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
+def test_machines_with_several_replicas(builder):
+    """On GPUs each replica has copies of its own, and on CPUs the first one of a machine has them for all."""
+    sizes = (3,) * 8 + (2,) * 4
+    for kind in ("gpus", "cpus"):
+        placement = _placed(_item(), builder, 6, 2, kind)
+        found = [build(_item(), placement, kernels=pipeline, sizes=sizes) for pipeline in (PIPELINE, [*PIPELINE])]
+        _assert_same(*found, per_machine=2)
+
+
 @pytest.mark.quick("AllReduce", "PSLoadBalancing")
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_the_graph_of_64_machines_is_not_much_larger_than_that_of_two(builder):
@@ -154,5 +166,4 @@ def test_replicas_that_are_not_alike_are_built_one_by_one():
         assert _calls(build(item, _placed(item, "Parallax", 6))) == 0
     placement = _placed(_item(), "AllReduce", 6)
     assert _calls(build(_item(), placement, active=5)) == 0
-    assert _calls(build(_item(), placement, sizes=(4, 4, 4, 4, 4, 3))) == 0
     assert _calls(build(_item(), _placed(_item(), "AllReduce", 3))) == 0

@@ -1,12 +1,12 @@
-"""Make functions of what a built replica does.
+"""Make functions of what a built machine does.
 
-In: the nodes of a replica, in levels. Out: a `Body` for each level: the function, its arguments and its results. For a
-replica that waits for all others before it writes::
+In: the nodes of a machine, in levels. Out: a `Body` for each level: the function, its arguments and its results. For a
+machine that waits for all others before it writes::
 
     level 0    from the inputs to the sum of the gradients, and the signal that all of this has run
-    level 1    the writes, after the signal of all replicas
+    level 1    the writes, after the signal of all machines
 
-A node is on a higher level than the nodes of the replica on which it depends through other nodes. A function cannot
+A node is on a higher level than the nodes of the machine on which it depends through other nodes. A function cannot
 have control inputs and control outputs of its single nodes. So a **signal**, a constant that waits for nodes, is an
 argument or a result in place of a control edge.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2
 
-from autodist_core.kernel.alike.roles import NotAlikeError, Roles, own
+from autodist_core.kernel.alike.roles import NotAlikeError, Roles
 from autodist_core.kernel.analysis.pieces import pieces
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
@@ -28,13 +28,13 @@ from autodist_core.step.naming import ORDER
 from autodist_core.step.ports import definition_of, outputs_of
 
 EARLIER = "^level "
-"""How an argument begins that is the signal of an earlier level of the same replica. No node has such a name."""
+"""How an argument begins that is the signal of an earlier level of the same machine. No node has such a name."""
 _WITHOUT_EFFECT = {"VarHandleOp", "ReadVariableOp", "Placeholder"}
 
 
 @dataclass
 class Body:
-    """What a replica does on one level.
+    """What a machine does on one level.
 
     `arguments` are tensors of the graph, signals of its nodes (``^name``), or signals of earlier levels. `results` are
     tensors of the level's nodes, and `signals` sets of these nodes: the function returns a signal for each, behind the
@@ -89,15 +89,15 @@ def levels(roles: Roles, inside: set[str], waited: Iterable[str]) -> dict[str, i
 
 
 def bodies(
-    roles: Roles, replica: int, level_of: Mapping[str, int], read: Iterable[str], awaited: Iterable[frozenset[str]]
+    roles: Roles, task: int, level_of: Mapping[str, int], read: Iterable[str], awaited: Iterable[frozenset[str]]
 ) -> list[Body]:
-    """Return the functions of a built replica.
+    """Return the functions of a built machine.
 
     `read` are the tensors that nodes outside read, `awaited` the sets of nodes for which nodes outside wait.
     """
     names: dict[int, list[str]] = {}
     for name in level_of:  # in an order in which the nodes can run
-        if roles.of[name] == replica:
+        if roles.of[name] == task:
             names.setdefault(level_of[name], []).append(name)
     waits = {level: _before(roles, level, inside, level_of) for level, inside in names.items()}
     results: dict[int, dict[str, None]] = {level: {} for level in names}
@@ -121,7 +121,7 @@ def bodies(
         for level in sorted(names)
     ]
     for body in found:
-        _fill(roles, replica, body, level_of)
+        _fill(roles, task, body, level_of)
     return found
 
 
@@ -150,7 +150,7 @@ def _before(
     return by_level(waited, level_of)
 
 
-def _fill(roles: Roles, replica: int, body: Body, level_of: Mapping[str, int]) -> None:
+def _fill(roles: Roles, task: int, body: Body, level_of: Mapping[str, int]) -> None:
     """Make the function of a level."""
     editor, functions, inner = roles.editor, roles.editor.functions, Editor()
     inside = set(body.names)
@@ -168,13 +168,13 @@ def _fill(roles: Roles, replica: int, body: Body, level_of: Mapping[str, int]) -
         node, output = naming.split(source)
         found = outputs_of(editor[node], functions)[output]
         if node in inside:
-            return f"{own(node, replica)}:{found.argument}:{found.position}"
+            return f"{roles.own(node, task)}:{found.argument}:{found.position}"
         return argument(naming.canonical(source), found.dtype)
 
     def control(source: str) -> str | None:
         name = naming.node_of(source)
         if name in inside:
-            return f"^{own(name, replica)}"
+            return f"^{roles.own(name, task)}"
         if roles.of[name] and name not in level_of:
             return None  # A node in no function is fed, or is there from the beginning.
         awaited = f"{EARLIER}{level_of[name]}" if name in level_of else f"^{name}"
@@ -189,12 +189,12 @@ def _fill(roles: Roles, replica: int, body: Body, level_of: Mapping[str, int]) -
         inputs = [local(source) for source in naming.data_inputs(node)]
         controls = [control(source) for source in node.input if naming.is_control(source)]
         inputs += dict.fromkeys(each for each in controls if each)
-        copy = inner.copy(node, own(name, replica), inputs, f"/device:{node.device.rpartition('/device:')[2]}")
+        copy = inner.copy(node, roles.own(name, task), inputs, f"/device:{node.device.rpartition('/device:')[2]}")
         inner.change(copy.name, drop=[key for key in (ORDER,) if key in copy.attr])
     returned = {f"out{number}": local(source) for number, source in enumerate(body.results)}
     for nodes in body.signals:
         number = len(returned)
-        waits = sorted(f"^{own(name, replica)}" for name in nodes)
+        waits = sorted(f"^{roles.own(name, task)}" for name in nodes)
         inner.add("Const", f"returned/{number}", waits, dtype=tf.int32, value=tf.make_tensor_proto(0, tf.int32))
         returned[f"out{number}"] = f"returned/{number}:output:0"
     body.returned = [outputs_of(editor[naming.node_of(source)], functions)[naming.split(source)[1]].dtype

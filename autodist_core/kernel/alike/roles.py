@@ -1,19 +1,18 @@
-"""Tell the nodes of each replica that stands for others from the nodes that a graph has once.
+"""Tell the nodes of each machine that stands for others from the nodes that a graph has once.
 
-In: a draft of replicas that stand for others. Out: `Roles`: for each node its replica, and its name without the
-replica's number. For a node of the second replica::
+In: a draft of machines that stand for others. Out: `Roles`: for each node its machine, and its name on any machine. For
+a node of the second machine, whose only replica is replica 1::
 
-    update/replica1/step    replica 1    update/this/step
+    update/replica1/step    machine 1    update/local0/step
 
-Nodes of the first replica, of servers and of what joins the replicas' values are there once, however many replicas
-there are. A node belongs to a replica if it runs on the replica's machine, and if its name has the replica's number.
+Nodes of the first machine, of servers and of what joins the replicas' values are there once, however many machines
+there are. A node belongs to a machine if it runs there, and if its name has the number of the machine's task or of one
+of its replicas.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.errors import KernelError
 from autodist_core.kernel.alike.kinds import Kind
+from autodist_core.kernel.alike.machines import Machine, local, machines_of
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.step import naming
@@ -31,38 +31,15 @@ _FLOWS = {"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "RefS
 
 
 class NotAlikeError(KernelError):
-    """The replicas of a kind do not do the same. The graph of each is then built.
+    """The machines of a kind do not do the same. The graph of each replica is then built.
 
     >>> print(NotAlikeError("replica1/a reads replica2/b."))
     replica1/a reads replica2/b.
     """
 
 
-@cache
-def _pattern(replica: int) -> re.Pattern[str]:
-    return re.compile(rf"(?<![A-Za-z0-9])(replica|task_){replica}(?=$|[/:])")
-
-
-def own(text: str, replica: int) -> str:
-    """Return a name without a replica's number.
-
-    >>> own("update/replica1/replica12/step:1", 1), own("variable/kernel.replica1", 1)
-    ('update/this/replica12/step:1', 'variable/kernel.this')
-    """
-    return _pattern(replica).sub("this", text)
-
-
-def of_replica(text: str, built: int, replica: int) -> str:
-    """Return the name that a node of a built replica has on another replica, or a device.
-
-    >>> of_replica("^update/replica1/step", 1, 40), of_replica("brought/job_run/task_1/pull", 1, 2)
-    ('^update/replica40/step', 'brought/job_run/task_2/pull')
-    """
-    return _pattern(built).sub(rf"\g<1>{replica}", text)
-
-
 class Roles:
-    """The replica of each node of a draft; 0 for a node that the graph has once.
+    """The machine of each node of a draft, by the number of its task; 0 for a node that the graph has once.
 
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import PS
@@ -72,98 +49,104 @@ class Roles:
 
     def __init__(self, draft: Draft, kinds: Sequence[Kind] = ()) -> None:
         self.editor: Editor = draft.editor
-        self._partner = {one: other for kind in kinds for one, other in (kind.built, kind.built[::-1])}
-        replicas = {replica.host: replica.index for replica in draft.placement.replicas}
-        self.of = {node.name: _role(node, replicas) for node in draft.editor}
-        self.nodes: dict[int, dict[str, str]] = {index: {} for index in sorted(replicas.values()) if index}
-        """The nodes of each replica but the first, by their names without its number."""
-        for name, index in self.of.items():
-            if index and self.nodes[index].setdefault(own(name, index), name) != name:
-                raise NotAlikeError(f"replica {index} has two nodes {own(name, index)}.")
+        self._partner = {one.task: other.task for kind in kinds for one, other in (kind.built, kind.built[::-1])}
+        self.machines = machines_of(draft.placement)
+        hosts = {draft.placement.replicas[machine.first].host: machine for machine in self.machines}
+        self.of = {node.name: _role(node, hosts) for node in draft.editor}
+        self.nodes: dict[int, dict[str, str]] = {machine.task: {} for machine in self.machines[1:]}
+        """The nodes of each machine but the first, by their names on any machine."""
+        for name, task in self.of.items():
+            if task and self.nodes[task].setdefault(self.own(name, task), name) != name:
+                raise NotAlikeError(f"machine {task} has two nodes {self.own(name, task)}.")
+
+    def own(self, text: str, task: int) -> str:
+        """Return the name on any machine of a node of the machine of a task."""
+        return self.machines[task].own(text)
 
     def source(self, source: str) -> int:
-        """Return the replica of the node that produces a tensor."""
+        """Return the machine of the node that produces a tensor."""
         return self.of[naming.node_of(source)]
 
-    def expanded(self, sources: Iterable[str], each: Callable[[str, str], Sequence[str]]) -> tuple[list[str], int]:
-        """Return inputs of a node that is there once, with those of all replicas; and how many are of all replicas.
+    def expanded(
+        self, sources: Iterable[str], each: Callable[[Sequence[str]], Sequence[str]]
+    ) -> tuple[list[str], int]:
+        """Return inputs of a node that is there once, with those of all machines; and how many runs are of all.
 
-        After a tensor of the first replica come those of the built replicas, in order. `each` returns, for a tensor of
-        the first of them and its name without a number, those of all replicas but the first.
+        After tensors of the first machine come those of the built machines, in order. `each` returns, for the tensors
+        of a built machine by their names on any machine, those of all machines but the first.
         """
         found: list[str] = []
         runs = 0
-        waiting = list(sources)
-        indices = list(self.nodes)
+        waiting = list(reversed([*sources]))
         while waiting:
-            source = waiting[0]
-            if not self.source(source):
-                found.append(waiting.pop(0))
+            if not self.source(waiting[-1]):
+                found.append(waiting.pop())
                 continue
-            run, waiting = waiting[: len(indices)], waiting[len(indices) :]
-            if [self.source(other) for other in run] != indices:
-                raise NotAlikeError(f"a node reads {source}, and not the same of each replica.")
-            common = {own(other, index) for other, index in zip(run, indices, strict=True)}
-            if len(common) > 1:
-                raise NotAlikeError(f"a node reads {', '.join(run)}.")
-            found += each(source, common.pop())
+            run: dict[tuple[str, ...], None] = {}
+            for task in self.nodes:
+                own = []
+                while waiting and self.source(waiting[-1]) == task:
+                    own.append(self.own(waiting.pop(), task))
+                run.setdefault(tuple(own))
+            if len(run) > 1:
+                raise NotAlikeError(f"a node does not read the same of each machine: {', '.join(map(str, run))}.")
+            found += each(next(iter(run)))
             runs += 1
         return found, runs
 
     def require_alike(self, first: int, second: int) -> None:
-        """Raise an error unless the nodes of two built replicas are equal but for the replica's number."""
+        """Raise an error unless the nodes of two built machines are equal but for the numbers in their names."""
         ours, theirs = self.nodes[first], self.nodes[second]
         if ours.keys() != theirs.keys():
             odd = sorted(ours.keys() ^ theirs.keys())
-            raise NotAlikeError(f"replicas {first} and {second} have different nodes: {', '.join(odd[:3])}.")
+            raise NotAlikeError(f"machines {first} and {second} have different nodes: {', '.join(odd[:3])}.")
         for common, name in ours.items():
             node, other = self.editor[name], self.editor[theirs[common]]
             if node.op != other.op or node.op in _FLOWS or naming.BRANCH in node.attr:
-                raise NotAlikeError(f"{name} ({node.op}) is not the same node on each replica.")
-            inputs = [own(source, first) for source in node.input]
-            if inputs != [own(source, second) for source in other.input]:
-                raise NotAlikeError(f"{name} has other inputs on replica {second}.")
+                raise NotAlikeError(f"{name} ({node.op}) is not the same node on each machine.")
+            inputs = [self.own(source, first) for source in node.input]
+            if inputs != [self.own(source, second) for source in other.input]:
+                raise NotAlikeError(f"{name} has other inputs on machine {second}.")
             if any(self.source(source) not in (0, first) for source in node.input):
-                raise NotAlikeError(f"{name} reads a node of another replica.")
+                raise NotAlikeError(f"{name} reads a node of another machine.")
             if not _equal(node, other) and not self.stays_outside(name):
-                raise NotAlikeError(f"{name} ({node.op}) has other attributes on replica {second}.")
+                raise NotAlikeError(f"{name} ({node.op}) has other attributes on machine {second}.")
 
     def stays_outside(self, name: str) -> bool:
-        """Whether a node is in no function: the session feeds it, or its attributes have the replica's number."""
+        """Whether a node is in no function: the session feeds it, or its attributes have the machine's number or a replica's."""
         node = self.editor[name]
         if node.op == "Placeholder":
             return True
         if node.op not in ("VarHandleOp", "Const"):
             return False
         index = self.of[name]
-        other = self.nodes[self._partner[index]].get(own(name, index))
+        other = self.nodes[self._partner[index]].get(self.own(name, index))
         return other is not None and not _equal(node, self.editor[other])
 
-    def copy(self, target: Editor, name: str, replica: int) -> None:
-        """Add the node that a replica has in place of a node of a built replica that is in no function."""
-        index, node = self.of[name], self.editor[name]
+    def copy(self, target: Editor, name: str, machine: Machine) -> None:
+        """Add the node that a machine has in place of a node of a built machine that is in no function."""
+        built, node = self.machines[self.of[name]], self.editor[name]
         attrs: dict[str, Any] = {}
         if node.op == "VarHandleOp":
-            stored = node.attr["shared_name"].s.decode()
-            attrs["shared_name"] = re.sub(rf"replica{index}$", f"replica{replica}", stored)
+            attrs["shared_name"] = built.moved(node.attr["shared_name"].s.decode(), machine)
         elif node.op == "Const":
-            attrs["value"] = tf.make_tensor_proto(self._times(own(name, index), replica))
-        inputs = [of_replica(source, index, replica) for source in node.input]
-        device = node.device.replace(f"/task:{index}/", f"/task:{replica}/")
-        target.copy(node, of_replica(name, index, replica), inputs, device, **attrs)
+            attrs["value"] = tf.make_tensor_proto(self._times(built.own(name), machine))
+        inputs = [built.moved(source, machine) for source in node.input]
+        target.copy(node, built.moved(name, machine), inputs, built.device(node.device, machine), **attrs)
 
-    def _times(self, common: str, replica: int) -> np.ndarray:
+    def _times(self, common: str, machine: Machine) -> np.ndarray:
         """Return the constant of a replica: so many times the integer of replica 1, as in `random_streams.py`."""
+        place, first = local(common, "replica1") or (0, "")
         built = {
-            index: tf.make_ndarray(self.editor[nodes[common]].attr["value"].tensor)
-            for index, nodes in self.nodes.items() if common in nodes
+            self.machines[task].first + place: tf.make_ndarray(self.editor[nodes[common]].attr["value"].tensor)
+            for task, nodes in self.nodes.items() if common in nodes
         }
-        unit = built.get(1)
+        unit = tf.make_ndarray(self.editor[first].attr["value"].tensor) if first in self.editor else None
         if unit is None or unit.dtype.kind not in "iu" or any(
             not np.array_equal(value, _multiple(unit, index)) for index, value in built.items()
         ):
             raise NotAlikeError(f"{common} has a value on each replica that does not follow from its number.")
-        return _multiple(unit, replica)
+        return _multiple(unit, machine.first + place)
 
 
 def _multiple(unit: np.ndarray, times: int) -> np.ndarray:
@@ -176,6 +159,6 @@ def _equal(node: node_def_pb2.NodeDef, other: node_def_pb2.NodeDef) -> bool:
     return node.attr.keys() == other.attr.keys() and all(node.attr[key] == other.attr[key] for key in node.attr)
 
 
-def _role(node: node_def_pb2.NodeDef, replicas: dict[str, int]) -> int:
-    index = replicas.get(host_of(node.device), 0)
-    return index if index and _pattern(index).search(node.name) else 0
+def _role(node: node_def_pb2.NodeDef, hosts: dict[str, Machine]) -> int:
+    machine = hosts.get(host_of(node.device))
+    return machine.task if machine and machine.task and machine.has(node.name) else 0

@@ -146,10 +146,12 @@ class Placement:
         return self.tasks.addresses or (DeviceSpec.parse(self.replicas[0].name).address,)
 
     @cached_property
-    def one_per_machine(self) -> bool:
-        """Whether there are several machines, and each has one replica."""
-        hosts = {replica.host for replica in self.replicas}
-        return bool(self.tasks.job) and len(hosts) == len(self.replicas) > 1
+    def places(self) -> tuple[int, ...]:
+        """The place of each replica among the replicas of its machine."""
+        seen: dict[str, list[Replica]] = {}
+        for replica in self.replicas:
+            seen.setdefault(replica.host, []).append(replica)
+        return tuple(seen[replica.host].index(replica) for replica in self.replicas)
 
     @property
     def shares_memory(self) -> bool:
@@ -211,8 +213,8 @@ class Placement:
         return tuple(dict.fromkeys(found))
 
     def _copy(self, variable: str, holder: str, device: str, replica: int | None) -> Copy:
-        # On machines with one replica each, the replicas' variables have the same names. So functions are alike, too.
-        stored = f"{variable}@replica" if replica is not None and self.one_per_machine else ""
+        # The variables of several machines have the same names. So functions of these machines are alike, too.
+        stored = f"{variable}@local{self.places[replica]}" if replica is not None and self.tasks.job else ""
         return Copy(f"{variable}@{holder}", device, replica, stored)
 
     def _holds(self, owner: Owner, variable: str) -> bool:

@@ -122,8 +122,7 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
     sums: dict[Load, tuple[str, ...]] = {}
     for lane, members in lanes.items():
         teams = _teams(draft.placement.replicas, lane.hint)
-        # The teams that other replicas stand for have one replica each.
-        count = len(teams) + max(0, len(draft.stands_for) - len(draft.active))
+        count = len(_teams(draft.stands_for or draft.placement.replicas, lane.hint))
         arrived: dict[tuple[Load, Team], list[str]] = {(load, team): [] for load in members for team in teams}
         for bucket in fill(members):
             kind = f"group{lane.group}_{lane.hint}_{lane.dtype.name}"
@@ -228,6 +227,7 @@ def _instance_key(draft: Draft, number: int) -> int:
     The numbers of two graphs of one session are apart, unless the hashes of the graphs fall close together. Equal
     numbers were tried, in one process and over several machines: TensorFlow tells the collectives of two steps apart.
     """
-    text = f"{draft.stands_for or draft.active}/{draft.all_sizes or draft.sizes}/{draft.step.digest}"
+    active = tuple(replica.index for replica in draft.stands_for) or draft.active
+    text = f"{active}/{draft.all_sizes or draft.sizes}/{draft.step.digest}"
     start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
     return (start + number) & 0x7FFFFFFF
