@@ -55,7 +55,7 @@ def _placed(item: GraphItem, builder: Any, count: int, each: int = 1, kind: str 
 
 
 class Expanded:
-    """The nodes of a graph with the functions in place of their calls: op, attributes, tensors, and what they await."""
+    """The nodes of a graph with the functions in place of their calls: op, attributes, tensors, what they await, device."""
 
     def __init__(self, graph: Any, each: int) -> None:
         self._each = each
@@ -64,7 +64,7 @@ class Expanded:
             name: {node.name: node for node in function.node_def} for name, function in self._functions.items()
         }
         self._nodes = {node.name: node for node in graph.node}
-        self.found: dict[str, tuple[str, dict[str, Any], list[str], set[str]]] = {}
+        self.found: dict[str, tuple[str, dict[str, Any], list[str], set[str], str]] = {}
         for node in graph.node:
             number = _CALL.match(node.name)
             if number:
@@ -84,7 +84,10 @@ class Expanded:
         tensors = [each for source in naming.data_inputs(node) for each in self._origins(source, call)]
         awaited = {each for source in node.input if naming.is_control(source) for each in self._origins(source, call)}
         assert name not in self.found
-        self.found[name] = node.op, dict(node.attr), tensors, awaited
+        device = node.device
+        if device.startswith("/device:"):
+            device = call.device.rpartition("/device:")[0] + device
+        self.found[name] = node.op, dict(node.attr), tensors, awaited, device
 
     def _origins(self, source: str, call: Any = None) -> list[str]:
         """The nodes of which a tensor, a control input or a signal comes."""
@@ -123,9 +126,9 @@ def _assert_same(graph: DistributedGraph, each: DistributedGraph, per_machine: i
     more = {name for name in inner[0] - inner[1] if name.startswith("brought/")}
     assert inner[0] - more == inner[1]
     for name in inner[1]:
-        op, attributes, tensors, awaited = found[name]
+        op, attributes, tensors, awaited, device = found[name]
         tensors = [found[source][2][0] if source in more else source for source in tensors]
-        assert (op, tensors) == (expected[name][0], expected[name][2]), name
+        assert (op, tensors, device) == (expected[name][0], expected[name][2], expected[name][4]), name
         assert attributes == expected[name][1], name
         assert awaited >= expected[name][3], name
     assert (graph.feeds, graph.counts, graph.inputs) == (each.feeds, each.counts, each.inputs)
@@ -160,10 +163,28 @@ def test_the_graph_of_64_machines_is_not_much_larger_than_that_of_two(builder):
     assert len(many.graph_def.library.function) < 10
 
 
-def test_replicas_that_are_not_alike_are_built_one_by_one():
-    """An update that may be left out, a layer named as a replica, lookups on a server, and odd numbers of examples."""
-    for item in (_item(scaled=True), _item(name="replica1"), table_item()):
-        assert _calls(build(item, _placed(item, "Parallax", 6))) == 0
+@pytest.mark.quick("PSLoadBalancing", "PartitionedPS")
+@pytest.mark.parametrize("builder", ["PS", "PSLoadBalancing", "Parallax", "PartitionedPS", "UnevenPartitionedPS"])
+def test_rows_are_looked_up_on_servers(builder):
+    """The servers are on machines that stand for others, too."""
+    for each, kind in ((1, "cpus"), (2, "gpus")):
+        placement, sizes = _placed(table_item(), builder, 6, each, kind), (2,) * 6 * each
+        found = [build(table_item(), placement, kernels=pipeline, sizes=sizes) for pipeline in (PIPELINE, [*PIPELINE])]
+        _assert_same(*found, per_machine=each)
+
+
+@pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing"])
+def test_an_update_that_may_be_left_out(builder):
+    """A loss is scaled: where a gradient is not finite, no variable changes."""
+    placement, item = _placed(_item(scaled=True), builder, 6), _item(scaled=True)
+    _assert_same(*(build(item, placement, kernels=pipeline) for pipeline in (PIPELINE, [*PIPELINE])))
+
+
+def test_machines_that_are_not_alike_are_built_one_by_one():
+    """A layer named as a replica, tables that all replicas gather, and batches that leave replicas without examples."""
+    item = _item(name="replica1")
+    assert _calls(build(item, _placed(item, "Parallax", 6))) == 0
+    assert _calls(build(table_item(), _placed(table_item(), "AllReduce", 6))) == 0
     placement = _placed(_item(), "AllReduce", 6)
     assert _calls(build(_item(), placement, active=5)) == 0
     assert _calls(build(_item(), _placed(_item(), "AllReduce", 3))) == 0

@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2
 
-from autodist_core.kernel.alike.roles import NotAlikeError, Roles
+from autodist_core.kernel.alike.roles import MARKS, NotAlikeError, Roles
 from autodist_core.kernel.analysis.pieces import pieces
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
-from autodist_core.step.naming import ORDER
 from autodist_core.step.ports import definition_of, outputs_of
 
 EARLIER = "^level "
@@ -106,7 +105,7 @@ def bodies(
         if (level := level_of.get(naming.node_of(source))) is not None:
             results[level].setdefault(naming.canonical(source))
     for nodes in awaited:
-        for level, waited in by_level(nodes, level_of).items():
+        for level, waited in apart(roles, nodes, level_of):
             signals[level].setdefault(waited)
     for level, inside in names.items():
         for name in inside:
@@ -139,6 +138,25 @@ def by_level(nodes: Iterable[str], level_of: Mapping[str, int]) -> dict[int, fro
     return {level: frozenset(names) for level, names in found.items()}
 
 
+def apart(
+    roles: Roles, nodes: Iterable[str], level_of: Mapping[str, int]
+) -> list[tuple[int, frozenset[str]]]:
+    """Return nodes by their levels and hosts. So what waits on a server for nodes there waits for no other machine."""
+    found = []
+    for level, names in by_level(nodes, level_of).items():
+        hosts: dict[str, set[str]] = {}
+        for name in sorted(names):
+            hosts.setdefault(roles.host(name), set()).add(name)
+        found += [(level, frozenset(there)) for there in hosts.values()]
+    return found
+
+
+def common_host(roles: Roles, nodes: Iterable[str]) -> str:
+    """Return the host of nodes that are all on one server; empty if one of them is on its own machine."""
+    hosts = {roles.host(name) for name in nodes}
+    return hosts.pop() if len(hosts) == 1 else ""
+
+
 def _before(
     roles: Roles, level: int, inside: Sequence[str], level_of: Mapping[str, int]
 ) -> dict[int, frozenset[str]]:
@@ -155,7 +173,7 @@ def _fill(roles: Roles, task: int, body: Body, level_of: Mapping[str, int]) -> N
     editor, functions, inner = roles.editor, roles.editor.functions, Editor()
     inside = set(body.names)
     known: dict[str, str] = {}
-    signals: dict[str, str] = {}
+    signals: dict[tuple[str, str], str] = {}
 
     def argument(source: str, dtype: tf.DType) -> str:
         if source not in known:
@@ -171,31 +189,33 @@ def _fill(roles: Roles, task: int, body: Body, level_of: Mapping[str, int]) -> N
             return f"{roles.own(node, task)}:{found.argument}:{found.position}"
         return argument(naming.canonical(source), found.dtype)
 
-    def control(source: str) -> str | None:
+    def control(source: str, reader: str) -> str | None:
         name = naming.node_of(source)
         if name in inside:
             return f"^{roles.own(name, task)}"
         if roles.of[name] and name not in level_of:
             return None  # A node in no function is fed, or is there from the beginning.
         awaited = f"{EARLIER}{level_of[name]}" if name in level_of else f"^{name}"
-        if awaited not in signals:
-            signals[awaited] = inner.add(
-                "Identity", f"signal/{len(signals)}", [argument(awaited, tf.int32)], T=tf.int32
+        here = roles.host(reader)
+        if (awaited, here) not in signals:
+            signals[awaited, here] = inner.add(
+                "Identity", f"signal/{len(signals)}", [argument(awaited, tf.int32)], here, T=tf.int32
             )
-        return f"^{signals[awaited]}"
+        return f"^{signals[awaited, here]}"
 
     for name in body.names:
         node = editor[name]
         inputs = [local(source) for source in naming.data_inputs(node)]
-        controls = [control(source) for source in node.input if naming.is_control(source)]
+        controls = [control(source, name) for source in node.input if naming.is_control(source)]
         inputs += dict.fromkeys(each for each in controls if each)
-        copy = inner.copy(node, roles.own(name, task), inputs, f"/device:{node.device.rpartition('/device:')[2]}")
-        inner.change(copy.name, drop=[key for key in (ORDER,) if key in copy.attr])
+        copy = inner.copy(node, roles.own(name, task), inputs, roles.device(node))
+        inner.change(copy.name, drop=[key for key in MARKS if key in copy.attr])
     returned = {f"out{number}": local(source) for number, source in enumerate(body.results)}
     for nodes in body.signals:
         number = len(returned)
         waits = sorted(f"^{roles.own(name, task)}" for name in nodes)
-        inner.add("Const", f"returned/{number}", waits, dtype=tf.int32, value=tf.make_tensor_proto(0, tf.int32))
+        zero, there = tf.make_tensor_proto(0, tf.int32), common_host(roles, nodes)
+        inner.add("Const", f"returned/{number}", waits, there, dtype=tf.int32, value=zero)
         returned[f"out{number}"] = f"returned/{number}:output:0"
     body.returned = [outputs_of(editor[naming.node_of(source)], functions)[naming.split(source)[1]].dtype
                      for source in body.results] + [tf.int32] * len(body.signals)

@@ -23,7 +23,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
 from autodist_core.kernel.added_variables import AddedVariable
-from autodist_core.kernel.alike.folding import EARLIER, Body, bodies, by_level, levels
+from autodist_core.kernel.alike.folding import EARLIER, Body, apart, bodies, common_host, levels
 from autodist_core.kernel.alike.kinds import Kind
 from autodist_core.kernel.alike.machines import Machine
 from autodist_core.kernel.alike.roles import NotAlikeError, Roles
@@ -128,7 +128,7 @@ class _Repeating:
             return []
         found = []
         for kind, machine in machines:
-            for level, nodes in by_level(self.waits[reader][kind.first.task], self.level_of).items():
+            for level, nodes in apart(self.roles, self.waits[reader][kind.first.task], self.level_of):
                 number = self._body(kind, level).signal(nodes)
                 found.append(f"^{_signal(machine, level, number)}")
         return found
@@ -165,9 +165,9 @@ class _Repeating:
                 "StatefulPartitionedCall", call, arguments, first.device, Tin=body.types, Tout=body.returned,
                 f=_named(body), config="", config_proto="", executor_type="", _disable_call_shape_inference=True,
             )
-            for number in range(len(body.results), len(body.returned)):
-                source = naming.tensor(call, number)
-                self.out.add("Identity", _signal(machine, body.level, number), [source], first.host, T=tf.int32)
+            for number, nodes in enumerate(body.signals, len(body.results)):
+                source, host = naming.tensor(call, number), common_host(self.roles, nodes) or first.host
+                self.out.add("Identity", _signal(machine, body.level, number), [source], host, T=tf.int32)
 
     def _argument(self, source: str, body: Body, kind: Kind, machine: Machine) -> str:
         if source.startswith(EARLIER):

@@ -6,8 +6,8 @@ a node of the second machine, whose only replica is replica 1::
     update/replica1/step    machine 1    update/local0/step
 
 Nodes of the first machine, of servers and of what joins the replicas' values are there once, however many machines
-there are. A node belongs to a machine if it runs there, and if its name has the number of the machine's task or of one
-of its replicas.
+there are. A node belongs to a machine if its name has the number of the machine's task or of one of its replicas. It
+runs there, or on the same server for all machines, as a lookup of rows does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from autodist_core.kernel.placement.devices import host_of
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 
-_FLOWS = {"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "RefSwitch", "RefMerge"}
+_LOOPS = {"Enter", "Exit", "NextIteration", "LoopCond"}
+MARKS = (naming.ORDER, naming.BRANCH)
+"""The attributes by which kernels know nodes. TensorFlow gets nodes of functions without them."""
 
 
 class NotAlikeError(KernelError):
@@ -51,8 +53,8 @@ class Roles:
         self.editor: Editor = draft.editor
         self._partner = {one.task: other.task for kind in kinds for one, other in (kind.built, kind.built[::-1])}
         self.machines = machines_of(draft.placement)
-        hosts = {draft.placement.replicas[machine.first].host: machine for machine in self.machines}
-        self.of = {node.name: _role(node, hosts) for node in draft.editor}
+        self.hosts = [draft.placement.replicas[machine.first].host for machine in self.machines]
+        self.of = {node.name: self._role(node.name) for node in draft.editor}
         self.nodes: dict[int, dict[str, str]] = {machine.task: {} for machine in self.machines[1:]}
         """The nodes of each machine but the first, by their names on any machine."""
         for name, task in self.of.items():
@@ -62,6 +64,9 @@ class Roles:
     def own(self, text: str, task: int) -> str:
         """Return the name on any machine of a node of the machine of a task."""
         return self.machines[task].own(text)
+
+    def _role(self, name: str) -> int:
+        return next((machine.task for machine in self.machines[1:] if machine.has(name)), 0)
 
     def source(self, source: str) -> int:
         """Return the machine of the node that produces a tensor."""
@@ -102,7 +107,7 @@ class Roles:
             raise NotAlikeError(f"machines {first} and {second} have different nodes: {', '.join(odd[:3])}.")
         for common, name in ours.items():
             node, other = self.editor[name], self.editor[theirs[common]]
-            if node.op != other.op or node.op in _FLOWS or naming.BRANCH in node.attr:
+            if node.op != other.op or node.op in _LOOPS or self.device(node) != self.device(other):
                 raise NotAlikeError(f"{name} ({node.op}) is not the same node on each machine.")
             inputs = [self.own(source, first) for source in node.input]
             if inputs != [self.own(source, second) for source in other.input]:
@@ -111,6 +116,22 @@ class Roles:
                 raise NotAlikeError(f"{name} reads a node of another machine.")
             if not _equal(node, other) and not self.stays_outside(name):
                 raise NotAlikeError(f"{name} ({node.op}) has other attributes on machine {second}.")
+
+    def device(self, node: node_def_pb2.NodeDef) -> str:
+        """Return a node's device: without the task on the machine's own, and whole on a server of all machines.
+
+        A server may be one of the built machines. So a node runs on its own machine only if its partner does, too.
+        """
+        task = self.of[node.name]
+        other = self.nodes[self._partner[task]].get(self.own(node.name, task))
+        same = other is not None and self.editor[other].device == node.device
+        at_home = host_of(node.device) == self.hosts[task] and not same
+        return f"/device:{node.device.rpartition('/device:')[2]}" if at_home else node.device
+
+    def host(self, name: str) -> str:
+        """Return the host of a node that is not its machine's; empty if it is."""
+        device = self.device(self.editor[name])
+        return "" if device.startswith("/device:") else host_of(device)
 
     def stays_outside(self, name: str) -> bool:
         """Whether a node is in no function: the session feeds it, or its attributes have the machine's number or a replica's."""
@@ -132,7 +153,8 @@ class Roles:
         elif node.op == "Const":
             attrs["value"] = tf.make_tensor_proto(self._times(built.own(name), machine))
         inputs = [built.moved(source, machine) for source in node.input]
-        target.copy(node, built.moved(name, machine), inputs, built.device(node.device, machine), **attrs)
+        device = node.device if self.host(name) else built.device(node.device, machine)
+        target.copy(node, built.moved(name, machine), inputs, device, **attrs)
 
     def _times(self, common: str, machine: Machine) -> np.ndarray:
         """Return the constant of a replica: so many times the integer of replica 1, as in `random_streams.py`."""
@@ -156,9 +178,5 @@ def _multiple(unit: np.ndarray, times: int) -> np.ndarray:
 
 
 def _equal(node: node_def_pb2.NodeDef, other: node_def_pb2.NodeDef) -> bool:
-    return node.attr.keys() == other.attr.keys() and all(node.attr[key] == other.attr[key] for key in node.attr)
-
-
-def _role(node: node_def_pb2.NodeDef, hosts: dict[str, Machine]) -> int:
-    machine = hosts.get(host_of(node.device))
-    return machine.task if machine and machine.task and machine.has(node.name) else 0
+    keys = [set(each.attr).difference(MARKS) for each in (node, other)]
+    return keys[0] == keys[1] and all(node.attr[key] == other.attr[key] for key in keys[0])
