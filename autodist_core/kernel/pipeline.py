@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.kernel.added_variables import AddedVariable
-from autodist_core.kernel.alike import Kind, NotAlikeError, kinds_of, repeated, standing
+from autodist_core.kernel.alike import Alike, NotAlikeError, Repeatable, found_alike, repeated, standing
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.after_update import AfterUpdate
@@ -99,10 +99,10 @@ def build(
     ('joined/loss/output0/done', 'update/server_localhost_CPU_0/norm/Squeeze')
     """
     everyone = active is None or active == len(placement.replicas)
-    kinds = kinds_of(placement, sizes) if everyone and kernels is PIPELINE else ()
-    if kinds:
+    alike = found_alike(placement, sizes) if everyone and kernels is PIPELINE else None
+    if alike:
         try:
-            return _build_alike(item, placement, kinds, sizes)
+            return _build_alike(item, placement, alike, sizes)
         except NotAlikeError as error:
             log.debug("The graph of each replica is built: %s", error)
     draft = Draft.of(placement.partitioner.apply(item), placement, active, sizes)
@@ -118,37 +118,31 @@ def build(
     )
 
 
-def _build_alike(
-    item: GraphItem, placement: Placement, kinds: Sequence[Kind], sizes: Sequence[int]
-) -> DistributedGraph:
-    """Build the graph of all machines from that of a few which stand for them."""
-    built = standing(placement, kinds)
-    here = placement.replicas[: kinds[0].first.first]
-    counts = [*sizes[: len(here)], *(count for kind in kinds for _ in kind.built for count in kind.examples)]
-    draft = Draft.of(
-        placement.partitioner.apply(item), built, None, counts if sizes else (), placement.replicas, sizes
-    )
+def _build_alike(item: GraphItem, placement: Placement, alike: Alike, sizes: Sequence[int]) -> DistributedGraph:
+    """Build the graph of all machines from that of a few replicas which stand for them."""
+    built = standing(placement, alike.built)
+    draft = Draft.of(placement.partitioner.apply(item), built, None, alike.examples, placement.replicas, sizes)
     changes = run(draft, PIPELINE)
     if draft.initializers:
         raise NotAlikeError("a lookup table is on each machine.")
     used = _used(draft, item)
-    fed = [[draft.fed(replica, item.inputs[index].name) for index in used] for replica in built.replicas]
-    counted = [] if sizes else [draft.examples(replica) for replica in built.replicas]
     total = () if sizes else (draft.total(),)
+    graph = Repeatable(
+        draft.editor, tuple(draft.outputs), tuple(draft.steps), tuple(draft.added),
+        {each.number: tuple(draft.fed(each, item.inputs[index].name) for index in used) for each in built.replicas},
+        {} if sizes else {each.number: draft.examples(each) for each in built.replicas},
+    )
     before = draft.editor.histogram()
-    found = repeated(draft, kinds, placement)
-    after = found.editor.histogram()
+    for kinds in (alike.replicas, alike.machines):
+        graph = repeated(graph, kinds) if kinds else graph
+    after = graph.editor.histogram()
     ops = [(op, before.get(op, 0), after.get(op, 0)) for op in sorted(before.keys() | after.keys())]
     change = Change("Repeat", tuple(each for each in ops if each[1] != each[2]))
-    feeds, all_counts = fed[: len(here)], counted[: len(here)]
-    for kind in kinds:
-        own = slice(kind.first.first, kind.first.replicas.stop)
-        for machine in kind.members:
-            feeds += [[kind.first.moved(name, machine) for name in names] for names in fed[own]]
-            all_counts += [kind.first.moved(name, machine) for name in counted[own]]
+    everyone = range(len(placement.replicas))
     return DistributedGraph(
-        found.editor.graph_def(), tuple(map(tuple, feeds)), used, (*all_counts, *total), found.outputs, found.steps, (),
-        (*changes, change), found.added, draft.collectives,
+        graph.editor.graph_def(), tuple(graph.feeds[number] for number in everyone), used,
+        (*(graph.counts[number] for number in everyone if graph.counts), *total), graph.outputs, graph.steps, (),
+        (*changes, change), graph.added, draft.collectives,
     )
 
 

@@ -33,7 +33,10 @@ def known_hosts(lan, monkeypatch):
     monkeypatch.setenv("HOME", str(lan.home))
 
 
-CASES = {"dense": tuple(BUILDERS), "convolution": ("AllReduce", "PSLoadBalancing"), "lstm": ("AllReduce",)}
+CASES = {
+    "dense": tuple(BUILDERS), "convolution": ("AllReduce", "PSLoadBalancing"), "lstm": ("AllReduce",),
+    "embedding": ("PS", "Parallax", "PartitionedPS"),
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -46,6 +49,47 @@ def test_every_builder_over_many_hosts(lan, name, caplog):
         for builder in CASES[name]:
             assert_equally_trained(expected, hosts.train("adam", builder))
     assert not [text for text in caplog.messages if text.startswith("The graph of each replica is built")]
+
+
+@pytest.mark.parametrize("share_memory", [None, False])
+def test_two_replicas_on_each_machine(lan, share_memory, caplog):
+    """The replicas of a machine share copies, as on CPUs, or have their own, as on GPUs."""
+    caplog.set_level(logging.DEBUG, "autodist")
+    for name, builders in {"dense": ("AllReduce", "PSLoadBalancing"), "embedding": ("Parallax",)}.items():
+        reference = BY_NAME[name]
+        expected = plain(reference, replicas=2 * HOSTS)
+        with OverHosts(reference, lan.spec(cpus=2), share_memory=share_memory) as hosts:
+            for builder in builders:
+                assert_equally_trained(expected, hosts.train("adam", builder))
+    assert not [text for text in caplog.messages if text.startswith("The graph of each replica is built")]
+
+
+def test_an_update_that_is_left_out(lan, caplog):
+    """One label is not a number. So the update of its batch is left out, on every machine."""
+    caplog.set_level(logging.DEBUG, "autodist")
+    data = dense_data()
+    labels = data.y.copy()
+    labels[13] = np.nan
+
+    def training(front, model):
+        front.fit(data.x, labels, epochs=2, batch_size=12, shuffle=False, verbose=0)
+
+    def plain_training(front, model):
+        front.compile(_scaled(), "mse")
+        training(front, model)
+
+    expected = train_plain(DENSE, plain_training)
+    assert all(np.isfinite(value).all() for value in expected.state.values())
+    with OverHosts(DENSE, lan.spec()) as hosts:
+        for builder in ("AllReduce", "PS"):
+            hosts.compile("adam", builder)
+            hosts.front.compile(_scaled(), "mse", strategy=builder)
+            assert_equally_trained(expected, run(training, hosts.front, hosts.model))
+    assert not [text for text in caplog.messages if text.startswith("The graph of each replica is built")]
+
+
+def _scaled() -> keras.optimizers.Optimizer:
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, name="inner"), 64.0, name="scaled")
 
 
 def _everything(front, model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -23,8 +24,8 @@ from tests.support.strategies import BUILDERS, strategy_named
 UNEVEN = (4, 4, 4, 3, 3, 3)
 _LOCAL = re.compile(r"(?<![A-Za-z0-9])local(\d+)(?=$|[/:])")
 _HERE = re.compile(r"(?<![A-Za-z0-9])task_here(?=$|[/:])")
-_CALL = re.compile(r"machine(\d+)/own\d+$")
-_SIGNAL = re.compile(r"signal/|machine\d+/signal\d+_\d+$")
+_CALL = re.compile(r"(machine|replica)(\d+)/own\d+$")
+_SIGNAL = re.compile(r"(?:^|/)(?:signal/|returned/|signal\d+_\d+$)")
 
 
 @cache
@@ -54,71 +55,93 @@ def _placed(item: GraphItem, builder: Any, count: int, each: int = 1, kind: str 
     return place(item, strategy, False, Tasks("run", hosts))
 
 
-class Expanded:
-    """The nodes of a graph with the functions in place of their calls: op, attributes, tensors, what they await, device."""
+@dataclass
+class Node:
+    """A node of a graph without calls: the nodes from which its tensors come, and those that it awaits."""
 
-    def __init__(self, graph: Any, each: int) -> None:
-        self._each = each
-        self._functions = {function.signature.name: function for function in graph.library.function}
-        self._bodies = {
-            name: {node.name: node for node in function.node_def} for name, function in self._functions.items()
-        }
-        self._nodes = {node.name: node for node in graph.node}
-        self.found: dict[str, tuple[str, dict[str, Any], list[str], set[str], str]] = {}
-        for node in graph.node:
-            number = _CALL.match(node.name)
-            if number:
-                for inner in self._bodies[node.attr["f"].func.name].values():
-                    if not inner.name.startswith(("signal/", "returned/")):
-                        self._add(self._on(inner.name, node), inner, node)
-            elif not _SIGNAL.match(node.name):
-                self._add(node.name, node)
+    op: str
+    attributes: dict[str, Any]
+    tensors: list[str]
+    awaited: list[str]
+    device: str
 
-    def _on(self, name: str, call: Any) -> str:
-        """The name that a node of a function has on the machine of a call."""
-        task = int(_CALL.match(call.name)[1])
-        name = _LOCAL.sub(lambda found: f"replica{task * self._each + int(found[1])}", name)
-        return _HERE.sub(f"task_{task}", name)
 
-    def _add(self, name: str, node: Any, call: Any = None) -> None:
-        tensors = [each for source in naming.data_inputs(node) for each in self._origins(source, call)]
-        awaited = {each for source in node.input if naming.is_control(source) for each in self._origins(source, call)}
-        assert name not in self.found
-        device = node.device
-        if device.startswith("/device:"):
-            device = call.device.rpartition("/device:")[0] + device
-        self.found[name] = node.op, dict(node.attr), tensors, awaited, device
+def _expanded(graph: Any, each: int) -> dict[str, Node]:
+    """The nodes of a graph with the functions in place of their calls, without signals."""
+    functions = {function.signature.name: function for function in graph.library.function}
+    waiting = [_node(node.name, node, [naming.node_of(source) for source in node.input]) for node in graph.node]
+    outputs: dict[str, list[str]] = {}
+    sources = {node.name: list(node.input) for node in graph.node}
+    found: dict[str, Node] = {}
+    while waiting:
+        name, node = waiting.pop()
+        call = _CALL.match(name)
+        if not call:
+            found[name] = node
+            continue
+        function = functions[node.attributes["f"].func.name]
+        inside = {inner.name for inner in function.node_def}
 
-    def _origins(self, source: str, call: Any = None) -> list[str]:
-        """The nodes of which a tensor, a control input or a signal comes."""
-        if call is not None:
-            return self._inside(naming.node_of(source), call)
-        name, output = naming.split(source)
-        if _CALL.match(name):
-            function = self._functions[self._nodes[name].attr["f"].func.name]
-            return self._inside(function.ret[f"out{output}"].partition(":")[0], self._nodes[name])
-        if _SIGNAL.match(name):
-            return [each for source in self._nodes[name].input for each in self._origins(source)]
-        return [name]
+        def there(source: str, call: Any = call, inside: set[str] = inside) -> str:
+            """A tensor as the graph without this call names it."""
+            inner = source.lstrip("^").partition(":")[0]
+            if inner not in inside:
+                return sources[call[0]][int(inner.removeprefix("in"))]
+            prefix = "^" if source.startswith("^") else ""
+            port = source.rpartition(":")[2] if source.count(":") == 2 else "0"
+            return f"{prefix}{_on(inner, call, each)}" + ("" if prefix else f":{port}")
 
-    def _inside(self, name: str, call: Any) -> list[str]:
-        body = self._bodies[call.attr["f"].func.name]
-        if name not in body:
-            return self._origins(call.input[int(name.removeprefix("in"))])
-        if name.startswith(("signal/", "returned/")):
-            return [each for source in body[name].input for each in self._origins(source, call)]
-        return [self._on(name, call)]
+        outputs[name] = [there(function.ret[f"out{number}"]) for number in range(len(function.ret))]
+        for inner in function.node_def:
+            label = _on(inner.name, call, each)
+            sources[label] = [there(source) for source in inner.input]
+            copy = _node(label, inner, [])[1]
+            copy.device = _device(inner.device, node.device)
+            waiting.append((label, copy))
+
+    def origins(source: str) -> list[str]:
+        name = source.lstrip("^").partition(":")[0]
+        if name in outputs:
+            return origins(outputs[name][naming.split(source)[1]])
+        return [each for other in sources[name] for each in origins(other)] if _SIGNAL.search(name) else [name]
+
+    for name, node in found.items():
+        for source in sources[name]:
+            (node.awaited if source.startswith("^") else node.tensors).extend(origins(source))
+    return {name: node for name, node in found.items() if not _SIGNAL.search(name)}
+
+
+def _node(name: str, node: Any, _: Any) -> tuple[str, Node]:
+    return name, Node(node.op, dict(node.attr), [], [], node.device)
+
+
+def _on(name: str, call: Any, each: int) -> str:
+    """The name that a node of a function has where the function is called."""
+    if _SIGNAL.search(name):
+        return f"{call[0]}/{name}"
+    first = int(call[2]) * (each if call[1] == "machine" else 1)
+    return _HERE.sub(f"task_{call[2]}", _LOCAL.sub(lambda found: f"replica{first + int(found[1])}", name))
+
+
+def _device(inner: str, outer: str) -> str:
+    if not inner:
+        return outer
+    return outer.rpartition("/device:")[0] + inner if inner.startswith("/device:") else inner
 
 
 def _calls(graph: DistributedGraph) -> int:
     return sum(node.op == "StatefulPartitionedCall" for node in graph.graph_def.node)
 
 
+def _functions(graph: DistributedGraph) -> list[str]:
+    return [function.signature.name for function in graph.graph_def.library.function]
+
+
 def _assert_same(graph: DistributedGraph, each: DistributedGraph, per_machine: int = 1) -> None:
     """The second graph was built replica by replica. A node may await more in the first one, and nothing less."""
     assert _calls(graph) > 0 and _calls(each) == 0
-    found, expected = (Expanded(made.graph_def, per_machine).found for made in (graph, each))
-    steps = [{a for name, node in nodes.items() if name.startswith("step/") for a in node[3]}
+    found, expected = (_expanded(made.graph_def, per_machine) for made in (graph, each))
+    steps = [{other for name, node in nodes.items() if name.startswith("step/") for other in node.awaited}
              for nodes in (found, expected)]
     assert steps[0] >= steps[1]
     inner = [{name for name in nodes if not name.startswith("step/")} for nodes in (found, expected)]
@@ -126,11 +149,11 @@ def _assert_same(graph: DistributedGraph, each: DistributedGraph, per_machine: i
     more = {name for name in inner[0] - inner[1] if name.startswith("brought/")}
     assert inner[0] - more == inner[1]
     for name in inner[1]:
-        op, attributes, tensors, awaited, device = found[name]
-        tensors = [found[source][2][0] if source in more else source for source in tensors]
-        assert (op, tensors, device) == (expected[name][0], expected[name][2], expected[name][4]), name
-        assert attributes == expected[name][1], name
-        assert awaited >= expected[name][3], name
+        ours, theirs = found[name], expected[name]
+        tensors = [found[source].tensors[0] if source in more else source for source in ours.tensors]
+        assert (ours.op, tensors, ours.device) == (theirs.op, theirs.tensors, theirs.device), name
+        assert ours.attributes == theirs.attributes, name
+        assert set(ours.awaited) >= set(theirs.awaited), name
     assert (graph.feeds, graph.counts, graph.inputs) == (each.feeds, each.counts, each.inputs)
     assert (graph.buckets, set(graph.added)) == (each.buckets, set(each.added))
 
@@ -161,6 +184,18 @@ def test_the_graph_of_64_machines_is_not_much_larger_than_that_of_two(builder):
     few, many = (build(_item(), _placed(_item(), builder, count), sizes=[2] * count) for count in (2, 64))
     assert many.graph_def.ByteSize() < 3 * few.graph_def.ByteSize()
     assert len(many.graph_def.library.function) < 10
+
+
+@pytest.mark.quick("AllReduce", "Parallax")
+@pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
+def test_machines_with_many_replicas(builder):
+    """Three replicas of a machine are built, and stand for all."""
+    item = table_item() if builder == "Parallax" else _item()
+    for kind in ("gpus", "cpus"):
+        placement = _placed(item, builder, 4, 5, kind)
+        found = [build(item, placement, kernels=pipeline, sizes=[2] * 20) for pipeline in (PIPELINE, [*PIPELINE])]
+        assert any(name.startswith("each_") for name in _functions(found[0]))
+        _assert_same(*found, per_machine=5)
 
 
 @pytest.mark.quick("PSLoadBalancing", "PartitionedPS")

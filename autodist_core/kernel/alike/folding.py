@@ -1,12 +1,12 @@
-"""Make functions of what a built machine does.
+"""Make functions of what a built unit does, which is a machine or one of its replicas.
 
-In: the nodes of a machine, in levels. Out: a `Body` for each level: the function, its arguments and its results. For a
+In: the nodes of a unit, in levels. Out: a `Body` for each level: the function, its arguments and its results. For a
 machine that waits for all others before it writes::
 
     level 0    from the inputs to the sum of the gradients, and the signal that all of this has run
     level 1    the writes, after the signal of all machines
 
-A node is on a higher level than the nodes of the machine on which it depends through other nodes. A function cannot
+A node is on a higher level than the nodes of the unit on which it depends through other nodes. A function cannot
 have control inputs and control outputs of its single nodes. So a **signal**, a constant that waits for nodes, is an
 argument or a result in place of a control edge.
 """
@@ -27,13 +27,13 @@ from autodist_core.step.editor import Editor
 from autodist_core.step.ports import definition_of, outputs_of
 
 EARLIER = "^level "
-"""How an argument begins that is the signal of an earlier level of the same machine. No node has such a name."""
+"""How an argument begins that is the signal of an earlier level of the same unit. No node has such a name."""
 _WITHOUT_EFFECT = {"VarHandleOp", "ReadVariableOp", "Placeholder"}
 
 
 @dataclass
 class Body:
-    """What a machine does on one level.
+    """What a unit does on one level.
 
     `arguments` are tensors of the graph, signals of its nodes (``^name``), or signals of earlier levels. `results` are
     tensors of the level's nodes, and `signals` sets of these nodes: the function returns a signal for each, behind the
@@ -88,15 +88,15 @@ def levels(roles: Roles, inside: set[str], waited: Iterable[str]) -> dict[str, i
 
 
 def bodies(
-    roles: Roles, task: int, level_of: Mapping[str, int], read: Iterable[str], awaited: Iterable[frozenset[str]]
+    roles: Roles, unit: int, level_of: Mapping[str, int], read: Iterable[str], awaited: Iterable[frozenset[str]]
 ) -> list[Body]:
-    """Return the functions of a built machine.
+    """Return the functions of a built unit.
 
     `read` are the tensors that nodes outside read, `awaited` the sets of nodes for which nodes outside wait.
     """
     names: dict[int, list[str]] = {}
     for name in level_of:  # in an order in which the nodes can run
-        if roles.of[name] == task:
+        if roles.of[name] == unit:
             names.setdefault(level_of[name], []).append(name)
     waits = {level: _before(roles, level, inside, level_of) for level, inside in names.items()}
     results: dict[int, dict[str, None]] = {level: {} for level in names}
@@ -120,7 +120,7 @@ def bodies(
         for level in sorted(names)
     ]
     for body in found:
-        _fill(roles, task, body, level_of)
+        _fill(roles, unit, body, level_of)
     return found
 
 
@@ -168,7 +168,7 @@ def _before(
     return by_level(waited, level_of)
 
 
-def _fill(roles: Roles, task: int, body: Body, level_of: Mapping[str, int]) -> None:
+def _fill(roles: Roles, unit: int, body: Body, level_of: Mapping[str, int]) -> None:
     """Make the function of a level."""
     editor, functions, inner = roles.editor, roles.editor.functions, Editor()
     inside = set(body.names)
@@ -186,13 +186,13 @@ def _fill(roles: Roles, task: int, body: Body, level_of: Mapping[str, int]) -> N
         node, output = naming.split(source)
         found = outputs_of(editor[node], functions)[output]
         if node in inside:
-            return f"{roles.own(node, task)}:{found.argument}:{found.position}"
+            return f"{roles.own(node, unit)}:{found.argument}:{found.position}"
         return argument(naming.canonical(source), found.dtype)
 
     def control(source: str, reader: str) -> str | None:
         name = naming.node_of(source)
         if name in inside:
-            return f"^{roles.own(name, task)}"
+            return f"^{roles.own(name, unit)}"
         if roles.of[name] and name not in level_of:
             return None  # A node in no function is fed, or is there from the beginning.
         awaited = f"{EARLIER}{level_of[name]}" if name in level_of else f"^{name}"
@@ -208,22 +208,22 @@ def _fill(roles: Roles, task: int, body: Body, level_of: Mapping[str, int]) -> N
         inputs = [local(source) for source in naming.data_inputs(node)]
         controls = [control(source, name) for source in node.input if naming.is_control(source)]
         inputs += dict.fromkeys(each for each in controls if each)
-        copy = inner.copy(node, roles.own(name, task), inputs, roles.device(node))
+        copy = inner.copy(node, roles.own(name, unit), inputs, roles.device(node))
         inner.change(copy.name, drop=[key for key in MARKS if key in copy.attr])
     returned = {f"out{number}": local(source) for number, source in enumerate(body.results)}
     for nodes in body.signals:
         number = len(returned)
-        waits = sorted(f"^{roles.own(name, task)}" for name in nodes)
+        waits = sorted(f"^{roles.own(name, unit)}" for name in nodes)
         zero, there = tf.make_tensor_proto(0, tf.int32), common_host(roles, nodes)
         inner.add("Const", f"returned/{number}", waits, there, dtype=tf.int32, value=zero)
         returned[f"out{number}"] = f"returned/{number}:output:0"
     body.returned = [outputs_of(editor[naming.node_of(source)], functions)[naming.split(source)[1]].dtype
                      for source in body.results] + [tf.int32] * len(body.signals)
-    body.function = _function(inner, body, returned, functions)
+    body.function = _function(inner, body, returned, functions, "own" if roles.units[unit].is_machine else "each")
 
 
 def _function(
-    inner: Editor, body: Body, returned: Mapping[str, str], functions: Mapping[str, function_pb2.FunctionDef]
+    inner: Editor, body: Body, returned: Mapping[str, str], functions: Mapping[str, function_pb2.FunctionDef], word: str
 ) -> function_pb2.FunctionDef:
     function = function_pb2.FunctionDef(node_def=list(inner), ret=returned)
     function.signature.is_stateful = True
@@ -236,7 +236,7 @@ def _function(
             function.signature.control_output.append(node.name)
             function.control_ret[node.name] = node.name
     content = function.SerializeToString(deterministic=True)
-    function.signature.name = f"own_{hashlib.sha256(content).hexdigest()[:16]}"
+    function.signature.name = f"{word}_{hashlib.sha256(content).hexdigest()[:16]}"
     return function
 
 

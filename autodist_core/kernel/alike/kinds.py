@@ -1,4 +1,4 @@
-"""Find the machines of a placement that do the same, and choose two of each kind that stand for it.
+"""Find what does the same in a placement, and choose two units of each kind that stand for it.
 
 In: a placement, and how many examples each replica has. Out: the kinds. For 8 machines with one replica each, and 20
 examples::
@@ -6,7 +6,9 @@ examples::
     machines 1, 2, 3       3 examples    two machines are built, and stand for all three
     machines 4, 5, 6, 7    2 examples    two machines are built, and stand for all four
 
-The first machine is of no kind: it has the inputs of the session, sums and results.
+The first machine is of no kind: it has the inputs of the session, sums and results. Of the replicas of each machine,
+all but the first do the same, too: the first one has what is there once for the machine. So of 8 machines with 8
+replicas each, 3 machines are built, with 3 replicas each.
 """
 
 from __future__ import annotations
@@ -15,78 +17,123 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from autodist_core.kernel.alike.machines import Machine, machines_of
-from autodist_core.kernel.placement.placement import Placement
+from autodist_core.kernel.alike.units import Unit, machines_of
+from autodist_core.kernel.placement.placement import Placement, Replica
 
 STANDING = 2
-"""How many machines of a kind are built: what is different between them tells how their nodes depend on the machine."""
+"""How many units of a kind are built: what is different between them tells how their nodes depend on the unit."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Machines that do the same. Two machines are `built` and stand for the `members`.
+    """Units that do the same. Two of them are `built` and stand for the `members`.
 
-    >>> one, other = Machine(1, 2, 2), Machine(2, 4, 2)
-    >>> Kind((one, other), (one, other, Machine(3, 6, 2)), examples=(8, 8)).first
-    Machine(task=1, first=2, count=2)
+    >>> one, two, three = (Unit(f"/job:run/task:{task}/device:CPU:0", task, task, 1) for task in (1, 2, 3))
+    >>> Kind((one, two), (one, two, three)).first == one
+    True
     """
 
-    built: tuple[Machine, Machine]
-    members: tuple[Machine, ...]
-    examples: tuple[int, ...]
-    """How many examples each replica of a machine has, if the graph is for these sizes only; else 0 for each."""
+    built: tuple[Unit, Unit]
+    members: tuple[Unit, ...]
 
     @property
-    def first(self) -> Machine:
-        """The machine whose nodes become functions."""
+    def first(self) -> Unit:
+        """The unit whose nodes become functions."""
         return self.built[0]
 
 
-def kinds_of(placement: Placement, sizes: Sequence[int] = ()) -> tuple[Kind, ...]:
-    """Return the kinds of all machines but the first; none if it is not worth it, or if machines are not alike.
+@dataclass(frozen=True)
+class Alike:
+    """What does the same in a placement, and what is built of it.
+
+    `machines` are the kinds of all machines but the first. `replicas` is a kind for each machine that is built, of all
+    its replicas but the first; empty if machines have few replicas. `built` has the replicas that are built, and
+    `examples` how many examples each of these has, if the graph is for these sizes only.
+    """
+
+    machines: tuple[Kind, ...]
+    replicas: tuple[Kind, ...]
+    built: tuple[Replica, ...]
+    examples: tuple[int, ...]
+
+
+def found_alike(placement: Placement, sizes: Sequence[int] = ()) -> Alike | None:
+    """Return what does the same in a placement; None if machines are not alike, or if that is not worth it.
 
     `sizes` is the number of examples of each replica, if the graph is for these sizes only.
 
     >>> from autodist_core.kernel.placement.devices import Tasks
     >>> from autodist_core.kernel.placement.placement import inference
     >>> addresses = tuple(f"10.0.0.{index}" for index in range(1, 9))
-    >>> placement = inference(tuple(f"{address}:CPU:0" for address in addresses), Tasks("run", addresses))
-    >>> [len(kind.members) for kind in kinds_of(placement)]
-    [7]
-    >>> [[machine.task for machine in kind.members] for kind in kinds_of(placement, (3, 3, 3, 3, 2, 2, 2, 2))]
-    [[1, 2, 3], [4, 5, 6, 7]]
+    >>> tasks = Tasks("run", addresses)
+    >>> placement = inference(tuple(f"{address}:CPU:0" for address in addresses), tasks)
+    >>> alike = found_alike(placement, (3, 3, 3, 3, 2, 2, 2, 2))
+    >>> [[machine.task for machine in kind.members] for kind in alike.machines], alike.examples
+    ([[1, 2, 3], [4, 5, 6, 7]], (3, 3, 3, 2, 2))
+    >>> placement = inference(tuple(f"{address}:GPU:{index}" for address in addresses for index in range(8)), tasks)
+    >>> [replica.number for replica in found_alike(placement).built]
+    [0, 1, 2, 8, 9, 10, 16, 17, 18]
     """
     machines = machines_of(placement)
     if placement.loose is not None or not _in_order(placement, machines):
-        return ()
-    found: list[Kind] = []
-    of_each = [(machine, tuple(sizes[index] if sizes else 0 for index in machine.replicas)) for machine in machines[1:]]
-    for examples, group in groupby(of_each, lambda each: each[1]):
-        start = 1 + STANDING * len(found)
+        return None
+    kinds: list[Kind] = []
+    examples = [sizes[index] for index in machines[0].replicas if sizes]
+    of_each = [(machine, tuple(sizes[index] for index in machine.replicas if sizes)) for machine in machines[1:]]
+    for counts, group in groupby(of_each, lambda each: each[1]):
+        start = 1 + STANDING * len(kinds)
         if len(machines) <= start + STANDING:
-            return ()
-        found.append(Kind((machines[start], machines[start + 1]), tuple(machine for machine, _ in group), examples))
-    return tuple(found)
+            return None
+        kinds.append(Kind((machines[start], machines[start + 1]), tuple(machine for machine, _ in group)))
+        examples += counts * STANDING
+    built = [machines[0], *(machine for kind in kinds for machine in kind.built)]
+    replicas = [placement.replicas[index] for machine in built for index in machine.replicas]
+    followers = _followers(placement, built, dict(zip(replicas, examples, strict=bool(examples))))
+    kept = [
+        place for place, replica in enumerate(replicas)
+        if not followers or placement.places[replica.index] <= STANDING
+    ]
+    return Alike(
+        tuple(kinds), tuple(followers),
+        tuple(
+            replace(replicas[place], index=index, stands_at=replicas[place].number) for index, place in enumerate(kept)
+        ),
+        tuple(examples[place] for place in kept if examples),
+    )
 
 
-def standing(placement: Placement, kinds: Sequence[Kind]) -> Placement:
-    """Return the placement of the machines that are built.
+def standing(placement: Placement, built: Sequence[Replica]) -> Placement:
+    """Return the placement of the replicas that are built.
 
     >>> from autodist_core.kernel.placement.devices import Tasks
     >>> from autodist_core.kernel.placement.placement import inference
     >>> addresses = tuple(f"10.0.0.{index}" for index in range(1, 9))
     >>> placement = inference(tuple(f"{address}:CPU:0" for address in addresses), Tasks("run", addresses))
-    >>> [replica.name for replica in standing(placement, kinds_of(placement)).replicas]
+    >>> [replica.name for replica in standing(placement, found_alike(placement).built).replicas]
     ['10.0.0.1:CPU:0', '10.0.0.2:CPU:0', '10.0.0.3:CPU:0']
     """
-    count = kinds[-1].built[-1].replicas.stop
-    owners = tuple(owner for owner in placement.owners if owner.replica is None or owner.replica < count)
-    return replace(
-        placement, replicas=placement.replicas[:count], owners=owners, memories=placement.memories[:count]
+    index_of = {replica.number: replica.index for replica in built}
+    owners = tuple(
+        owner if owner.replica is None else replace(owner, replica=index_of[owner.replica])
+        for owner in placement.owners if owner.replica is None or owner.replica in index_of
     )
+    memories = tuple(index_of[placement.memories[number]] for number in index_of if placement.memories)
+    return replace(placement, replicas=tuple(built), owners=owners, memories=memories)
 
 
-def _in_order(placement: Placement, machines: Sequence[Machine]) -> bool:
+def _followers(placement: Placement, machines: Sequence[Unit], examples: dict[Replica, int]) -> list[Kind]:
+    """Return a kind for each machine, of all its replicas but the first; none if they are few, or not alike."""
+    found = []
+    for machine in machines:
+        replicas = [placement.replicas[index] for index in machine.replicas[1:]]
+        if len(replicas) <= STANDING or len({examples.get(replica, 0) for replica in replicas}) > 1:
+            return []
+        units = tuple(Unit(each.device, machine.task, each.number, 1, is_machine=False) for each in replicas)
+        found.append(Kind((units[0], units[1]), units))
+    return found
+
+
+def _in_order(placement: Placement, machines: Sequence[Unit]) -> bool:
     """Whether each machine has its number as a task, and all but the first have devices and memories alike."""
     if not placement.tasks.job or len({replica.host for replica in placement.replicas}) < len(machines):
         return False

@@ -1,6 +1,6 @@
-"""Make the graph of all machines from the graph of those that stand for them.
+"""Make the graph of all units of each kind from the graph of those that stand for them.
 
-In: a finished draft of machines that stand for others, and their kinds. Out: `Repeated`. For 64 machines, of which the
+In: a graph with two units of each kind, and the kinds. Out: the graph with all units. For 64 machines, of which the
 machines 0, 1 and 2 were built::
 
     barrier/0       waits for barrier/0/replica0, and for a signal of each of the machines 1 to 63
@@ -15,7 +15,7 @@ backward pass goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,10 +25,9 @@ from tensorflow.core.framework import attr_value_pb2
 from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.alike.folding import EARLIER, Body, apart, bodies, common_host, levels
 from autodist_core.kernel.alike.kinds import Kind
-from autodist_core.kernel.alike.machines import Machine
 from autodist_core.kernel.alike.roles import NotAlikeError, Roles
-from autodist_core.kernel.draft import Draft
-from autodist_core.kernel.placement.placement import Placement
+from autodist_core.kernel.alike.units import Unit
+from autodist_core.kernel.placement.devices import host_of
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 
@@ -37,10 +36,12 @@ _COUNTED = {"AddN", "ConcatV2", "Pack"}
 
 
 @dataclass(frozen=True)
-class Repeated:
-    """The graph of all replicas.
+class Repeatable:
+    """A graph whose units stand for others, or the graph of all units.
 
-    >>> Repeated(Editor(), ("joined/loss",), ("step/0",), ()).steps
+    `feeds` has the placeholders and `counts` the numbers of examples of each replica, by the replica's number.
+
+    >>> Repeatable(Editor(), ("joined/loss",), ("step/0",), (), {}, {}).steps
     ('step/0',)
     """
 
@@ -48,134 +49,132 @@ class Repeated:
     outputs: tuple[str, ...]
     steps: tuple[str, ...]
     added: tuple[AddedVariable, ...]
+    feeds: Mapping[int, tuple[str, ...]]
+    counts: Mapping[int, str]
 
 
 class _Repeating:
     """The state of one repetition."""
 
-    def __init__(self, draft: Draft, kinds: Sequence[Kind], placement: Placement) -> None:
-        self.draft, self.kinds, self.placement = draft, kinds, placement
-        self.targets = {name: list(draft.editor[name].input) for name in draft.steps}
-        draft.editor.remove(draft.steps)
-        self.roles = Roles(draft, kinds)
+    def __init__(self, graph: Repeatable, kinds: Sequence[Kind]) -> None:
+        self.graph, self.kinds, self.editor = graph, kinds, graph.editor
+        self.targets = {name: list(self.editor[name].input) for name in graph.steps}
+        self.editor.remove(graph.steps)
+        self.roles = Roles(self.editor, kinds)
         for kind in kinds:
-            self.roles.require_alike(*(machine.task for machine in kind.built))
+            self.roles.require_alike(kind)
         of, roles = self.roles.of, self.roles
         self.level_of = levels(
-            roles, {name for name, index in of.items() if index and not roles.stays_outside(name)},
-            map(naming.node_of, draft.outputs),
+            roles, {name for name, number in of.items() if number and not roles.stays_outside(name)},
+            map(naming.node_of, graph.outputs),
         )
-        self._require_equal_levels()
-        self.out = draft.editor.empty()
-        self.once = [node for node in draft.editor if not of[node.name]]
+        self.out = self.editor.empty()
+        self.once = [node for node in self.editor if not of[node.name]]
         self.waits = self._waits()
         self.bodies = {kind: self._bodies(kind) for kind in kinds}
 
-    def _require_equal_levels(self) -> None:
-        for common, name in self.roles.nodes[1].items():
-            found = {self.level_of.get(nodes.get(common, "")) for nodes in self.roles.nodes.values()}
-            if found != {self.level_of.get(name)}:
-                raise NotAlikeError(f"{name} is not on one level on all machines.")
+    def _waits(self) -> dict[str, dict[Kind, frozenset[str]]]:
+        """Return for each node that is there once the nodes of the first unit of each kind for which it waits.
 
-    def _waits(self) -> dict[str, dict[int, frozenset[str]]]:
-        """Return for each node that is there once the nodes of each built machine for which it waits.
-
-        The steps of the session wait for the targets of all of a machine.
+        The steps of the session wait for the targets of all of a unit.
         """
         found: dict[str, dict[int, set[str]]] = {}
         for node in self.once:
             for source in node.input:
-                if naming.is_control(source) and (index := self.roles.source(source)):
-                    found.setdefault(node.name, {}).setdefault(index, set()).add(naming.node_of(source))
+                if naming.is_control(source) and (number := self.roles.source(source)):
+                    found.setdefault(node.name, {}).setdefault(number, set()).add(naming.node_of(source))
         for sources in self.targets.values():
             for source in sources:
-                if index := self.roles.source(source):
-                    found.setdefault("", {}).setdefault(index, set()).add(naming.node_of(source))
+                if number := self.roles.source(source):
+                    found.setdefault("", {}).setdefault(number, set()).add(naming.node_of(source))
+        waits: dict[str, dict[Kind, frozenset[str]]] = {}
         for reader, of_each in found.items():
-            common = {frozenset(self.roles.own(name, index) for name in names) for index, names in of_each.items()}
-            if len(common) > 1 or of_each.keys() != self.roles.nodes.keys():
-                raise NotAlikeError(f"{reader or 'the step'} does not wait for the same of each machine.")
-        return {reader: {i: frozenset(names) for i, names in each.items()} for reader, each in found.items()}
+            for kind in self.kinds:
+                numbers = [self.roles.number[unit] for unit in kind.built]
+                awaited = [of_each.get(number, set()) for number in numbers]
+                own = [{self.roles.own(name, number) for name in names}
+                       for number, names in zip(numbers, awaited, strict=True)]
+                if own[0] != own[1] or any(
+                    self.level_of.get(self.roles.nodes[numbers[0]][name]) != self.level_of.get(
+                        self.roles.nodes[numbers[1]][name]) for name in own[0]
+                ):
+                    raise NotAlikeError(f"{reader or 'the step'} does not wait for the same of each unit.")
+                if awaited[0]:
+                    waits.setdefault(reader, {})[kind] = frozenset(awaited[0])
+        return waits
 
     def _bodies(self, kind: Kind) -> list[Body]:
-        index = kind.first.task
-        read = [source for node in self.once for source in naming.data_inputs(node)] + self.draft.outputs
-        awaited = [each[index] for each in self.waits.values()]
+        number = self.roles.number[kind.first]
+        read = [source for node in self.once for source in naming.data_inputs(node)] + list(self.graph.outputs)
+        awaited = [each[kind] for each in self.waits.values() if kind in each]
         return bodies(
-            self.roles, index, self.level_of, [source for source in read if self.roles.source(source) == index], awaited
+            self.roles, number, self.level_of, [source for source in read if self.roles.source(source) == number],
+            awaited,
         )
 
-    def moved(self, source: str, kind: Kind, machine: Machine) -> str:
-        """Return the tensor that a machine has in place of one of the built machine of its kind."""
+    def moved(self, source: str, kind: Kind, unit: Unit) -> str:
+        """Return the tensor that a unit has in place of one of the built unit of its kind."""
         name = naming.node_of(source)
         level = self.level_of.get(name)
         if level is None:
-            return kind.first.moved(source, machine) if self.roles.of[name] else source
-        return naming.tensor(_call(machine, level), self._body(kind, level).position(source))
+            return kind.first.moved(source, unit) if self.roles.of[name] else source
+        return naming.tensor(_call(unit, level), self._body(kind, level).position(source))
 
-    def of_all(self, commons: Sequence[str]) -> list[str]:
-        """Return tensors of each machine but the first, by their names on any machine."""
-        found = []
-        for kind in self.kinds:
-            nodes = self.roles.nodes[kind.first.task]
-            built = [naming.tensor(nodes[name], output) for name, output in map(naming.split, commons)]
-            found += [self.moved(source, kind, machine) for machine in kind.members for source in built]
-        return found
+    def of_all(self, kind: Kind, sources: Sequence[str]) -> list[str]:
+        """Return tensors of each member of a kind in place of those of the kind's first unit."""
+        return [self.moved(source, kind, unit) for unit in kind.members for source in sources]
 
-    def signals(self, reader: str, machines: Iterable[tuple[Kind, Machine]]) -> list[str]:
-        """Return control inputs that wait for what a node that is there once awaits of machines."""
-        if reader not in self.waits:
-            return []
+    def signals(self, reader: str, units: Iterable[tuple[Kind, Unit]]) -> list[str]:
+        """Return control inputs that wait for what a node that is there once awaits of units."""
         found = []
-        for kind, machine in machines:
-            for level, nodes in apart(self.roles, self.waits[reader][kind.first.task], self.level_of):
-                number = self._body(kind, level).signal(nodes)
-                found.append(f"^{_signal(machine, level, number)}")
+        for kind, unit in units:
+            nodes_of = self.waits.get(reader, {}).get(kind, frozenset())
+            for level, nodes in apart(self.roles, nodes_of, self.level_of):
+                found.append(f"^{_signal(unit, level, self._body(kind, level).signal(nodes))}")
         return found
 
     def _body(self, kind: Kind, level: int) -> Body:
         return next(body for body in self.bodies[kind] if body.level == level)
 
     def add_once(self) -> None:
-        """Add the nodes that are there once, with the values of all machines."""
-        everyone = [(kind, machine) for kind in self.kinds for machine in kind.members]
+        """Add the nodes that are there once, with the values of all units."""
+        everyone = [(kind, unit) for kind in self.kinds for unit in kind.members]
         self.out.merge(self.once)
         for node in self.once:
             if not any(self.roles.source(source) for source in node.input):
                 continue
-            tensors, runs = self.roles.expanded(naming.data_inputs(node), self.of_all)
+            tensors, more = self.roles.expanded(naming.data_inputs(node), self.of_all)
             controls = [s for s in node.input if naming.is_control(s) and not self.roles.source(s)]
-            if runs and (runs > 1 or node.op not in _COUNTED):
-                raise NotAlikeError(f"{node.name} ({node.op}) reads a value of each machine.")
-            more = len(tensors) - sum(1 for _ in naming.data_inputs(node))
-            attrs = {"N": node.attr["N"].i + more} if runs else {}
+            if more and node.op not in _COUNTED:
+                raise NotAlikeError(f"{node.name} ({node.op}) reads a value of each unit.")
+            added = len(tensors) - sum(1 for _ in naming.data_inputs(node))
+            attrs = {"N": node.attr["N"].i + added} if more else {}
             self.out.change(node.name, inputs=[*tensors, *controls, *self.signals(node.name, everyone)], **attrs)
 
-    def add_machine(self, kind: Kind, machine: Machine) -> None:
-        """Add what a machine has: its nodes outside, and its calls."""
-        first = self.placement.replicas[machine.first]
-        for name in self.roles.nodes[kind.first.task].values():
+    def add_unit(self, kind: Kind, unit: Unit) -> None:
+        """Add what a unit has: its nodes outside, and its calls."""
+        for name in self.roles.nodes[self.roles.number[kind.first]].values():
             if name not in self.level_of:
-                self.roles.copy(self.out, name, machine)
+                self.roles.copy(self.out, name, unit)
         for body in self.bodies[kind]:
             assert body.function is not None
-            call = _call(machine, body.level)
-            arguments = [self._argument(source, body, kind, machine) for source in body.arguments]
+            call = _call(unit, body.level)
+            arguments = [self._argument(source, body, kind, unit) for source in body.arguments]
             self.out.add(
-                "StatefulPartitionedCall", call, arguments, first.device, Tin=body.types, Tout=body.returned,
+                "StatefulPartitionedCall", call, arguments, unit.device, Tin=body.types, Tout=body.returned,
                 f=_named(body), config="", config_proto="", executor_type="", _disable_call_shape_inference=True,
             )
             for number, nodes in enumerate(body.signals, len(body.results)):
-                source, host = naming.tensor(call, number), common_host(self.roles, nodes) or first.host
-                self.out.add("Identity", _signal(machine, body.level, number), [source], host, T=tf.int32)
+                source, host = naming.tensor(call, number), common_host(self.roles, nodes) or unit.host
+                self.out.add("Identity", _signal(unit, body.level, number), [source], host, T=tf.int32)
 
-    def _argument(self, source: str, body: Body, kind: Kind, machine: Machine) -> str:
+    def _argument(self, source: str, body: Body, kind: Kind, unit: Unit) -> str:
         if source.startswith(EARLIER):
             level = int(source.removeprefix(EARLIER))
             number = self._body(kind, level).signal(body.awaited[level])
-            return naming.tensor(_call(machine, level), number)
+            return naming.tensor(_call(unit, level), number)
         if not naming.is_control(source):
-            return self.moved(source, kind, machine)
+            return self.moved(source, kind, unit)
         awaited = naming.node_of(source)
         name = f"signal/{awaited}"
         if name not in self.out:
@@ -185,23 +184,24 @@ class _Repeating:
 
     def add_steps(self) -> list[str]:
         """Add the nodes that the session runs: one for each machine."""
-        found = []
+        waits: dict[str, list[str]] = {}
+        names: dict[str, str] = {}
         for name, sources in self.targets.items():
             here = [source for source in sources if not self.roles.source(source)]
             if here:
-                found.append(self.out.add("NoOp", name, here, self.out[naming.node_of(here[0])].device))
-        for kind in self.kinds if "" in self.waits else ():
-            for machine in kind.members:
-                host = self.placement.replicas[machine.first].host
-                inputs = self.signals("", [(kind, machine)])
-                found.append(self.out.add("NoOp", f"step/machine{machine.task}", inputs, host))
-        return found
+                host = host_of(self.out[naming.node_of(here[0])].device)
+                waits[host], names[host] = here, name
+        for kind in self.kinds:
+            for unit in kind.members:
+                names.setdefault(unit.host, f"step/machine{unit.task}")
+                waits.setdefault(unit.host, []).extend(self.signals("", [(kind, unit)]))
+        return [self.out.add("NoOp", names[host], inputs, host) for host, inputs in waits.items() if inputs]
 
 
-def repeated(draft: Draft, kinds: Sequence[Kind], placement: Placement) -> Repeated:
-    """Return the graph of all machines of a placement. `draft` has the machines that stand for them.
+def repeated(graph: Repeatable, kinds: Sequence[Kind]) -> Repeatable:
+    """Return the graph of all units of the kinds. `graph` has the units that stand for them.
 
-    Raise a `NotAlikeError` if the machines of a kind do not do the same.
+    Raise a `NotAlikeError` if the units of a kind do not do the same.
 
     >>> from autodist_core import GraphItem
     >>> from autodist_core.kernel import Tasks, build, inference
@@ -213,37 +213,42 @@ def repeated(draft: Draft, kinds: Sequence[Kind], placement: Placement) -> Repea
     >>> build(step, placed).changes[-1].kernel
     'Repeat'
     """
-    state = _Repeating(draft, kinds, placement)
+    state = _Repeating(graph, kinds)
     state.add_once()
     for kind in kinds:
         for body in state.bodies[kind]:
             assert body.function is not None
-            state.out.add_function(body.function)
-        for machine in kind.members:
-            state.add_machine(kind, machine)
-    outputs, _ = state.roles.expanded(draft.outputs, state.of_all)
+            if body.function.signature.name not in state.out.functions:
+                state.out.add_function(body.function)
+        for unit in kind.members:
+            state.add_unit(kind, unit)
+    outputs, _ = state.roles.expanded(graph.outputs, state.of_all)
     steps = state.add_steps()
-    for name, function in draft.editor.functions.items():
+    for name, function in graph.editor.functions.items():
         if name not in state.out.functions:
             state.out.add_function(function)
-    return Repeated(state.out, tuple(outputs), tuple(steps), tuple(_added(draft.added, kinds)))
+    feeds, counts = dict(graph.feeds), dict(graph.counts)
+    for kind in kinds:
+        for unit in kind.members:
+            for built, number in zip(kind.first.replicas, unit.replicas, strict=True):
+                feeds[number] = tuple(kind.first.moved(name, unit) for name in graph.feeds[built])
+                if graph.counts:
+                    counts[number] = kind.first.moved(graph.counts[built], unit)
+    return Repeatable(state.out, tuple(outputs), tuple(steps), tuple(_added(graph.added, kinds)), feeds, counts)
 
 
 def _added(added: Sequence[AddedVariable], kinds: Sequence[Kind]) -> list[AddedVariable]:
-    """Return the added variables of all machines."""
-    found = [variable for variable in added if "/task:0/" in variable.device]
+    """Return the added variables of all units."""
+    found = [each for each in added if not any(unit.has(each.name) for kind in kinds for unit in kind.built)]
     for kind in kinds:
-        for variable in added:
-            if f"/task:{kind.first.task}/" in variable.device:
-                found += [_on(variable, kind.first, machine) for machine in kind.members]
+        own = [variable for variable in added if kind.first.has(variable.name)]
+        found += [_on(variable, kind.first, unit) for unit in kind.members for variable in own]
     return found
 
 
-def _on(variable: AddedVariable, built: Machine, machine: Machine) -> AddedVariable:
-    if not built.has(variable.name):
-        raise NotAlikeError(f"the added variable {variable.name} is of no replica.")
+def _on(variable: AddedVariable, built: Unit, unit: Unit) -> AddedVariable:
     return replace(
-        variable, name=built.moved(variable.name, machine), device=built.device(variable.device, machine)
+        variable, name=built.moved(variable.name, unit), device=built.moved_device(variable.device, unit)
     )
 
 
@@ -252,9 +257,9 @@ def _named(body: Body) -> Any:
     return attr_value_pb2.AttrValue(func=attr_value_pb2.NameAttrList(name=body.function.signature.name))
 
 
-def _call(machine: Machine, level: int) -> str:
-    return f"machine{machine.task}/own{level}"
+def _call(unit: Unit, level: int) -> str:
+    return f"{unit.label}/own{level}"
 
 
-def _signal(machine: Machine, level: int, number: int) -> str:
-    return f"machine{machine.task}/signal{level}_{number}"
+def _signal(unit: Unit, level: int, number: int) -> str:
+    return f"{unit.label}/signal{level}_{number}"

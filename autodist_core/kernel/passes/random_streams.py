@@ -76,10 +76,10 @@ def _change(draft: Draft, edit: NodeEdit, replica: Replica, path: tuple[str, ...
     node = edit.node
     stream = None if path in seeded_alone(draft.step) else stream_of(node)
     if stream is Stream.ATTRIBUTE:
-        edit.set_attribute("seed2", node.attr["seed2"].i + _SEED_STEP * replica.index)
+        edit.set_attribute("seed2", node.attr["seed2"].i + _SEED_STEP * replica.number)
     elif stream is Stream.INPUT:
         position, dtype = seed_input(node.op), seed_type(node)
-        number = edit.add("Const", f"{node.name}/replica", dtype=dtype, value=mask(replica.index, dtype))
+        number = edit.add("Const", f"{node.name}/replica", dtype=dtype, value=mask(replica.number, dtype))
         inputs = (node.input[position], number)
         edit.set_input(position, edit.add("BitwiseXor", stream_of_replica(node.name), inputs, T=dtype))
     edit.rename_functions(function_references(node), lambda name: _function(draft, name, replica, path))

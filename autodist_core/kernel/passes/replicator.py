@@ -77,7 +77,7 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef
         source = draft.examples(replica) if name == step.item.examples else draft.total()
         return draft.editor[draft.editor.add("Identity", copied(replica, name), [source], replica.host, T=tf.float64)]
     if name == step.item.replica:
-        return draft.editor[draft.editor.constant(copied(replica, name), replica.index, tf.int32, replica.host)]
+        return draft.editor[draft.editor.constant(copied(replica, name), replica.number, tf.int32, replica.host)]
     if draft.sizes and (shape := draft.step.rows.get(name)):
         return _of_known_size(draft, replica, node, shape)
     if name in draft.weight_products:

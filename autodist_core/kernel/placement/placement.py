@@ -49,13 +49,21 @@ class Replica:
     """
 
     index: int
+    """Its place among the replicas of the placement."""
     name: str
     device: str
+    stands_at: int | None = None
+    """Its number among all replicas, if the placement has only those that stand for all (`kernel/alike/`)."""
+
+    @property
+    def number(self) -> int:
+        """Its number among all replicas."""
+        return self.index if self.stands_at is None else self.stands_at
 
     @property
     def prefix(self) -> str:
         """The beginning of the names of its nodes."""
-        return f"replica{self.index}"
+        return f"replica{self.number}"
 
     @property
     def host(self) -> str:
@@ -213,8 +221,8 @@ class Placement:
         return tuple(dict.fromkeys(found))
 
     def _copy(self, variable: str, holder: str, device: str, replica: int | None) -> Copy:
-        # The variables of several machines have the same names. So functions of these machines are alike, too.
-        stored = f"{variable}@local{self.places[replica]}" if replica is not None and self.tasks.job else ""
+        # Each device of a cluster has variables of its own. So their names are the same, and functions are alike.
+        stored = f"{variable}@replica" if replica is not None and self.tasks.job else ""
         return Copy(f"{variable}@{holder}", device, replica, stored)
 
     def _holds(self, owner: Owner, variable: str) -> bool:
