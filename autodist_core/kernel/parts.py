@@ -40,8 +40,8 @@ PARTS = {
 _PRODUCT = "MatMul"
 """The type of an operation that computes a gradient of all replicas at once, where they share memory. Its name is that
 of a reduced gradient. TensorFlow may put a word before the type."""
-_CALLED = re.compile("machine[0-9]+/own[0-9]+/")
-"""The call before the name of a node that is in a function of the machine (`kernel/alike/`)."""
+_CALLED = re.compile("((machine|local|replica)[0-9]+/own[0-9]+/)+")
+"""The calls before the name of a node that is in a function of a machine or a replica (`kernel/alike/`)."""
 _TRAVELS = re.compile("_?(Host)?(Recv|Send|RecvTensor|RecvBuf)$|Collective")
 """Types of operations that wait for another device. TensorFlow gives them names of its own."""
 
@@ -55,6 +55,8 @@ def part_of(name: str, op: str) -> Part | None:
     ('EXCHANGE', 'COMPUTE')
     >>> part_of("machine7/own1/update/local0/step", "AssignAddVariableOp").name
     'UPDATE'
+    >>> part_of("machine7/own1/local3/own0/local0/dense/MatMul", "MatMul").name
+    'COMPUTE'
     >>> part_of("feed/total", "Placeholder") is None
     True
     """

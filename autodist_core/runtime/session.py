@@ -28,7 +28,7 @@ from autodist_core.kernel import DistributedGraph, Placement, build, gathered
 from autodist_core.log import stage
 from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.batch_slices import BatchSlicer
-from autodist_core.runtime.failed_replicas import failed_replicas
+from autodist_core.runtime.failed_replicas import failed_replicas, said
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.kept_arrays import KeptData, KeptRows, Slot
 from autodist_core.runtime.loose_steps import LooseStep
@@ -36,6 +36,7 @@ from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.timings import TimedStep, Timings
 from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
+
 
 class DistributedSession(Session):
     """A session on the devices of this machine, or on those of a cluster until the cluster is lost.
@@ -188,11 +189,11 @@ class DistributedSession(Session):
 
     def import_graph(
         self, graph: DistributedGraph, prefix: str, doing: Callable[[], str] = lambda: "a step",
-        part: Callable[[int], str] = lambda _: "",
+        part: Callable[[Sequence[int]], str] = lambda _: "",
     ) -> Callable[..., Any]:
         """Make a distributed graph part of the session; return a callable over all its feeds.
 
-        For errors, `doing` says what fails, and `part` which part of the batch a replica has.
+        For errors, `doing` says what fails, and `part` which part of the batch replicas have.
         """
         self._require_open()
         # An interrupted import would leave nodes whose names the next import needs.
@@ -224,7 +225,7 @@ class DistributedSession(Session):
 
         return run
 
-    def _run_step(self, collective: bool, doing: str, part: Callable[[int], str], *call: Any) -> Any:
+    def _run_step(self, collective: bool, doing: str, part: Callable[[Sequence[int]], str], *call: Any) -> Any:
         if self._condition is Condition.SPOILT and self._calls_of_cluster is None:
             raise SessionError(
                 "a step with collectives failed in this session, and they do not survive that. What was trained is "
@@ -236,9 +237,8 @@ class DistributedSession(Session):
             # A task that TensorFlow's message names may only have passed the error on. The graph node that the message
             # names has failed.
             failed = failed_replicas(str(error), self.placement)
-            for replica in failed:
-                name = self.placement.replicas[replica].name
-                error.add_note(f"This happened on {name}, during {doing}{part(replica)}.")
+            for replicas in failed:
+                error.add_note(f"This happened on {said(replicas, self.placement)}, during {doing}{part(replicas)}.")
             if not failed:
                 error.add_note(f"This happened during {doing}.")
             # A replica that waits for tensors of the failed step fails too, sometimes before TensorFlow tells it to
@@ -315,9 +315,9 @@ class Step(SessionStep):
     def _doing(self) -> str:
         return f"{'training' if self.item.gradients else 'inference'} step {self._steps}"
 
-    def _part(self, replica: int) -> str:
-        """Which examples a replica has. TensorFlow counts positions from its first one."""
-        start, stop = self._bounds[replica]
+    def _part(self, replicas: Sequence[int]) -> str:
+        """Which examples neighbouring replicas have. TensorFlow counts positions from a replica's first one."""
+        start, stop = self._bounds[replicas[0]][0], self._bounds[replicas[-1]][1]
         return f" with examples {start} to {stop - 1} of the batch" if len(self._bounds) > 1 else ""
 
 

@@ -23,8 +23,8 @@ _FAILED = re.compile(
     r"(?:\{\{function_node (?P<function>[^}]+)\}\})?\{\{node (?P<node>[^}]+)\}\}\]\]", re.DOTALL,
 )  # fmt: skip
 _OF_SESSION = re.compile(r"^(\w+/replica|local)\d+/")
-_SHARED = re.compile(r"own_[0-9a-f]+$")
-"""The name of a function that several machines call. In it, the nodes of a replica's compute begin with `local0/`."""
+_SHARED = re.compile(r"(own|each)_[0-9a-f]+$")
+"""The name of a function that machines or replicas call. In it, nodes of a replica's compute begin with `local0/`."""
 
 
 def raise_in_words(

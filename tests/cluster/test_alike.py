@@ -52,15 +52,17 @@ def test_every_builder_over_many_hosts(lan, name, caplog):
 
 
 @pytest.mark.parametrize("share_memory", [None, False])
-def test_two_replicas_on_each_machine(lan, share_memory, caplog):
+@pytest.mark.parametrize("cpus", [2, 4])
+def test_several_replicas_on_each_machine(lan, cpus, share_memory, caplog):
     """The replicas of a machine share copies, as on CPUs, or have their own, as on GPUs."""
     caplog.set_level(logging.DEBUG, "autodist")
     for name, builders in {"dense": ("AllReduce", "PSLoadBalancing"), "embedding": ("Parallax",)}.items():
         reference = BY_NAME[name]
-        expected = plain(reference, replicas=2 * HOSTS)
-        with OverHosts(reference, lan.spec(cpus=2), share_memory=share_memory) as hosts:
+        data = reference.data(5 * 24)
+        expected = train_plain(reference, data=data, batch_size=48)
+        with OverHosts(reference, lan.spec(cpus=cpus), share_memory=share_memory) as hosts:
             for builder in builders:
-                assert_equally_trained(expected, hosts.train("adam", builder))
+                assert_equally_trained(expected, hosts.train("adam", builder, data, batch_size=48))
     assert not [text for text in caplog.messages if text.startswith("The graph of each replica is built")]
 
 

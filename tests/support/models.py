@@ -135,11 +135,11 @@ def _embedding() -> keras.Model:
     return keras.Model([left, right], layers.Dense(1, name="out")(hidden), name="embedding")
 
 
-def _embedding_data() -> Data:
+def _embedding_data(examples: int = EXAMPLES) -> Data:
     random = _random()
-    left, right = random.integers(0, 9, (EXAMPLES, 4)), random.integers(2, 11, (EXAMPLES, 3))
+    left, right = random.integers(0, 9, (examples, 4)), random.integers(2, 11, (examples, 3))
     target = np.cos(left.sum(axis=1, keepdims=True) - right.sum(axis=1, keepdims=True))
-    return Data([left.astype("int32"), right.astype("int32")], target, random.uniform(0.2, 2.0, EXAMPLES))
+    return Data([left.astype("int32"), right.astype("int32")], target, random.uniform(0.2, 2.0, examples))
 
 
 def _lstm() -> keras.Model:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2
@@ -24,7 +25,7 @@ from autodist_core.kernel.alike.roles import MARKS, NotAlikeError, Roles
 from autodist_core.kernel.analysis.pieces import pieces
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
-from autodist_core.step.ports import definition_of, outputs_of
+from autodist_core.step.ports import Port, definition_of, outputs_of
 
 EARLIER = "^level "
 """How an argument begins that is the signal of an earlier level of the same unit. No node has such a name."""
@@ -55,9 +56,14 @@ class Body:
     returned: list[tf.DType] = field(default_factory=list)
     function: function_pb2.FunctionDef | None = None
 
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The number of the output of a call that has a tensor."""
+        return {source: number for number, source in enumerate(self.results)}
+
     def position(self, source: str) -> int:
         """Return the number of the output of a call that has a tensor."""
-        return self.results.index(naming.canonical(source))
+        return self.places[naming.canonical(source)]
 
     def signal(self, nodes: frozenset[str]) -> int:
         """Return the number of the output of a call that waits for nodes."""
@@ -182,9 +188,13 @@ def _fill(roles: Roles, unit: int, body: Body, level_of: Mapping[str, int]) -> N
             body.types.append(dtype)
         return known[source]
 
+    @cache
+    def ports(node: str) -> tuple[Port, ...]:
+        return outputs_of(editor[node], functions)
+
     def local(source: str) -> str:
         node, output = naming.split(source)
-        found = outputs_of(editor[node], functions)[output]
+        found = ports(node)[output]
         if node in inside:
             return f"{roles.own(node, unit)}:{found.argument}:{found.position}"
         return argument(naming.canonical(source), found.dtype)
@@ -217,8 +227,8 @@ def _fill(roles: Roles, unit: int, body: Body, level_of: Mapping[str, int]) -> N
         zero, there = tf.make_tensor_proto(0, tf.int32), common_host(roles, nodes)
         inner.add("Const", f"returned/{number}", waits, there, dtype=tf.int32, value=zero)
         returned[f"out{number}"] = f"returned/{number}:output:0"
-    body.returned = [outputs_of(editor[naming.node_of(source)], functions)[naming.split(source)[1]].dtype
-                     for source in body.results] + [tf.int32] * len(body.signals)
+    split = map(naming.split, body.results)
+    body.returned = [ports(node)[output].dtype for node, output in split] + [tf.int32] * len(body.signals)
     body.function = _function(inner, body, returned, functions, "own" if roles.units[unit].is_machine else "each")
 
 

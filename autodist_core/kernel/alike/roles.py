@@ -127,15 +127,15 @@ class Roles:
         """
         number = self.of[node.name]
         unit = self.units[number]
-        if not unit.is_machine and node.device == unit.device:
-            return ""
         own, task = self.own(node.name, number), unit.task
         elsewhere = next(
             (nodes[own] for other, nodes in self.nodes.items() if self.units[other].task != task and own in nodes), ""
         )
-        same = bool(elsewhere) and self.editor[elsewhere].device == node.device
-        at_home = host_of(node.device) == unit.host and not same
-        return f"/device:{node.device.rpartition('/device:')[2]}" if at_home else node.device
+        if host_of(node.device) != unit.host or (elsewhere and self.editor[elsewhere].device == node.device):
+            return node.device
+        if not unit.is_machine and node.device == unit.device:
+            return ""
+        return f"/device:{node.device.rpartition('/device:')[2]}"
 
     def host(self, name: str) -> str:
         """Return the host of a node on a server; empty if the node is on its own machine."""

@@ -77,7 +77,8 @@ class Unit:
     def moved_device(self, device: str, other: Unit) -> str:
         """Return the device of another unit in place of one of this unit.
 
-        >>> machine, other = Unit("/job:run/task:1/device:GPU:0", 1, 4, 4), Unit("/job:run/task:9/device:GPU:0", 9, 36, 4)
+        >>> machine = Unit("/job:run/task:1/device:GPU:0", 1, 4, 4)
+        >>> other = Unit("/job:run/task:9/device:GPU:0", 9, 36, 4)
         >>> machine.moved_device("/job:run/task:1/device:GPU:3", other)
         '/job:run/task:9/device:GPU:3'
         """
