@@ -60,6 +60,19 @@ def test_only_slices_of_a_gradient_travel():
             assert all("/part_" in source for source in node.input), node
 
 
+def test_shards_travel_once_for_the_variable_that_replicas_read():
+    item = dense_item()
+    placement = placed(item, PartitionedPS())
+    graph = build(item, placement).graph_def
+    for variable in ("w", "b"):
+        assert [copy.name for copy in placement.copies(variable)] == [f"{variable}@replica{index}" for index in (0, 1)]
+        for part in placement.parts[variable]:
+            (copy,) = placement.copies(part.name)
+            handle = f"variable/{copy.name.replace('@', '.')}"
+            reads = [n for n, node in nodes_of(graph, "ReadVariableOp").items() if handle in node.input]
+            assert len(reads) == 1, part.name
+
+
 def test_nothing_is_split_in_one_memory_and_for_one_server():
     shared = placed(dense_item(), PartitionedPS(), share_memory=True)
     assert not shared.partitioner.plans
