@@ -4,6 +4,8 @@ In: each replica's own gradient, `draft.local`. Out: the reduced gradient on the
 dense gradient of two replicas::
 
     reduced/memory/0/kernel = AddN(replica0/gradient, replica1/gradient)
+
+Over several machines, the small dense gradients of an owner travel together, and are added up together.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import tensorflow as tf
 
 from autodist_core.kernel.analysis.products import Product
 from autodist_core.kernel.draft import Draft, Rows, gradient_type, output_type_of_indices
+from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner, Replica
 from autodist_core.step import naming
@@ -34,6 +37,58 @@ def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     if key not in draft.reduced:
         draft.reduced[key] = _gather(draft, gradient, owner)
     return draft.reduced[key]
+
+
+def reduce_all(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> None:
+    """Bring gradients to one owner. Small ones travel from machine to machine together.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS(), before="PSSynchronizer")
+    >>> reduce_all(draft, draft.step.item.gradients, draft.placement.owners[-1])
+    >>> draft.reduced
+    {('kernel', 0, 'server_localhost_CPU_0'): Rows(values='reduced/server_localhost_CPU_0/0/kernel', indices='')}
+    """
+    travelling: dict[int, list[Gradient]] = {}
+    for gradient in sorted(gradients, key=lambda each: draft.step.position[naming.node_of(each.values)]):
+        if gradient.indices or (gradient.variable, gradient.occurrence) in draft.gradient_products:
+            reduced_for(draft, gradient, owner)
+        else:
+            travelling.setdefault(gradient.occurrence, []).append(gradient)
+    over_hosts = packing.apart([owner.device, *(replica.device for replica in draft.active_replicas)])
+
+    def spec_of(gradient: Gradient) -> tf.TensorSpec:
+        return tf.TensorSpec(draft.spec(gradient.variable).shape, gradient_type(draft.step, gradient))
+
+    for members in travelling.values():
+        for bundle in packing.bundles(members, spec_of) if over_hosts else [[gradient] for gradient in members]:
+            if len(bundle) == 1:
+                reduced_for(draft, bundle[0], owner)
+            else:
+                _gather_packed(draft, bundle, owner)
+
+
+def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> None:
+    """Bring dense gradients of one type to an owner, as one vector of each machine."""
+    first, dtype = bundle[0], gradient_type(draft.step, bundle[0])
+    name = f"reduced/{owner.name}/{first.occurrence}/packed/{naming.safe(first.variable)}"
+    vectors = []
+    for team in _teams(draft):
+        here, host = f"{name}/{team[0].prefix}", team[0].host
+        sums = [
+            draft.add_up(
+                f"{here}/{naming.safe(gradient.variable)}",
+                [draft.local[gradient.variable, gradient.occurrence, replica.index].values for replica in team],
+                dtype, host,
+            )
+            for gradient in bundle
+        ]
+        vectors.append(packing.packed(draft, here, sums, dtype, host))
+    total = draft.add_up(name, vectors, dtype, owner.device)
+    shapes = [draft.step.variables[gradient.variable].shape for gradient in bundle]
+    parts = packing.unpacked(draft, f"{name}/parts", total, shapes, dtype, owner.device)
+    for gradient, part in zip(bundle, parts, strict=True):
+        draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(part)
 
 
 def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
