@@ -6,6 +6,9 @@ kernel::
     kernel (1 MiB)    travels alone
     bias a, bias b    packed = ConcatV2(bias a, bias b)  ->  SplitV(packed)
 
+The rows of several sparse gradients travel as two vectors: one of integers, the numbers of rows and then the indices,
+and one of values.
+
 A message takes its time however short it is. So small tensors are put one behind the other, up to a size: a full vector
 travels while the next one is filled. A large tensor takes the time of its bytes anyway, and is not copied.
 """
@@ -20,7 +23,7 @@ from typing import TypeVar
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.step import naming
 
@@ -150,3 +153,63 @@ def cut(draft: Draft, name: str, vector: str, sizes: Sequence[int], dtype: tf.DT
         "SplitV", name, [vector, lengths, axis], device, T=dtype, Tlen=tf.int32, num_split=len(sizes)
     )
     return [naming.tensor(name, index) for index in range(len(sizes))]
+
+
+def packed_rows(
+    draft: Draft, name: str, gradients: Sequence[Rows], types: tuple[tf.DType, tf.DType], host: str
+) -> Rows:
+    """Return the rows of several sparse gradients as one vector of values and one of integers.
+
+    `types` are those of values and indices.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS())
+    >>> for index in range(2):
+    ...     _ = draft.editor.constant(f"values{index}", [[1.0, 2.0]], tf.float32)
+    ...     _ = draft.editor.constant(f"indices{index}", [7], tf.int32)
+    >>> gradients = [Rows(f"values{index}", f"indices{index}") for index in range(2)]
+    >>> packed_rows(draft, "both", gradients, (tf.float32, tf.int32), "")
+    Rows(values='both/concat', indices='both/concat_1')
+    """
+    of_values, of_indices = (tf.TensorSpec(None, types[0]), tf.TensorSpec((None,), types[1]))
+    specs = {rows.values: of_values for rows in gradients} | {rows.indices: of_indices for rows in gradients}
+
+    def together(*tensors: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        values, indices = tensors[: len(gradients)], tensors[len(gradients) :]
+        counts = tf.stack([tf.size(each, types[1]) for each in indices])
+        return tf.concat([tf.reshape(each, [-1]) for each in values], 0), tf.concat([counts, *indices], 0)
+
+    return Rows(*draft.editor.trace(name, together, specs, host))
+
+
+def unpacked_rows(
+    draft: Draft, name: str, vectors: Rows, shapes: Sequence[tuple[int, ...]], types: tuple[tf.DType, tf.DType],
+    device: str,
+) -> list[Rows]:
+    """Return the rows that `packed_rows` has put together. `shapes` are those of a row of each gradient.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS())
+    >>> vectors = Rows(draft.editor.constant("values", [1.0, 2.0, 3.0, 4.0, 5.0], tf.float32),
+    ...                draft.editor.constant("integers", [2, 1, 7, 8, 9], tf.int32))
+    >>> rows = unpacked_rows(draft, "parts", vectors, [(2,), ()], (tf.float32, tf.int32), "")
+    >>> rows[1]
+    Rows(values='parts/Reshape_1', indices='parts/split:1')
+    """
+    specs = {vectors.values: tf.TensorSpec((None,), types[0]), vectors.indices: tf.TensorSpec((None,), types[1])}
+    count = len(shapes)
+
+    def apart_again(flat: tf.Tensor, integers: tf.Tensor) -> list[tf.Tensor]:
+        counts = integers[:count]
+        indices = tf.split(integers[count:], counts, num=count)
+        widths = tf.constant([prod(shape) for shape in shapes], types[1])
+        values = [
+            tf.reshape(part, tf.concat([counts[index : index + 1], tf.constant(shapes[index], types[1])], 0))
+            for index, part in enumerate(tf.split(flat, counts * widths, num=count))
+        ]
+        return [*values, *indices]
+
+    found = draft.editor.trace(name, apart_again, specs, device)
+    return [Rows(values, indices) for values, indices in zip(found[:count], found[count:], strict=True)]

@@ -5,7 +5,8 @@ dense gradient of two replicas::
 
     reduced/memory/0/kernel = AddN(replica0/gradient, replica1/gradient)
 
-Over several machines, the small dense gradients of an owner travel together, and are added up together.
+Over several machines, the small dense gradients of an owner travel together, and are added up together. So do the rows
+of its sparse gradients travel.
 """
 
 from __future__ import annotations
@@ -49,23 +50,49 @@ def reduce_all(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> Non
     >>> draft.reduced
     {('kernel', 0, 'server_localhost_CPU_0'): Rows(values='reduced/server_localhost_CPU_0/0/kernel', indices='')}
     """
-    travelling: dict[int, list[Gradient]] = {}
-    for gradient in sorted(gradients, key=lambda each: draft.step.position[naming.node_of(each.values)]):
-        if gradient.indices or (gradient.variable, gradient.occurrence) in draft.gradient_products:
-            reduced_for(draft, gradient, owner)
-        else:
-            travelling.setdefault(gradient.occurrence, []).append(gradient)
-    over_hosts = packing.apart([owner.device, *(replica.device for replica in draft.active_replicas)])
+    missing = [each for each in gradients if (each.variable, each.occurrence, owner.name) not in draft.reduced]
+    together: dict[tuple[object, ...], list[Gradient]] = {}
+    for gradient in sorted(missing, key=lambda each: draft.step.position[naming.node_of(each.values)]):
+        if (gradient.variable, gradient.occurrence) not in draft.gradient_products:
+            together.setdefault((gradient.occurrence, *_types(draft, gradient)), []).append(gradient)
+    if packing.apart([owner.device, *(replica.device for replica in draft.active_replicas)]):
+        for members in together.values():
+            if members[0].indices:
+                _gather_rows(draft, members, owner)
+                continue
+            for bundle in packing.bundles(members, lambda each: _spec(draft, each)):
+                if len(bundle) > 1:
+                    _gather_packed(draft, bundle, owner)
+    for gradient in gradients:
+        reduced_for(draft, gradient, owner)
 
-    def spec_of(gradient: Gradient) -> tf.TensorSpec:
-        return tf.TensorSpec(draft.spec(gradient.variable).shape, gradient_type(draft.step, gradient))
 
-    for members in travelling.values():
-        for bundle in packing.bundles(members, spec_of) if over_hosts else [[gradient] for gradient in members]:
-            if len(bundle) == 1:
-                reduced_for(draft, bundle[0], owner)
-            else:
-                _gather_packed(draft, bundle, owner)
+def _types(draft: Draft, gradient: Gradient) -> tuple[tf.DType, ...]:
+    """Return the type of the values and, of a sparse gradient, that of the indices."""
+    values = gradient_type(draft.step, gradient)
+    return (values, output_type_of_indices(draft.step, gradient)) if gradient.indices else (values,)
+
+
+def _spec(draft: Draft, gradient: Gradient) -> tf.TensorSpec:
+    return tf.TensorSpec(draft.spec(gradient.variable).shape, gradient_type(draft.step, gradient))
+
+
+def _gather_rows(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> None:
+    """Bring the rows of sparse gradients of equal types to an owner, together from each other machine."""
+    values, indices = _types(draft, gradients[0])
+    shapes = [draft.step.variables[gradient.variable].shape[1:] for gradient in gradients]
+    found: list[list[Rows]] = []
+    for team in _teams(draft):
+        rows = [_of_team(draft, gradient, owner, team) for gradient in gradients]
+        if len(rows) > 1 and packing.apart([team[0].device, owner.device]):
+            name = f"{_name(gradients[0], owner)}/packed/{team[0].prefix}"
+            vectors = packing.packed_rows(draft, name, rows, (values, indices), team[0].host)
+            rows = packing.unpacked_rows(draft, f"{name}/parts", vectors, shapes, (values, indices), owner.device)
+        found.append(rows)
+    for gradient, *parts in zip(gradients, *found, strict=True):
+        draft.reduced[gradient.variable, gradient.occurrence, owner.name] = _reduce(
+            draft, _name(gradient, owner), gradient, parts, owner.device
+        )
 
 
 def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> None:
@@ -75,14 +102,7 @@ def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> No
     vectors = []
     for team in _teams(draft):
         here, host = f"{name}/{team[0].prefix}", team[0].host
-        sums = [
-            draft.add_up(
-                f"{here}/{naming.safe(gradient.variable)}",
-                [draft.local[gradient.variable, gradient.occurrence, replica.index].values for replica in team],
-                dtype, host,
-            )
-            for gradient in bundle
-        ]
+        sums = [_of_team(draft, gradient, owner, team).values for gradient in bundle]
         vectors.append(packing.packed(draft, here, sums, dtype, host))
     total = draft.add_up(name, vectors, dtype, owner.device)
     shapes = [draft.step.variables[gradient.variable].shape for gradient in bundle]
@@ -93,15 +113,22 @@ def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> No
 
 def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     """Bring a gradient of all active replicas to an owner: added up if dense, all rows if sparse."""
-    name = f"reduced/{owner.name}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
+    name = _name(gradient, owner)
     product = draft.gradient_products.get((gradient.variable, gradient.occurrence))
     if product:
         return Rows(_multiply(draft, name, product, owner))
-    found = []
-    for team in _teams(draft):
-        parts = [draft.local[gradient.variable, gradient.occurrence, replica.index] for replica in team]
-        found.append(_reduce(draft, f"{name}/{team[0].prefix}", gradient, parts, team[0].host))
+    found = [_of_team(draft, gradient, owner, team) for team in _teams(draft)]
     return _reduce(draft, name, gradient, found, owner.device)
+
+
+def _name(gradient: Gradient, owner: Owner) -> str:
+    return f"reduced/{owner.name}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
+
+
+def _of_team(draft: Draft, gradient: Gradient, owner: Owner, team: Sequence[Replica]) -> Rows:
+    """Return a gradient of some replicas of one machine there."""
+    parts = [draft.local[gradient.variable, gradient.occurrence, replica.index] for replica in team]
+    return _reduce(draft, f"{_name(gradient, owner)}/{team[0].prefix}", gradient, parts, team[0].host)
 
 
 def _teams(draft: Draft) -> list[list[Replica]]:
