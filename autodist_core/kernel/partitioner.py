@@ -86,8 +86,9 @@ def _mixed(found: Mapping[str, Splitting]) -> dict[str, str]:
 def _is_only_looked_up(step: StepIndex, name: str) -> bool:
     if not step.variables[name].is_sparse:
         return False
+    # A trace has reads whose values nothing needs, such as of a table of which only the known shape is asked.
     ops = {
         step.nodes[node].op for node, touched in step.touches.items()
-        if not step.is_update(node) and any(touch.variable == name for touch in touched)
+        if node in step.alive and not step.is_update(node) and any(touch.variable == name for touch in touched)
     }
     return ops <= {"ResourceGather"}

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from autodist_core.capture import capture
 from autodist_core.kernel import build, inference
-from autodist_core.kernel.passes import state_combiner
+from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.state_combiner import StateCombiner
 from autodist_core.runtime import DistributedSession
@@ -125,7 +125,7 @@ def test_small_variables_over_hosts_travel_together_and_get_the_values_that_they
     item = _item_of_pairs()
     states = []
     for over_hosts in (False, True):
-        monkeypatch.setattr(state_combiner, "_is_over_hosts", lambda draft, over_hosts=over_hosts: over_hosts)
+        monkeypatch.setattr(packing, "apart", lambda devices, over_hosts=over_hosts: over_hosts)
         session = DistributedSession(inference(NAMES))
         session.add(item)
         copies, drawn = Copies(session), np.random.default_rng(5)

@@ -15,6 +15,7 @@ from autodist_core.errors import StrategyError
 from autodist_core.kernel import build
 from autodist_core.kernel.partitioner import PartitionerConfig, VariablePartitioner
 from autodist_core.strategy import AllReduce, PartitionedPS, UnevenPartitionedPS
+from autodist_keras.capture.tracing import trace_step
 from tests.capture.plain import table_variables
 from tests.kernel.graphs import dense_item, machine, nodes_of, placed, table_item, train
 from tests.support.compare import assert_same
@@ -58,6 +59,19 @@ def test_only_slices_of_a_gradient_travel():
     for node in nodes_of(graph, "AddN").values():
         if node.name.startswith("reduced/"):
             assert all("/part_" in source for source in node.input), node
+
+
+def test_shards_travel_once_for_the_variable_that_replicas_read():
+    item = dense_item()
+    placement = placed(item, PartitionedPS())
+    graph = build(item, placement).graph_def
+    for variable in ("w", "b"):
+        assert [copy.name for copy in placement.copies(variable)] == [f"{variable}@replica{index}" for index in (0, 1)]
+        for part in placement.parts[variable]:
+            (copy,) = placement.copies(part.name)
+            handle = f"variable/{copy.name.replace('@', '.')}"
+            reads = [n for n, node in nodes_of(graph, "ReadVariableOp").items() if handle in node.input]
+            assert len(reads) == 1, part.name
 
 
 def test_nothing_is_split_in_one_memory_and_for_one_server():
@@ -115,6 +129,22 @@ def test_no_replica_has_a_copy_of_a_split_table_and_only_rows_are_read():
     }
     readers = {node.op for node in graph.node if handles & {source.split(":")[0] for source in node.input}}
     assert readers == {"ResourceGather", "ResourceScatterSub"}
+
+
+def test_reads_that_nothing_needs_bring_no_table_to_the_replicas():
+    """The trace of Keras's layer reads the whole table, and then only looks rows up."""
+    model = compiled(BY_NAME["embedding"])
+    model.optimizer.build(model.trainable_variables)
+    data = BY_NAME["embedding"].data()
+    batch = tf.nest.map_structure(lambda array: array[:4], (data.x, data.y))
+    specs = [tf.TensorSpec((None, *array.shape[1:]), array.dtype) for array in tf.nest.flatten(batch)]
+    item = trace_step(model, model.train_step, batch, specs, False).item
+    tables = {variable.name for variable in item.variables if variable.is_sparse}
+    placement = placed(item, PartitionedPS())
+    assert tables and placement.partitioner.looked_up == tables
+    assert [placement.copies(table) for table in tables] == [()] * len(tables)
+    reads = nodes_of(build(item, placement).graph_def, "ReadVariableOp")
+    assert not [name for name in reads for table in tables if name.startswith(f"pull/0/{table}")]
 
 
 @pytest.mark.parametrize("wrong", [-1, 6, 100])

@@ -19,20 +19,17 @@ Over several machines, small variables of one type that are combined in one way 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import tensorflow as tf
 
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
+from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Variable
-
-PACKED_BYTES = 1 << 16
-"""A variable of more bytes travels alone: its time is that of its bytes, and a copy of them would be added."""
 
 
 def is_combined(variable: Variable) -> bool:
@@ -64,11 +61,16 @@ class StateCombiner(Kernel):
             variable = draft.step.variables[name]
             if (idle or is_combined(variable)) and len(draft.placement.copies(name)) > 1:
                 devices = tuple(draft.placement.mirror(name, replica).device for replica in draft.placement.replicas)
-                alone = "" if _is_packed(draft, variable) else name
-                key = (alone or _way(variable), variable.dtype, devices)
-                together.setdefault(key, []).append(variable)
-        for group in together.values():
-            _combine(draft, group)
+                together.setdefault((_way(variable), variable.dtype, devices), []).append(variable)
+        for (_, dtype, devices), group in together.items():
+            are_packed = _is_packed(tf.as_dtype(dtype), devices)
+            bundles = packing.bundles(group, _spec) if are_packed else [[variable] for variable in group]
+            for bundle in bundles:
+                _combine(draft, bundle)
+
+
+def _spec(variable: Variable) -> tf.TensorSpec:
+    return tf.TensorSpec(variable.shape, tf.as_dtype(variable.dtype))
 
 
 def _way(variable: Variable) -> str:
@@ -79,16 +81,10 @@ def _way(variable: Variable) -> str:
     return variable.aggregation if variable.aggregation in ("sum", "mean", *_EXTREMES) else "first"
 
 
-def _is_packed(draft: Draft, variable: Variable) -> bool:
-    """Whether a variable travels together with others. Within one machine that would only copy values once more."""
-    shape, dtype = tf.TensorShape(variable.shape), tf.as_dtype(variable.dtype)
-    count = shape.num_elements()
-    small = count is not None and count * dtype.size <= PACKED_BYTES
-    return small and dtype.is_floating and _is_over_hosts(draft)
-
-
-def _is_over_hosts(draft: Draft) -> bool:
-    return len({replica.host for replica in draft.placement.replicas}) > 1
+def _is_packed(dtype: tf.DType, devices: Collection[str]) -> bool:
+    """Whether small variables of a type travel together. A GPU has no operations to pack integers."""
+    on_cpus = all("/device:CPU:" in device for device in devices)
+    return packing.apart(devices) and (dtype.is_floating or (dtype.is_integer and on_cpus))
 
 
 def _combine(draft: Draft, group: list[Variable]) -> None:
@@ -129,13 +125,13 @@ class _Pack:
     def __init__(self, draft: Draft, group: list[Variable], way: str) -> None:
         self._draft, self._names = draft, [variable.name for variable in group]
         self._dtype = tf.as_dtype(group[0].dtype)
-        if len(group) == 1:
-            self.label, self.spec = f"combine/{naming.safe(group[0].name)}", draft.spec(group[0].name)
-            return
+        self._shapes = [variable.shape for variable in group]
         place = naming.safe(group[0].name)
-        self.label = f"combine/packed/{way}/{place}"
-        self._counts = [math.prod(variable.shape) for variable in group]
-        self.spec = tf.TensorSpec((sum(self._counts),), self._dtype)
+        if len(group) == 1:
+            self.label, self.spec = f"combine/{place}", draft.spec(group[0].name)
+        else:
+            self.label = f"combine/packed/{way}/{place}"
+            self.spec = tf.TensorSpec((sum(map(math.prod, self._shapes)),), self._dtype)
 
     def device(self, replica: Replica) -> str:
         """The device that has the replica's copies."""
@@ -144,21 +140,15 @@ class _Pack:
     def read(self, replica: Replica) -> str:
         """Return the values of a replica."""
         reads = [self._read(name, replica) for name in self._names]
-        if len(reads) == 1:
-            return reads[0]
-        editor, device, here = self._draft.editor, self.device(replica), f"{self.label}/{replica.prefix}"
-        flat = editor.constant(f"{here}/flat", [-1], tf.int32, device)
-        rows = [
-            editor.add("Reshape", f"{here}/row{index}", [read, flat], device, T=self._dtype, Tshape=tf.int32)
-            for index, read in enumerate(reads)
-        ]
-        return self._draft.join(here, rows, self._dtype, device)
+        return packing.packed(self._draft, f"{self.label}/{replica.prefix}", reads, self._dtype, self.device(replica))
 
     def write(self, combined: str, replicas: Sequence[Replica]) -> None:
         """Write these values to the copies of the replicas."""
         for replica in replicas:
-            for name, value in zip(self._names, self._parts(combined, replica), strict=True):
-                self._write("write", name, replica, value)
+            here = f"{self.label}/parts_{replica.prefix}"
+            parts = packing.unpacked(self._draft, here, combined, self._shapes, self._dtype, self.device(replica))
+            for name, part in zip(self._names, parts, strict=True):
+                self._write("write", name, replica, part)
 
     def clear(self, replicas: Sequence[Replica]) -> None:
         """Write zeros to the copies of the replicas, which are made there."""
@@ -179,23 +169,6 @@ class _Pack:
         label = f"combine/{naming.safe(name)}/{doing}_{replica.prefix}"
         mirror = self._draft.placement.mirror(name, replica)
         self._draft.write(label, name, mirror, value, self._draft.end + 1)
-
-    def _parts(self, combined: str, replica: Replica) -> Iterator[str]:
-        if len(self._names) == 1:
-            yield combined
-            return
-        editor, device, here = self._draft.editor, self.device(replica), f"{self.label}/parts_{replica.prefix}"
-        counts = editor.constant(f"{here}/counts", self._counts, tf.int32, device)
-        axis = editor.constant(f"{here}/axis", 0, tf.int32, device)
-        editor.add(
-            "SplitV", here, [combined, counts, axis], device,
-            T=self._dtype, Tlen=tf.int32, num_split=len(self._counts),
-        )  # fmt: skip
-        for index, name in enumerate(self._names):
-            shape = list(self._draft.step.variables[name].shape)
-            wanted = editor.constant(f"{here}/shape{index}", np.array(shape, np.int32), tf.int32, device)
-            part = [naming.tensor(here, index), wanted]
-            yield editor.add("Reshape", f"{here}/part{index}", part, device, T=self._dtype, Tshape=tf.int32)
 
 
 def largest(together: tf.Tensor) -> tf.Tensor:

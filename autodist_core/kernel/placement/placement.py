@@ -138,7 +138,7 @@ class Placement:
     loose: AllowedLead | None = None
     """How many steps a replica may be ahead of the slowest one; None where replicas wait for each other."""
     mirrored: frozenset[str] = frozenset()
-    """The variables whose new values go to the mirrors: trained variables, and slots that compute reads."""
+    """The variables whose new values go to the mirrors: trained variables, and slots and shards that compute reads."""
     tasks: Tasks = field(default_factory=Tasks)
     memories: tuple[int, ...] = ()
     """For each replica, the index of the replica on whose copies it computes; empty if each has its own copies."""
@@ -217,7 +217,8 @@ class Placement:
             return ()
         if variable in self.owner_of or variable in self.optimizer_state:
             found += [self.owned_copy(variable, owner) for owner in self.owners if self._holds(owner, variable)]
-        found += [self.mirror(variable, replica) for replica in self.replicas]
+        if variable not in self.owner_of or variable in self.mirrored:
+            found += [self.mirror(variable, replica) for replica in self.replicas]
         return tuple(dict.fromkeys(found))
 
     def _copy(self, variable: str, holder: str, device: str, replica: int | None) -> Copy:
@@ -276,7 +277,9 @@ def place(
     plans |= _plans_of_parts(split, partitioner)
     family = {name: name for name in step.trained} | slots(step)
     shared_state = optimizer_state(step) - parts.keys()
-    mirrored = frozenset(step.trained) | (step.read_by_compute & frozenset(family))
+    # Compute reads a split variable whole, and not its shards, unless it looks rows up in them.
+    whole = frozenset(name for name in step.trained if not step.variables[name].part_of)
+    mirrored = whole | (step.read_by_compute & frozenset(family))
     if arranged.shares_memory:
         memory = Owner(MEMORY, replicas[0].device, frozenset(family))
         return Placement(

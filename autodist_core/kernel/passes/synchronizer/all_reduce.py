@@ -20,7 +20,7 @@ from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, reduce
 from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors, Travels
-from autodist_core.kernel.passes.synchronizer.reduction import reduced_for
+from autodist_core.kernel.passes.synchronizer.reduction import reduce_all
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import naming
@@ -51,14 +51,16 @@ class AllReduceSynchronizer(Kernel):
         """Reduce every gradient whose variable is updated on all replicas."""
         owners = [owner for owner in draft.placement.owners if owner.replica is not None]
         running: dict[Parcel, Rounds] = {}
+        gathered: list[Gradient] = []
         for gradient in draft.step.item.gradients:
             if not owners or gradient.variable not in owners[0].variables:
                 continue
             if gradient.indices or len(owners) == 1:
-                _gather(draft, owners, gradient)
+                gathered.append(gradient)
                 continue
             for parcel in _parcels(draft, gradient, self.travels):
                 running[parcel] = COMPRESSORS[parcel.wire.form](parcel)
+        _gather(draft, owners, gathered)
         sent = {parcel: next(rounds) for parcel, rounds in running.items()}
         turn = 0
         sums: dict[Parcel, Tensors] = {}
@@ -68,15 +70,16 @@ class AllReduceSynchronizer(Kernel):
         _put_together(draft, owners, sums)
 
 
-def _gather(draft: Draft, owners: list[Owner], gradient: Gradient) -> None:
+def _gather(draft: Draft, owners: list[Owner], gradients: list[Gradient]) -> None:
     """Bring all replicas' rows to every replica; they cross the network once for each machine."""
-    hosts = {owner.name: host_of(owner.device) for owner in owners}
-    several = len(set(hosts.values())) > 1
-    there: dict[str, Rows] = {}
+    several = len({host_of(owner.device) for owner in owners}) > 1
+    there: dict[str, Owner] = {}
     for owner in owners:
-        rows = there.get(hosts[owner.name]) if several else None
-        rows = there[hosts[owner.name]] = rows or reduced_for(draft, gradient, owner)
-        draft.reduced[gradient.variable, gradient.occurrence, owner.name] = rows
+        first = there.setdefault(host_of(owner.device), owner) if several else owner
+        reduce_all(draft, gradients, first)
+        for gradient in gradients:
+            key = gradient.variable, gradient.occurrence
+            draft.reduced[*key, owner.name] = draft.reduced[*key, first.name]
 
 
 def _parcels(draft: Draft, gradient: Gradient, travels: Travels) -> list[Parcel]:

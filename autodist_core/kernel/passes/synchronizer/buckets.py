@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.placement import Replica
-from autodist_core.step import naming
 
 
 @dataclass(frozen=True)
@@ -91,18 +91,16 @@ def fill(loads: Sequence[Load]) -> list[Bucket]:
     >>> [[(piece.load.label, piece.start, piece.size) for piece in bucket] for bucket in fill(loads)]
     [[('bias', 0, 2)], [('kernel', 0, 4)], [('kernel', 4, 1)]]
     """
-    buckets: list[list[Piece]] = []
-    room = 0
-    for load in sorted(loads, key=lambda load: load.ready):
-        limit = max(load.lane.limit // load.lane.dtype.size, 1)
-        for start in range(0, load.size, limit):
-            piece = Piece(load, start, min(limit, load.size - start))
-            if piece.size > room:
-                buckets.append([])
-                room = limit
-            buckets[-1].append(piece)
-            room -= piece.size
-    return [tuple(bucket) for bucket in buckets]
+    if not loads:
+        return []
+    lane = loads[0].lane
+    limit = max(lane.limit // lane.dtype.size, 1)
+    pieces = [
+        Piece(load, start, min(limit, load.size - start))
+        for load in sorted(loads, key=lambda load: load.ready) for start in range(0, load.size, limit)
+    ]
+    groups = packing.filled([piece.size for piece in pieces], limit)
+    return [tuple(pieces[position] for position in group) for group in groups]
 
 
 def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
@@ -162,16 +160,7 @@ def _bucket(draft: Draft, team: Team, label: str, lane: Lane, bucket: Bucket, te
     parts = [_part(draft, team, f"{name}/part{index}", piece) for index, piece in enumerate(bucket)]
     joined = draft.join(f"{name}/joined", parts, lane.dtype, lead.device)
     total = _collective(draft, lead, f"{name}/sum", joined, lane, teams)
-    if len(bucket) == 1:
-        return [total]
-    sizes = np.array([piece.size for piece in bucket], np.int32)
-    lengths = draft.editor.constant(f"{name}/lengths", sizes, tf.int32, lead.device)
-    axis = draft.editor.constant(f"{name}/axis", 0, tf.int32, lead.device)
-    split = draft.editor.add(
-        "SplitV", f"{name}/split", [total, lengths, axis], lead.device, T=lane.dtype, Tlen=tf.int32,
-        num_split=len(bucket),
-    )
-    return [naming.tensor(split, index) for index in range(len(bucket))]
+    return packing.cut(draft, f"{name}/split", total, [piece.size for piece in bucket], lane.dtype, lead.device)
 
 
 def _part(draft: Draft, team: Team, name: str, piece: Piece) -> str:

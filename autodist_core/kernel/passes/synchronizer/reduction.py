@@ -4,6 +4,9 @@ In: each replica's own gradient, `draft.local`. Out: the reduced gradient on the
 dense gradient of two replicas::
 
     reduced/memory/0/kernel = AddN(replica0/gradient, replica1/gradient)
+
+Over several machines, the small dense gradients of an owner travel together, and are added up together. So do the rows
+of its sparse gradients travel.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import tensorflow as tf
 
 from autodist_core.kernel.analysis.products import Product
 from autodist_core.kernel.draft import Draft, Rows, gradient_type, output_type_of_indices
+from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner, Replica
 from autodist_core.step import naming
@@ -36,17 +40,95 @@ def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     return draft.reduced[key]
 
 
+def reduce_all(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> None:
+    """Bring gradients to one owner. Small ones travel from machine to machine together.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS(), before="PSSynchronizer")
+    >>> reduce_all(draft, draft.step.item.gradients, draft.placement.owners[-1])
+    >>> draft.reduced
+    {('kernel', 0, 'server_localhost_CPU_0'): Rows(values='reduced/server_localhost_CPU_0/0/kernel', indices='')}
+    """
+    missing = [each for each in gradients if (each.variable, each.occurrence, owner.name) not in draft.reduced]
+    together: dict[tuple[object, ...], list[Gradient]] = {}
+    for gradient in sorted(missing, key=lambda each: draft.step.position[naming.node_of(each.values)]):
+        if (gradient.variable, gradient.occurrence) not in draft.gradient_products:
+            together.setdefault((gradient.occurrence, *_types(draft, gradient)), []).append(gradient)
+    if packing.apart([owner.device, *(replica.device for replica in draft.active_replicas)]):
+        for members in together.values():
+            if members[0].indices:
+                _gather_rows(draft, members, owner)
+                continue
+            for bundle in packing.bundles(members, lambda each: _spec(draft, each)):
+                if len(bundle) > 1:
+                    _gather_packed(draft, bundle, owner)
+    for gradient in gradients:
+        reduced_for(draft, gradient, owner)
+
+
+def _types(draft: Draft, gradient: Gradient) -> tuple[tf.DType, ...]:
+    """Return the type of the values and, of a sparse gradient, that of the indices."""
+    values = gradient_type(draft.step, gradient)
+    return (values, output_type_of_indices(draft.step, gradient)) if gradient.indices else (values,)
+
+
+def _spec(draft: Draft, gradient: Gradient) -> tf.TensorSpec:
+    return tf.TensorSpec(draft.spec(gradient.variable).shape, gradient_type(draft.step, gradient))
+
+
+def _gather_rows(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> None:
+    """Bring the rows of sparse gradients of equal types to an owner, together from each other machine."""
+    values, indices = _types(draft, gradients[0])
+    shapes = [draft.step.variables[gradient.variable].shape[1:] for gradient in gradients]
+    found: list[list[Rows]] = []
+    for team in _teams(draft):
+        rows = [_of_team(draft, gradient, owner, team) for gradient in gradients]
+        if len(rows) > 1 and packing.apart([team[0].device, owner.device]):
+            name = f"{_name(gradients[0], owner)}/packed/{team[0].prefix}"
+            vectors = packing.packed_rows(draft, name, rows, (values, indices), team[0].host)
+            rows = packing.unpacked_rows(draft, f"{name}/parts", vectors, shapes, (values, indices), owner.device)
+        found.append(rows)
+    for gradient, *parts in zip(gradients, *found, strict=True):
+        draft.reduced[gradient.variable, gradient.occurrence, owner.name] = _reduce(
+            draft, _name(gradient, owner), gradient, parts, owner.device
+        )
+
+
+def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> None:
+    """Bring dense gradients of one type to an owner, as one vector of each machine."""
+    first, dtype = bundle[0], gradient_type(draft.step, bundle[0])
+    name = f"reduced/{owner.name}/{first.occurrence}/packed/{naming.safe(first.variable)}"
+    vectors = []
+    for team in _teams(draft):
+        here, host = f"{name}/{team[0].prefix}", team[0].host
+        sums = [_of_team(draft, gradient, owner, team).values for gradient in bundle]
+        vectors.append(packing.packed(draft, here, sums, dtype, host))
+    total = draft.add_up(name, vectors, dtype, owner.device)
+    shapes = [draft.step.variables[gradient.variable].shape for gradient in bundle]
+    parts = packing.unpacked(draft, f"{name}/parts", total, shapes, dtype, owner.device)
+    for gradient, part in zip(bundle, parts, strict=True):
+        draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(part)
+
+
 def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     """Bring a gradient of all active replicas to an owner: added up if dense, all rows if sparse."""
-    name = f"reduced/{owner.name}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
+    name = _name(gradient, owner)
     product = draft.gradient_products.get((gradient.variable, gradient.occurrence))
     if product:
         return Rows(_multiply(draft, name, product, owner))
-    found = []
-    for team in _teams(draft):
-        parts = [draft.local[gradient.variable, gradient.occurrence, replica.index] for replica in team]
-        found.append(_reduce(draft, f"{name}/{team[0].prefix}", gradient, parts, team[0].host))
+    found = [_of_team(draft, gradient, owner, team) for team in _teams(draft)]
     return _reduce(draft, name, gradient, found, owner.device)
+
+
+def _name(gradient: Gradient, owner: Owner) -> str:
+    return f"reduced/{owner.name}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
+
+
+def _of_team(draft: Draft, gradient: Gradient, owner: Owner, team: Sequence[Replica]) -> Rows:
+    """Return a gradient of some replicas of one machine there."""
+    parts = [draft.local[gradient.variable, gradient.occurrence, replica.index] for replica in team]
+    return _reduce(draft, f"{_name(gradient, owner)}/{team[0].prefix}", gradient, parts, team[0].host)
 
 
 def _teams(draft: Draft) -> list[list[Replica]]:

@@ -1,0 +1,124 @@
+"""Small tensors travel together: how many messages a step sends does not depend on the number of variables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core import GraphItem, ResourceSpec
+from autodist_core.capture import capture
+from autodist_core.kernel import Tasks, build, place
+from autodist_core.kernel.passes import packing
+from autodist_core.step import naming
+from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, UnevenPartitionedPS
+from autodist_core.strategy.compiler import StrategyCompiler
+from tests.capture.plain import TABLE_SPECS, descend, gradients_of, trace
+from tests.kernel.graphs import layered_item, layered_variables, machine, placed, train
+from tests.support.compare import assert_same
+from tests.support.strategies import Mixed
+
+HOSTS = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+SERVERS = [PS(), PSLoadBalancing(), PartitionedPS(), UnevenPartitionedPS(), Mixed()]
+
+
+def _chain_item(layers: int) -> GraphItem:
+    """A step with a matrix and a vector for each layer."""
+    random = np.random.default_rng(4)
+    variables = {
+        f"{name}{layer}": tf.Variable(random.normal(size=shape) * 0.4, name=f"{name}{layer}")
+        for layer in range(layers) for name, shape in (("matrix", (3, 3)), ("vector", (3,)))
+    }
+
+    def loss_of(given, x):
+        for layer in range(layers):
+            x = tf.tanh(x @ given[f"matrix{layer}"] + given[f"vector{layer}"])
+        return tf.reduce_mean(tf.square(x - 0.2))
+
+    def step(tracer, x):
+        loss, gradients = gradients_of(variables, x, loss_of)
+        tracer.apply(gradients, descend(variables))
+        return [loss]
+
+    return capture(trace(step, variables))
+
+
+def _tables_item(tables: int) -> GraphItem:
+    """A step that looks rows of several widths up, and that has a vector of numbers, too."""
+    random = np.random.default_rng(7)
+    shapes = {f"table{index}": (6, 1 + index % 3) for index in range(tables)} | {"numbers": (6,)}
+    variables = {name: tf.Variable(random.normal(size=shape), name=name) for name, shape in shapes.items()}
+
+    def loss_of(given, ids):
+        rows = [tf.nn.embedding_lookup(table, ids + 1) for table in given.values()]
+        return tf.add_n([tf.reduce_mean(tf.square(each - 0.5)) for each in rows])
+
+    def step(tracer, ids):
+        loss, gradients = gradients_of(variables, ids, loss_of)
+        tracer.apply(gradients, descend(variables))
+        return [loss]
+
+    return capture(trace(step, variables, TABLE_SPECS))
+
+
+def _messages(item: GraphItem, builder) -> dict[tuple[str, str], int]:
+    """How many tensors and signals each machine sends to each other one."""
+    nodes = [{"address": host, "chief": host == HOSTS[0], "cpus": [0]} for host in HOSTS]
+    spec = ResourceSpec({"nodes": nodes})
+    strategy = StrategyCompiler(item, spec).compile(builder.build(item, spec))
+    graph = build(item, place(item, strategy, False, Tasks("run", HOSTS)), sizes=(2, 2, 2)).graph_def
+    device = {node.name: node.device for node in graph.node}
+    sent = {
+        (source.removesuffix(":0"), device[naming.node_of(source)], node.device)
+        for node in graph.node for source in node.input if device[naming.node_of(source)] != node.device
+    }
+    pairs = [pair for _, *pair in sent]
+    return {tuple(pair): pairs.count(pair) for pair in pairs}
+
+
+@pytest.mark.parametrize("builder", [*SERVERS, AllReduce()], ids=str)
+def test_the_number_of_messages_does_not_depend_on_the_number_of_variables(builder):
+    few, many = (_messages(_chain_item(layers), builder) for layers in (3, 12))
+    assert few == many
+    assert max(many.values()) < 12
+
+
+def test_large_tensors_travel_alone_and_vectors_are_of_bounded_size(monkeypatch):
+    monkeypatch.setattr(packing, "ALONE_BYTES", 40)
+    monkeypatch.setattr(packing, "VECTOR_BYTES", 60)
+    most = [max(_messages(_chain_item(layers), PS()).values()) for layers in (3, 12)]
+    # Of a layer, 72 bytes travel alone, and 24 go into a vector that takes two of them.
+    assert most[1] - most[0] == (12 + 6) - (3 + 2)
+
+
+def test_the_rows_of_all_tables_travel_in_two_messages():
+    few, many = (_messages(_tables_item(tables), AllReduce()) for tables in (2, 7))
+    assert few == many
+
+
+@pytest.mark.parametrize("builder", [AllReduce(), PS(), PartitionedPS()], ids=str)
+def test_packed_rows_equal_one_device(monkeypatch, builder):
+    monkeypatch.setattr(packing, "apart", lambda devices: len(set(devices)) > 1)
+    item, random = _tables_item(3), np.random.default_rng(6)
+    values = {variable.name: random.normal(size=variable.shape) for variable in item.variables}
+    batches = [random.integers(0, 5, (size, 2)).astype("int32") for size in (7, 5, 2, 1)]
+    placement = placed(item, builder, machine(cpus=3))
+    assert any("/packed/" in node.name for node in build(item, placement).graph_def.node)
+    expected = train(item, placed(item, AllReduce(), machine(cpus=1)), values, batches)
+    assert_same(expected, train(item, placement, values, batches))
+
+
+@pytest.mark.parametrize("builder", SERVERS, ids=str)
+def test_packed_training_equals_one_device(monkeypatch, builder):
+    """Each CPU device counts as a machine. The types are mixed, and an idle replica takes part in the last steps."""
+    monkeypatch.setattr(packing, "apart", lambda devices: len(set(devices)) > 1)
+    monkeypatch.setattr(packing, "ALONE_BYTES", 80)
+    monkeypatch.setattr(packing, "VECTOR_BYTES", 150)
+    variables = layered_variables(scale="float32")
+    item, random = layered_item(variables, times=2), np.random.default_rng(6)
+    values = {name: variable.numpy() for name, variable in variables.items()}
+    batches = [random.normal(size=(size, 3)) for size in (7, 5, 2, 1)]
+    placement = placed(item, builder, machine(cpus=3))
+    assert any("/packed/" in node.name for node in build(item, placement).graph_def.node)
+    expected = train(item, placed(item, AllReduce(), machine(cpus=1)), values, batches)
+    assert_same(expected, train(item, placement, values, batches))
