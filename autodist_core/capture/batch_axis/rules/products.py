@@ -41,7 +41,7 @@ def product(flow: Any, operation: Any, states: Sequence[State]) -> State:
         (state, factor[state.axis]) for state, factor in zip(states, factors, strict=True) if state.kind == ROWS
     ]
     letters = {letter for _, letter in with_rows}
-    flow.couple_values(states, operation)
+    flow.couple_values([state for state in states if not state.is_size], operation)
     if len(letters) > 1:
         flow.couple(operation, PAIRS, operation)
         return NO_CLAIM
