@@ -102,7 +102,7 @@ def filled(flow: Any, operation: Any, states: Sequence[State]) -> State:
 def scaled_by(value: State, operation: Any) -> dict[str, Any]:
     """Return what rows whose entries are all one value have of a value that grows with the number of examples.
 
-    >>> scaled_by(SIZE, "Fill"), scaled_by(SAME, "Fill")
+    >>> scaled_by(State(SUM, degree=1), "Fill"), scaled_by(SAME, "Fill")
     ({'degree': 1, 'origin': 'Fill'}, {})
     """
     return {"degree": value.degree, "origin": operation} if value.is_size and value.degree else {}
