@@ -26,6 +26,7 @@ from autodist_core.capture.concrete import concrete_function
 from autodist_core.capture.cut import Cut, cut
 from autodist_core.capture.extrema import combined_as_written
 from autodist_core.capture.gathering import gathering, own_rows, whole_batch
+from autodist_core.capture.gradient_uses import own_gradient_uses
 from autodist_core.capture.longest import with_longest
 from autodist_core.capture.refuse.resources import captured_resources
 from autodist_core.capture.refuse.writes import written_outside
@@ -45,7 +46,8 @@ from autodist_core.step.naming import UPDATE
 
 __all__ = [
     "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written", "computed_from", "concrete_function",
-    "gathering", "own_rows", "reached_from", "source_lines", "sources", "whole_batch", "with_longest",
+    "gathering", "own_gradient_uses", "own_rows", "reached_from", "source_lines", "sources", "whole_batch",
+    "with_longest",
 ]  # fmt: skip
 
 

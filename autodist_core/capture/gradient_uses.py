@@ -6,7 +6,7 @@ those that stay outside and read values that the update hands back. For a norm a
     norm = Sqrt(Sum(Square(gradient)))      moves to the update: it needs gradients and constants only
     AssignVariableOp(norm_mean, ...)        stays outside: it writes a variable of the model
 
-Both use the whole batch's gradients, as on one device.
+Both use the whole batch's gradients, as on one device. Of a captured step, `own_gradient_uses` tells which uses do not.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from autodist_core.capture.linearity import is_same_everywhere
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import reached_from, readers, sources
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import StepIndex
 
 
 @dataclass(frozen=True)
@@ -79,3 +81,25 @@ def afterwards(
         else:
             outside.append(name)
     return Afterwards(tuple(updating), tuple(outside), is_result)
+
+
+def own_gradient_uses(uses: Sequence[tuple[Any, Any]], traced: Traced, item: GraphItem) -> tuple[tuple[Any, Any], ...]:
+    """Return those uses of gradients in which each replica takes its own gradients.
+
+    The others take the whole batch's: they run in the update of the captured step, or they change gradients on the way
+    to it in a way that commutes with the sum over the replicas. A use is an operation, and the operation in the graph
+    of the step that runs it.
+
+    >>> from autodist_core.capture import capture
+    >>> from autodist_core.capture.example import example_traced
+    >>> traced = example_traced()
+    >>> norm, loss = (traced.graph.get_operation_by_name(name) for name in ("norm/Sum", "loss"))
+    >>> [use.name for use, _ in own_gradient_uses([(norm, norm), (loss, loss)], traced, capture(traced))]
+    ['loss']
+    """
+    tape, index = Tape(), StepIndex(item)
+    markers = [part.op for each in traced.gradients for part in (each.values, each.indices) if part is not None]
+    on_the_way = reached_from(markers, lambda operation: () if tape.made(operation) else sources(operation))
+    return tuple(
+        (use, within) for use, within in uses if within.name not in on_the_way and not index.is_update(within.name)
+    )

@@ -77,15 +77,18 @@ def _only(strategy: CompiledStrategy, names: Collection[str]) -> CompiledStrateg
     return replace(strategy, variables=tuple(plan for plan in strategy.variables if plan.variable.name in names))
 
 
-def say_inexact(name: str, notes: Iterable[str], more: str = "verify() compares with one device") -> bool:
+def say_inexact(
+    name: str, notes: Iterable[str], more: str = "verify() compares with one device", besides: Collection[str] = (),
+) -> bool:
     """Log the notes that say for certain that a step gives other numbers than one device; say if there are any.
 
-    The warning ends with `more`: what the user can call to learn more; nothing if it is empty.
+    The warning ends with `more`: what the user can call to learn more; nothing if it is empty. Those of the notes that
+    are `besides` are logged too: they say it in other words than "not exact".
 
     >>> say_inexact("train_step", ["the replicas share one copy of the weights"])
     False
     """
-    certain = [note for note in notes if note.startswith(INEXACT)]
+    certain = [note for note in notes if note.startswith(INEXACT) or note in besides]
     if certain:
         _log.warning("%s: %s.%s", name, "; ".join(certain), f" {more}." if more else "")
     return bool(certain)

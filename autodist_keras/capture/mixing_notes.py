@@ -60,7 +60,9 @@ class Notes:
     reported: tuple[str, ...] = ()
     """The reasons for other metrics or results."""
     unknown: tuple[str, ...] = ()
-    """What the analysis cannot decide: it may be a reason for other weights."""
+    """What the analysis cannot decide, and sums that count as means: `verify` accepts no difference for these."""
+    sums: tuple[str, ...] = ()
+    """Those among them that are on sums: they give other weights for certain."""
     fixing: tuple[str, ...] = ()
     """The operations that take batches of one size only, and their layers."""
 
@@ -91,6 +93,7 @@ def notes(
         note = _INEXACT + sentences.joined_otherwise(_result(results[each.index]), each)
         reported.setdefault(note, note)
     unknown: dict[str, str] = {}
+    sums: dict[str, None] = {}
     for operation, within in found.undecided:
         metric = names.metric(operation) or names.metric(within)
         owner = f"metric {metric!r}" if metric else names.owner(operation, within)
@@ -109,12 +112,14 @@ def notes(
         said = _of_loss(asked, state)
         if said is not None and asked.subject not in trained:
             (trained if said.startswith(_INEXACT) else unknown).setdefault(said, said)
+            if said == asked.one_number and state.kind == SUM:
+                sums.setdefault(said)
     if any(note.startswith(f"{_INEXACT}{STEPS_LOSS} ") for note in trained.values()):
         # What Keras's tracker of the loss is updated with has the same cause.
         reported.pop("metric 'loss'", None)
     undecided = tuple(note for note in unknown.values() if note not in other)
     fixing = [f"{sentences.named(each.by)} in {names.owner(each.operation, each.within)}" for each in found.fixing]
-    return Notes(tuple(trained.values()), tuple(reported.values()), undecided, tuple(fixing))
+    return Notes(tuple(trained.values()), tuple(reported.values()), undecided, tuple(sums), tuple(fixing))
 
 
 def said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:

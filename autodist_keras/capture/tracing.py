@@ -38,6 +38,7 @@ from autodist_core.capture import (
     combined_as_written,
     concrete_function,
     gathering,
+    own_gradient_uses,
     source_lines,
     with_longest,
 )
@@ -292,7 +293,8 @@ def _captured(
     # A ragged or sparse result has several outputs.
     results = [paths[index] for index, parts in zip(tensors, trace.outputs, strict=True) for _ in parts]
     other_notes = (*counts.notes, *mixing_notes.said_of_results(item, results))
-    notes = mixing_notes.notes(model, followed.found, trace.seen, results, other_notes, _place(model, step))
+    found = replace(followed.found, of_gradients=own_gradient_uses(followed.found.of_gradients, traced, item))
+    notes = mixing_notes.notes(model, found, trace.seen, results, other_notes, _place(model, step))
     draws = explicit_draws(item, partial(place_of_draw, list(model._flatten_layers())))
     notes = replace(notes, trained=(*notes.trained, *draws))
     owner = mixing_notes.owners(model, trace.seen, _place(model, step))

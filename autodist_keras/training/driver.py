@@ -244,13 +244,15 @@ class Driver:
 
     def _say(self, mode: str, captured: CapturedStep) -> None:
         """Log why a step gives other numbers than one device: each reason once, in whichever step it comes first."""
-        trained, reported = captured.notes.trained, captured.notes.reported
+        # A loss is a part of training only.
+        sums = captured.notes.sums if mode == "train" else ()
+        trained, reported = (*captured.notes.trained, *sums), captured.notes.reported
         notes = [note for note in (*trained, *reported) if _unnumbered(note) not in self._said]
         name = self.model.name if mode == "train" else f"{self.model.name}, in {_CALLS[mode]}"
         # `verify` runs training steps, and compares variables.
         verified = mode == "train" and not {*trained}.isdisjoint(notes)
         more = "verify() compares with one device" if verified else ""
-        if self.settings.replicas > 1 and say_inexact(name, notes, more):
+        if self.settings.replicas > 1 and say_inexact(name, notes, more, sums):
             self._said.update(map(_unnumbered, notes))
 
 

@@ -216,6 +216,14 @@ def _swapped(x):
     return tf.transpose(tf.cumsum(tf.transpose(x, back_to_front), axis=1), back_to_front)
 
 
+def _size(x):
+    return ops.cast(ops.shape(x)[0], x.dtype)
+
+
+def _beside_the_size(x):
+    return tf.concat([x, tf.fill([tf.shape(x)[0], 1], _size(x))], 1)
+
+
 def _cubes(function):
     return lambda x: ops.reshape(function(ops.reshape(x, (-1, 2, 2))), (-1, 4))
 
@@ -230,8 +238,14 @@ SILENT = {
     "permutation of the graph": (_swapped, "Cumsum"),
     "shifted negatives": (_shifted, "GatherV2"),
     "reversed positions": (lambda x: tf.gather(x, tf.shape(x)[0] - 1 - tf.range(tf.shape(x)[0])), "GatherV2"),
-    "divided by the size": (lambda x: x / ops.cast(ops.shape(x)[0], x.dtype), "RealDiv"),
-    "divided by the size's root": (lambda x: x / ops.sqrt(ops.cast(ops.shape(x)[0], x.dtype)), "Sqrt"),
+    "divided by the size": (lambda x: x / _size(x), "RealDiv"),
+    "divided by the size's root": (lambda x: x / ops.sqrt(_size(x)), "Sqrt"),
+    "size added": (lambda x: x + _size(x), "AddV2"),
+    "at most the size": (lambda x: ops.minimum(x, _size(x)), "Minimum"),
+    "larger than the size": (lambda x: tf.where(x > _size(x), x, -x), "Greater"),
+    "size divided": (lambda x: _size(x) / (2 + x), "RealDiv"),
+    "beside the size": (_beside_the_size, "Fill"),
+    "times the size in a loop": (lambda x: tf.map_fn(lambda row: row * _size(x), x), "Mul"),
     "number of different ids": (lambda x: x * tf.cast(tf.size(tf.unique(_ids(x))[0]), x.dtype), "Size"),
 }  # fmt: skip
 

@@ -121,6 +121,11 @@ def _predicts(**results) -> keras.Model:
     return model
 
 
+def _lower(x):
+    """A matrix with the examples along both axes."""
+    return tf.linalg.band_part(tf.ones([tf.shape(x)[0], tf.shape(x)[0]], x.dtype), -1, 0)
+
+
 TWENTY = np.random.default_rng(3).normal(size=(20, 4))
 
 
@@ -158,6 +163,7 @@ def test_results_that_the_replicas_do_not_give_are_named(caplog):
         twice=lambda x: tf.concat([x, x], 0),
         distinct=lambda x: tf.unique(tf.cast(x[:, 0], tf.int32))[0],
         shape=tf.shape,
+        running=lambda x: _lower(x) @ x,
     )
     expected = model.predict(TWENTY, batch_size=10, verbose=0)
     with distributed(model, replicas=3) as front:
@@ -179,6 +185,7 @@ def test_results_that_the_replicas_do_not_give_are_named(caplog):
         f"'shape' of the step is the first replica's, and the number of examples makes another value {part}",
     ]:
         assert f"not exact: result {note}" in said
+    assert "not exact: in layer 'running', Pack (...) makes a value that depends on how many examples" in said
 
 
 @pytest.mark.usefixtures("float64")

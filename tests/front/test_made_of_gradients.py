@@ -146,12 +146,30 @@ def _asserted(model: Watched, loss: Any, gradients: list) -> dict:
     return {"norms": model.norms.result()}
 
 
+def _changed(model: Watched, loss: Any, gradients: list) -> dict:
+    """Changed by hand in several ways, one after the other."""
+    found = tf.reduce_any([tf.reduce_any(tf.math.is_nan(gradient)) for gradient in gradients])
+    gradients = [tf.where(found, tf.zeros_like(gradient), gradient) for gradient in gradients]
+    gradients = [tf.clip_by_norm(gradient, 0.1) + 0.01 * tf.sign(gradient) for gradient in gradients]
+    noise = [tf.random.stateless_normal(gradient.shape, (1, 2), dtype=gradient.dtype) for gradient in gradients]
+    model.descend([gradient + 0.01 * drawn for gradient, drawn in zip(gradients, noise, strict=True)])
+    return {}
+
+
+def _of_another_loss(model: Watched, loss: Any, gradients: list) -> dict:
+    """Gradients that are not applied: each replica has those of its own examples."""
+    with tf.GradientTape() as tape:
+        squares = tf.square(model(model.given()))
+    model.descend(gradients)
+    return {"slope": tf.norm(tape.gradient(squares, model.trainable_variables)[0])}
+
+
 STEPS: dict[str, Callable[[Watched, Any, list], dict]] = {
     "norm before apply": _norm_before, "norm of clipping": _norm_of_clipping, "norm before scaling":
     _norm_before_scaling, "norm by layer": _norm_by_layer, "with the loss": _with_the_loss, "tracked": _tracked,
     "running mean": _running_mean, "clipped by history": _clipped_by_history,
     "the gradient itself": _the_gradient_itself, "signs": _signs, "twice": _twice, "counted": _counted,
-    "follows weights": _follows_weights, "asserted": _asserted,
+    "follows weights": _follows_weights, "asserted": _asserted, "changed": _changed,
 }  # fmt: skip
 
 
@@ -162,9 +180,10 @@ def _model(name: str) -> Watched:
         """Takes the step."""
 
         def train_step(self, data):
+            self.given = lambda: data[0]
             self.again = lambda: self.losses_and_gradients(data)
             loss, gradients = self.losses_and_gradients(data)
-            return {"loss": loss, **STEPS[name](self, loss, gradients)}
+            return {"loss": loss, **(STEPS | {"another loss": _of_another_loss})[name](self, loss, gradients)}
 
     model = Stepping()
     model.compile(keras.optimizers.Adam(0.05, name="adam"), jit_compile=False)
@@ -207,6 +226,18 @@ CASES = [
 @pytest.mark.parametrize("name, builder, replicas, share_memory", CASES)
 def test_is_the_whole_batchs(name: str, builder: str, replicas: int, share_memory: bool):
     assert_equal_training(BUILDS[name], _fit, strategy=builder, replicas=replicas, share_memory=share_memory)
+
+
+@pytest.mark.parametrize("name", ["norm of clipping", "tracked", "changed"])
+def test_has_no_note(name: str):
+    with distributed(seeded(BUILDS[name])) as front:
+        assert "is not known" not in front.plan(DATA.x, DATA.y)
+
+
+def test_what_is_made_of_other_gradients_has_a_note():
+    said = "note: whether the gradient that Mul (norm/mul) in the training step uses is one device's is not known"
+    with distributed(seeded(partial(_model, "another loss"))) as front:
+        assert said in front.plan(DATA.x, DATA.y)
 
 
 def test_replicas_that_do_not_wait_log_their_own():

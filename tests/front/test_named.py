@@ -86,6 +86,8 @@ MIXING = {
     "read": (lambda x: x - _listed(x).read(0), "TensorListGetItem"),
     "taken": (lambda x: x - _listed(x).gather([0]), "TensorListGather"),
     "next": (_next, "TensorListGetItem"),
+    "preceding": (lambda x: _each(x, lambda at: x[tf.maximum(at - 1, 0)]), "StridedSlice"),
+    "halved": (lambda x: _each(x, lambda at: tf.gather(x, at // 2)), "GatherV2"),
     "reversed": (_back_to_front, "Sub"),
     "popped": (_popped, "TensorListPopBack"),
     "scanned": (lambda x: ops.scan(lambda sum, row: (sum + row, sum + row), tf.zeros(4, x.dtype), x)[1],
@@ -278,6 +280,7 @@ def _of_each_sequence(x):
 
 EXACT = {
     "own": lambda x: _each(x, _listed(x).read),
+    "own rows": lambda x: _each(x, lambda at: x[at]) + _each(x, lambda at: tf.gather(x, at)),
     "own entries": lambda x: tf.gather(x, tf.range(_size(x))) + tf.map_fn(lambda row: row * tf.reduce_max(row), x),
     "time": _of_each_sequence,
     "negative index": lambda x: x + ops.take(x, ops.array([-1]), axis=1),

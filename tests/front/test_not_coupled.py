@@ -78,6 +78,14 @@ def _asserted(x):
         return tf.identity(x)
 
 
+def _size(x):
+    return tf.cast(tf.shape(x)[0], x.dtype)
+
+
+def _spread(number, x):
+    return tf.broadcast_to(number, tf.shape(x))
+
+
 def _chain(*parts):
     def run(x):
         for part in parts:
@@ -143,6 +151,7 @@ LAYERS = {
     "assertions": (FEATURES, lambda x: layers.Lambda(_asserted, output_shape=(5,))(x)),
     "exponentials of matrices": (SEQUENCES, lambda x: flat()(layers.Lambda(
         lambda t: tf.linalg.expm(t[:, :4]), output_shape=(4, 4))(x))),
+    "scaled and back": (FEATURES, lambda x: layers.Lambda(lambda t: t * _spread(1 / _size(t), t) * _size(t))(x)),
     "gather in each": (SEQUENCES, lambda x: layers.Lambda(
         lambda t: tf.gather(t, tf.argmax(t[:, :, 0], 1), axis=1, batch_dims=1), output_shape=(4,))(x)),
 }  # fmt: skip

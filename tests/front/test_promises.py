@@ -196,19 +196,25 @@ def test_an_added_number_counts_as_a_mean_and_a_regularizer_does_not():
 COUNT_AS_MEANS = {
     "compute_loss": (OwnLoss, {}, "compute_loss is the model's own"),
     "function": (dense_model, {"loss": _summed}, "loss '_summed' makes one number of a batch"),
+    "add_loss": (lambda: _adds(AddsSum()), {"loss": "mse"}, "an add_loss term of one number"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", COUNT_AS_MEANS)
-def test_what_counts_as_a_mean_is_in_the_plan_and_found_by_verify(name: str):
+def test_what_counts_as_a_mean_is_in_the_plan_and_found_by_verify(name: str, caplog):
     build, settings, start = COUNT_AS_MEANS[name]
     model, data = seeded(build), dense_data(16)
     model.compile(keras.optimizers.SGD(0.001), jit_compile=False, **settings)
-    note = rf"{start}.* counts as a mean over .*; for a sum, .*reduction='sum'"
+    note = rf"{start}.* counts as a mean over .*; for a sum, .*"
     with distributed(model) as front:
         assert re.search(rf"(?m)^  note: {note}", front.plan(data.x, data.y))
         with pytest.raises(ValueError, match=rf"differs from one device in .*\. The plan says: {note}"):
             front.verify(data.x, data.y)
+        front.fit(data.x, data.y, verbose=0)
+        front.fit(data.x, data.y, verbose=0)
+        front.evaluate(data.x, data.y, verbose=0)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len([message for message in said if re.search(note, message)]) == 1
     with distributed(model, replicas=1) as front:
         assert "counts as a mean" not in front.plan(data.x, data.y)
 

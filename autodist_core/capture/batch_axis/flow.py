@@ -133,10 +133,12 @@ class Flow:
         self._couplings.setdefault((id(operation), what), Coupling(operation, what, within, by, self._own))
 
     def couple_values(self, states: Sequence[State], by: Any) -> None:
-        """Note each value of the whole batch that an operation uses for single examples."""
+        """Note each value of the whole batch, and each number of examples, that an operation uses for single ones."""
         for state in states:
             if state.couples:
                 self.couple(state.origin, SCALED if state.kind == NUMBER else BATCH_VALUE, by)
+            elif state.is_size and state.degree:
+                self.couple(by, SCALED, by)
 
     def undecide(self, operation: Any) -> None:
         """Note that it is not known whether an operation mixes examples."""
@@ -248,8 +250,6 @@ class Flow:
             self._of_upstream.update(id(tensor) for tensor in operation.outputs)
             others = [state for state, of in zip(states, changes, strict=True) if not of]
             self.couple_values(others, operation)
-            if any(state.is_size and state.degree for state in others):
-                self.couple(operation, SCALED, operation)
 
     def _keep(self, outputs: Sequence[Any], found: Sequence[State]) -> None:
         for tensor, state in zip(outputs, found, strict=True):

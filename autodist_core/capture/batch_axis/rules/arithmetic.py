@@ -79,7 +79,8 @@ def element_wise(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return states[0]
     found = [state for state in states if state.kind not in (ALIKE, UNKNOWN)]
     if any(state.kind == ONE for state in found):
-        flow.couple_values(found, operation)
+        are_places = all(state.stride for state in found if state.kind == ONE)
+        flow.couple_values([state for state in found if not (are_places and state.is_size)], operation)
         return State(ONE)
     if any(state.kind == UNKNOWN for state in states):
         return NO_CLAIM
@@ -96,8 +97,7 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
     if rank is None:
         return NO_CLAIM
     axes: set[int] = set()
-    if operation.type not in _HOMOGENEOUS:
-        _require_unscaled(flow, operation, states)
+    is_scaled = operation.type not in _HOMOGENEOUS and _uses_scaled(flow, operation, states)
     for position in with_rows:
         state, own = states[position], operation.inputs[position].shape.rank
         if own is None:
@@ -116,13 +116,15 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
     if found is None:
         return NO_CLAIM
     found = found._replace(
-        degree=max(state.degree for state in of_rows), stride=merged([state.stride for state in of_rows]),
+        # What is noted here is not noted again where the result is used.
+        degree=0 if is_scaled else max(state.degree for state in of_rows),
+        stride=merged([state.stride for state in of_rows]),
         origin=next((state.origin for state in of_rows if state.origin), None),
         free=all(state.free for state in of_rows),
     )
     if all(states[position].stride for position in with_rows):
         # A function of positions and of their number is one of positions.
-        states = [state for state in states if state.kind != NUMBER]
+        states = [state for state in states if state.kind != NUMBER and not state.is_size]
     flow.couple_values(states, operation)
     return found._replace(axes=tuple(sorted(axes)))
 
@@ -148,14 +150,15 @@ def _meets_a_size(operation: Any, states: Sequence[State], with_rows: Sequence[i
     )
 
 
-def _require_unscaled(flow: Any, operation: Any, states: Sequence[State]) -> None:
-    """Note where values that the batch's size scales meet a function that does not keep the factor."""
+def _uses_scaled(flow: Any, operation: Any, states: Sequence[State]) -> bool:
+    """Note, and tell, if values that the batch's size scales meet a function that does not keep the factor."""
     added_up = operation.type in ("Add", "AddV2", "AddN", "Sub")
     if added_up and len({state.degree for state in states}) == 1 and all(state.kind == ROWS for state in states):
-        return
-    for state in states:
-        if state.kind == ROWS and state.degree:
-            flow.couple(state.origin or operation, SCALED, operation)
+        return False
+    scaled = [state for state in states if state.kind == ROWS and state.degree]
+    for state in scaled:
+        flow.couple(state.origin or operation, SCALED, operation)
+    return bool(scaled)
 
 
 def is_always_true(operation: Any) -> bool:

@@ -50,7 +50,7 @@ def states_of(flow: Any, operation: Any, states: Sequence[State]) -> list[State]
     >>> shown(lambda x: tf.linalg.expm(x), None, 2, 2)
     'rows along axis 0'
     """
-    flow.couple_values(states, operation)
+    flow.couple_values([state for state in states if not state.is_size], operation)
     if _OF_MATRICES not in operation.name:
         return [rows(0) if tensor.shape.rank == 1 else NO_CLAIM for tensor in operation.outputs]
     given = [state for tensor, state in zip(operation.inputs, states, strict=True) if not created(tensor.op)]

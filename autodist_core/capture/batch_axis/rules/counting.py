@@ -91,11 +91,21 @@ def filled(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """
     shape, value = states[0], states[1] if len(states) > 1 else SAME
     if shape.kind == SIZES and value.kind not in (ROWS, ONE, UNKNOWN):
-        flow.couple_values([value], operation)
-        return rows(shape.axes[0], outer=shape.outer, subset=shape.subset, free=True)
+        if not value.is_size:
+            flow.couple_values([value], operation)
+        return rows(shape.axes[0], outer=shape.outer, subset=shape.subset, free=True, **scaled_by(value, operation))
     if value.kind != ALIKE:
         return value
     return State(NUMBER, origin=states[0].origin) if states[0].couples else SAME
+
+
+def scaled_by(value: State, operation: Any) -> dict[str, Any]:
+    """Return what rows whose entries are all one value have of a value that grows with the number of examples.
+
+    >>> scaled_by(State(SUM, degree=1), "Fill"), scaled_by(SAME, "Fill")
+    ({'degree': 1, 'origin': 'Fill'}, {})
+    """
+    return {"degree": value.degree, "origin": operation} if value.is_size and value.degree else {}
 
 
 def counted(flow: Any, operation: Any, states: Sequence[State]) -> State:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from autodist_core.capture.batch_axis.rules import arithmetic
+from autodist_core.capture.batch_axis.rules.counting import scaled_by
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, FIXED, PAIRS, POSITION
 from autodist_core.capture.batch_axis.states.places import OTHER
@@ -151,13 +152,14 @@ def _spread(flow: Any, operation: Any, state: State, asked: State) -> State:
     """Return the state of a value that is repeated as often as the batch has examples."""
     if asked.kind != SIZES or state.kind in (ONE, UNKNOWN):
         return state
-    flow.couple_values([state], operation)
+    if not state.is_size:
+        flow.couple_values([state], operation)
     shape, axis, rank = operation.inputs[0].shape, asked.axes[0], operation.outputs[0].shape.rank
     own = None if rank is None or shape.rank is None else axis - (rank - shape.rank)
     count = 1 if own is not None and own < 0 else None if own is None else shape[own]
     if count == 1:
-        return rows(axis, outer=asked.outer, subset=asked.subset, free=True)
-    return rows(axis, outer=1 if asked.outer == 1 else None, inner=count)
+        return rows(axis, outer=asked.outer, subset=asked.subset, free=True, **scaled_by(state, operation))
+    return rows(axis, outer=1 if asked.outer == 1 else None, inner=count, **scaled_by(state, operation))
 
 
 def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:

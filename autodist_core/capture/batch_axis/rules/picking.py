@@ -24,6 +24,7 @@ from autodist_core.capture.batch_axis.states.state import (
     LARGEST,
     MIXED,
     NO_CLAIM,
+    ONE,
     ROWS,
     SAME,
     SIZES,
@@ -89,7 +90,9 @@ def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
             axes=(axis + index.axis,), outer=index.outer, inner=index.inner
         )
     if table.kind == ROWS and table.axis == axis:
-        if index.kind == ALIKE or index.couples:
+        if flow.rounds is not None and flow.rounds.own(index, table):
+            return State(ONE, stride=table.stride, origin=table.origin)
+        if index.kind in (ALIKE, ONE) or index.couples:
             flow.couple(operation, POSITION, operation)
         return NO_CLAIM
     if table.kind == ROWS:

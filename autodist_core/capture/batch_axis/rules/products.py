@@ -17,7 +17,7 @@ from autodist_core.capture.batch_axis.rules import arithmetic
 from autodist_core.capture.batch_axis.states.finding import FIXED, PAIRS
 from autodist_core.capture.batch_axis.states.layout import aligned
 from autodist_core.capture.batch_axis.states.reshaping import labels
-from autodist_core.capture.batch_axis.states.state import ALIKE, MIXED, NO_CLAIM, ONE, ROWS, SUM, State
+from autodist_core.capture.batch_axis.states.state import ALIKE, MIXED, NO_CLAIM, ONE, ROWS, SUM, UNKNOWN, State
 
 
 def product(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -41,7 +41,7 @@ def product(flow: Any, operation: Any, states: Sequence[State]) -> State:
         (state, factor[state.axis]) for state, factor in zip(states, factors, strict=True) if state.kind == ROWS
     ]
     letters = {letter for _, letter in with_rows}
-    flow.couple_values(states, operation)
+    flow.couple_values([state for state in states if not state.is_size], operation)
     if len(letters) > 1:
         flow.couple(operation, PAIRS, operation)
         return NO_CLAIM
@@ -55,6 +55,10 @@ def product(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return NO_CLAIM
     degree = sum(state.degree for state, _ in with_rows) + sum(state.degree for state in states if state.is_size)
     if letter not in result:
+        if any(state.kind not in (ALIKE, ROWS) and letter in factor
+               for state, factor in zip(states, factors, strict=True)):  # fmt: skip
+            # A matrix that has the examples along both axes gives each example a value.
+            return NO_CLAIM
         return State(SUM, degree=degree + 1, origin=operation)
     return together._replace(axes=(result.index(letter),), degree=degree)
 
@@ -66,6 +70,6 @@ def _without_rows(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if any(state.kind == ONE for state in states):
         return arithmetic.element_wise(flow, operation, states)
     origin = arithmetic.origin_of(states)
-    if origin is not None and not any(state.kind == "unknown" for state in states):
+    if origin is not None and not any(state.kind == UNKNOWN for state in states):
         return State(MIXED, origin=origin)
     return arithmetic.element_wise(flow, operation, states)

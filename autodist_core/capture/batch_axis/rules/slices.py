@@ -93,6 +93,8 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     >>> shown(lambda x: x[:2])
     'unknown; StridedSlice takes examples by their place in the batch'
+    >>> shown(lambda x: tf.map_fn(lambda at: x[at], tf.range(tf.shape(x)[0]), fn_output_signature=tf.float32))
+    'rows along axis 0'
     """
     state = states[0]
     begin, end, step = (value_of(tensor) for tensor in operation.inputs[1:4])
@@ -124,6 +126,8 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
                 flow.couple(operation, POSITION, operation)
                 return NO_CLAIM
             if source in state.axes and not _is_all(masks, at, begin, end, step):
+                if masks["shrink_axis"] & bit and _is_of_round(flow, operation.inputs[1], at, state):
+                    return State(ONE, stride=state.stride, origin=state.origin)
                 one_entry = masks["shrink_axis"] & bit or step is None or step[at] != 1
                 start = 0 if masks["begin"] & bit else bound_of(flow, operation.inputs[1], at)
                 stop = ENTIRE if masks["end"] & bit else bound_of(flow, operation.inputs[2], at)
@@ -139,6 +143,13 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
             source += 1
     placed.update({axis: target + axis - source for axis in range(source, rank)})
     return state.at(*(placed[axis] for axis in state.axes)) if all(axis in placed for axis in state.axes) else NO_CLAIM
+
+
+def _is_of_round(flow: Any, begin: Any, at: int, state: State) -> bool:
+    """Whether a slice takes one entry, in a loop with a round for each example: that of the round's own example."""
+    if flow.rounds is None or len(state.axes) > 1 or begin.op.type != "Pack":
+        return False
+    return bool(flow.rounds.own(flow.state_of(begin.op.inputs[at]), state))
 
 
 def _cuts_by_size(flow: Any, operation: Any, masks: dict[str, int], at: int) -> bool:
