@@ -1,8 +1,8 @@
 """What the project says while it runs: the logger `autodist`, its level, and lines on what is awaited.
 
 In: the environment variable AUTODIST_LOG, when the package is imported. Out: records of the logger `autodist`. At level
-`info`, which is the default, a training says once what it does, and a wait for machines says for which. At level
-`debug`, each stage of a training says how long it took.
+`info`, which is the default, a training says once what it does, a wait for machines says for which, and so does a stage
+that takes long. At level `debug`, each stage of a training says how long it took.
 
 A program that configures no logging sees the records on standard error. In any other program, the handlers of the
 program get them.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -114,12 +115,21 @@ class Waiting:
 
 
 @contextmanager
-def stage(name: str) -> Iterator[None]:
+def stage(name: str, doing: str = "", seconds: float = _FIRST_SECONDS) -> Iterator[None]:
     """Log how long a stage of a training took, at level `debug`.
+
+    With `doing`, a stage that takes longer than some seconds says at level `info` what is done, while it goes on.
 
     >>> with stage("the strategy"):
     ...     pass
     """
     begin = time.perf_counter()
-    yield
+    told = threading.Timer(seconds, log.info, ["%s: %g s so far", doing, seconds])
+    told.daemon = True
+    if doing:
+        told.start()
+    try:
+        yield
+    finally:
+        told.cancel()
     log.debug("%s: %.2f s", name, time.perf_counter() - begin)

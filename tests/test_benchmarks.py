@@ -42,3 +42,12 @@ def test_data_that_the_machines_keep_is_faster_than_data_that_is_fed(network_is_
     times = json.loads(ended.stdout[ended.stdout.index("{") :])["times"]
     assert set(times) == {"fed", "kept", "constant"}
     assert all(kept < fed for kept, fed in zip(times["kept"], times["fed"], strict=True))
+
+
+@pytest.mark.long
+def test_calls_of_one_step_cost_more_than_steps_of_one_call():
+    command = [sys.executable, str(BENCHMARKS / "calls.py"), "--hosts", "1", "--rounds", "3", "--json"]
+    ended = subprocess.run([*command, "--strategies", "PS"], capture_output=True, text=True, timeout=280, check=True)
+    times = json.loads(ended.stdout[ended.stdout.index("{") :])["PS"]
+    assert set(times) == {"train_on_batch", "fit", "block"}
+    assert 0 < min(times["block"]) < min(times["train_on_batch"]) < max(times["fit"])

@@ -25,6 +25,7 @@ from autodist_core.capture import batch_axis
 from autodist_core.capture.concrete import concrete_function
 from autodist_core.capture.cut import Cut, cut
 from autodist_core.capture.extrema import combined_as_written
+from autodist_core.capture.forward_updates import with_forward_updates
 from autodist_core.capture.gathering import gathering, own_rows, whole_batch
 from autodist_core.capture.gradient_uses import own_gradient_uses
 from autodist_core.capture.longest import with_longest
@@ -68,6 +69,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         joined = batch_axis.joined(returned, states, traced.concat_outputs)
     seams.check()
     refusals, marks = Refusals(), dict(traced.updates)
+    found = Cut()
     with refusals.collecting():
         found = cut(traced, marks)
     graph = Editor.of(traced.graph.as_graph_def(add_shapes=False))
@@ -79,6 +81,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
     graph, effects = take_apart(graph)
     _bypass_identity_n(graph)
     fuse_lookups(graph)
+    gradients = with_forward_updates(traced, graph, found.gradients)
     refusals.add(*captured_resources(traced, graph), *written_outside(traced, graph))
     refusals.require_none()
     graph = _with_markers(graph, found)
@@ -86,7 +89,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
     marked = {name_of(tensor): name for name, tensor in found.moved.items()}
     return GraphItem(
         variables=variables,
-        gradients=tuple(found.gradients),
+        gradients=gradients,
         inputs=tuple(_tensor(traced, each) for each in traced.inputs),
         outputs=tuple(marked.get(name_of(output), name_of(output)) for output in traced.outputs),
         concat_outputs=traced.concat_outputs,

@@ -107,9 +107,10 @@ def time_of_parts(calls: Sequence[Call], home: float, steps_of_call: int) -> tup
         # The followed steps may have been slower than the others.
         scale = min(1.0, running / max(sum(inside.values()), 1e-9))
         inside = {name: seconds * scale for name, seconds in inside.items()}
+        # Rounding may make the differences negative.
         parts[node] = {
-            INPUT: fetching, PYTHON: period - fetching - running, **inside,
-            STARTING: running - sum(inside.values()), HOME: home / steps_of_call,
+            INPUT: fetching, PYTHON: max(0.0, period - fetching - running), **inside,
+            STARTING: max(0.0, running - sum(inside.values())), HOME: home / steps_of_call,
         }
     return period + home / steps_of_call, parts
 

@@ -199,7 +199,7 @@ class DistributedSession(Session):
         # An interrupted import would leave nodes whose names the next import needs.
         with defer_interrupt():
             self._added.add(graph.added)
-            with self._graph.as_default(), stage("the import of a graph"):
+            with self._graph.as_default(), stage("the import of a graph", "handing a graph to TensorFlow"):
                 tf.graph_util.import_graph_def(graph.graph_def, name=prefix)
         initializers = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]
         if initializers:
@@ -304,7 +304,8 @@ class Step(SessionStep):
     def _build(
         self, active: int, usual: bool, slot: Slot | None, sizes: Sequence[int]
     ) -> tuple[Callable[..., Any], tuple[int, ...]]:
-        with stage(f"the graph of {active} replica{'' if active == 1 else 's'}"):
+        what = f"the graph of {active} replica{'' if active == 1 else 's'}"
+        with stage(what, f"building {what}"):
             graph = build(self.item, self._session.placement, active, sizes=sizes if usual else ())
             if slot is not None:
                 graph = gathered(graph, self._session.placement.replicas, slot.names)

@@ -22,6 +22,7 @@ from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import Placement
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Copy
+from autodist_core.runtime.large_reads import LargeReads, handle_of
 from autodist_core.step.graph_item import Variable
 
 MESSAGE_BYTES = 1 << 28
@@ -111,6 +112,7 @@ class Transfers:
         self._makers: dict[Piece, list[Any]] = {}
         self._readers: dict[Piece, Any] = {}
         self._calls: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._large = LargeReads(graph, session, call)
 
     def load(self, variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> None:
         """Write every copy of each variable."""
@@ -129,14 +131,18 @@ class Transfers:
 
     def read(self, variables: Sequence[Variable]) -> dict[str, np.ndarray]:
         """Read the current value of each variable."""
-        found: dict[str, list[np.ndarray]] = {variable.name: [] for variable in variables}
-        sent = list(self._messages(variables))
+        sources = {variable.name: (variable, self._placement.read_from(variable)) for variable in variables}
+        large = {n: s for n, s in sources.items() if self._placement.tasks.job and LargeReads.takes(*s)}
+        small = [variable for variable in variables if variable.name not in large]
+        found: dict[str, list[np.ndarray]] = {variable.name: [] for variable in small}
+        sent = list(self._messages(small))
         self._prepare(self._readers, self._reader, sent)
+        values = self._large.read(large) if large else {}
         for message in sent:
             arrays = self._run(("read", *message), [self._readers[piece] for piece in message])
             for piece, array in zip(message, arrays, strict=True):
                 found[piece.variable.name].append(array)
-        return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
+        return values | {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
 
     @staticmethod
     def _prepare(known: dict[Piece, Any], make: Callable[[Piece], Any], found: Iterable[Iterable[Piece]]) -> None:
@@ -159,6 +165,7 @@ class Transfers:
         self._makers.clear()
         self._readers.clear()
         self._calls.clear()
+        self._large.drop()
 
     def _run(
         self, key: tuple[Any, ...], nodes: list[Any], feeds: Sequence[Any] = (), arrays: Sequence[Any] = ()
@@ -170,6 +177,9 @@ class Transfers:
 
     def _arrays(self, piece: Piece, value: np.ndarray) -> list[np.ndarray]:
         variable = piece.variable
+        if not self._placement.tasks.job:
+            # A copy: in one process TensorFlow may take the memory over, and a view of a variable has the variable's.
+            value = np.array(value)
         return [piece.of(_for_copy(variable, copy, value)) for copy in self._distinct(variable)] or [piece.of(value)]
 
     def _distinct(self, variable: Variable) -> list[Copy]:
@@ -184,7 +194,7 @@ class Transfers:
             for copy in self._placement.copies(part.name):
                 with self._graph.as_default(), tf.device(copy.device):
                     zeros = tf.zeros(part.shape, tf.as_dtype(part.dtype))
-                    makes.append(tf.raw_ops.AssignVariableOp(resource=_handle(part, copy), value=zeros))
+                    makes.append(tf.raw_ops.AssignVariableOp(resource=handle_of(part, copy), value=zeros))
         return makes
 
     def _writer(self, piece: Piece) -> tuple[list[Any], list[Any]]:
@@ -221,20 +231,17 @@ class Transfers:
         return _chain(part, copies, rows, start, piece.stop is not None, self._placement.tasks.chief)
 
     def _reader(self, piece: Piece) -> Any:
-        parts = self._placement.parts.get(piece.variable.name, ())
+        found = []
         with self._graph.as_default():
-            if not parts:
-                return _rows(piece.variable, self._placement.copies(piece.variable.name)[0], piece.start, piece.stop)
-            found = []
-            for part in parts:
+            for source, copy in (sources := self._placement.read_from(piece.variable)):
                 start, stop = piece.start, piece.stop
-                if stop is not None and part.axis == 0:
-                    start, stop = max(start - part.offset, 0), min(stop - part.offset, part.shape[0])
+                if source.part_of == piece.variable.name and stop is not None and source.axis == 0:
+                    start, stop = max(start - source.offset, 0), min(stop - source.offset, source.shape[0])
                     if start >= stop:
                         continue
-                found.append(_rows(part, self._placement.copies(part.name)[0], start, stop))
+                found.append(_rows(source, copy, start, stop))
             with tf.device(self._placement.tasks.chief):
-                return found[0] if len(found) == 1 else tf.concat(found, axis=parts[0].axis)
+                return found[0] if len(found) == 1 else tf.concat(found, axis=sources[0][0].axis)
 
 
 def _chain(
@@ -254,7 +261,7 @@ def _chain(
 
 def _write(variable: Variable, copy: Copy, value: Any, start: int, partial: bool) -> Any:
     with tf.device(copy.device):
-        handle = _handle(variable, copy)
+        handle = handle_of(variable, copy)
         if not partial:
             return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
         return tf.raw_ops.ResourceStridedSliceAssign(
@@ -264,7 +271,7 @@ def _write(variable: Variable, copy: Copy, value: Any, start: int, partial: bool
 
 def _rows(variable: Variable, copy: Copy, start: int, stop: int | None) -> Any:
     with tf.device(copy.device):
-        value = tf.raw_ops.ReadVariableOp(resource=_handle(variable, copy), dtype=tf.as_dtype(variable.dtype))
+        value = tf.raw_ops.ReadVariableOp(resource=handle_of(variable, copy), dtype=tf.as_dtype(variable.dtype))
         return value if stop is None else value[start:stop]
 
 
@@ -275,9 +282,3 @@ def _is_own(variable: Variable, copy: Copy) -> bool:
 
 def _for_copy(variable: Variable, copy: Copy, value: np.ndarray) -> np.ndarray:
     return np.zeros_like(value) if _is_own(variable, copy) else value
-
-
-def _handle(variable: Variable, copy: Copy) -> Any:
-    return tf.raw_ops.VarHandleOp(
-        dtype=tf.as_dtype(variable.dtype), shape=variable.shape, shared_name=copy.shared_name, name=None
-    )

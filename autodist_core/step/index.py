@@ -224,6 +224,13 @@ class StepIndex:
         """The numbers of the step's updates, in order."""
         return tuple(sorted(set(self.update_of.values())))
 
+    @cached_property
+    def forward_updates(self) -> frozenset[int]:
+        """The numbers of the updates without gradients that run before one with gradients."""
+        with_gradients = {gradient.occurrence for gradient in self.item.gradients}
+        last = max(with_gradients, default=-1)
+        return frozenset(each for each in self.occurrences if each < last and each not in with_gradients)
+
 
 def analysis(analyse: Callable[[StepIndex], _Result]) -> Callable[[StepIndex], _Result]:
     """Make an analysis of a function of a StepIndex: it runs once for each index, and the index stores the result.

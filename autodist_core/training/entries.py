@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.runtime.aligned import aligned_copy
 from autodist_core.step.graph_item import Variable
 
 
@@ -36,13 +37,31 @@ class Entry:
 
     def read(self) -> np.ndarray:
         """A copy of the variable's value. The module has an example."""
-        with tf.init_scope():
-            value: np.ndarray = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.tf_variable.dtype).numpy()
+        value: np.ndarray = self._tensor().numpy()
         return value
+
+    def view(self) -> np.ndarray:
+        """The variable's value, which cannot be written, without a copy of it.
+
+        It stays the same when the variable changes: TensorFlow then gives the variable other memory.
+
+        >>> entry = Entry(Variable("w", (2,), "float32"), tf.Variable([1.0, 2.0]))
+        >>> seen = entry.view()
+        >>> _ = entry.tf_variable.assign_add([1.0, 1.0])
+        >>> seen.tolist(), entry.view().tolist()
+        ([1.0, 2.0], [2.0, 3.0])
+        """
+        return np.asarray(self._tensor())
+
+    def _tensor(self) -> Any:
+        with tf.init_scope():
+            return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.tf_variable.dtype)
 
     def write(self, value: np.ndarray) -> None:
         """Give the variable another value. The module has an example."""
+        dtype = self.tf_variable.dtype
+        # A copy: the array may be another's memory, and TensorFlow would share it.
         with tf.init_scope():
-            # A copy: the array may be another's memory, and TensorFlow would share it.
-            tensor = tf.convert_to_tensor(np.array(value), self.tf_variable.dtype)
-            tf.raw_ops.AssignVariableOp(resource=self.handle, value=tensor)
+            text = dtype == tf.string
+            given = tf.constant(value, dtype) if text else aligned_copy(np.asarray(value, dtype.as_numpy_dtype))
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=given)

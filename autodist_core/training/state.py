@@ -12,6 +12,10 @@ from one state to another.
 Sessions may share variables. A session that was used last has the newer values, and brings them to the variables before
 another one runs a step.
 
+Between two calls nothing is watched. `release` keeps the memory of each value that the model got from the session. As
+long as it is kept, TensorFlow gives a variable that changes other memory. So `resume` finds the variables that nobody
+has changed without comparing their values, and these are not loaded again.
+
 Any thread may look. One thread at a time uses the session. Another thread waits for the end of the current step. If the
 step takes long, or waits for that thread, the thread sees the value that the model has, and the model gets the current
 value when the step ends. A value that the thread writes counts from the next step on.
@@ -29,7 +33,9 @@ import numpy as np
 
 from autodist_core.errors import SessionError
 from autodist_core.interrupts import defer_interrupt, never_interrupted
+from autodist_core.log import log
 from autodist_core.runtime import Session
+from autodist_core.runtime.aligned import same_memory
 from autodist_core.training.entries import Entry
 from autodist_core.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment
 from autodist_core.training.watching import Subscription, unwatch, watch, watch_first
@@ -38,7 +44,7 @@ _SMALL_BYTES = 4096
 """Variables of at most this size are read together."""
 _PATIENCE, _PAUSE = 1.0, 0.002
 """The seconds for which another thread waits for the end of a step, and the seconds between two of its attempts."""
-_CHANGED, _STALE = Moment(Life.CHANGED), Moment(Life.STALE)
+_CHANGED, _CURRENT, _STALE = Moment(Life.CHANGED), Moment(Life.CURRENT), Moment(Life.STALE)
 
 class TrainingState:
     """Keeps the model's variables and the session's equal, and moves only variables that somebody saw or changed.
@@ -66,6 +72,8 @@ class TrainingState:
         self._watched: dict[str, Subscription] = {}
         self._covered: set[str] = set()
         """The variables whose looks were last reported to another session's state. None of these is behind here."""
+        self._left: dict[str, np.ndarray] = {}
+        """The values that model and session had in common at the last `release`, as views of the variables' memory."""
         self._iterators: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
         """The variables that the pipelines of iterators read. These looks are not reported."""
         self._thread = threading.get_ident()
@@ -103,6 +111,12 @@ class TrainingState:
         subscription = Subscription(self, entry)
         watch(subscription)
         self._watched[entry.spec.name] = subscription
+        left = self._left.pop(entry.spec.name, None)
+        with self._value_lock:
+            # Another thread may have looked by now.
+            unseen = self._moments[entry.spec.name] is _CHANGED
+            if unseen and left is not None and same_memory(left, entry.view()):
+                self._moments[entry.spec.name] = _CURRENT
 
     def covered(self, entry: Entry) -> None:
         """Note that another session's state is told of looks at this variable from now on."""
@@ -137,10 +151,11 @@ class TrainingState:
             for name in begun:
                 moment = self._compare(name)
                 if moment.life in IS_CHANGED:
-                    changed[name] = value = self._entries[name].read()
+                    changed[name] = value = self._entries[name].view()
                     # If the user assigns the variable during the load, that assignment counts as a new change.
                     self._moments[name] = Moment(moment.life, value)
         if changed:
+            log.debug("loading %d of %d variables", len(changed), len(known))
             self.session.load(changed)
         # From here on the session may be ahead, even if the step fails.
         with defer_interrupt(), self._value_lock:
@@ -268,6 +283,11 @@ class TrainingState:
     def release(self) -> None:
         """Stop watching. The variables are instances of their own classes again."""
         with defer_interrupt(), self._session_lock, self._value_lock:
+            # While they are still watched: who writes from here on changes the memory.
+            self._left = {
+                name: self._entries[name].view() for name, moment in self._moments.items()
+                if moment.life is Life.CURRENT and name in self._watched
+            }
             while self._watched:
                 unwatch(self._watched.popitem()[1])
             self._covered.clear()
@@ -281,7 +301,7 @@ class TrainingState:
         with self._value_lock:
             moment = self._moments.get(name, _STALE)
             if moment.shown is not None and moment.life not in IS_CHANGED:
-                value = self._entries[name].read()
+                value = self._entries[name].view()
                 if moment.differs(value):
                     moment = self._moments[name] = moment.after(Event.DIFFER, value)
             return moment

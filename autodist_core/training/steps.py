@@ -176,7 +176,7 @@ class Steps(Generic[B, C]):
         return not self._known
 
     def _traced(self, batch: B, specs: Sequence[Any]) -> C:
-        with stage("the capture of a step"):
+        with stage("the capture of a step", "tracing a step of the model, once for each kind of batch"):
             captured = self._trace(batch, specs)
         # One replica computes a batch of one example: such a batch is not divided.
         if captured.fixing and not self._alone and batch.total > 1:

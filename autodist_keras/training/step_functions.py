@@ -20,6 +20,7 @@ from autodist_core.runtime import COMPOSITE, Timings
 from autodist_core.training import Steps, Training, raise_in_words
 from autodist_keras.capture.fresh_metrics import updated
 from autodist_keras.capture.hooks import undone_if_refused
+from autodist_keras.capture.inference_writes import admitted
 from autodist_keras.capture.optimizers import unbuilt_optimizers
 from autodist_keras.capture.required import require_one_axis, require_rows
 from autodist_keras.capture.tracing import CapturedStep, trace_step
@@ -53,7 +54,7 @@ class StepFunction:
                 require_one_axis(captured.along_two_axes if training.settings.replicas > 1 < batch.total else ())
                 return captured
 
-            return Steps(capture, training, check, added=say)
+            return Steps(capture, training, check, admitted, added=say)
 
         self._model, self._training, self._made_of, self._steps = model, training, steps, steps(step)
         self._ran: Callable[[], None] = (lambda: None) if concat else partial(updated, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 import pytest
 
 from autodist_core.kernel.analysis import send_stages
@@ -14,7 +15,8 @@ from tests.conftest import OF_KERAS
 from tests.front.test_batch_kinds import KINDS, epochs_of
 from tests.support.compare import assert_equally_trained
 from tests.support.models import BY_NAME, DENSE, dense_data
-from tests.support.strategies import BUILDERS
+from tests.support.once import once
+from tests.support.strategies import BUILDERS, strategy_named
 from tests.support.training import QUIET, compiled, plain, run, train_distributed, train_plain
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
@@ -87,6 +89,34 @@ def test_the_same_program_on_one_device_on_two_replicas_and_over_two_hosts(lan):
     with OverHosts(DENSE, lan.spec(hosts=lan.hosts[:2])) as hosts:
         hosts.compile("adam", "PS")
         assert_equally_trained(expected, run(_everything, hosts.front, hosts.model))
+
+
+def _wide() -> keras.Model:
+    """Kernels of 5.6 and 2 MB, which come home in parts."""
+    layers = [keras.layers.Dense(512, activation="tanh"), keras.layers.Dense(500), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((1373,)), *layers])
+    model.compile("adam", "mse")
+    return model
+
+
+def _wide_steps(front, model):
+    """Single steps, with a change between two of them."""
+    rng, losses = np.random.default_rng(4), []
+    for _ in range(3):
+        x = rng.normal(size=(8, 1373))
+        losses.append(front.train_on_batch(x, x[:, :1]))
+        model.layers[0].kernel.assign(model.layers[0].kernel * 0.75)
+    return losses
+
+
+@pytest.mark.quick("UnevenPartitionedPS")
+@pytest.mark.parametrize("builder", ["UnevenPartitionedPS", "PSLoadBalancing", "AllReduce", "RandomAxisPartitionAR"])
+def test_large_variables_come_home_from_two_hosts(lan, builder):
+    """The chief has copies of the weights. Half of the optimizer's state is on the other host, or all is here."""
+    expected = once(train_plain, _wide, _wide_steps)
+    model = compiled(_wide)
+    with DistributedModel(model, lan.spec(hosts=lan.hosts[:2]), strategy_named(builder)) as front:
+        assert_equally_trained(expected, run(_wide_steps, front, model))
 
 
 @pytest.mark.long

@@ -14,6 +14,8 @@ import pytest
 from autodist_core import ResourceSpec
 from autodist_core.kernel import Part
 from autodist_core.reports import timeline
+from autodist_core.reports.step_times import TimeTable, time_of_parts
+from autodist_core.reports.time_text import text_of
 from autodist_core.runtime import Call, Operation, Run
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
@@ -161,3 +163,16 @@ def test_times_of_a_timeline_do_not_overlap_when_they_are_rounded():
     found = timeline([Call(0.0, 5.0, ((0.0, 1.0),), (Run(1.5, 4.0, operations),))], "a")
     assert_rows_are_whole(found["traceEvents"])
     assert len({event["tid"] for event in found["traceEvents"] if event["name"] == "MatMul"}) == 1
+
+
+def test_a_part_without_time_is_not_negative():
+    """These operations fill the run, and their sum is larger than the run by rounding."""
+    ends = (0.9, 2.5, 3.8)
+    parts = (Part.COMPUTE, Part.UPDATE, Part.EXCHANGE)
+    spans = zip(parts, (0.0, *ends), ends, strict=False)
+    operations = tuple(Operation("here", "CPU:0", "", "", part, begin, end) for part, begin, end in spans)
+    runs = Run(1.0, 4.7), Run(1.0, 4.7, operations)
+    calls = [Call(0.0, 9.0, ((0.0, 1.0),), (run,)) for run in runs]
+    step, found = time_of_parts(calls, 0.0, 1)
+    assert min(found["here"].values()) == 0.0
+    assert "-0.0" not in text_of(TimeTable(step, found, 1, 4, 1, 0.0, 1))

@@ -64,3 +64,44 @@ def test_a_message_asks_each_piece_once_for_its_size():
     found = [Counted(Variable(f"v{index}", (2,), "float32")) for index in range(100)]
     assert [len(message) for message in transfers.messages(found, 8 * 40)] == [40, 40, 20]
     assert asked == found
+
+
+def test_large_variables_are_read_in_parts_from_whole_copies_and_from_shards():
+    """Parts end anywhere, shards along a later axis are not of one piece, and each type has readers of its own."""
+    import tensorflow as tf
+
+    from autodist_core.kernel.placement.placement import Copy
+    from autodist_core.runtime.large_reads import LargeReads, handle_of
+    from autodist_core.step.graph_item import Variable
+
+    shapes = {"whole": ((1001, 701), "float64"), "rows": ((900, 501), "float16"), "columns": ((3, 400, 900), "float64")}
+    whole = {name: Variable(name, *shape) for name, shape in shapes.items()}
+    shards = {
+        "rows": [((501, 501), 0, 0), ((399, 501), 0, 501)],
+        "columns": [((3, 400, 1), 2, 0), ((3, 400, 599), 2, 1), ((3, 400, 300), 2, 600)],
+    }
+    rng, graph = np.random.default_rng(1), tf.Graph()
+    values = {name: rng.normal(size=shape).astype(dtype) for name, (shape, dtype) in shapes.items()}
+    wanted, assigned = {"whole": (whole["whole"], ((whole["whole"], Copy("whole@0", "/device:CPU:1")),))}, []
+    for name, found in shards.items():
+        parts = [
+            Variable(f"{name}/part_{index}", shape, whole[name].dtype, part_of=name, axis=axis, offset=offset)
+            for index, (shape, axis, offset) in enumerate(found)
+        ]
+        wanted[name] = whole[name], tuple((part, Copy(part.name, f"/device:CPU:{part.offset % 2}")) for part in parts)
+    with tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"CPU": 2})) as session:
+        for name, (_, sources) in wanted.items():
+            for part, copy in sources:
+                rows = slice(part.offset, part.offset + part.shape[part.axis])
+                value = values[name][(slice(None),) * part.axis + (rows,)]
+                with tf.device(copy.device):
+                    assigned.append(tf.raw_ops.AssignVariableOp(resource=handle_of(part, copy), value=value))
+        session.run(assigned)
+        reads = LargeReads(graph, session, lambda doing, call, *arguments: call(*arguments))
+        assert all(reads.takes(*each) for each in wanted.values())
+        for _ in range(2):
+            found = reads.read(wanted)
+            assert all(np.array_equal(found[name], value) for name, value in values.items())
+        missing = Variable("missing", (900, 900), "float64")
+        with pytest.raises(tf.errors.FailedPreconditionError, match="missing"):
+            reads.read(wanted | {"missing": (missing, ((missing, Copy("missing@0", "/device:CPU:0")),))})

@@ -3,9 +3,9 @@
 In: a traced step, and its graph with the nodes of the update marked. Out: a `CaptureError` for each such variable, and
 for each second gradient of a variable in one `apply`::
 
-    this training step cannot be distributed: trainable variable 'w' is written outside an optimizer; ...
+    this training step cannot be distributed: trainable variable 'w' is written outside an optimizer, with ...
 
-Each replica would write a value of its own.
+Each replica would write a value of its own. What all replicas write alike is an update by now (`forward_updates.py`).
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ def written_outside(traced: Traced, graph: Editor) -> Iterator[CaptureError]:
     optimizers = {source.variable.name for source in traced.sources if source.variable.kind == "optimizer"}
     for name in sorted(written & trained):
         yield CaptureError(
-            f"{REFUSED}trainable variable {name!r} is written outside an optimizer; let optimizer.apply do it, or make "
-            "it non-trainable (where a layer's call writes it, as SpectralNormalization's does: freeze or replace that "
-            "layer)."
+            f"{REFUSED}trainable variable {name!r} is written outside an optimizer, with a value that needs the batch "
+            "or random numbers; let optimizer.apply do it, or make it non-trainable."
         )
     for name in sorted(written & optimizers):
         yield CaptureError(

@@ -51,7 +51,11 @@ class Barriers(Kernel):
             if name not in draft.after_update and not _follows_update(step, name)
         ]
         results = _results(draft, side)
-        for occurrence in step.occurrences:
+        for occurrence in sorted(step.forward_updates):
+            # The forward pass needs what this update writes, and an update of gradients needs the forward pass.
+            draft.barriers[occurrence] = _add(draft, f"barrier/{occurrence}", [])
+        occurrences = [each for each in step.occurrences if each not in step.forward_updates]
+        for occurrence in occurrences:
             applied = [each for each in step.item.gradients if each.occurrence == occurrence]
             gradients = [naming.node_of(name) for gradient in applied for name in draft.sources(gradient)]
             # A gradient that is not weighted may come from a loss that is no scalar, with gradients from outside.
@@ -59,7 +63,7 @@ class Barriers(Kernel):
             known = draft.placement.on_cpus_of_one_process and not step.item.jit_compile
             if known and all(gradient.weighted for gradient in applied):
                 gradients = last_to_fail(step, gradients)
-            if occurrence == step.occurrences[0]:
+            if occurrence == occurrences[0]:
                 _hold_back(draft, gradients, side, results)
             waits_for = dict.fromkeys([*gradients, *side, *results])
             draft.barriers[occurrence] = _add(draft, f"barrier/{occurrence}", waits_for)
@@ -108,9 +112,10 @@ def _is_there(draft: Draft, name: str) -> bool:
 
 def _follows_update(step: StepIndex, name: str) -> bool:
     """Whether a node of compute needs a value that an update of this step has written."""
-    first = min((step.position[node] for node in step.update_of), default=step.end)
+    numbers = [each for each in step.occurrences if each not in step.forward_updates]
+    first = min((step.position[node] for node, number in step.update_of.items() if number in numbers), default=step.end)
     later = [node for node in step.cone([name]) if step.position[node] > first]
-    written = step.written_by_update
+    written = frozenset().union(*(step.written_in(number) for number in numbers))
     # The update writes the shards of a split variable, and compute reads the variable put together.
     written |= {step.variables[variable].part_of for variable in written}
     return any(t.variable in written for node in later for t in step.touches.get(node, ()))

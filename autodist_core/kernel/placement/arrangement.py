@@ -123,6 +123,8 @@ def _in_step_reason(item: GraphItem, strategy: CompiledStrategy) -> str:
         return ""
     if len({gradient.occurrence for gradient in item.gradients}) > 1:
         return "the step updates several times, each time on what the last one gave"
+    if StepIndex(item).forward_updates:
+        return "the forward pass writes trained variables, as SpectralNormalization does"
     if item.cross_replica_sums:
         return "the step adds something up over all replicas (masked or weighted losses, synchronized statistics)"
     if item.cross_replica_gathers:

@@ -221,6 +221,34 @@ class Placement:
             found += [self.mirror(variable, replica) for replica in self.replicas]
         return tuple(dict.fromkeys(found))
 
+    def read_from(self, variable: Variable) -> tuple[tuple[Variable, Copy], ...]:
+        """Return what is read for a variable's value between steps: one copy of it, or one of each of its shards.
+
+        If the chief's machine has a copy that every update keeps equal, that one is read: nothing crosses the wire.
+
+        >>> from autodist_core.kernel.example import example_placement
+        >>> from autodist_core.strategy import PartitionedPS
+        >>> placement = example_placement(PartitionedPS())
+        >>> [copy.name for _, copy in placement.read_from(Variable("kernel", (3, 1), "float32"))]
+        ['kernel@replica0']
+        >>> [shard.name for shard, _ in placement.read_from(Variable("velocity", (3, 1), "float32"))]
+        ['velocity/part_0', 'velocity/part_1', 'velocity/part_2']
+        """
+        copies = self.copies(variable.name)
+        near = [copy for copy in copies if host_of(copy.device) == self.tasks.chief]
+        if near and self._kept_equal(variable.name):
+            return ((variable, near[0]),)
+        parts = self.parts.get(variable.name, ())
+        return tuple((part, self.copies(part.name)[0]) for part in parts) or ((variable, copies[0]),)
+
+    def _kept_equal(self, variable: str) -> bool:
+        """Whether all copies of a variable have the same value after each step."""
+        if self.loose is not None:
+            return False
+        if variable in self.mirrored or variable in self.assembled or variable in self.optimizer_state:
+            return True
+        return variable in self.owner_of and self.owner(self.owner_of[variable]).replica is not None
+
     def _copy(self, variable: str, holder: str, device: str, replica: int | None) -> Copy:
         # Each device of a cluster has variables of its own. So their names are the same, and functions are alike.
         stored = f"{variable}@replica" if replica is not None and self.tasks.job else ""

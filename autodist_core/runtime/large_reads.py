@@ -1,0 +1,155 @@
+"""Read large variables from the servers of a cluster: in parts of about 2 MiB, several of them at a time.
+
+In: variables, and the copies that are read. Out: an array for each variable. TensorFlow copies what a server answers
+several times, and an answer of many MiB into new memory each time. So 100 MB in parts of 2 MiB come from another
+process of the same machine in about a third of the time of one answer. From another machine, one part is on its way
+while another one is copied.
+
+All copies of one device and one type share one operation, which gets the number of the copy. An operation for each part
+would cost TensorFlow some milliseconds each, at the first read.
+
+>>> session, table = tf.compat.v1.Session(graph=tf.Graph()), Variable("table", (500, 300), "float64")
+>>> copy = Copy("table@replica0", "/device:CPU:0")
+>>> with session.graph.as_default():
+...     value = tf.reshape(tf.range(150000, dtype=tf.float64), table.shape)
+...     session.run(tf.raw_ops.AssignVariableOp(resource=handle_of(table, copy), value=value))
+>>> reads = LargeReads(session.graph, session, lambda doing, call, *arguments: call(*arguments))
+>>> reads.takes(table, ((table, copy),)), reads.read({"table": (table, ((table, copy),))})["table"][499, 299].item()
+(True, 149999.0)
+>>> session.close()
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.interrupts import defer_interrupt
+from autodist_core.kernel.placement.placement import Copy
+from autodist_core.step.graph_item import Variable
+
+LARGE_BYTES = 1 << 19
+_PART_BYTES = 1 << 21
+_AT_A_TIME = 3
+
+Source = tuple[Variable, Copy]
+"""A copy that is read, and the variable, or the shard of it, that it is a copy of."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Some entries of one copy, and the memory to which they are written."""
+
+    call: Callable[..., Any]
+    number: int
+    begin: int
+    target: np.ndarray
+
+    def fetch(self) -> None:
+        self.target[:] = self.call(self.number, self.begin, self.target.size)
+
+
+class LargeReads:
+    """Reads the large variables of one session. The module has an example."""
+
+    def __init__(self, graph: Any, session: Any, call: Callable[..., Any]) -> None:
+        self._graph = graph
+        self._session = session
+        self._call = call
+        self._readers: dict[Copy, tuple[Callable[..., Any], int]] = {}
+        """For each copy: the callable of its device and type, and the copy's number in it."""
+
+    @staticmethod
+    def takes(variable: Variable, sources: Iterable[Source]) -> bool:
+        """Whether a variable is read here: it is large, and what is read is in the main memory of machines.
+
+        >>> LargeReads.takes(Variable("bias", (10,), "float32"), [])
+        False
+        """
+        return variable.byte_size >= LARGE_BYTES and all("/device:CPU:" in copy.device for _, copy in sources)
+
+    def read(self, wanted: Mapping[str, tuple[Variable, tuple[Source, ...]]]) -> dict[str, np.ndarray]:
+        """The values of variables, each from one copy of it or from one copy of each of its shards."""
+        self._prepare([source for _, sources in wanted.values() for source in sources])
+        found, parts, joins = {}, deque[_Part](), []
+        for name, (variable, sources) in wanted.items():
+            found[name] = np.empty(variable.shape, tf.as_dtype(variable.dtype).as_numpy_dtype)
+            for source, copy in sources:
+                target = _slice_of(found[name], source, variable)
+                memory = target if target.flags.c_contiguous else np.empty_like(target, order="C")
+                if memory is not target:
+                    joins.append((target, memory))
+                parts += self._parts(copy, memory.reshape(-1))
+        self._call("the moving of variables", _fetch_all, parts)
+        for target, memory in joins:
+            target[...] = memory
+        return found
+
+    def drop(self) -> None:
+        """Drop all references to the session."""
+        self._graph = self._session = None
+        self._readers.clear()
+
+    def _parts(self, copy: Copy, flat: np.ndarray) -> Iterable[_Part]:
+        size = _PART_BYTES // flat.itemsize
+        return [_Part(*self._readers[copy], begin, flat[begin : begin + size]) for begin in range(0, flat.size, size)]
+
+    def _prepare(self, sources: Iterable[Source]) -> None:
+        """Make the operations for copies that were not read before: one for each device and type."""
+        groups: dict[tuple[str, str], list[Source]] = {}
+        for variable, copy in sources:
+            if copy not in self._readers:
+                groups.setdefault((copy.device, variable.dtype), []).append((variable, copy))
+        with defer_interrupt():
+            for (device, dtype), found in groups.items():
+                with self._graph.as_default(), tf.device(device):
+                    feeds = [tf.compat.v1.placeholder(tf.int64, ()) for _ in range(3)]
+                    handles = tf.stack([handle_of(*source) for source in found])
+                    handle = tf.raw_ops.GatherV2(params=handles, indices=feeds[0], axis=0)
+                    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.as_dtype(dtype))
+                    entries = tf.slice(tf.reshape(value, [-1]), [feeds[1]], [feeds[2]])
+                call = self._session.make_callable(entries, feed_list=feeds)
+                self._readers |= {copy: (call, number) for number, (_, copy) in enumerate(found)}
+
+
+def handle_of(variable: Variable, copy: Copy) -> Any:
+    """The handle of TensorFlow's variable that is a copy of a variable. The module has an example."""
+    return tf.raw_ops.VarHandleOp(
+        dtype=tf.as_dtype(variable.dtype), shape=variable.shape, shared_name=copy.shared_name, name=None
+    )
+
+
+def _slice_of(value: np.ndarray, source: Variable, variable: Variable) -> np.ndarray:
+    """The entries of a variable's value that a copy has: all of them, or a shard's."""
+    if source.part_of != variable.name:
+        return value
+    return value[(slice(None),) * source.axis + (slice(source.offset, source.offset + source.shape[source.axis]),)]
+
+
+def _fetch_all(parts: deque[_Part]) -> None:
+    """Fetch parts in several threads. The first error ends this."""
+    errors: list[BaseException] = []
+
+    def fetch() -> None:
+        try:
+            while parts and not errors:
+                parts.popleft().fetch()
+        except IndexError:
+            return  # Another thread took the last part.
+        except BaseException as error:
+            errors.append(error)
+
+    others = [threading.Thread(target=fetch, daemon=True, name="autodist-reads") for _ in range(_AT_A_TIME - 1)]
+    for thread in others:
+        thread.start()
+    fetch()
+    for thread in others:
+        thread.join()
+    if errors:
+        raise errors[0]

@@ -1,0 +1,84 @@
+"""What is changed between two calls counts in the next one, however it is changed; what is not changed stays."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.models import DENSE, even_data
+from tests.support.training import assert_equal_training, compiled, distributed
+
+
+@tf.function(jit_compile=True)
+def _halve(variable: tf.Variable):
+    variable.assign(variable * 0.5)
+
+
+def _rows(model, data):
+    """Something that plain TensorFlow does to the variables, in place."""
+    model.get_layer("first").kernel.value.scatter_nd_update([[0, 0]], tf.constant([0.25], data.x.dtype))
+
+
+def _in_place(model, data):
+    kernel = model.get_layer("first").kernel.value
+    kernel.assign_sub(tf.ones_like(kernel))
+
+
+def _trained_alone(model, data):
+    """Keras trains on one device, in the memory that the variables have."""
+    model.fit(data.x, data.y, batch_size=6, shuffle=False, verbose=0)
+
+
+def _kept_view(model, data):
+    """Somebody keeps the value from before the change, as an array in the variable's memory."""
+    kernel = model.get_layer("first").kernel
+    before = np.asarray(memoryview(kernel.value.value()))
+    kernel.assign(kernel + 0.5)
+    kernel.assign(before)
+    kernel.value.assign_add(tf.ones_like(kernel.value))
+
+
+CHANGES = {
+    "nothing": lambda model, data: None,
+    "assigned": lambda model, data: model.get_layer("out").bias.assign([0.5]),
+    "in_place": _in_place,
+    "rows": _rows,
+    "all": lambda model, data: model.set_weights([1.25 * weight for weight in model.get_weights()]),
+    "optimizer": lambda model, data: model.optimizer.variables[-1].assign(model.optimizer.variables[-1] * 3),
+    "alone": _trained_alone,
+    "view": _kept_view,
+    "xla": lambda model, data: _halve(model.get_layer("first").kernel.value),
+}
+
+
+@pytest.mark.quick("PS")
+@pytest.mark.parametrize("strategy", ["AllReduce", "PS"])
+def test_every_change_counts(strategy: str):
+    """One step at a time, a change after each, and each change twice: TensorFlow may take new memory once only."""
+    def program(front, model):
+        data, seen = even_data(), []
+        for change in CHANGES.values():
+            for _ in range(2):
+                seen.append(front.train_on_batch(data.x, data.y))
+                change(model, data)
+        seen.append(front.evaluate(data.x, data.y, verbose=0))
+        return seen
+
+    assert_equal_training(DENSE, program, strategy=strategy)
+
+
+def test_what_nobody_changed_is_not_loaded_again(caplog):
+    model, data = compiled(DENSE), even_data()
+    with distributed(model, "PS") as front, caplog.at_level(logging.DEBUG, "autodist"):
+        loaded = []
+        for change in ("nothing", "nothing", "assigned", "all", "nothing"):
+            caplog.clear()
+            front.train_on_batch(data.x, data.y)
+            loaded += [int(line.split()[1]) for line in caplog.messages if line.startswith("loading ")]
+            CHANGES[change](model, data)
+    metrics = len(model.metrics_variables)  # Keras resets them at the beginning of each call.
+    everything = len(model.variables) + len(model.optimizer.variables) + metrics
+    assert loaded == [everything, metrics, metrics, metrics + 1, metrics + len(model.weights)]
