@@ -104,7 +104,8 @@ def _is_own(index: State, table: State) -> bool:
     """Whether positions of examples are those of their own entries in a table."""
     if index.stride == UNKNOWN_STRIDE:
         return table.outer == 1 and table.inner is None
-    return index.stride > 0 and (index.stride == table.each or (table.outer == 1 and table.inner is None))
+    # Where the batch is there several times, positions are in the first one.
+    return index.stride > 0 and (index.stride == table.inner or (table.outer == 1 and table.inner is None))
 
 
 def _picked(operation: Any, table: State, index: State) -> State:
