@@ -148,6 +148,8 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return NO_CLAIM
     if index.kind == ALIKE and values.kind == ALIKE:
         return SAME
+    if _of_others(flow, operation, index, values):
+        return NO_CLAIM
     if index.stride == 1:
         return rows(asked.axes[0] if asked.kind == SIZES else 0, inner=None if index.subset else 1)
     if asked.kind == SIZES:
@@ -156,6 +158,13 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if ROWS in (index.kind, values.kind):
         return State(SUM, degree=1, origin=operation)
     return arithmetic.element_wise(flow, operation, states[:2])
+
+
+def _of_others(flow: Any, operation: Any, index: State, values: State) -> bool:
+    """Whether the numbers of one example may be with the entries of another one, as in `repeat` beside `tile`."""
+    if index.kind != ROWS or values.kind != ROWS or index.axes != (0,) or values.axes != (0,):
+        return False
+    return aligned(flow, operation, [index, values]) is None
 
 
 def scatter_on(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -199,6 +208,8 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return NO_CLAIM
     if ROWS not in (values.kind, index.kind):
         return arithmetic.element_wise(flow, operation, states[:2])
+    if _of_others(flow, operation, index, values):
+        return NO_CLAIM
     if index.stride == 1:
         # As many segments as examples: one for each, also for those that have no entry left.
         one_each = len(states) > 2 and states[2].is_size and states[2].degree == states[2].outer == 1
