@@ -164,6 +164,7 @@ def test_results_that_the_replicas_do_not_give_are_named(caplog):
         distinct=lambda x: tf.unique(tf.cast(x[:, 0], tf.int32))[0],
         shape=tf.shape,
         running=lambda x: _lower(x) @ x,
+        turned=lambda x: tf.reshape(tf.transpose(x), tf.shape(x)),
     )
     expected = model.predict(TWENTY, batch_size=10, verbose=0)
     with distributed(model, replicas=3) as front:
@@ -182,6 +183,7 @@ def test_results_that_the_replicas_do_not_give_are_named(caplog):
         "replica has its part",
         f"'twice' of the step {rows} one device has the whole batch 2 times, one behind the other",
         f"'distinct' of the step {rows} Unique (...) takes each distinct entry of a replica's part of the batch once",
+        f"'turned' of the step {rows} Reshape (...) has parts of one example in several rows",
         f"'shape' of the step is the first replica's, and the number of examples makes another value {part}",
     ]:
         assert f"not exact: result {note}" in said

@@ -54,6 +54,11 @@ LAYERS = {
     "twice each": (lambda x: x + tf.gather(x, _places(x) // 2), "GatherV2"),
     "next": (lambda x: x + tf.gather(x, tf.minimum(_places(x) + 1, _size(x) - 1)), "GatherV2"),
     "from the second on": (lambda x: x + tf.reduce_sum(tf.gather(x, tf.range(1, _size(x)))), "GatherV2"),
+    "sums of others": (lambda x: x + tf.math.unsorted_segment_sum(
+        tf.repeat(x, 2, 0), tf.tile(_places(x), [2]), _size(x)), "UnsortedSegmentSum"),
+    "put beside others": (lambda x: x + tf.scatter_nd(
+        tf.tile(_places(x), [2])[:, None], tf.repeat(x, 2, 0), tf.shape(x)), "ScatterNd"),
+    "of another copy": (lambda x: x + tf.gather(tf.concat([x, x], 0), _places(x) * 2), "GatherV2"),
     "other entries": (lambda x: x + tf.gather(tf.reshape(x, [-1]), _places(x) * 2)[:, None], "GatherV2"),
     "linspace": (lambda x: x * tf.linspace(tf.constant(0.0, x.dtype), 1.0, _size(x))[:, None], "Slice"),
     "fft": (lambda x: tf.transpose(tf.abs(tf.signal.fft(tf.cast(tf.transpose(x), "complex64")))), "FFT"),
@@ -118,7 +123,7 @@ def test_a_custom_gradient_of_a_kernel_is_no_sum_if_it_is_clipped():
 
 
 OWN = {
-    "gathered": lambda x: x + tf.gather(x, _places(x)),
+    "gathered": lambda x: x + tf.gather(x, _places(x)) + tf.gather(tf.concat([x, x], 0), _places(x)),
     "entry": lambda x: x + tf.gather(tf.reshape(x, [-1]), _places(x) * 4 + 1)[:, None],
     "entry of a label": lambda x: x + tf.gather(tf.reshape(x, [-1]), _places(x) * 4 + _labels(x))[:, None],
     "row of an entry": lambda x: x + tf.gather(x, (_places(x) * 4 + _labels(x)) // 4),

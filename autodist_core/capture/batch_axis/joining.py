@@ -129,7 +129,7 @@ def is_joined(tensor: Any, state: State) -> bool:
     (True, False, False)
     """
     if state.kind == ROWS:
-        return not (state.stride or state.degree) and state.outer in (1, None)
+        return len(state.axes) == 1 and not (state.stride or state.degree) and state.outer in (1, None)
     how = joined_result(tensor, state)
     if how is None:
         return state.kind != DISTINCT
@@ -149,5 +149,6 @@ def uncombined(traced: Traced, states: Mapping[int, State]) -> Iterator[Uncombin
         state = states.get(id(tensor), NO_CLAIM)
         if id(tensor) not in parts and not is_joined(tensor, state):
             how = joined_result(tensor, state)
-            origin = state.origin or (tensor.op if state.kind == UNKNOWN else None)
+            by_itself = state.kind == UNKNOWN or len(state.axes) > 1
+            origin = state.origin or (tensor.op if by_itself else None)
             yield UncombinedResult(index, state._replace(origin=origin), how.how if how else "rows")

@@ -86,6 +86,8 @@ def joined_otherwise(subject: str, result: UncombinedResult) -> str:
         return f"{rows} {made} gives each example a value that depends on how many examples the batch has"
     if state.kind == DISTINCT:
         return f"{rows} {made} takes each distinct entry of a replica's part of the batch once"
+    if len(state.axes) > 1:
+        return f"{rows} {made} has parts of one example in several rows"
     return f"{rows} one device has the whole batch {state.outer} times, one behind the other"
 
 

@@ -169,7 +169,7 @@ def gathered(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if UNKNOWN in (state.kind, index.kind):
         return NO_CLAIM
     along = state.kind == ROWS and 0 in state.axes
-    if along and not (len(state.axes) == 1 and index.kind == ROWS and index.stride > 0 and index.stride == state.each):
+    if along and not (len(state.axes) == 1 and index.kind == ROWS and index.stride > 0 and index.stride == state.inner):
         flow.couple(operation, POSITION, operation)
         return NO_CLAIM
     if along:

@@ -104,7 +104,8 @@ def _is_own(index: State, table: State) -> bool:
     """Whether positions of examples are those of their own entries in a table."""
     if index.stride == UNKNOWN_STRIDE:
         return table.outer == 1 and table.inner is None
-    return index.stride > 0 and (index.stride == table.each or (table.outer == 1 and table.inner is None))
+    # Where the batch is there several times, positions are in the first one.
+    return index.stride > 0 and (index.stride == table.inner or (table.outer == 1 and table.inner is None))
 
 
 def _picked(operation: Any, table: State, index: State) -> State:
@@ -147,6 +148,8 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return NO_CLAIM
     if index.kind == ALIKE and values.kind == ALIKE:
         return SAME
+    if _of_others(flow, operation, index, values):
+        return NO_CLAIM
     if index.stride == 1:
         return rows(asked.axes[0] if asked.kind == SIZES else 0, inner=None if index.subset else 1)
     if asked.kind == SIZES:
@@ -155,6 +158,13 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if ROWS in (index.kind, values.kind):
         return State(SUM, degree=1, origin=operation)
     return arithmetic.element_wise(flow, operation, states[:2])
+
+
+def _of_others(flow: Any, operation: Any, index: State, values: State) -> bool:
+    """Whether the numbers of one example may be with the entries of another one, as in `repeat` beside `tile`."""
+    if index.kind != ROWS or values.kind != ROWS or index.axes != (0,) or values.axes != (0,):
+        return False
+    return aligned(flow, operation, [index, values]) is None
 
 
 def scatter_on(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -198,6 +208,8 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return NO_CLAIM
     if ROWS not in (values.kind, index.kind):
         return arithmetic.element_wise(flow, operation, states[:2])
+    if _of_others(flow, operation, index, values):
+        return NO_CLAIM
     if index.stride == 1:
         # As many segments as examples: one for each, also for those that have no entry left.
         one_each = len(states) > 2 and states[2].is_size and states[2].degree == states[2].outer == 1
