@@ -119,7 +119,11 @@ class _Step:
             touch.variable for name, touched in self.touches.items() for touch in touched
             if touch.writes and name not in self.updates and name not in writes
         }
-        written |= {source.variable.name for source in traced.sources if source.variable.kind == "seed"}
+        # Replicas have seeds of their own, and of a sum only the first replica has it between steps.
+        written |= {
+            each.variable.name for each in traced.sources
+            if each.variable.kind == "seed" or each.variable.aggregation == "sum"
+        }
         own = inputs | set(self.updates) | {node.name for node in graph if draws.of(node) or "PyFunc" in node.op}
         own |= {name for name, found in self.touches.items() if any(touch.variable in written for touch in found)}
         for name in self.position:
@@ -146,15 +150,14 @@ class _Step:
 
 def _numbered(step: _Step, graph: Editor, gradients: Sequence[Gradient]) -> tuple[Gradient, ...]:
     """Give the updates numbers in the order of their last writes."""
+    marked = {node.name: node.attr[UPDATE].i for node in graph if UPDATE in node.attr}
     last: dict[int, int] = {}
-    for name, touched in step.touches.items():
-        if UPDATE in graph[name].attr and any(touch.writes for touch in touched):
-            number = graph[name].attr[UPDATE].i
-            last[number] = max(last.get(number, 0), step.position[name])
-    for gradient in gradients:
-        last.setdefault(gradient.occurrence, len(step.position))
+    for name in marked.keys() & step.touches.keys():
+        if any(touch.writes for touch in step.touches[name]):
+            last[marked[name]] = max(last.get(marked[name], 0), step.position[name])
+    for number in (*marked.values(), *(gradient.occurrence for gradient in gradients)):
+        last.setdefault(number, len(step.position))
     number_of = {old: new for new, old in enumerate(sorted(last, key=last.__getitem__))}
-    for node in list(graph):
-        if UPDATE in node.attr:
-            graph.mark_update(node.name, number_of[node.attr[UPDATE].i])
+    for name, number in marked.items():
+        graph.mark_update(name, number_of[number])
     return tuple(replace(gradient, occurrence=number_of[gradient.occurrence]) for gradient in gradients)

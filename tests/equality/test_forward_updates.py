@@ -114,14 +114,38 @@ def test_an_adversary_with_such_a_critic(builder: str):
     assert_equal_training(build, program, strategy=builder, replicas=3)
 
 
-def test_weights_that_the_batch_decides_are_refused():
-    class Moving(layers.Dense):
-        def call(self, x):
-            self.kernel.assign(self.kernel + 0.01 * tf.reduce_mean(x))
-            return super().call(x)
+class Moving(layers.Dense):
+    """Moves its weights by what is in the batch."""
 
+    def call(self, x):
+        self.kernel.assign(self.kernel + 0.01 * tf.reduce_mean(x))
+        return super().call(x)
+
+
+class Counting(layers.Dense):
+    """Divides its weights by a number that is added up over the replicas."""
+
+    def build(self, shape):
+        super().build(shape)
+        self.count = self.add_weight(shape=(), initializer="ones", trainable=False, aggregation="sum")
+
+    def call(self, x):
+        self.kernel.assign(self.kernel / self.count)
+        return super().call(x)
+
+
+class Noisy(layers.Dense):
+    """Adds noise to its weights."""
+
+    def call(self, x):
+        self.kernel.assign(self.kernel + 0.01 * tf.random.normal(self.kernel.shape, dtype=self.kernel.dtype))
+        return super().call(x)
+
+
+@pytest.mark.parametrize("kind", [Moving, Counting, Noisy])
+def test_weights_that_are_not_the_same_on_all_replicas_are_refused(kind: type):
     def build():
-        model = keras.Sequential([keras.Input((5,)), Moving(1, name="out")])
+        model = keras.Sequential([keras.Input((5,)), kind(1, name="out")])
         model.compile("sgd", "mse")
         return model
 
