@@ -35,7 +35,7 @@ from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.rewrite.shares import count_by_share
 from autodist_core.capture.source_lines import SourceLines, source_lines
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
-from autodist_core.capture.traversal import computed_from, reached_from, sources
+from autodist_core.capture.traversal import computed_from, inputs_first, reached_from, sources
 from autodist_core.errors import Refusals
 from autodist_core.seams import table as seams
 from autodist_core.step import naming
@@ -45,7 +45,7 @@ from autodist_core.step.naming import UPDATE
 
 __all__ = [
     "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written", "computed_from", "concrete_function",
-    "gathering", "own_rows", "reached_from", "source_lines", "sources", "whole_batch", "with_longest",
+    "gathering", "inputs_first", "own_rows", "reached_from", "source_lines", "sources", "whole_batch", "with_longest",
 ]  # fmt: skip
 
 

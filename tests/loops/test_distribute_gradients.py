@@ -109,6 +109,18 @@ def of_two_halves(tools: Tools, x: Any) -> Any:
     return one, two
 
 
+def of_loops(tools: Tools, x: Any) -> Any:
+    """The tape goes through loops: TensorFlow gives them inputs that are created later."""
+    with tf.GradientTape() as tape:
+        first = x @ tools.weight
+        hidden = tf.while_loop(lambda turn, _: turn < 3, lambda turn, h: (turn + 1, tf.tanh(first + h)), [0, first])[1]
+        squares = tf.map_fn(lambda row: tf.reduce_sum(row) ** 2, first)
+        loss = (tf.reduce_sum(hidden) + tf.reduce_sum(squares)) / BATCH
+    gradient = tape.gradient(loss, tools.weight)
+    tools.optimizer.apply([gradient], [tools.weight])
+    return loss, gradient
+
+
 def run(strategy: Any, step: Callable[[Tools, Any], Any], traced: bool = False) -> dict[str, Any]:
     """What each replica returns, the sums, and the weight in the end."""
     tools, found = Tools(strategy), []
@@ -136,7 +148,7 @@ def mirrored(step: Callable[[Tools, Any], Any]) -> dict[str, Any]:
 
 STEPS = [
     returned, returned_and_applied, reduced_before_apply, rows_reduced_before_apply, constants_reduced_for_apply,
-    counted, of_two_halves,
+    counted, of_two_halves, of_loops,
 ]  # fmt: skip
 
 
