@@ -134,6 +134,8 @@ class Traced:
     """Whether XLA compiles each replica's compute, as far as it can."""
     explicit_seeds: bool = False
     """Whether a stateless draw takes the same numbers on every replica if no generator's state is in its seed."""
+    own_losses: bool = False
+    """Whether a gradient in a loss is the replica's own, as the loss is, and is differentiated so."""
 
     @cached_property
     def handles(self) -> Mapping[str, str]:
