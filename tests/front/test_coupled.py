@@ -236,6 +236,9 @@ SILENT = {
     "reversed positions": (lambda x: tf.gather(x, tf.shape(x)[0] - 1 - tf.range(tf.shape(x)[0])), "GatherV2"),
     "divided by the size": (lambda x: x / ops.cast(ops.shape(x)[0], x.dtype), "RealDiv"),
     "divided by the size's root": (lambda x: x / ops.sqrt(ops.cast(ops.shape(x)[0], x.dtype)), "Sqrt"),
+    "the size added": (lambda x: x + ops.cast(ops.shape(x)[0], x.dtype), "Cast"),
+    "the size chosen": (lambda x: tf.where(x > 0, tf.cast(tf.shape(x)[0], x.dtype), x), "Cast"),
+    "the size divided": (lambda x: tf.cast(tf.shape(x)[0], x.dtype) / (x**2 + 1), "Cast"),
     "number of different ids": (lambda x: x * tf.cast(tf.size(tf.unique(_ids(x))[0]), x.dtype), "Size"),
 }  # fmt: skip
 

@@ -123,6 +123,10 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
     if all(states[position].stride for position in with_rows):
         # A function of positions and of their number is one of positions.
         states = [state for state in states if state.kind != NUMBER]
+    else:
+        for tensor, state in zip(operation.inputs, states, strict=False):
+            if state.is_size and state.degree:
+                flow.couple(tensor.op, SCALED, operation)
     flow.couple_values(states, operation)
     return found._replace(axes=tuple(sorted(axes)))
 

@@ -92,7 +92,8 @@ def filled(flow: Any, operation: Any, states: Sequence[State]) -> State:
     shape, value = states[0], states[1] if len(states) > 1 else SAME
     if shape.kind == SIZES and value.kind not in (ROWS, ONE, UNKNOWN):
         flow.couple_values([value], operation)
-        return rows(shape.axes[0], outer=shape.outer, subset=shape.subset, free=True)
+        found = rows(shape.axes[0], outer=shape.outer, subset=shape.subset, free=True)
+        return found._replace(degree=value.degree, origin=operation) if value.is_size else found
     if value.kind != ALIKE:
         return value
     return State(NUMBER, origin=states[0].origin) if states[0].couples else SAME

@@ -156,7 +156,8 @@ def _spread(flow: Any, operation: Any, state: State, asked: State) -> State:
     own = None if rank is None or shape.rank is None else axis - (rank - shape.rank)
     count = 1 if own is not None and own < 0 else None if own is None else shape[own]
     if count == 1:
-        return rows(axis, outer=asked.outer, subset=asked.subset, free=True)
+        found = rows(axis, outer=asked.outer, subset=asked.subset, free=True)
+        return found._replace(degree=state.degree, origin=operation) if state.is_size else found
     return rows(axis, outer=1 if asked.outer == 1 else None, inner=count)
 
 
