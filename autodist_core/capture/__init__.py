@@ -35,9 +35,10 @@ from autodist_core.capture.rewrite.conditionals import take_apart
 from autodist_core.capture.rewrite.longest import take_longest
 from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.rewrite.shares import count_by_share
+from autodist_core.capture.rewrite.totals import take_totals
 from autodist_core.capture.source_lines import SourceLines, source_lines
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
-from autodist_core.capture.traversal import computed_from, reached_from, sources
+from autodist_core.capture.traversal import computed_from, inputs_first, reached_from, sources
 from autodist_core.errors import Refusals
 from autodist_core.seams import table as seams
 from autodist_core.step import naming
@@ -47,7 +48,7 @@ from autodist_core.step.naming import UPDATE
 
 __all__ = [
     "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written", "computed_from", "concrete_function",
-    "gathering", "own_gradient_uses", "own_rows", "reached_from", "source_lines", "sources", "whole_batch",
+    "gathering", "inputs_first", "own_gradient_uses", "own_rows", "reached_from", "source_lines", "sources", "whole_batch",
     "with_longest",
 ]  # fmt: skip
 
@@ -78,6 +79,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
             graph.mark_update(name, occurrence)
     graph = count_by_share(graph, traced.counted, traced.examples.op.name, traced.total.op.name)
     graph, markers = take_longest(graph, traced.longest)
+    graph, totals = take_totals(graph, traced.totals)
     graph, effects = take_apart(graph)
     _bypass_identity_n(graph)
     fuse_lookups(graph)
@@ -98,7 +100,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         examples=traced.examples.op.name,
         total=traced.total.op.name,
         replica=traced.replica.op.name if traced.replica is not None else "",
-        cross_replica_sums=tuple(tensor.op.name for tensor in traced.sums),
+        cross_replica_sums=(*(tensor.op.name for tensor in traced.sums), *totals),
         cross_replica_gathers=tuple(tensor.op.name for tensor in traced.gathers),
         cross_replica_maxima=(*markers, *(tensor.op.name for tensor in traced.maxima)),
         targets=tuple(

@@ -111,7 +111,7 @@ def _applies(traced: Traced, marks: Mapping[str, int]) -> list[_Apply]:
     linearity, refusals = Linearity(tape), Refusals()
     require_recognised(traced, tape)
     refusals.add(*mixed_weights(traced, tape, marks))
-    refusals.add(*second_uses(traced, tape, marks))
+    refusals.add(*second_uses(traced, tape, marks) if not traced.own_losses else ())
     refusals.add(*changed_in_variables(traced, tape, marks))
     raw: dict[int, Any] = {}
     # What is refused so far may look like a gradient of unclear origin, too.

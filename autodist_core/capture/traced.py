@@ -124,6 +124,8 @@ class Traced:
     """The tensors from which a tape differentiates losses that are sums: gradients computed from them are added up."""
     longest: Sequence[Any] = ()
     """The operations that pad or count to the longest of the examples: over the replicas, to that of the batch."""
+    totals: Sequence[Any] = ()
+    """The operations that make sums and means over the examples, which are to be those of the whole batch."""
     counted: Mapping[str, Counted] = field(default_factory=dict)
     """The operations that add to a variable what counts by the replica's share, by name."""
     concat_outputs: bool = False
@@ -134,6 +136,8 @@ class Traced:
     """Whether XLA compiles each replica's compute, as far as it can."""
     explicit_seeds: bool = False
     """Whether a stateless draw takes the same numbers on every replica if no generator's state is in its seed."""
+    own_losses: bool = False
+    """Whether a gradient in a loss is the replica's own, as the loss is, and is differentiated so."""
 
     @cached_property
     def handles(self) -> Mapping[str, str]:

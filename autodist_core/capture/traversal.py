@@ -66,6 +66,35 @@ def reached_from(
     return found
 
 
+def inputs_first(graph: Any) -> list[Any]:
+    """The operations of a graph, each behind those that it reads.
+
+    TensorFlow lists them as they were created. A loop that is differentiated gets inputs that were created later.
+
+    >>> import tensorflow as tf
+    >>> @tf.function
+    ... def slope(x):
+    ...     power = tf.while_loop(lambda n, _: n < 2, lambda n, y: (n + 1, y * x), [0, x])[1]
+    ...     return tf.gradients(power, x)
+    >>> graph = slope.get_concrete_function(tf.TensorSpec((), tf.float32)).graph
+    >>> def too_early(listed):
+    ...     at = {each.name: place for place, each in enumerate(listed)}
+    ...     return {each.type for each in listed for read in sources(each) if at[read.name] > at[each.name]}
+    >>> too_early(graph.get_operations()), too_early(inputs_first(graph))
+    ({'StatelessWhile'}, set())
+    """
+    found: dict[str, Any] = {}
+    for operation in graph.get_operations():
+        waiting = [operation]
+        while waiting:
+            missing = [each for each in sources(waiting[-1]) if each.name not in found]
+            if missing:
+                waiting += missing
+            else:
+                found.setdefault(waiting[-1].name, waiting.pop())
+    return list(found.values())
+
+
 def computed_from(tensors: Iterable[Any]) -> frozenset[str]:
     """Return the names of the operations that make these tensors, and of all operations that compute with them.
 

@@ -143,6 +143,10 @@ MIXING = {
                                      tf.cast(x[:, 0] > 0, tf.int32)), "UnsortedSegmentSum"),
     "scan": (lambda x: tf.scan(lambda before, row: before + row, x), "TensorListGetItem"),
     "condition": (lambda x: tf.cond(tf.reduce_mean(x) > 0, lambda: x, lambda: -x), "Mean"),
+    "loop": (lambda x: tf.while_loop(lambda rest: tf.reduce_sum(rest**2) > 1, lambda rest: [rest / 2], [x])[0], "Sum"),
+    "loop of two": (lambda x: tf.while_loop(
+        lambda rest, largest: largest > 0.1, lambda rest, _: (rest / 2, tf.reduce_max(rest)), [x, tf.reduce_max(x)])[0],
+        "Max"),
     "function": (lambda x: tf.function(lambda rows: rows - tf.reduce_max(rows))(x), "Max"),
 }  # fmt: skip
 
@@ -246,6 +250,7 @@ SILENT = {
     "size divided": (lambda x: _size(x) / (2 + x), "RealDiv"),
     "beside the size": (_beside_the_size, "Fill"),
     "times the size in a loop": (lambda x: tf.map_fn(lambda row: row * _size(x), x), "Mul"),
+    "the size chosen": (lambda x: tf.where(x > 0, _size(x), x), "SelectV2"),
     "number of different ids": (lambda x: x * tf.cast(tf.size(tf.unique(_ids(x))[0]), x.dtype), "Size"),
 }  # fmt: skip
 

@@ -109,6 +109,30 @@ def of_two_halves(tools: Tools, x: Any) -> Any:
     return one, two
 
 
+def of_loops(tools: Tools, x: Any) -> Any:
+    """The tape goes through loops: TensorFlow gives them inputs that are created later."""
+    with tf.GradientTape() as tape:
+        first = x @ tools.weight
+        hidden = tf.while_loop(lambda turn, _: turn < 3, lambda turn, h: (turn + 1, tf.tanh(first + h)), [0, first])[1]
+        squares = tf.map_fn(lambda row: tf.reduce_sum(row) ** 2, first)
+        loss = (tf.reduce_sum(hidden) + tf.reduce_sum(squares)) / BATCH
+    gradient = tape.gradient(loss, tools.weight)
+    tools.optimizer.apply([gradient], [tools.weight])
+    return loss, gradient
+
+
+def of_gradients(tools: Tools, x: Any) -> Any:
+    """A replica's loss uses its own gradient: after an inner step, and as a penalty."""
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            first = tf.reduce_mean((x @ tools.weight - 1.0) ** 2)
+        gradient = inner.gradient(first, tools.weight)
+        adapted = tools.weight - 0.1 * gradient
+        loss = (tf.reduce_sum((x @ adapted - 1.0) ** 2) + tf.reduce_sum(gradient**2)) / BATCH
+    tools.optimizer.apply([outer.gradient(loss, tools.weight)], [tools.weight])
+    return first, loss
+
+
 def run(strategy: Any, step: Callable[[Tools, Any], Any], traced: bool = False) -> dict[str, Any]:
     """What each replica returns, the sums, and the weight in the end."""
     tools, found = Tools(strategy), []
@@ -136,7 +160,7 @@ def mirrored(step: Callable[[Tools, Any], Any]) -> dict[str, Any]:
 
 STEPS = [
     returned, returned_and_applied, reduced_before_apply, rows_reduced_before_apply, constants_reduced_for_apply,
-    counted, of_two_halves,
+    counted, of_two_halves, of_loops, of_gradients,
 ]  # fmt: skip
 
 

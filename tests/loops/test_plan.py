@@ -104,9 +104,9 @@ def test_a_marked_method_has_a_plan_and_can_be_verified():
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_is_not_exact_is_said_once_by_a_loop_and_by_fit(caplog, count: int):
     def root(x):
-        return tf.sqrt(tf.reduce_mean(x**2))
+        return tf.sqrt(tf.reduce_prod(x**2))
 
-    note = "not exact: result 0 (float64) is the replicas' mean, and Mean (Mean) does not make a mean over the examples"
+    note = "not exact: result 0 (float64) is the replicas' mean, and Prod (Prod) does not make a mean over the examples"
     with replicas(replicas=count) as front:
         marked = front.function(root)
         for size in (4, 4):

@@ -44,7 +44,7 @@ INSIDE = {
     "autodist_core.loops.calls": ("as_written", "outside_trace", "outer_tapes", "graph_mode", "arguments"),
     "autodist_core.loops.gradients": ("terms", "recording", "own_gradients", "summed_again", "updates"),
     "autodist_core.loops.combining": (
-        "weighing", "side_state", "recomputed", "joining", "own_writes", "mixing_notes", "updates_by_hand",
+        "weighing", "side_state", "recomputed", "joining", "totals", "own_writes", "mixing_notes", "updates_by_hand",
         "deciding",
     ),
     "autodist_core.capture.batch_axis": ("states", "rules", "replicas", "joining", "given", "flow"),

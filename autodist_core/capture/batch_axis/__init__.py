@@ -23,7 +23,7 @@ Gradients are not followed: a gradient mixes examples only where the forward pas
 """
 
 from autodist_core.capture.batch_axis import sentences
-from autodist_core.capture.batch_axis.flow import follow
+from autodist_core.capture.batch_axis.flow import Known, follow
 from autodist_core.capture.batch_axis.joining import joined, to_be_joined
 from autodist_core.capture.batch_axis.states.finding import Coupling, Found, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.states.state import (
@@ -44,6 +44,6 @@ from autodist_core.capture.batch_axis.states.state import (
 
 __all__ = [
     "ALIKE", "LARGEST", "MIXED", "NO_CLAIM", "RAGGED", "REDUCED", "ROWS", "SAME", "SMALLEST", "SUM", "Coupling",
-    "Found", "State", "UncombinedResult", "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows",
+    "Found", "Known", "State", "UncombinedResult", "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows",
     "sentences", "to_be_joined",
 ]  # fmt: skip

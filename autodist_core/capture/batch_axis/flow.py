@@ -81,8 +81,8 @@ class Flow:
         self._seeds = {id(seed) for seed in seeds}
         exchanged = (*traced.sums, *traced.gathers, *traced.maxima)
         self._known: dict[int, Known] = {**known, **{id(marker): SAME for marker in exchanged}}
-        # The largest over all replicas.
-        self._known |= {id(each.outputs[0]): SAME for each in traced.longest if each.type == "Max"}
+        self._known |= {id(each.outputs[0]): SAME for each in traced.longest if each.type == "Max"}  # of all replicas
+        self._totals = {id(each.outputs[0]) for each in traced.totals}
         self._padded = {id(each) for each in traced.longest}
         self._couplings: dict[tuple[int, str], Coupling] = {}
         self._uncombined_writes: dict[int, UncombinedWrite] = {}
@@ -254,6 +254,7 @@ class Flow:
     def _keep(self, outputs: Sequence[Any], found: Sequence[State]) -> None:
         for tensor, state in zip(outputs, found, strict=True):
             # A function is visited once for each call. The states of markers, and those that the front knows, stay.
+            state = SAME if id(tensor) in self._totals else state
             known = self._known.get(id(tensor), state)
             if callable(known):
                 known = state = known(self.state_of)

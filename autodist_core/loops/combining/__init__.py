@@ -7,6 +7,7 @@ decisions with which the function is captured. `deciding` asks the other modules
     side_state       how additions to metrics count over replicas
     own_writes       which other writes to variables are refused
     updates_by_hand  which assignments of gradients `run` counts otherwise than tf.distribute
+    totals           which sums and means are the whole batch's before more is computed from them
     recomputed       what runs once more for the whole batch
     joining          how the replicas' results become one
     mixing_notes     what the plan says of other numbers than one device's

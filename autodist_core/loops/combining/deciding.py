@@ -24,6 +24,7 @@ from autodist_core.loops.combining.mixing_notes import said_of, said_of_results
 from autodist_core.loops.combining.own_writes import require_averaged, require_combined, require_no_rows
 from autodist_core.loops.combining.recomputed import find_recomputed
 from autodist_core.loops.combining.side_state import additions, counted
+from autodist_core.loops.combining.totals import with_totals
 from autodist_core.loops.combining.updates_by_hand import averaged_by_hand
 from autodist_core.loops.combining.weighing import (
     means_of_examples,
@@ -76,12 +77,14 @@ def decided_for_whole_batch(
     >>> [each.how for each in decided_for_whole_batch(*traced_loop(step, kernel)).joined]
     ['sum', 'mean', 'rows']
     """
-    traced = with_longest(traced)
     seeds: list[Any] = []
     targets: list[Any] = []
     for each in updates.differentiations:
         seeds += each.seeds
         targets += each.targets[: len(each.seeds)]
+    known = of_gradients_by(recording.by_examples)
+    again = find_recomputed(traced)
+    traced = with_totals(with_longest(traced), recording, list(zip(targets, seeds, strict=True)), known, again)
     variables = {id(source.handle): source.variable for source in traced.sources}
     added = additions(traced.graph, variables, traced.updates)
     outputs = {id(output) for output in traced.outputs}
@@ -91,13 +94,11 @@ def decided_for_whole_batch(
     terms = [terms_of(output.op.inputs[0], without(batch)) for output in traced.outputs]
     of_terms = [tensor for of in terms for each in of for tensor in (each.tensor, *(by for by, _ in each.numbers))]
     of_examples = [tensor for target, seed, sources in recording.of_examples for tensor in (target, seed, *sources)]
-    again = find_recomputed(traced)
     written = [operation.inputs[-1] for operation, _ in updates.own_writes]
     asked = [
         targets, traced.outputs, [each.added for each in added], inner, of_terms, of_examples, seeds, again.given,
         written, [marker.op.inputs[0] for marker in reduced],
     ]
-    known = of_gradients_by(recording.by_examples)
     found = follow(traced, known, [tensor for tensors in asked for tensor in tensors], again.alone, seeds)
     states = iter(found.asked)
     of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients, of_seeds, of_given, of_written, of_reduced = (
@@ -129,7 +130,7 @@ def decided_for_whole_batch(
     }
     traced = replace(
         traced, sums=[marker for marker in traced.sums if id(marker) not in itself], added_up=summed,
-        counted={**by_share, **of_parts},
+        counted={**traced.counted, **by_share, **of_parts},
         outputs=[sums.get(index, output) for index, output in enumerate(traced.outputs)],
     )
     return Decided(

@@ -29,6 +29,7 @@ from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import Plan
 from autodist_core.runtime.batch_slices import BatchSlicer
+from autodist_core.training import raise_in_words
 
 if TYPE_CHECKING:
     from autodist_core.loops.distribute.strategy import ReplicaStrategy
@@ -113,9 +114,10 @@ class OnEachReplica(TracedFunction):
     ) -> tuple[CapturedFunction, list[list[Any]]]:
         """Run once; for each result, the tensors of all replicas. `values` are those of the `outer` tensors."""
         arguments = self._filled(parsed, tensors)
-        self._require_same(self._steps.prepare(arguments).outer, outer)
+        prepared = self._steps.prepare(arguments)
+        self._require_same(prepared.outer, outer)
         arrays = (*arguments.arrays, *(value.numpy() for value in values))
-        with self._explained():
+        with self._explained(prepared):
             captured, outputs = self._steps.run(replace(arguments, arrays=arrays))
         replicas, count = self._strategy.num_replicas_in_sync, len(captured.item.outputs)
         present = len(outputs) // count if count else 0
@@ -130,18 +132,18 @@ class OnEachReplica(TracedFunction):
         return captured, found
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Say which method got values of other shapes on every replica, where TensorFlow names operations only."""
+    def _explained(self, captured: CapturedFunction) -> Iterator[None]:
+        """Say in words which operation failed, or which method got values of other shapes on every replica."""
         try:
             yield
-        except tf.errors.InvalidArgumentError as error:
+        except tf.errors.OpError as error:
             for marker, (method, remedy) in _UNEQUAL.items():
                 if marker in str(error):
                     raise CaptureError(
                         f"{self._name}: {method} received values of different shapes on the replicas, which may have "
                         f"different numbers of examples. {remedy} TensorFlow says: {error}"
                     ) from error
-            raise
+            raise_in_words(error, captured.lines, lambda _: self._name, self._engine.training)
 
     def _require_same(self, found: Sequence[Any], outer: Sequence[Any]) -> None:
         """Raise a CaptureError if the function uses tensors of a trace other than the one in which it is called."""

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autodist_core.capture import inputs_first
 from autodist_core.capture.tape import draws
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
@@ -103,7 +104,7 @@ class _Search:
         self, graph: Any, variables: Mapping[str, str], gradients: Collection[str], markers: Sequence[Any],
         batch: Collection[str], known: Accumulated, combined: Collection[str],
     ) -> None:
-        self._operations = graph.get_operations()
+        self._operations = inputs_first(graph)
         self._touches = {
             operation.name: accesses(operation.node_def, variables.get) for operation in self._operations
             if any(tensor.op.name in variables for tensor in operation.inputs)

@@ -121,6 +121,8 @@ class Recording:
     """Tensors that the front knows, with their states. They are terms of a loss that stay whole."""
     leaves: Callable[[Sequence[Any]], bool] = lambda targets: False
     """Whether the front itself says how targets count. Their differentiation is not recorded."""
+    elsewhere: bool = False
+    """Whether gradients were computed that are not recorded, such as those of a `jacobian`."""
     unseen: bool = False
     """Whether gradients of variables were computed that could not be recorded."""
 
@@ -273,6 +275,8 @@ def _gradient(
 ) -> Any:
     flat, recording = tf.nest.flatten(sources), _current.get()
     if recording is None or not (recording.applies_here(flat) or recording.is_here()):
+        if recording is not None:
+            recording.elsewhere = True
         return of_tape(self, target, sources, output_gradients, unconnected_gradients)
     whole = tf.nest.flatten(target)
     if recording.leaves(whole):
@@ -307,6 +311,8 @@ def _gradients(of_graph: Any, ys: Any, xs: Any, grad_ys: Any = None, *rest: Any,
     recording = _current.get()
     flat = list(xs) if isinstance(xs, list | tuple) else [xs]
     if recording is None or not recording.applies_here(flat):
+        if recording is not None and recording.is_here():  # loops and conditionals differentiate graphs of their own
+            recording.elsewhere = True
         return of_graph(ys, xs, grad_ys, *rest, **named)
     whole = list(ys) if isinstance(ys, list | tuple) else [ys]
     if recording.leaves(whole):

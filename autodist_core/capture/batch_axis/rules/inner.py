@@ -16,9 +16,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, CHOICE, SCALED
+from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, CHOICE, ENDS, SCALED
 from autodist_core.capture.batch_axis.states.places import merged
-from autodist_core.capture.batch_axis.states.rounds import Rounds, is_handed_on, rounds_of
+from autodist_core.capture.batch_axis.states.rounds import Rounds, changing, is_handed_on, may_stay, rounds_of
 from autodist_core.capture.batch_axis.states.state import (
     ALIKE,
     LARGEST,
@@ -197,7 +197,7 @@ def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     flow.rounds, flow.repeats = before, repeats
     if rounds is None:
         choice = flow.run(condition, current, operation)[0]
-        return _after_rounds(flow, operation, body, choice, current)
+        return _after_rounds(flow, operation, graphs, choice, current)
     return [
         State(NUMBER, origin=operation) if at in rounds.counters else
         state if tensor.dtype == tf.variant or is_handed_on(body, at) else
@@ -219,16 +219,24 @@ def _round(flow: Any, operation: Any, body: Any, rounds: Rounds | None, current:
     return _merged(flow, operation, body, current, results)
 
 
-def _after_rounds(flow: Any, operation: Any, body: Any, choice: State, current: list[State]) -> list[State]:
+def _after_rounds(
+    flow: Any, operation: Any, graphs: Sequence[Any], choice: State, current: list[State]
+) -> list[State]:
     """Return the states of the results of a loop that a condition ends."""
+    body, condition = graphs
     if choice.kind == ALIKE:
         return current
     changed = [at for at, tensor in enumerate(operation.outputs)
                if tensor.dtype != tf.variant and not is_handed_on(body, at)]  # fmt: skip
     if choice.couples and choice.kind != NUMBER:
-        # Examples that are ready may stay as they are while the loop goes on for the others.
-        flow.undecide(operation)
-        return current
+        of_examples = [at for at in changed if current[at].kind == ROWS]
+        ends = any(current[at].kind != ALIKE for at in changing(condition, body))
+        if not ends or (of_examples and all(may_stay(body, at) for at in of_examples)):
+            # Examples that are ready may stay as they are while the loop goes on for the others.
+            flow.undecide(operation)
+            return current
+        flow.couple(choice.origin, ENDS, operation)
+        return [state if at in of_examples or at not in changed else NO_CLAIM for at, state in enumerate(current)]
     for at in changed:
         if choice.kind == NUMBER:
             current[at] = _by_rounds(flow, operation, choice.origin, current[at])

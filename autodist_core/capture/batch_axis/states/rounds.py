@@ -90,13 +90,43 @@ def rounds_of(flow: Any, operation: Any, body: Any, condition: Any) -> Rounds | 
 
 def _stays(tensor: Any, body: Any, places: dict[int, int]) -> bool:
     """Whether a value in the condition of a loop is the same in all rounds."""
-    waiting = [tensor]
+    return all(is_handed_on(body, at) for at in _read(tensor, places))
+
+
+def changing(condition: Any, body: Any) -> frozenset[int]:
+    """The positions of the values that rounds of a loop change and that its condition reads.
+
+    >>> import tensorflow as tf
+    >>> two = [tf.TensorSpec((), tf.float32)] * 2
+    >>> def traced(function):
+    ...     return tf.function(function, autograph=False).get_concrete_function(*two).graph
+    >>> changing(traced(lambda rest, rate: rest > 1.0), traced(lambda rest, rate: (rest * rate, rate)))
+    frozenset({0})
+    """
+    places = {id(tensor): at for at, tensor in enumerate(condition.inputs)}
+    return frozenset(at for at in _read(condition.outputs[0], places) if not is_handed_on(body, at))
+
+
+def _read(tensor: Any, places: dict[int, int]) -> set[int]:
+    """The positions of the arguments of which a value is made."""
+    waiting, seen = [tensor], {id(tensor)}
     while waiting:
-        each = waiting.pop()
-        if id(each) in places and not is_handed_on(body, places[id(each)]):
-            return False
-        waiting.extend(each.op.inputs)
-    return True
+        more = [each for each in waiting.pop().op.inputs if id(each) not in seen]
+        seen.update(map(id, more))
+        waiting += more
+    return {at for key, at in places.items() if key in seen}
+
+
+def may_stay(body: Any, at: int) -> bool:
+    """Whether a round may leave the entries of a value as they are that are ready: it chooses between old and new.
+
+    >>> import tensorflow as tf
+    >>> grown = tf.function(lambda x: tf.where(x < 1.0, 2.0 * x, x), autograph=False)
+    >>> may_stay(grown.get_concrete_function(tf.TensorSpec((None,), tf.float32)).graph, 0)
+    True
+    """
+    made = _behind(body.outputs[at]).op
+    return made.type in ("Select", "SelectV2") and any(_behind(each) is body.inputs[at] for each in made.inputs[1:])
 
 
 def _counts(body: Any, at: int, start: Any) -> bool:

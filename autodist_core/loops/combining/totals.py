@@ -1,0 +1,106 @@
+"""Find the sums and means over the examples that replicas need of the whole batch, to compute with them further.
+
+In: the traced step of a marked function. Out: the same step with these operations in `totals`. Over the replicas, their
+values are those of the whole batch, and what is computed from them is one device's::
+
+    sum(losses * mask) / sum(mask)      sum(mask)
+    returns - mean(returns)             mean(returns)
+    sqrt(mean(errors)), a result        mean(errors)
+    minimum(x, float(batch size))       float(batch size)
+
+No gradient goes through these operations. One that a tape differentiates stays the replica's own: its gradient is added
+up over the replicas later. A sum or a mean that nothing else is computed from is joined when the step has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from autodist_core.capture import Traced, computed_from, reached_from, sources
+from autodist_core.capture.batch_axis import REDUCED, SUM, Known, State, follow
+from autodist_core.capture.tape import Tape
+from autodist_core.capture.traced import Counted
+from autodist_core.loops.combining.joining import word
+from autodist_core.loops.combining.recomputed import Recomputed
+from autodist_core.loops.combining.weighing import seeded
+from autodist_core.loops.gradients.recording import Recording, handle_of
+
+_JOINING = ("Sum", "Mean")
+
+
+def with_totals(
+    traced: Traced, recording: Recording, losses: Sequence[tuple[Any, Any]], known: Mapping[int, Known],
+    again: Recomputed,
+) -> Traced:
+    """The step with such operations in `totals`. `losses` are tensors that are differentiated, each with its seed.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.loops.combining.recomputed import find_recomputed
+    >>> from autodist_core.loops.example import traced_loop
+    >>> def ratio(x):
+    ...     return tf.reduce_sum(x, name="number") / tf.reduce_sum(x * x, name="squares"), tf.reduce_max(x)
+    >>> traced, _, recording = traced_loop(ratio)
+    >>> [each.name for each in with_totals(traced, recording, (), {}, find_recomputed(traced)).totals]
+    ['number', 'squares']
+    """
+    candidates = list(_candidates(traced, recording, again.operations))
+    if recording.elsewhere or not candidates:
+        return traced
+    targets, seeds = [target for target, _ in losses], [seed for _, seed in losses]
+    asked = [targets, seeds, traced.outputs, [each.outputs[0] for each in candidates]]
+    while True:
+        found = follow(traced, known, [tensor for of in asked for tensor in of], again.alone, seeds)
+        states = iter(found.asked)
+        of_targets, of_seeds, of_outputs, of_candidates = (list(islice(states, len(each))) for each in asked)
+        inexact = [
+            target.op for target, *both in zip(targets, of_targets, of_seeds, strict=True) if _is_inexact(seeded(*both))
+        ]
+        inexact += [
+            output.op for output, state in zip(traced.outputs, of_outputs, strict=True)
+            if _is_inexact(state) or word(output, state) is None
+        ]
+        needed = reached_from([*inexact, *(each.operation for each in found.mixing)], sources)
+        taken = {operation.name for operation in traced.totals}
+        new = {
+            operation: state for operation, state in zip(candidates, of_candidates, strict=True)
+            if operation.name in needed.keys() - taken and _is_total(operation, state)
+        }
+        if not new:
+            return traced
+        shares = {
+            operation.name: Counted(0, operation.inputs[0].dtype.base_dtype, 1)
+            for operation, state in new.items() if state.degree == 0
+        }
+        traced = replace(traced, totals=(*traced.totals, *new), counted={**traced.counted, **shares})
+
+
+def _candidates(traced: Traced, recording: Recording, again: Collection[str]) -> Iterator[Any]:
+    """The sums and means that no gradient goes through, and that do not run once more for the whole batch."""
+    placeholders = {id(value): placeholder for value, placeholder in traced.graph.captures}
+    handles = [handle_of(each) for call in recording.found for each in call.gradients]
+    by = [placeholders.get(id(handle), handle) for handle in handles]
+    by += [tensor for _, _, tensors in recording.of_examples for tensor in tensors]
+    losses = [target for call in recording.found for target in call.targets]
+    losses += [target for target, _, _ in recording.of_examples]
+    passed = reached_from((loss.op for loss in losses), sources).keys() & computed_from(by)
+    tape = Tape()
+    for operation in traced.graph.get_operations():
+        name, is_size = operation.name, operation.type == "Cast" and operation.inputs[0].dtype.is_integer
+        free = is_size or (operation.type in _JOINING and name not in passed)
+        if free and name not in traced.updates and name not in again and not tape.made(operation):
+            yield operation
+
+
+def _is_inexact(state: State) -> bool:
+    return state.kind in REDUCED and state.kind != SUM
+
+
+def _is_total(operation: Any, state: State) -> bool:
+    """Whether an operation makes a sum over the examples, their number as a float, or a mean of floats."""
+    number = operation.outputs[0].dtype.is_floating or operation.outputs[0].dtype.is_complex
+    if operation.type == "Cast":
+        return number and state.is_size and state.degree == 1
+    return state.kind == SUM and not state.is_size and state.degree in ((0, 1) if number else (1,))
