@@ -164,6 +164,8 @@ def _of_others(flow: Any, operation: Any, index: State, values: State) -> bool:
     """Whether the numbers of one example may be with the entries of another one, as in `repeat` beside `tile`."""
     if index.kind != ROWS or values.kind != ROWS or index.axes != (0,) or values.axes != (0,):
         return False
+    if index.subset != values.subset:
+        return False  # The values of a ragged tensor, and the numbers of their rows, come from different conditions.
     return aligned(flow, operation, [index, values]) is None
 
 
