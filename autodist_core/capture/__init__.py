@@ -48,8 +48,8 @@ from autodist_core.step.naming import UPDATE
 
 __all__ = [
     "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written", "computed_from", "concrete_function",
-    "gathering", "inputs_first", "own_gradient_uses", "own_rows", "reached_from", "source_lines", "sources", "whole_batch",
-    "with_longest",
+    "gathering", "inputs_first", "own_gradient_uses", "own_rows", "reached_from", "source_lines", "sources",
+    "whole_batch", "with_longest",
 ]  # fmt: skip
 
 
