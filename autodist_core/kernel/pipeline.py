@@ -13,6 +13,7 @@ kernel did. For a dense layer, a parameter server and two replicas::
     StateCombiner: no change
     Outputs: AddV2: 4 -> 5, Const: 22 -> 24, ExpandDims: 0 -> 1, Identity: 4 -> 5, Mul: 10 -> 11, Pack: 0 -> 2, ...
     Order: NoOp: 3 -> 4
+    NumbersTogether: no change
     Compile: no change
 
 Of many machines that do the same, a few are built, and `kernel/alike/` makes the graph of all from theirs.
@@ -31,6 +32,7 @@ from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.after_update import AfterUpdate
 from autodist_core.kernel.passes.barriers import Barriers
 from autodist_core.kernel.passes.compile import Compile
+from autodist_core.kernel.passes.numbers_together import NumbersTogether
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.outputs import Outputs
 from autodist_core.kernel.passes.replicator import Replicator
@@ -44,7 +46,7 @@ from autodist_core.step.graph_item import GraphItem
 
 PIPELINE: tuple[Kernel, ...] = (
     Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Residuals(), Update(), AfterUpdate(),
-    StateCombiner(), Outputs(), Order(), Compile(),
+    StateCombiner(), Outputs(), Order(), NumbersTogether(), Compile(),
 )
 
 

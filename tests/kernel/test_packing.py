@@ -22,8 +22,8 @@ HOSTS = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 SERVERS = [PS(), PSLoadBalancing(), PartitionedPS(), UnevenPartitionedPS(), Mixed()]
 
 
-def _chain_item(layers: int) -> GraphItem:
-    """A step with a matrix and a vector for each layer."""
+def _chain_item(layers: int, clipped: bool = False) -> GraphItem:
+    """A step with a matrix and a vector for each layer; with `clipped`, the norm of all gradients limits the update."""
     random = np.random.default_rng(4)
     variables = {
         f"{name}{layer}": tf.Variable(random.normal(size=shape) * 0.4, name=f"{name}{layer}")
@@ -35,9 +35,15 @@ def _chain_item(layers: int) -> GraphItem:
             x = tf.tanh(x @ given[f"matrix{layer}"] + given[f"vector{layer}"])
         return tf.reduce_mean(tf.square(x - 0.2))
 
+    def update(gradients):
+        if clipped:
+            norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(each)) for each in gradients.values()]))
+            gradients = {name: each / (1.0 + norm) for name, each in gradients.items()}
+        descend(variables)(gradients)
+
     def step(tracer, x):
         loss, gradients = gradients_of(variables, x, loss_of)
-        tracer.apply(gradients, descend(variables))
+        tracer.apply(gradients, update)
         return [loss]
 
     return capture(trace(step, variables))
@@ -81,6 +87,20 @@ def test_the_number_of_messages_does_not_depend_on_the_number_of_variables(build
     few, many = (_messages(_chain_item(layers), builder) for layers in (3, 12))
     assert few == many
     assert max(many.values()) < 12
+
+
+@pytest.mark.parametrize("builder", [PSLoadBalancing(), PartitionedPS()], ids=str)
+def test_a_norm_of_all_gradients_is_one_message_of_each_server(monkeypatch, builder):
+    few, many = (_messages(_chain_item(layers, clipped=True), builder) for layers in (3, 12))
+    assert few == many
+    monkeypatch.setattr(packing, "apart", lambda devices: len(set(devices)) > 1)
+    item, random = _chain_item(3, clipped=True), np.random.default_rng(2)
+    values = {variable.name: random.normal(size=variable.shape) for variable in item.variables}
+    batches = [random.normal(size=(size, 3)) for size in (7, 2, 3)]
+    placement = placed(item, builder, machine(cpus=3))
+    assert any("/together/" in node.name for node in build(item, placement).graph_def.node)
+    expected = train(item, placed(item, AllReduce(), machine(cpus=1)), values, batches)
+    assert_same(expected, train(item, placement, values, batches))
 
 
 def test_large_tensors_travel_alone_and_vectors_are_of_bounded_size(monkeypatch):

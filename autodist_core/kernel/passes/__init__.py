@@ -11,6 +11,7 @@ their own. `synchronizer/` reduces the gradients. `packing` lets small tensors t
 `barriers` lets every write wait until no operation can fail any more. `residuals` writes the new values of added
 variables. `update` runs the update once for each owner. `after_update` runs the nodes of compute that need reduced
 gradients. `state_combiner` makes one state of the replicas' metrics and statistics. `outputs` makes one result for the
-whole batch. `order` adds the order between reads and writes of each variable. `compile` puts each replica's compute
-into functions that XLA compiles, if the model asks for it.
+whole batch. `order` adds the order between reads and writes of each variable. `numbers_together` packs the numbers that
+servers need of each other. `compile` puts each replica's compute into functions that XLA compiles, if the model asks
+for it.
 """

@@ -1,0 +1,98 @@
+"""NumbersTogether: the numbers that updates on several machines send each other travel together.
+
+In: the finished order of a step. Out: one vector in place of many numbers. For a global norm over two servers::
+
+    update/server_b/Sum, update/server_b/Sum_1   ->  update/server_b/together/... = Pack(Sum, Sum_1)
+                                                     update/server_a/together/... = Unpack(...)
+
+Numbers travel together if as many other messages precede each of them. So none waits for one that depends on it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from autodist_core.kernel.analysis.shapes import static_shapes
+from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.kernel import Kernel
+from autodist_core.kernel.passes import packing
+from autodist_core.step import naming
+from autodist_core.step.index import output_type
+
+_OF_SERVER = re.compile("update/(server_[^/]+)/(.+)")
+
+
+@dataclass(frozen=True)
+class NumbersTogether(Kernel):
+    """Packs the numbers that servers need of each other.
+
+    >>> from autodist_core.kernel.example import example_change
+    >>> from autodist_core.strategy import PS
+    >>> example_change(PS(), "NumbersTogether", "Pack")
+    ''
+    """
+
+    def apply(self, draft: Draft) -> None:
+        """Replace the numbers that cross between two servers at one level by one vector."""
+        if not packing.apart(owner.device for owner in draft.placement.owners if owner.replica is None):
+            return
+        editor, level_of, shapes = draft.editor, _levels(draft), static_shapes(draft.step)
+        crossing: dict[tuple[str, str, int, int, tf.DType], dict[str, list[tuple[str, int]]]] = {}
+        for node in editor:
+            reader = _OF_SERVER.match(node.name)
+            for position, source in enumerate(node.input) if reader else ():
+                found = _OF_SERVER.match(source)
+                name = naming.node_of(source)
+                if not found or reader is None or not packing.apart([editor[name].device, node.device]):
+                    continue
+                captured = naming.canonical(found[2])
+                known = naming.node_of(captured) in draft.step.nodes and not naming.branch_of(editor[name])
+                if known and shapes.get(captured) == ():
+                    key = (
+                        found[1], reader[1], draft.step.update_of[naming.node_of(captured)], level_of[name],
+                        output_type(draft.step, captured),
+                    )
+                    crossing.setdefault(key, {}).setdefault(source, []).append((node.name, position))
+        for (home, owner, occurrence, level, dtype), numbers in crossing.items():
+            if len(numbers) > 1:
+                label = f"together/{occurrence}/{level}_{dtype.name}"
+                _pack(draft, f"update/{home}/{label}_for_{owner}", f"update/{owner}/{label}_of_{home}", dtype, numbers)
+
+
+def _pack(
+    draft: Draft, sent: str, received: str, dtype: tf.DType, numbers: dict[str, list[tuple[str, int]]]
+) -> None:
+    editor = draft.editor
+    here = editor[naming.node_of(next(iter(numbers)))].device
+    there = editor[next(iter(numbers.values()))[0][0]].device
+    editor.add("Pack", sent, list(numbers), here, N=len(numbers), T=dtype, axis=0)
+    editor.add("Unpack", received, [sent], there, num=len(numbers), T=dtype, axis=0)
+    for index, readers in enumerate(numbers.values()):
+        for name, position in readers:
+            inputs = list(editor[name].input)
+            inputs[position] = naming.tensor(received, index)
+            editor.change(name, inputs=inputs)
+
+
+def _levels(draft: Draft) -> dict[str, int]:
+    """Return for each node how many messages between machines precede it, on the longest way."""
+    editor = draft.editor
+    waiting = {node.name: len({naming.node_of(source) for source in node.input}) for node in editor}
+    readers: dict[str, list[str]] = {}
+    for node in editor:
+        for source in {naming.node_of(source) for source in node.input}:
+            readers.setdefault(source, []).append(node.name)
+    level_of = {name: 0 for name, count in waiting.items() if not count}
+    ready = list(level_of)
+    while ready:
+        name = ready.pop()
+        for reader in readers.get(name, ()):
+            crosses = packing.apart([editor[name].device, editor[reader].device])
+            level_of[reader] = max(level_of.get(reader, 0), level_of[name] + crosses)
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    return level_of
