@@ -1,0 +1,216 @@
+"""The data pipelines that the machines of one session run.
+
+In: the batches of a training, which say their pass and position. Out: a `PipelineSlot` where the machines have the
+batch next, and None where the batch must be fed. The chief's own replicas are fed: its program has the batch.
+
+Each machine has the dataset in a variable, and an iterator over it. A pass begins with the state of the iterator in
+the user's process, so the machines continue exactly there. The graph and the state go from machine to machine, so the
+chief sends them once.
+
+The machines never search for a batch. Where they are elsewhere (after a restart, after a step that failed, after a
+batch for which a machine had no replica), the batch is fed and `Pass.missed` is set. The next batch then begins another
+pass, from where the user's process is. So nothing is computed a second time.
+
+The first batch of a pipeline in a session is fed, too. The machines make it all the same, and its sample is compared.
+A machine that cannot make it, because its files are missing, is found here: then each batch is fed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.interrupts import defer_interrupt
+from autodist_core.kernel import DistributedGraph, Placement, drawn, iterator_of, sample_of
+from autodist_core.kernel.placement.placement import Replica
+from autodist_core.log import log, stage
+from autodist_core.resource_spec import DeviceSpec
+from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass
+from autodist_core.runtime.interruptible import BrokenOffError
+
+_FRAME = ("Graph execution error", "From /job:", "Detected at node", "<stack traces", "the beginning of a data", "[[")
+"""The beginnings of lines of TensorFlow's messages that do not say what went wrong."""
+
+
+@dataclass(eq=False)
+class PipelineSlot:
+    """A place for one pipeline at a time, on each machine but the chief's. Its iterator is `name` there."""
+
+    name: str
+    types: tuple[tf.DType, ...]
+    shapes: tuple[tf.TensorShape, ...]
+    placement: Placement
+    hosts: tuple[str, ...]
+    content: DataPipeline | None = None
+    tried: bool = False
+    """Whether the machines have made a batch of the pipeline."""
+    at: tuple[Pass, int] | None = None
+    """The batch that all machines make next; None if they may be at different ones."""
+    empty: bytes = b""
+    """The graph of an empty dataset of these types."""
+    calls: dict[str, tuple[list[Any], list[Any], list[Any]]] = field(default_factory=dict)
+    """The feeds, fetches and targets of each action."""
+
+    def put_into(
+        self, graph: DistributedGraph, replicas: Sequence[Replica], arrays: Sequence[DrawnRows]
+    ) -> DistributedGraph:
+        """The graph of a step in which the machines' replicas take their rows of batches like this one."""
+        components = [array.component for array in arrays]
+        return drawn(graph, replicas, self.hosts, self.name, self.types, self.shapes, components)
+
+    def feeds(
+        self, arrays: Sequence[DrawnRows], inputs: Sequence[int], replica: int, start: int, stop: int
+    ) -> list[Any] | None:
+        """What a replica is fed in place of its rows; None if it is fed its rows."""
+        if not inputs or self.placement.replicas[replica].host not in self.hosts:
+            return None
+        return [np.array([start, stop]), arrays[0].batch.sample]
+
+    @contextmanager
+    def running(self, arrays: Sequence[DrawnRows], active: int) -> Iterator[None]:
+        """Run a step on this batch in this block, with so many active replicas."""
+        batch, self.at = arrays[0].batch, None
+        yield
+        if {replica.host for replica in self.placement.replicas[:active]} >= set(self.hosts):
+            self.at = batch.source, batch.position + 1
+
+
+class PipelinesOnMachines:
+    """The slots of one session."""
+
+    def __init__(self, graph: Any, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
+        self._graph, self._session, self._placement, self._call = graph, session, placement, call
+        self._chief = placement.tasks.chief
+        hosts = dict.fromkeys(replica.host for replica in placement.replicas)
+        self._hosts = tuple(host for host in hosts if host != self._chief)
+        self._slots: list[PipelineSlot] = []
+        self._calls: dict[tuple[str, str], Callable[..., Any]] = {}
+
+    def slot_of(self, batch: DrawnBatch) -> PipelineSlot | None:
+        """Where the machines make this batch next; None if it is to be fed."""
+        source, pipeline = batch.source, batch.source.pipeline
+        if pipeline.fed or not self._hosts:
+            return None
+        try:
+            return self._at(batch)
+        except (tf.errors.OpError, BrokenOffError) as error:
+            # If the network is broken, the next step says so.
+            log.debug("a data pipeline does not run on the machines", exc_info=True)
+            pipeline.feed(f"a machine cannot make its first batch ({_short(error)})")
+            source.missed = True
+            return None
+
+    def release(self) -> None:
+        """End all pipelines, and free their memory. The slots stay for the next ones."""
+        held = [slot for slot in self._slots if slot.content is not None]
+        for slot in held:
+            slot.content, slot.at = None, None
+        for slot in held:
+            self._run("the release of the data", slot, "put", [slot.empty])
+            self._run("the release of the data", slot, "begin")
+
+    def drop(self) -> None:
+        """Drop all references to the session."""
+        self._graph = self._session = None
+        self._slots.clear()
+        self._calls.clear()
+
+    def _at(self, batch: DrawnBatch) -> PipelineSlot | None:
+        source = batch.source
+        slot = next((each for each in self._slots if each.content is source.pipeline), None)
+        if slot is not None and slot.at == (source, batch.position):
+            return slot
+        if batch.position > 0:
+            source.missed = True
+            return None
+        slot = slot or self._filled(source.pipeline)
+        slot.at = None
+        with stage("the beginning of a data pipeline"):
+            self._run("the beginning of a data pipeline", slot, "begin")
+            self._run("the beginning of a data pipeline", slot, "restore", [source.state])
+            if slot.tried:
+                slot.at = source, 0
+                return slot
+            made = self._run("the first batch of a data pipeline", slot, "make")
+        slot.tried, slot.at = True, (source, 1)
+        for host, sample in zip(self._hosts, made, strict=True):
+            if not np.array_equal(sample, batch.sample):
+                name = next(replica.name for replica in self._placement.replicas if replica.host == host)
+                other = f"{DeviceSpec.parse(name).address} makes another first batch than the chief"
+                source.pipeline.feed(f"{other}: its files may be others")
+        return None
+
+    def _filled(self, pipeline: DataPipeline) -> PipelineSlot:
+        """A slot for a pipeline, whose graph is sent to the machines."""
+        free = (
+            slot for slot in self._slots
+            if slot.content is None and (slot.types, slot.shapes) == (pipeline.types, pipeline.shapes)
+        )
+        slot = next(free, None) or self._add(pipeline)
+        slot.content, slot.tried, slot.at = pipeline, False, None
+        with stage("the sending of a data pipeline"):
+            self._run("the sending of a data pipeline", slot, "put", [pipeline.graph])
+        return slot
+
+    def _add(self, pipeline: DataPipeline) -> PipelineSlot:
+        name = f"pipeline{len(self._slots)}"
+        slot = PipelineSlot(name, pipeline.types, pipeline.shapes, self._placement, self._hosts)
+        slot.empty = _empty(pipeline)
+        with defer_interrupt(), self._graph.as_default():
+            with tf.device(self._chief):
+                graph = sent_graph = tf.compat.v1.placeholder(tf.string, [])
+                state = sent_state = tf.compat.v1.placeholder(tf.string, [])
+            puts, begins, restores, samples = [], [], [], []
+            for host in self._hosts:
+                with tf.device(host):
+                    sent_graph, sent_state = tf.identity(sent_graph), tf.identity(sent_state)
+                    holder = tf.raw_ops.VarHandleOp(dtype=tf.variant, shape=[], shared_name=f"{name}/dataset")
+                    dataset = tf.raw_ops.DatasetFromGraph(graph_def=sent_graph)
+                    puts.append(tf.raw_ops.AssignVariableOp(resource=holder, value=dataset))
+                    handle = iterator_of(name, slot.types, slot.shapes)
+                    held = tf.raw_ops.ReadVariableOp(resource=holder, dtype=tf.variant)
+                    begins.append(tf.raw_ops.MakeIterator(dataset=held, iterator=handle))
+                    saved = tf.io.parse_tensor(sent_state, tf.variant)
+                    restores.append(tf.raw_ops.DeserializeIterator(resource_handle=handle, serialized=saved))
+                    samples.append(sample_of(tf.raw_ops.IteratorGetNext(
+                        iterator=handle, output_types=slot.types, output_shapes=slot.shapes
+                    )))
+        slot.calls = {
+            "put": ([graph], [], puts), "begin": ([], [], begins), "restore": ([state], [], restores),
+            "make": ([], samples, []),
+        }
+        self._slots.append(slot)
+        return slot
+
+    def _run(self, doing: str, slot: PipelineSlot, action: str, arrays: Sequence[Any] = ()) -> Any:
+        key = slot.name, action
+        if key not in self._calls:
+            feeds, fetches, targets = slot.calls[action]
+            with defer_interrupt():
+                self._calls[key] = self._session.make_callable([*fetches, *targets], feed_list=feeds)
+        return self._call(doing, self._calls[key], *arrays)
+
+
+def _empty(pipeline: DataPipeline) -> bytes:
+    """The graph of a dataset of the same types without elements."""
+    def never(_: Any) -> Any:
+        return tuple(
+            tf.fill([size or 1 for size in shape.as_list()], tf.constant("" if dtype == tf.string else 0, dtype))
+            for dtype, shape in zip(pipeline.types, pipeline.shapes, strict=True)
+        )
+
+    variant = tf.data.experimental.to_variant(tf.data.Dataset.range(0).map(never))
+    found: bytes = tf.raw_ops.DatasetToGraphV2(input_dataset=variant).numpy()
+    return found
+
+
+def _short(error: Exception) -> str:
+    """The line of TensorFlow's message that says what went wrong."""
+    lines = [line.rpartition("}} ")[2].strip() for line in str(error).splitlines()]
+    said = (line for line in lines if line and not line.startswith(_FRAME))
+    return next(said, type(error).__name__).rstrip(".:")[:300]
