@@ -3,11 +3,12 @@
 In: a finished `DistributedGraph`, its replicas, and the machines on which the pipeline runs. Out: the same graph, but
 what these machines' replicas are fed is where their rows are. In place of the placeholder of a replica's slice is::
 
-    data/pipeline0/1  = IteratorGetNext            the batch, once for each machine
-    replica1/x        = data/pipeline0/1[start:stop]
+    data/host0/IteratorGetNext                      the batch, once for each machine
+    replica1/x = data/host0/IteratorGetNext[start:stop]
 
-The other replicas are fed as before. What is fed besides is a sample of the batch. A machine whose batch has another
-one raises an error before anything computes: its data would be another batch than the other machines'.
+The other replicas are fed as before. What is fed besides is the handle of the machine's iterator, and a sample of the
+batch. A machine whose batch has another sample raises an error before anything computes: its data would be another
+batch than the other machines'.
 """
 
 from __future__ import annotations
@@ -44,23 +45,14 @@ def sample_of(tensors: Sequence[Any]) -> Any:
     return tf.concat(found, 0) if found else tf.zeros([0], tf.uint8)
 
 
-def iterator_of(name: str, types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape]) -> Any:
-    """The handle of the iterator of this name on a machine.
-
-    >>> with tf.Graph().as_default():
-    ...     print(iterator_of("pipeline0", [tf.int64], [tf.TensorShape([None])]).op.type)
-    IteratorV2
-    """
-    return tf.raw_ops.IteratorV2(shared_name=name, container="", output_types=types, output_shapes=shapes)
-
-
 def drawn(
-    graph: DistributedGraph, replicas: Sequence[Replica], hosts: Sequence[str], name: str,
-    types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape], components: Sequence[int],
+    graph: DistributedGraph, replicas: Sequence[Replica], hosts: Sequence[str], types: Sequence[tf.DType],
+    shapes: Sequence[tf.TensorShape], components: Sequence[int],
 ) -> DistributedGraph:
-    """Return a graph whose replicas on these hosts take rows from the iterator of this name.
+    """Return a graph whose replicas on these hosts take rows from an iterator there.
 
-    `types` and `shapes` are those of a batch's tensors. `components` says which of these each captured input is.
+    `types` and `shapes` are those of a batch's tensors. `components` says which of these each captured input is. The
+    first replica of a host is also fed the handle of the iterator.
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
@@ -69,20 +61,20 @@ def drawn(
     >>> placement = example_placement(PS())
     >>> graph = build(example_step(), placement)
     >>> changed = drawn(
-    ...     graph, placement.replicas, [placement.replicas[0].host], "pipeline0", [tf.float32],
-    ...     [tf.TensorShape([None, 3])], [0],
+    ...     graph, placement.replicas, [placement.replicas[0].host], [tf.float32], [tf.TensorShape([None, 3])], [0]
     ... )
     >>> changed.feeds[0], {node.name: node.op for node in changed.graph_def.node}["replica0/x"]
-    (('feed/replica0/bounds', 'feed/replica0/sample'), 'EnsureShape')
+    (('feed/replica0/iterator', 'feed/replica0/bounds', 'feed/replica0/sample'), 'EnsureShape')
     """
     if not graph.inputs:
         return graph
     editor, feeds = Editor.of(graph.graph_def), []
     batches: dict[str, list[str]] = {}
 
-    def draw() -> list[Any]:
-        handle = iterator_of(name, types, shapes)
-        return list(tf.raw_ops.IteratorGetNext(iterator=handle, output_types=types, output_shapes=shapes))
+    def draw(name: Any) -> list[Any]:
+        typed = {"output_types": types, "output_shapes": shapes}
+        handle = tf.raw_ops.IteratorFromStringHandleV2(string_handle=name, **typed)
+        return list(tf.raw_ops.IteratorGetNext(iterator=handle, **typed))
 
     rows_of = partial(_rows, [components[index] for index in graph.inputs])
     for replica, names in zip(replicas, graph.feeds, strict=False):
@@ -90,12 +82,16 @@ def drawn(
         if host not in hosts:
             feeds.append(names)
             continue
+        iterator, bounds, sample = (f"feed/{replica.prefix}/{what}" for what in ("iterator", "bounds", "sample"))
+        feeds.append((bounds, sample))
         if host not in batches:
-            batches[host] = editor.trace(f"data/{name}/{hosts.index(host)}", draw, {}, host)
-        bounds, sample = (f"feed/{replica.prefix}/{what}" for what in ("bounds", "sample"))
+            feeds[-1] = iterator, bounds, sample
+            editor.add("Placeholder", iterator, device=host, dtype=tf.string, shape=tf.TensorShape([]))
+            batches[host] = editor.trace(
+                f"data/host{hosts.index(host)}", draw, {iterator: tf.TensorSpec([], tf.string)}, host
+            )
         editor.add("Placeholder", bounds, device=host, dtype=tf.int64, shape=tf.TensorShape([2]))
         editor.add("Placeholder", sample, device=host, dtype=tf.uint8, shape=tf.TensorShape([None]))
-        feeds.append((bounds, sample))
         given = {bounds: tf.TensorSpec([2], tf.int64), sample: tf.TensorSpec([None], tf.uint8)}
         given |= {
             each: tf.TensorSpec(shape, dtype) for each, shape, dtype in zip(batches[host], shapes, types, strict=True)

@@ -170,19 +170,21 @@ class DistributedSession(Session):
             self._added.drop()
             self._transfers.drop()
             self._data.drop()
-            self._pipelines.drop()
 
     def _end(self, session: Any) -> None:
         """End TensorFlow's session. If the cluster is gone, only drop the session."""
         if self._calls_of_cluster is None:
             session.close()
             return
+        self._pipelines.close(partial(self._end_over_cluster, session, self._calls_of_cluster))
+
+    def _end_over_cluster(self, session: Any, calls: Calls) -> None:
         try:
-            self.call("the end of the session", session.close)
+            calls("the end of the session", session.close)
         except (NodeLostError, BrokenOffError):
             _abandon(session)
         finally:
-            self._calls_of_cluster.close()
+            calls.close()
 
     def call(self, doing: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call into TensorFlow. Over a cluster, the wait for the result ends when a node is lost."""

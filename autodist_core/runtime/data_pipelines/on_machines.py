@@ -3,9 +3,9 @@
 In: the batches of a training, which say their pass and position. Out: a `PipelineSlot` where the machines have the
 batch next, and None where the batch must be fed. The chief's own replicas are fed: its program has the batch.
 
-Each machine has the dataset in a variable, and an iterator over it. A pass begins with the state of the iterator in
-the user's process, so the machines continue exactly there. The graph and the state go from machine to machine, so the
-chief sends them once.
+Each machine has the dataset in a variable, and an iterator over it for each pass. A pass begins with the state of the
+iterator in the user's process, so the machines continue exactly there. Graph and state go from machine to machine, so
+the chief sends them once.
 
 The machines never search for a batch. Where they are elsewhere (after a restart, after a step that failed, after a
 batch for which a machine had no replica), the batch is fed and `Pass.missed` is set. The next batch then begins another
@@ -13,10 +13,15 @@ pass, from where the user's process is. So nothing is computed a second time.
 
 The first batch of a pipeline in a session is fed, too. The machines make it all the same, and its sample is compared.
 A machine that cannot make it, because its files are missing, is found here: then each batch is fed.
+
+TensorFlow may need as long to end an iterator as the iterator has lived, up to a minute, if tf.data tunes it. So nobody
+waits for the end of one. A session that is closed before its iterators have ended hangs, so it is closed after them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,8 +30,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.errors import NodeLostError
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.kernel import DistributedGraph, Placement, drawn, iterator_of, sample_of
+from autodist_core.kernel import DistributedGraph, Placement, drawn, sample_of
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.log import log, stage
 from autodist_core.resource_spec import DeviceSpec
@@ -35,11 +41,13 @@ from autodist_core.runtime.interruptible import BrokenOffError
 
 _FRAME = ("Graph execution error", "From /job:", "Detected at node", "<stack traces", "the beginning of a data", "[[")
 """The beginnings of lines of TensorFlow's messages that do not say what went wrong."""
+_END_SECONDS = 5.0
+"""How long the close of a session waits for the end of its iterators."""
 
 
 @dataclass(eq=False)
 class PipelineSlot:
-    """A place for one pipeline at a time, on each machine but the chief's. Its iterator is `name` there."""
+    """A place for one pipeline at a time, on each machine but the chief's."""
 
     name: str
     types: tuple[tf.DType, ...]
@@ -51,9 +59,9 @@ class PipelineSlot:
     """Whether the machines have made a batch of the pipeline."""
     at: tuple[Pass, int] | None = None
     """The batch that all machines make next; None if they may be at different ones."""
-    empty: bytes = b""
-    """The graph of an empty dataset of these types."""
-    calls: dict[str, tuple[list[Any], list[Any], list[Any]]] = field(default_factory=dict)
+    iterators: tuple[bytes, ...] = ()
+    """The handles of the machines' present iterators."""
+    actions: dict[str, tuple[list[Any], list[Any], list[Any]]] = field(default_factory=dict)
     """The feeds, fetches and targets of each action."""
 
     def put_into(
@@ -61,15 +69,18 @@ class PipelineSlot:
     ) -> DistributedGraph:
         """The graph of a step in which the machines' replicas take their rows of batches like this one."""
         components = [array.component for array in arrays]
-        return drawn(graph, replicas, self.hosts, self.name, self.types, self.shapes, components)
+        return drawn(graph, replicas, self.hosts, self.types, self.shapes, components)
 
     def feeds(
         self, arrays: Sequence[DrawnRows], inputs: Sequence[int], replica: int, start: int, stop: int
     ) -> list[Any] | None:
         """What a replica is fed in place of its rows; None if it is fed its rows."""
-        if not inputs or self.placement.replicas[replica].host not in self.hosts:
+        hosts = [each.host for each in self.placement.replicas[: replica + 1]]
+        host = hosts.pop()
+        if not inputs or host not in self.hosts:
             return None
-        return [np.array([start, stop]), arrays[0].batch.sample]
+        told = [np.array([start, stop]), arrays[0].batch.sample]
+        return told if host in hosts else [self.iterators[self.hosts.index(host)], *told]
 
     @contextmanager
     def running(self, arrays: Sequence[DrawnRows], active: int) -> Iterator[None]:
@@ -90,10 +101,11 @@ class PipelinesOnMachines:
         self._hosts = tuple(host for host in hosts if host != self._chief)
         self._slots: list[PipelineSlot] = []
         self._calls: dict[tuple[str, str], Callable[..., Any]] = {}
+        self._ending: list[threading.Thread] = []
 
     def slot_of(self, batch: DrawnBatch) -> PipelineSlot | None:
         """Where the machines make this batch next; None if it is to be fed."""
-        source, pipeline = batch.source, batch.source.pipeline
+        pipeline = batch.source.pipeline
         if pipeline.fed or not self._hosts:
             return None
         try:
@@ -102,23 +114,37 @@ class PipelinesOnMachines:
             # If the network is broken, the next step says so.
             log.debug("a data pipeline does not run on the machines", exc_info=True)
             pipeline.feed(f"a machine cannot make its first batch ({_short(error)})")
-            source.missed = True
             return None
 
     def release(self) -> None:
         """End all pipelines, and free their memory. The slots stay for the next ones."""
         held = [slot for slot in self._slots if slot.content is not None]
         for slot in held:
-            slot.content, slot.at = None, None
+            slot.content = None
+            self._end(slot)
         for slot in held:
-            self._run("the release of the data", slot, "put", [slot.empty])
-            self._run("the release of the data", slot, "begin")
+            self._run("the release of the data", slot, "drop")
 
-    def drop(self) -> None:
-        """Drop all references to the session."""
+    def close(self, then: Callable[[], None]) -> None:
+        """End all pipelines, and call `then` when they have ended. This returns after some seconds in any case."""
+        for slot in self._slots:
+            self._end(slot)
+        ending = [thread for thread in self._ending if thread.is_alive()]
         self._graph = self._session = None
         self._slots.clear()
         self._calls.clear()
+
+        def end() -> None:
+            for thread in ending:
+                thread.join()
+            then()
+
+        if not ending:
+            then()
+            return
+        last = threading.Thread(target=end, daemon=True, name="autodist-end")
+        last.start()
+        last.join(_END_SECONDS)
 
     def _at(self, batch: DrawnBatch) -> PipelineSlot | None:
         source = batch.source
@@ -129,14 +155,15 @@ class PipelinesOnMachines:
             source.missed = True
             return None
         slot = slot or self._filled(source.pipeline)
-        slot.at = None
-        with stage("the beginning of a data pipeline"):
-            self._run("the beginning of a data pipeline", slot, "begin")
-            self._run("the beginning of a data pipeline", slot, "restore", [source.state])
+        self._end(slot)
+        doing = "the beginning of a data pipeline"
+        with stage(doing):
+            slot.iterators = tuple(self._run(doing, slot, "create"))
+            self._run(doing, slot, "begin", [*slot.iterators, source.state])
             if slot.tried:
                 slot.at = source, 0
                 return slot
-            made = self._run("the first batch of a data pipeline", slot, "make")
+            made = self._run(doing, slot, "make", slot.iterators)
         slot.tried, slot.at = True, (source, 1)
         for host, sample in zip(self._hosts, made, strict=True):
             if not np.array_equal(sample, batch.sample):
@@ -152,7 +179,7 @@ class PipelinesOnMachines:
             if slot.content is None and (slot.types, slot.shapes) == (pipeline.types, pipeline.shapes)
         )
         slot = next(free, None) or self._add(pipeline)
-        slot.content, slot.tried, slot.at = pipeline, False, None
+        slot.content, slot.tried = pipeline, False
         with stage("the sending of a data pipeline"):
             self._run("the sending of a data pipeline", slot, "put", [pipeline.graph])
         return slot
@@ -160,53 +187,69 @@ class PipelinesOnMachines:
     def _add(self, pipeline: DataPipeline) -> PipelineSlot:
         name = f"pipeline{len(self._slots)}"
         slot = PipelineSlot(name, pipeline.types, pipeline.shapes, self._placement, self._hosts)
-        slot.empty = _empty(pipeline)
         with defer_interrupt(), self._graph.as_default():
-            with tf.device(self._chief):
-                graph = sent_graph = tf.compat.v1.placeholder(tf.string, [])
-                state = sent_state = tf.compat.v1.placeholder(tf.string, [])
-            puts, begins, restores, samples = [], [], [], []
-            for host in self._hosts:
-                with tf.device(host):
-                    sent_graph, sent_state = tf.identity(sent_graph), tf.identity(sent_state)
-                    holder = tf.raw_ops.VarHandleOp(dtype=tf.variant, shape=[], shared_name=f"{name}/dataset")
-                    dataset = tf.raw_ops.DatasetFromGraph(graph_def=sent_graph)
-                    puts.append(tf.raw_ops.AssignVariableOp(resource=holder, value=dataset))
-                    handle = iterator_of(name, slot.types, slot.shapes)
-                    held = tf.raw_ops.ReadVariableOp(resource=holder, dtype=tf.variant)
-                    begins.append(tf.raw_ops.MakeIterator(dataset=held, iterator=handle))
-                    saved = tf.io.parse_tensor(sent_state, tf.variant)
-                    restores.append(tf.raw_ops.DeserializeIterator(resource_handle=handle, serialized=saved))
-                    samples.append(sample_of(tf.raw_ops.IteratorGetNext(
-                        iterator=handle, output_types=slot.types, output_shapes=slot.shapes
-                    )))
-        slot.calls = {
-            "put": ([graph], [], puts), "begin": ([], [], begins), "restore": ([state], [], restores),
-            "make": ([], samples, []),
-        }
+            slot.actions = _actions(slot, self._chief)
+        # Another thread calls it, and only this one may extend the graph.
+        self._callable(slot, "end")
         self._slots.append(slot)
         return slot
 
+    def _end(self, slot: PipelineSlot) -> None:
+        """End the iterators of a slot, without waiting for it."""
+        slot.at = None
+        iterators, slot.iterators = slot.iterators, ()
+        if not iterators:
+            return
+
+        def end() -> None:
+            # The machines of a broken session are ended.
+            with contextlib.suppress(NodeLostError, BrokenOffError, tf.errors.OpError):
+                self._call("the end of a data pipeline", call, *iterators)
+
+        call = self._callable(slot, "end")
+        thread = threading.Thread(target=end, daemon=True, name="autodist-pipeline-end")
+        self._ending = [*(each for each in self._ending if each.is_alive()), thread]
+        thread.start()
+
     def _run(self, doing: str, slot: PipelineSlot, action: str, arrays: Sequence[Any] = ()) -> Any:
+        return self._call(doing, self._callable(slot, action), *arrays)
+
+    def _callable(self, slot: PipelineSlot, action: str) -> Callable[..., Any]:
         key = slot.name, action
         if key not in self._calls:
-            feeds, fetches, targets = slot.calls[action]
+            feeds, fetches, targets = slot.actions[action]
             with defer_interrupt():
                 self._calls[key] = self._session.make_callable([*fetches, *targets], feed_list=feeds)
-        return self._call(doing, self._calls[key], *arrays)
+        return self._calls[key]
 
 
-def _empty(pipeline: DataPipeline) -> bytes:
-    """The graph of a dataset of the same types without elements."""
-    def never(_: Any) -> Any:
-        return tuple(
-            tf.fill([size or 1 for size in shape.as_list()], tf.constant("" if dtype == tf.string else 0, dtype))
-            for dtype, shape in zip(pipeline.types, pipeline.shapes, strict=True)
-        )
-
-    variant = tf.data.experimental.to_variant(tf.data.Dataset.range(0).map(never))
-    found: bytes = tf.raw_ops.DatasetToGraphV2(input_dataset=variant).numpy()
-    return found
+def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[Any], list[Any]]]:
+    """Add the operations of a slot to the present graph; return the feeds, fetches and targets of each action."""
+    with tf.device(chief):
+        graph = sent_graph = tf.compat.v1.placeholder(tf.string, [])
+        state = sent_state = tf.compat.v1.placeholder(tf.string, [])
+    typed = {"output_types": slot.types, "output_shapes": slot.shapes}
+    put, drop, create, begin, make, end, handles = [], [], [], [], [], [], []
+    for host in slot.hosts:
+        with tf.device(host):
+            sent_graph, sent_state = tf.identity(sent_graph), tf.identity(sent_state)
+            holder = tf.raw_ops.VarHandleOp(dtype=tf.variant, shape=[], shared_name=f"{slot.name}/dataset")
+            dataset = tf.raw_ops.DatasetFromGraph(graph_def=sent_graph)
+            put.append(tf.raw_ops.AssignVariableOp(resource=holder, value=dataset))
+            drop.append(tf.raw_ops.DestroyResourceOp(resource=holder))
+            create.append(tf.raw_ops.IteratorToStringHandle(resource_handle=tf.raw_ops.AnonymousIterator(**typed)))
+            handles.append(tf.compat.v1.placeholder(tf.string, []))
+            iterator = tf.raw_ops.IteratorFromStringHandleV2(string_handle=handles[-1], **typed)
+            held = tf.raw_ops.ReadVariableOp(resource=holder, dtype=tf.variant)
+            with tf.control_dependencies([tf.raw_ops.MakeIterator(dataset=held, iterator=iterator)]):
+                saved = tf.io.parse_tensor(sent_state, tf.variant)
+                begin.append(tf.raw_ops.DeserializeIterator(resource_handle=iterator, serialized=saved))
+            make.append(sample_of(tf.raw_ops.IteratorGetNext(iterator=iterator, **typed)))
+            end.append(tf.raw_ops.DestroyResourceOp(resource=iterator))
+    return {
+        "put": ([graph], [], put), "drop": ([], [], drop), "create": ([], create, []),
+        "begin": ([*handles, state], [], begin), "make": (handles, make, []), "end": (handles, [], end),
+    }
 
 
 def _short(error: Exception) -> str:
