@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import nullcontext
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core.strategy import AllReduce
+from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
+from autodist_keras.callbacks import Resume
 from autodist_keras.training import kept_data
 from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_equally_trained
 from tests.support.models import DENSE, dense_data
-from tests.support.training import SEED, run, seeded, train_plain
+from tests.support.training import SEED, run, seeded, train_plain, trained
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
@@ -133,3 +139,178 @@ def test_the_chief_sends_little(network, monkeypatch):
             # The first batch is fed, and compared with what the machine makes.
             assert sent < 0.3 * fed
             np.testing.assert_allclose(losses, loss, rtol=1e-12)
+
+
+def kill_an_agent(network):
+    """End the agent of a worker, and wait until it has ended."""
+    host = network.hosts[1]
+    found = [pid for pid, command in host.processes() if "autodist_core.cluster.on_node.agent" in command]
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not {pid for pid, _ in host.processes()} & set(found))
+
+
+def endless():
+    return untuned(tf.data.Dataset.range(120).shuffle(50, seed=5).map(made).repeat().batch(50).prefetch(2))
+
+
+def learning():
+    model = small()
+    model.compile(keras.optimizers.SGD(1e-3), "mse")
+    return model
+
+
+ENDLESS = {"epochs": 3, "steps_per_epoch": 4, "verbose": 0, "shuffle": False}
+
+
+def on_one_device():
+    model = seeded(learning)
+    keras.utils.set_random_seed(SEED)
+    model.fit(endless(), **ENDLESS)
+    return trained(model)
+
+
+def test_a_machine_that_was_lost_goes_on_at_the_right_batch(network):
+    """The steps that are repeated are fed. After these, the machines make the batches again."""
+    expected, spec = on_one_device(), network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+    sent = []
+
+    def kill(batch, logs):
+        sent.append(network.hosts[0].sent_bytes())
+        if model.optimizer.iterations.numpy() == 5:
+            kill_an_agent(network)
+
+    model = seeded(learning)
+    with DistributedModel(model, spec, PS(), on_failure="restart", lost_after=5.0) as front:
+        keras.utils.set_random_seed(SEED)
+        front.fit(endless(), callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=kill)], **ENDLESS)
+        assert ON_MACHINES in str(front.plan())
+    # The last steps send much less than two thirds of a batch, which are 133 kB.
+    assert max(np.diff(sent[-4:])) < 60_000
+    assert_equally_trained(expected, trained(model))
+
+
+class Ended(Exception):
+    """Ends a training, as a signal would."""
+
+
+@pytest.mark.parametrize("here_first", [False, True], ids=["from machines to one", "from one machine to several"])
+def test_a_training_goes_on_on_other_machines(network, tmp_path, here_first):
+    """A saved position is one of the dataset's iterator, wherever the batches are made."""
+    hosts = network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+    here = {"nodes": [{"address": "localhost", "cpus": [0, 1]}]}
+
+    def part(spec, ends=False):
+        model = seeded(learning)
+
+        def end(batch, logs):
+            if ends and model.optimizer.iterations.numpy() == 6:
+                raise Ended
+
+        keras.utils.set_random_seed(SEED)
+        with DistributedModel(model, spec, "PS") as front:
+            callbacks = [Resume(tmp_path, every=1), keras.callbacks.LambdaCallback(on_train_batch_end=end)]
+            with pytest.raises(Ended) if ends else nullcontext():
+                front.fit(endless(), callbacks=callbacks, **ENDLESS)
+            assert (ON_MACHINES in str(front.plan())) == (spec is hosts)
+        return model
+
+    expected = on_one_device()
+    first, then = (here, hosts) if here_first else (hosts, here)
+    part(first, ends=True)
+    assert_equally_trained(expected, trained(part(then)))
+
+
+def generated():
+    for number in range(6):
+        yield np.full(500, float(number)), [1.0]
+
+
+def in_python(x):
+    return x + 1.0
+
+
+def fed_datasets(folder):
+    """Datasets that are fed, by the words in which the plan says why."""
+    pairs = tf.data.Dataset.range(6).map(made)
+    spec = tf.TensorSpec((500,), tf.float64), tf.TensorSpec((1,), tf.float64)
+    scale = tf.Variable(2.0, dtype=tf.float64)
+    by_file, unordered = tf.data.Options(), tf.data.Options()
+    by_file.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    unordered.deterministic = False
+
+    def shaped(x, y, function):
+        return tf.ensure_shape(tf.numpy_function(function, [x], tf.float64), (500,)), y
+
+    def inner(number):
+        # Without TensorFlow's own seed, which the tests set, each shuffle draws another.
+        tf.random.set_seed(None)
+        return tf.data.Dataset.range(3).shuffle(3).map(made)
+
+    return {
+        "it runs Python functions (from_generator)": tf.data.Dataset.from_generator(generated, output_signature=spec),
+        "it runs Python functions (py_function or numpy_function)": pairs.map(
+            lambda x, y: shaped(x, y, in_python)
+        ),
+        "it reads variables, as a preprocessing layer with state does": pairs.map(lambda x, y: (x * scale, y)),
+        "its function has state of its own, such as random numbers (RandomUniform)": pairs.map(
+            lambda x, y: (x + tf.random.uniform((), dtype=tf.float64), y)
+        ),
+        "its order is not fixed (deterministic=False)": pairs.map(
+            lambda x, y: (x, 2.0 * y), num_parallel_calls=2, deterministic=False
+        ),
+        "its order is not fixed (deterministic=False) ": pairs.with_options(unordered),
+        "its AutoShardPolicy.FILE asks for other batches": pairs.with_options(by_file),
+        "it keeps a cache in a file": pairs.cache(str(folder / "cache")),
+        "its function shuffles or draws without a seed": tf.data.Dataset.range(2).flat_map(inner),
+    }
+
+
+def test_what_cannot_run_elsewhere_is_fed(network, tmp_path):
+    """A file that only the chief has, a file that has other content elsewhere, and what the dataset's graph says."""
+    with DistributedModel(seeded(learning), network.spec(hosts=network.hosts[:2]), AllReduce()) as front:
+        for reason, dataset in fed_datasets(tmp_path).items():
+            history = front.fit(untuned(dataset.batch(3)), epochs=2, verbose=0, shuffle=False).history
+            assert np.isfinite(history["loss"]).all()
+            assert f"{FED}: {reason.strip()}" in str(front.plan()), reason
+
+
+def records(path):
+    """12 examples from a file."""
+    def parsed(record):
+        x = tf.ensure_shape(tf.io.decode_raw(record, tf.float64), (500,))
+        return x, tf.reduce_sum(x, keepdims=True)
+
+    batches = tf.data.FixedLengthRecordDataset(str(path), 4000).map(parsed).batch(3)
+    return untuned(batches.apply(tf.data.experimental.assert_cardinality(4)))
+
+
+def test_files_are_compared_with_the_first_batch(network, tmp_path):
+    """A file may be missing elsewhere, or have other content. Then batches are fed, and the plan says why."""
+    numbers = np.random.default_rng(2).normal(size=(12, 500))
+    path, worker = tmp_path / "numbers", network.hosts[1]
+    path.write_bytes(numbers.tobytes())
+    there = worker.file(path)
+    there.parent.mkdir(parents=True)
+    model = seeded(learning)
+    model.fit(records(path), epochs=2, verbose=0, shuffle=False)
+    expected = trained(model)
+    cases = {
+        f"{FED}: a machine cannot make its first batch ({path}; No such file or directory": None,
+        f"{FED}: {worker.address} makes another first batch than the chief: its files may be others": numbers + 1.0,
+        ON_MACHINES: numbers,
+    }
+    for words, content in cases.items():
+        if content is not None:
+            there.write_bytes(content.tobytes())
+        model = seeded(learning)
+        with DistributedModel(model, network.spec(hosts=network.hosts[:2]), PS()) as front:
+            front.fit(records(path), epochs=2, verbose=0, shuffle=False)
+            assert words in str(front.plan())
+        assert_equally_trained(expected, trained(model))
+    # A file that is another one later on is an error, before anything is trained on it.
+    there.write_bytes(np.concatenate([numbers[:6], numbers[6:] + 1.0]).tobytes())
+    with DistributedModel(model, network.spec(hosts=network.hosts[:2]), PS()) as front:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="has made another batch than that of the chief"):
+            front.fit(records(path), epochs=2, verbose=0, shuffle=False)
+        assert model.optimizer.iterations.numpy() == 8 + 2

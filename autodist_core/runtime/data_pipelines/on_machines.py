@@ -39,7 +39,7 @@ from autodist_core.resource_spec import DeviceSpec
 from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass
 from autodist_core.runtime.interruptible import BrokenOffError
 
-_FRAME = ("Graph execution error", "From /job:", "Detected at node", "<stack traces", "the beginning of a data", "[[")
+_FRAME = ("'", "Graph execution error", "From /job:", "Detected at node", "<stack traces", "the beginning of", "[[")
 """The beginnings of lines of TensorFlow's messages that do not say what went wrong."""
 _END_SECONDS = 5.0
 """How long the close of a session waits for the end of its iterators."""
@@ -253,7 +253,8 @@ def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[
 
 
 def _short(error: Exception) -> str:
-    """The line of TensorFlow's message that says what went wrong."""
-    lines = [line.rpartition("}} ")[2].strip() for line in str(error).splitlines()]
+    """The line of TensorFlow's message that says what went wrong. It stands behind where the operation was made."""
+    text = str(error).rpartition("\nNode: ")[2]
+    lines = [line.rpartition("}} ")[2].strip() for line in text.splitlines()]
     said = (line for line in lines if line and not line.startswith(_FRAME))
     return next(said, type(error).__name__).rstrip(".:")[:300]
