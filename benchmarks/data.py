@@ -35,6 +35,7 @@ from workloads import BATCH, WORKLOADS
 from tests.network.lan import missing
 
 FED, KEPT, PIPELINE, CONSTANT = "fed", "kept", "pipeline", "constant"
+_WAYS = (FED, KEPT, PIPELINE, CONSTANT)
 _WORKLOAD, _BATCHES = "images", 8
 
 
@@ -86,7 +87,7 @@ def train(job: Job, turns: Turns, way: str) -> None:
         front.fit(**data, epochs=job.epochs, callbacks=[turns.callback(keras)], verbose=0)
 
 
-def measure(made: Any, rounds: int, ways: Sequence[str] = (FED, KEPT, PIPELINE, CONSTANT)) -> Times:
+def measure(made: Any, rounds: int, ways: Sequence[str] = _WAYS) -> Times:
     """Run the rounds over the hosts of a network; return the milliseconds per step of each way in each round."""
     job = Job(_WORKLOAD, _BATCHES, rounds, spec=made.spec())
     return in_turns([Training(way, partial(train, way=way), job) for way in ways], rounds)
@@ -115,7 +116,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--rate", default="1gbit", help="what each cable carries each way, as 250mbit or 1gbit")
     parser.add_argument("--rounds", type=int, default=8, help="turns of each way, of 8 steps (default: 8)")
-    parser.add_argument("--ways", nargs="+", choices=(FED, KEPT, PIPELINE, CONSTANT), default=(FED, KEPT, PIPELINE, CONSTANT))
+    parser.add_argument("--ways", nargs="+", choices=_WAYS, default=_WAYS, metavar="WAY", help="some of the four ways")
     parser.add_argument("--json", action="store_true", help="print the times of all rounds as JSON instead of a table")
     given = parser.parse_args()
     if missing():

@@ -153,7 +153,7 @@ class _Fit:
         self._decided.append(iterator)
         if not (self.share or (trains and self._by_rows())):
             return
-        if type(iterator.data_adapter).__name__ == "TFDatasetAdapter":
+        if isinstance(self._given(trains), tf.data.Dataset):
             way = self._let_travel(iterator, trains)
         else:
             way = self._way_of(iterator, trains)
@@ -172,6 +172,10 @@ class _Fit:
     def _validations(self) -> int:
         often = self._arguments.get("validation_freq", 1)
         return len(often) if isinstance(often, list | tuple | set) else self._epochs // max(1, int(often))
+
+    def _given(self, trains: bool) -> Any:
+        """What the user has passed as the data."""
+        return self._arguments.get("x" if trains else "validation_data")
 
     def _let_travel(self, iterator: Any, trains: bool) -> Way:
         """The way of a dataset. If it can run on the machines, Keras iterates over batches that do."""

@@ -19,6 +19,7 @@ import tensorflow as tf
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import sample_of
 from autodist_core.runtime import DataPipeline, DrawnBatch, DrawnRows, Pass
+from autodist_core.step.graph_item import format_bytes
 from autodist_keras.training.batches import Batch, BatchIterator, read_batch
 
 _IGNORE = 1
@@ -91,6 +92,6 @@ class PipelineIterator(BatchIterator):
             return
         saved: bytes = tf.raw_ops.SerializeTensor(tensor=state).numpy()
         if len(saved) > self._most:
-            self._pipeline.feed(f"where it is takes {len(saved)} bytes to say")
+            self._pipeline.feed(f"where it is takes {format_bytes(len(saved))} to say")
             return
         self._pass = Pass(self._pipeline, saved)

@@ -168,8 +168,8 @@ class PipelinesOnMachines:
         for host, sample in zip(self._hosts, made, strict=True):
             if not np.array_equal(sample, batch.sample):
                 name = next(replica.name for replica in self._placement.replicas if replica.host == host)
-                other = f"{DeviceSpec.parse(name).address} makes another first batch than the chief"
-                source.pipeline.feed(f"{other}: its files may be others")
+                address = DeviceSpec.parse(name).address
+                source.pipeline.feed(f"{address} makes another first batch than the chief: its files may be others")
         return None
 
     def _filled(self, pipeline: DataPipeline) -> PipelineSlot:
