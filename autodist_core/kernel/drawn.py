@@ -47,12 +47,13 @@ def sample_of(tensors: Sequence[Any]) -> Any:
 
 def drawn(
     graph: DistributedGraph, replicas: Sequence[Replica], hosts: Sequence[str], types: Sequence[tf.DType],
-    shapes: Sequence[tf.TensorShape], components: Sequence[int],
+    shapes: Sequence[tf.TensorShape], components: Sequence[int], sampled: bool = True,
 ) -> DistributedGraph:
     """Return a graph whose replicas on these hosts take rows from an iterator there.
 
     `types` and `shapes` are those of a batch's tensors. `components` says which of these each captured input is. The
-    first replica of a host is also fed the handle of the iterator.
+    first replica of a host is also fed the handle of the iterator. A sample is fed if `sampled`. Else the machines
+    compare their batches with that of the first of these hosts.
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
@@ -70,6 +71,8 @@ def drawn(
         return graph
     editor, feeds = Editor.of(graph.graph_def), []
     batches: dict[str, list[str]] = {}
+    first = ""
+    specs = [tf.TensorSpec(shape, dtype) for shape, dtype in zip(shapes, types, strict=True)]
 
     def draw(name: Any) -> list[Any]:
         typed = {"output_types": types, "output_shapes": shapes}
@@ -83,19 +86,22 @@ def drawn(
             feeds.append(names)
             continue
         iterator, bounds, sample = (f"feed/{replica.prefix}/{what}" for what in ("iterator", "bounds", "sample"))
-        feeds.append((bounds, sample))
+        told = (bounds, sample) if sampled else (bounds,)
         if host not in batches:
-            feeds[-1] = iterator, bounds, sample
+            told = iterator, *told
             editor.add("Placeholder", iterator, device=host, dtype=tf.string, shape=tf.TensorShape([]))
             batches[host] = editor.trace(
                 f"data/host{hosts.index(host)}", draw, {iterator: tf.TensorSpec([], tf.string)}, host
             )
         editor.add("Placeholder", bounds, device=host, dtype=tf.int64, shape=tf.TensorShape([2]))
-        editor.add("Placeholder", sample, device=host, dtype=tf.uint8, shape=tf.TensorShape([None]))
-        given = {bounds: tf.TensorSpec([2], tf.int64), sample: tf.TensorSpec([None], tf.uint8)}
-        given |= {
-            each: tf.TensorSpec(shape, dtype) for each, shape, dtype in zip(batches[host], shapes, types, strict=True)
-        }
+        feeds.append(told)
+        made = dict(zip(batches[host], specs, strict=True))
+        if sampled:
+            editor.add("Placeholder", sample, device=host, dtype=tf.uint8, shape=tf.TensorShape([None]))
+        else:
+            first = first or editor.trace("data/sample", lambda *tensors: sample_of(tensors), made, host)[0]
+            sample = first
+        given = {bounds: tf.TensorSpec([2], tf.int64), sample: tf.TensorSpec([None], tf.uint8), **made}
         rows = editor.trace(f"data/{replica.prefix}", rows_of, given, host)
         for each, source in zip(names, rows, strict=True):
             shape, dtype = (editor[each].attr[key] for key in ("shape", "dtype"))

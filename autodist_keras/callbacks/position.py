@@ -191,7 +191,7 @@ def _kind(x: Any) -> str:
 
 def _of_tensorflow(iterator: Any) -> Any:
     """The iterator of tf.data: over batches, or over the numbers of the rows of kept arrays."""
-    return iterator.inner if isinstance(iterator, BatchIterator) else iterator
+    return iterator.at_next if isinstance(iterator, BatchIterator) else iterator
 
 
 def _set_iterator(iterator: Any, saved: bytes) -> None:

@@ -63,6 +63,11 @@ class BatchIterator(ABC):
     def __init__(self, inner: Any, element_spec: Any) -> None:
         self.inner, self.element_spec = inner, element_spec
 
+    @property
+    def at_next(self) -> Any:
+        """The inner iterator, which will make the next batch."""
+        return self.inner
+
     @abstractmethod
     def next_of(self, fetch: Callable[[], Any]) -> Batch:
         """The next batch. `fetch` takes the next element of the inner iterator."""

@@ -195,10 +195,10 @@ class _Fit:
         if refused := self._too_large(size, iterator, trains) if size > _SMALL_BYTES or size > limit() else "":
             return Way(refused)
         iterator._distributed_dataset = PipelineBatches(dataset, pipeline, limit())
-        return Way(
-            f"each machine runs its tf.data pipeline ({format_bytes(size)}, sent once) and takes its rows; the chief's "
-            "program runs it too, and feeds the replicas of its own machine"
-        )
+        said = f"each machine runs its tf.data pipeline ({format_bytes(size)}, sent once) and takes its rows"
+        if not pipeline.foreseen:
+            said += "; this program runs it too, finds sizes and the end, and feeds the replicas of its own machine"
+        return Way(said)
 
     def _too_large(self, size: int, iterator: Any, trains: bool) -> str:
         """Why so many bytes should not be sent to each machine; empty if they should."""

@@ -67,6 +67,14 @@ def datasets():
             batches, {"epochs": 3, "validation_freq": 2,
              "validation_data": untuned(rows().shuffle(22).batch(8).prefetch(1))}
         ),
+        "foreseen": (
+            rows().shuffle(10, seed=3).map(scaled).batch(5, drop_remainder=True).prefetch(2),
+            {"epochs": 3, "validation_data": untuned(rows().batch(11, drop_remainder=True))},
+        ),
+        "foreseen, kept in memory": (rows().map(scaled).batch(7, drop_remainder=True).cache(), {"epochs": 3}),
+        "foreseen, without end": (
+            rows().repeat().map(scaled).batch(7, drop_remainder=True), {"epochs": 3, "steps_per_epoch": 4}
+        ),
         "unknown": (rows(True).filter(lambda x, y, w: w > 0.7).batch(4), {"epochs": 2}),
         "classes": (batches.map(classes).take(2), {"epochs": 2, "class_weight": {0: 1.0, 1: 2.0}}),
         "idle": (rows().batch(3).map(lambda x, y: (x[:1], y[:1])).concatenate(batches), {"epochs": 2}),
@@ -84,6 +92,7 @@ def everything(front, model):
         results[name] = front.fit(untuned(dataset), verbose=0, shuffle=False, **options).history
         if front is not model:
             assert ON_MACHINES in str(front.plan()), name
+            assert ("this program runs it too" in str(front.plan())) == ("foreseen" not in name), name
     return results
 
 
@@ -160,20 +169,30 @@ def learning():
     return model
 
 
-ENDLESS = {"epochs": 3, "steps_per_epoch": 4, "verbose": 0, "shuffle": False}
+def foreseen():
+    batches = tf.data.Dataset.range(220).shuffle(50, seed=5).map(made).batch(50, drop_remainder=True)
+    return untuned(batches.prefetch(2))
 
 
-def on_one_device():
-    model = seeded(learning)
+KINDS = {
+    "followed": (endless, {"epochs": 3, "steps_per_epoch": 4, "verbose": 0, "shuffle": False}),
+    "foreseen": (foreseen, {"epochs": 3, "verbose": 0, "shuffle": False}),
+}
+"""Datasets of three epochs of four batches. The program of the user follows the first one."""
+
+
+def on_one_device(kind="followed"):
+    model, (dataset, options) = seeded(learning), KINDS[kind]
     keras.utils.set_random_seed(SEED)
-    model.fit(endless(), **ENDLESS)
+    model.fit(dataset(), **options)
     return trained(model)
 
 
-def test_a_machine_that_was_lost_goes_on_at_the_right_batch(network):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_machine_that_was_lost_goes_on_at_the_right_batch(network, kind):
     """The steps that are repeated are fed. After these, the machines make the batches again."""
-    expected, spec = on_one_device(), network.spec(cpus=[1, 2], hosts=network.hosts[:2])
-    sent = []
+    expected, spec = on_one_device(kind), network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+    sent, (dataset, options) = [], KINDS[kind]
 
     def kill(batch, logs):
         sent.append(network.hosts[0].sent_bytes())
@@ -183,7 +202,7 @@ def test_a_machine_that_was_lost_goes_on_at_the_right_batch(network):
     model = seeded(learning)
     with DistributedModel(model, spec, PS(), on_failure="restart", lost_after=5.0) as front:
         keras.utils.set_random_seed(SEED)
-        front.fit(endless(), callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=kill)], **ENDLESS)
+        front.fit(dataset(), callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=kill)], **options)
         assert ON_MACHINES in str(front.plan())
     # The last steps send much less than two thirds of a batch, which are 133 kB.
     assert max(np.diff(sent[-4:])) < 60_000
@@ -194,11 +213,13 @@ class Ended(Exception):
     """Ends a training, as a signal would."""
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("here_first", [False, True], ids=["from machines to one", "from one machine to several"])
-def test_a_training_goes_on_on_other_machines(network, tmp_path, here_first):
+def test_a_training_goes_on_on_other_machines(network, tmp_path, here_first, kind):
     """A saved position is one of the dataset's iterator, wherever the batches are made."""
     hosts = network.spec(cpus=[1, 2], hosts=network.hosts[:2])
     here = {"nodes": [{"address": "localhost", "cpus": [0, 1]}]}
+    dataset, options = KINDS[kind]
 
     def part(spec, ends=False):
         model = seeded(learning)
@@ -211,11 +232,11 @@ def test_a_training_goes_on_on_other_machines(network, tmp_path, here_first):
         with DistributedModel(model, spec, "PS") as front:
             callbacks = [Resume(tmp_path, every=1), keras.callbacks.LambdaCallback(on_train_batch_end=end)]
             with pytest.raises(Ended) if ends else nullcontext():
-                front.fit(endless(), callbacks=callbacks, **ENDLESS)
+                front.fit(dataset(), callbacks=callbacks, **options)
             assert (ON_MACHINES in str(front.plan())) == (spec is hosts)
         return model
 
-    expected = on_one_device()
+    expected = on_one_device(kind)
     first, then = (here, hosts) if here_first else (hosts, here)
     part(first, ends=True)
     assert_equally_trained(expected, trained(part(then)))

@@ -1,7 +1,8 @@
 """The data pipelines that the machines of one session run.
 
 In: the batches of a training, which say their pass and position. Out: a `PipelineSlot` where the machines have the
-batch next, and None where the batch must be fed. The chief's own replicas are fed: its program has the batch.
+batch next, and None where the batch must be fed. If the user's process goes through the dataset, the replicas on the
+chief's machine are fed; else the agent there makes the batches as all others do.
 
 Each machine has the dataset in a variable, and an iterator over it for each pass. A pass begins with the state of the
 iterator in the user's process, so the machines continue exactly there. Graph and state go from machine to machine, so
@@ -47,13 +48,15 @@ _END_SECONDS = 5.0
 
 @dataclass(eq=False)
 class PipelineSlot:
-    """A place for one pipeline at a time, on each machine but the chief's."""
+    """A place for one pipeline at a time, on some machines."""
 
     name: str
     types: tuple[tf.DType, ...]
     shapes: tuple[tf.TensorShape, ...]
     placement: Placement
     hosts: tuple[str, ...]
+    """All machines with replicas; without the chief's, where the user's process makes the batches too."""
+    foreseen: bool = False
     content: DataPipeline | None = None
     tried: bool = False
     """Whether the machines have made a batch of the pipeline."""
@@ -69,7 +72,7 @@ class PipelineSlot:
     ) -> DistributedGraph:
         """The graph of a step in which the machines' replicas take their rows of batches like this one."""
         components = [array.component for array in arrays]
-        return drawn(graph, replicas, self.hosts, self.types, self.shapes, components)
+        return drawn(graph, replicas, self.hosts, self.types, self.shapes, components, sampled=not self.foreseen)
 
     def feeds(
         self, arrays: Sequence[DrawnRows], inputs: Sequence[int], replica: int, start: int, stop: int
@@ -79,7 +82,7 @@ class PipelineSlot:
         host = hosts.pop()
         if not inputs or host not in self.hosts:
             return None
-        told = [np.array([start, stop]), arrays[0].batch.sample]
+        told = [np.array([start, stop])] if self.foreseen else [np.array([start, stop]), arrays[0].batch.sample]
         return told if host in hosts else [self.iterators[self.hosts.index(host)], *told]
 
     @contextmanager
@@ -98,7 +101,8 @@ class PipelinesOnMachines:
         self._graph, self._session, self._placement, self._call = graph, session, placement, call
         self._chief = placement.tasks.chief
         hosts = dict.fromkeys(replica.host for replica in placement.replicas)
-        self._hosts = tuple(host for host in hosts if host != self._chief)
+        # The chief's machine first: graphs and states are there.
+        self._hosts = tuple(sorted(hosts, key=lambda host: host != self._chief))
         self._slots: list[PipelineSlot] = []
         self._calls: dict[tuple[str, str], Callable[..., Any]] = {}
         self._ending: list[threading.Thread] = []
@@ -106,7 +110,7 @@ class PipelinesOnMachines:
     def slot_of(self, batch: DrawnBatch) -> PipelineSlot | None:
         """Where the machines make this batch next; None if it is to be fed."""
         pipeline = batch.source.pipeline
-        if pipeline.fed or not self._hosts:
+        if pipeline.fed or self._hosts == (self._chief,):
             return None
         try:
             return self._at(batch)
@@ -150,6 +154,7 @@ class PipelinesOnMachines:
         source = batch.source
         slot = next((each for each in self._slots if each.content is source.pipeline), None)
         if slot is not None and slot.at == (source, batch.position):
+            source.forget()
             return slot
         if batch.position > 0:
             source.missed = True
@@ -159,14 +164,15 @@ class PipelinesOnMachines:
         doing = "the beginning of a data pipeline"
         with stage(doing):
             slot.iterators = tuple(self._run(doing, slot, "create"))
-            self._run(doing, slot, "begin", [*slot.iterators, source.state])
+            state = [source.state] if source.state else []
+            self._run(doing, slot, "begin" if state else "begin anew", [*slot.iterators, *state])
             if slot.tried:
                 slot.at = source, 0
                 return slot
             made = self._run(doing, slot, "make", slot.iterators)
         slot.tried, slot.at = True, (source, 1)
-        for host, sample in zip(self._hosts, made, strict=True):
-            if not np.array_equal(sample, batch.sample):
+        for host, sample in zip(slot.hosts, made, strict=True):
+            if not np.array_equal(sample, batch.own_sample):
                 name = next(replica.name for replica in self._placement.replicas if replica.host == host)
                 address = DeviceSpec.parse(name).address
                 source.pipeline.feed(f"{address} makes another first batch than the chief: its files may be others")
@@ -176,8 +182,9 @@ class PipelinesOnMachines:
         """A slot for a pipeline, whose graph is sent to the machines."""
         free = (
             slot for slot in self._slots
-            if slot.content is None and (slot.types, slot.shapes) == (pipeline.types, pipeline.shapes)
-        )
+            if slot.content is None and slot.foreseen == pipeline.foreseen
+            and (slot.types, slot.shapes) == (pipeline.types, pipeline.shapes)
+        )  # fmt: skip
         slot = next(free, None) or self._add(pipeline)
         slot.content, slot.tried = pipeline, False
         with stage("the sending of a data pipeline"):
@@ -186,7 +193,8 @@ class PipelinesOnMachines:
 
     def _add(self, pipeline: DataPipeline) -> PipelineSlot:
         name = f"pipeline{len(self._slots)}"
-        slot = PipelineSlot(name, pipeline.types, pipeline.shapes, self._placement, self._hosts)
+        hosts = tuple(host for host in self._hosts if pipeline.foreseen or host != self._chief)
+        slot = PipelineSlot(name, pipeline.types, pipeline.shapes, self._placement, hosts, pipeline.foreseen)
         with defer_interrupt(), self._graph.as_default():
             slot.actions = _actions(slot, self._chief)
         # Another thread calls it, and only this one may extend the graph.
@@ -229,7 +237,7 @@ def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[
         graph = sent_graph = tf.compat.v1.placeholder(tf.string, [])
         state = sent_state = tf.compat.v1.placeholder(tf.string, [])
     typed = {"output_types": slot.types, "output_shapes": slot.shapes}
-    put, drop, create, begin, make, end, handles = [], [], [], [], [], [], []
+    put, drop, create, anew, begin, make, end, handles = [], [], [], [], [], [], [], []
     for host in slot.hosts:
         with tf.device(host):
             sent_graph, sent_state = tf.identity(sent_graph), tf.identity(sent_state)
@@ -241,14 +249,16 @@ def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[
             handles.append(tf.compat.v1.placeholder(tf.string, []))
             iterator = tf.raw_ops.IteratorFromStringHandleV2(string_handle=handles[-1], **typed)
             held = tf.raw_ops.ReadVariableOp(resource=holder, dtype=tf.variant)
-            with tf.control_dependencies([tf.raw_ops.MakeIterator(dataset=held, iterator=iterator)]):
+            anew.append(tf.raw_ops.MakeIterator(dataset=held, iterator=iterator))
+            with tf.control_dependencies([anew[-1]]):
                 saved = tf.io.parse_tensor(sent_state, tf.variant)
                 begin.append(tf.raw_ops.DeserializeIterator(resource_handle=iterator, serialized=saved))
             make.append(sample_of(tf.raw_ops.IteratorGetNext(iterator=iterator, **typed)))
             end.append(tf.raw_ops.DestroyResourceOp(resource=iterator))
     return {
         "put": ([graph], [], put), "drop": ([], [], drop), "create": ([], create, []),
-        "begin": ([*handles, state], [], begin), "make": (handles, make, []), "end": (handles, [], end),
+        "begin": ([*handles, state], [], begin), "begin anew": (handles, [], anew), "make": (handles, make, []),
+        "end": (handles, [], end),
     }
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -37,6 +37,12 @@ _ALLOWED = re.compile(
     "|MatchingFiles|.*Dataset(V[0-9]+)?$"
 )
 """Operations that TensorFlow calls stateful and that give the same results everywhere. Datasets are looked at too."""
+
+_ONE_BY_ONE = re.compile(
+    "(Options|Prefetch|(Parallel)?Map|(Parallel)?Batch|MapAndBatch|Take|Skip|AssertCardinality)Dataset(V[0-9]+)?$"
+)
+"""Datasets that make their input's iterator when their own is made."""
+_UNKNOWN = tf.data.experimental.UNKNOWN_CARDINALITY
 
 
 def travelling(dataset: Any, say: Callable[[str], None] = lambda _: None) -> tuple[DataPipeline, Any]:
@@ -71,7 +77,33 @@ def travelling(dataset: Any, say: Callable[[str], None] = lambda _: None) -> tup
     if seeded is not None:
         variant = tf.raw_ops.DatasetFromGraph(graph_def=found)
         dataset = tf.data.experimental.from_variant(variant, dataset.element_spec)
-    return DataPipeline(found, types, shapes, say), dataset
+    foreseen = _same_known_size(shapes) and int(dataset.cardinality()) != _UNKNOWN and _draws_once(graph)
+    return DataPipeline(found, types, shapes, foreseen, bool(_seeded(graph)), say), dataset
+
+
+def _same_known_size(shapes: Sequence[tf.TensorShape]) -> bool:
+    """Whether each batch has as many examples, and tensors of the same shapes."""
+    known = all(shape.rank and shape.is_fully_defined() for shape in shapes)
+    return known and len({shape[0] for shape in shapes}) == 1
+
+
+def _seeded(graph: Any) -> list[str]:
+    """The datasets that draw from seeds."""
+    return [node.name for node in graph.node if "seed2" in _inputs(node)]
+
+
+def _draws_once(graph: Any) -> bool:
+    """Whether the dataset draws seeds when an iterator is made, and not again while one goes through it.
+
+    Then the iterators that the user's process makes have the seeds of one device, although nobody goes through them.
+    """
+    nodes, seeded = {node.name: node for node in graph.node}, _seeded(graph)
+    if not seeded:
+        return True
+    (node,) = (each for each in graph.node if each.op == "_Retval")
+    while node.name not in seeded and (node.op == "_Retval" or _ONE_BY_ONE.match(node.op)):
+        node = nodes[node_of(node.input[0])]
+    return [node.name] == seeded
 
 
 def _graph_of(dataset: Any) -> Any:
