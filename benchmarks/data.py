@@ -8,6 +8,7 @@ arrays, shuffled in each epoch. The contenders take turns of one epoch (`turns.p
 - `fed`: each step feeds the rows of each replica (AUTODIST_KEPT_BYTES=0);
 - `kept`: the arrays are sent once, and each step feeds the numbers of rows;
 - `pipeline`: the data is a `tf.data.Dataset` of the same batches, with `prefetch`, which each machine runs;
+- `followed`: the same without known sizes: the chief's program goes through it too, and feeds its own machine;
 - `constant`: each replica computes on images that are weights of the model, so that nothing of them travels or is
   gathered. It is the bound.
 """
@@ -34,8 +35,8 @@ from workloads import BATCH, WORKLOADS
 
 from tests.network.lan import missing
 
-FED, KEPT, PIPELINE, CONSTANT = "fed", "kept", "pipeline", "constant"
-_WAYS = (FED, KEPT, PIPELINE, CONSTANT)
+FED, KEPT, PIPELINE, FOLLOWED, CONSTANT = "fed", "kept", "pipeline", "followed", "constant"
+_WAYS = (FED, KEPT, PIPELINE, FOLLOWED, CONSTANT)
 _WORKLOAD, _BATCHES = "images", 8
 
 
@@ -57,11 +58,11 @@ def _on_constant_images(keras: Any, model: Any, images: Any) -> Any:
     return constant
 
 
-def _dataset(x: Any, y: Any) -> Any:
+def _dataset(x: Any, y: Any, known: bool) -> Any:
     """The same batches as a dataset: batches are shuffled, and not examples, so that a batch is one piece of memory."""
     import tensorflow as tf
 
-    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True).cache()
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=known).cache()
     return batches.shuffle(_BATCHES, seed=0).prefetch(2)
 
 
@@ -82,8 +83,8 @@ def train(job: Job, turns: Turns, way: str) -> None:
         model, x = _on_constant_images(keras, model, x[:share]), np.zeros((len(x), 1), "float32")
     with DistributedModel(model, job.spec) as front:
         data: dict[str, Any] = {"x": x, "y": y, "batch_size": BATCH}
-        if way == PIPELINE:
-            data = {"x": _dataset(x, y), "shuffle": False}
+        if way in (PIPELINE, FOLLOWED):
+            data = {"x": _dataset(x, y, known=way == PIPELINE), "shuffle": False}
         front.fit(**data, epochs=job.epochs, callbacks=[turns.callback(keras)], verbose=0)
 
 
@@ -116,7 +117,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--rate", default="1gbit", help="what each cable carries each way, as 250mbit or 1gbit")
     parser.add_argument("--rounds", type=int, default=8, help="turns of each way, of 8 steps (default: 8)")
-    parser.add_argument("--ways", nargs="+", choices=_WAYS, default=_WAYS, metavar="WAY", help="some of the four ways")
+    parser.add_argument("--ways", nargs="+", choices=_WAYS, default=_WAYS, metavar="WAY", help="some of the five ways")
     parser.add_argument("--json", action="store_true", help="print the times of all rounds as JSON instead of a table")
     given = parser.parse_args()
     if missing():

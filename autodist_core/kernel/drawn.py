@@ -3,8 +3,8 @@
 In: a finished `DistributedGraph`, its replicas, and the machines on which the pipeline runs. Out: the same graph, but
 what these machines' replicas are fed is where their rows are. In place of the placeholder of a replica's slice is::
 
-    data/host0/IteratorGetNext                      the batch, once for each machine
-    replica1/x = data/host0/IteratorGetNext[start:stop]
+    data/replica1/batch/IteratorGetNext             the batch, once for each machine
+    replica1/x = data/replica1/batch/IteratorGetNext[start:stop]
 
 The other replicas are fed as before. What is fed besides is the handle of the machine's iterator, and a sample of the
 batch. A machine whose batch has another sample raises an error before anything computes: its data would be another
@@ -91,7 +91,7 @@ def drawn(
             told = iterator, *told
             editor.add("Placeholder", iterator, device=host, dtype=tf.string, shape=tf.TensorShape([]))
             batches[host] = editor.trace(
-                f"data/host{hosts.index(host)}", draw, {iterator: tf.TensorSpec([], tf.string)}, host
+                f"data/{replica.prefix}/batch", draw, {iterator: tf.TensorSpec([], tf.string)}, host
             )
         editor.add("Placeholder", bounds, device=host, dtype=tf.int64, shape=tf.TensorShape([2]))
         feeds.append(told)

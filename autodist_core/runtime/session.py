@@ -39,7 +39,7 @@ from autodist_core.runtime.timings import TimedStep, Timings
 from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
 
-_NODE = re.compile(r"\{\{node \w+/replica([0-9]+)/")
+_NODE = re.compile(r"\{\{node \w+/(?:data/)?replica([0-9]+)/")
 _SHARED = re.compile(r"\{\{function_node own_[0-9a-f]+\}\}")
 _REMOTE = re.compile(r"from remote target /job:\w+/replica:0/task:([0-9]+) while calling")
 _TASK = re.compile(r"From /job:\w+/replica:0/task:([0-9]+):")
@@ -178,9 +178,12 @@ class DistributedSession(Session):
             return
         self._pipelines.close(partial(self._end_over_cluster, session, self._calls_of_cluster))
 
-    def _end_over_cluster(self, session: Any, calls: Calls) -> None:
+    def _end_over_cluster(self, session: Any, calls: Calls, pipelines_ended: bool) -> None:
         try:
-            calls("the end of the session", session.close)
+            if pipelines_ended:
+                calls("the end of the session", session.close)
+            else:
+                _abandon(session)
         except (NodeLostError, BrokenOffError):
             _abandon(session)
         finally:
@@ -349,7 +352,7 @@ def _failed_replicas(message: str) -> list[int]:
 
 
 def _abandon(session: Any) -> None:
-    """Drop a session whose servers are gone. Its close would call the servers, and wait for ever."""
+    """Drop a session whose servers are gone, or have running pipelines. Its close would wait for ever."""
     session._closed, session._session = True, None
 
 

@@ -294,6 +294,13 @@ def test_what_cannot_run_elsewhere_is_fed(network, tmp_path):
             history = front.fit(untuned(dataset.batch(3)), epochs=2, verbose=0, shuffle=False).history
             assert np.isfinite(history["loss"]).all()
             assert f"{FED}: {reason.strip()}" in str(front.plan()), reason
+        # Replicas that do not wait for each other are fed the batches that the program makes after all.
+        front.compile(keras.optimizers.SGD(0.0), "mse", strategy=PS(staleness=2))
+        plain = small()
+        plain.set_weights(front.model.get_weights())
+        losses = [each.fit(foreseen(), epochs=2, verbose=0, shuffle=False).history["loss"] for each in (plain, front)]
+        assert f"{FED}: the replicas of this strategy do not wait for each other" in str(front.plan())
+        np.testing.assert_allclose(*losses, rtol=1e-12)
 
 
 def records(path):
@@ -332,6 +339,7 @@ def test_files_are_compared_with_the_first_batch(network, tmp_path):
     # A file that is another one later on is an error, before anything is trained on it.
     there.write_bytes(np.concatenate([numbers[:6], numbers[6:] + 1.0]).tobytes())
     with DistributedModel(model, network.spec(hosts=network.hosts[:2]), PS()) as front:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="has made another batch than that of the chief"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="has made another batch than") as raised:
             front.fit(records(path), epochs=2, verbose=0, shuffle=False)
+        assert f"This happened on {worker.address}:CPU:0, during training step 3 with" in raised.value.__notes__[0]
         assert model.optimizer.iterations.numpy() == 8 + 2

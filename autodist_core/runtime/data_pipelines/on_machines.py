@@ -21,7 +21,6 @@ waits for the end of one. A session that is closed before its iterators have end
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -106,6 +105,8 @@ class PipelinesOnMachines:
         self._slots: list[PipelineSlot] = []
         self._calls: dict[tuple[str, str], Callable[..., Any]] = {}
         self._ending: list[threading.Thread] = []
+        self._unended = False
+        """Whether machines may have an iterator that was not ended, as behind a broken network."""
 
     def slot_of(self, batch: DrawnBatch) -> PipelineSlot | None:
         """Where the machines make this batch next; None if it is to be fed."""
@@ -129,8 +130,8 @@ class PipelinesOnMachines:
         for slot in held:
             self._run("the release of the data", slot, "drop")
 
-    def close(self, then: Callable[[], None]) -> None:
-        """End all pipelines, and call `then` when they have ended. This returns after some seconds in any case."""
+    def close(self, then: Callable[[bool], None]) -> None:
+        """End all pipelines, and call `then` with whether they have ended. This returns after some seconds anyway."""
         for slot in self._slots:
             self._end(slot)
         ending = [thread for thread in self._ending if thread.is_alive()]
@@ -141,10 +142,10 @@ class PipelinesOnMachines:
         def end() -> None:
             for thread in ending:
                 thread.join()
-            then()
+            then(not self._unended)
 
         if not ending:
-            then()
+            end()
             return
         last = threading.Thread(target=end, daemon=True, name="autodist-end")
         last.start()
@@ -210,9 +211,11 @@ class PipelinesOnMachines:
             return
 
         def end() -> None:
-            # The machines of a broken session are ended.
-            with contextlib.suppress(NodeLostError, BrokenOffError, tf.errors.OpError):
+            try:
                 self._call("the end of a data pipeline", call, *iterators)
+            except (NodeLostError, BrokenOffError, tf.errors.OpError):
+                log.debug("a data pipeline did not end", exc_info=True)
+                self._unended = True
 
         call = self._callable(slot, "end")
         thread = threading.Thread(target=end, daemon=True, name="autodist-pipeline-end")
