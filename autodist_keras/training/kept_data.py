@@ -70,13 +70,13 @@ class Way:
 def rule(spec: ResourceSpec) -> str:
     """What a `fit` on these machines does with its data, as far as it is known before; empty on one machine.
 
-    >>> rule(ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]}))
-    'arrays of at most 1.0 GiB, sent once to each machine if a fit sends more otherwise; other data, fed each step'
+    >>> rule(ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]})).split("; ")[1:]
+    ['datasets, run by each machine if they can be', 'other data, fed each step']
     >>> rule(ResourceSpec.local(cpus=2))
     ''
     """
     most = f"arrays of at most {format_bytes(limit())}, sent once to each machine if a fit sends more otherwise"
-    return f"{most}; other data, fed each step" if share_of_others(spec) else ""
+    return f"{most}; datasets, run by each machine if they can be; other data, fed each step" if share_of_others(spec) else ""
 
 
 def share_of_others(spec: ResourceSpec) -> float:

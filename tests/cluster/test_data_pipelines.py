@@ -44,6 +44,13 @@ def scaled(x, *rest):
     return (x * 1.5 - 0.1, *rest)
 
 
+def sharded(dataset, policy):
+    """The dataset with a policy that does not change which batches there are."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
+    return dataset.with_options(options)
+
+
 def untuned(dataset):
     """The dataset, tuned on no machine: so the tests leave every iterator of this process (`tests/conftest.py`)."""
     options = tf.data.Options()
@@ -60,8 +67,8 @@ def datasets():
     auto = tf.data.AUTOTUNE
     batches = rows().shuffle(10, seed=3).map(scaled, num_parallel_calls=auto).batch(7)
     return {
-        "shuffled": (batches.prefetch(auto), {"epochs": 2}),
-        "cached": (rows().cache().shuffle(22).map(scaled).batch(5, num_parallel_calls=2), {"epochs": 3}),
+        "shuffled": (sharded(batches.prefetch(auto), "DATA"), {"epochs": 2}),
+        "cached": (sharded(rows(), "OFF").cache().shuffle(22).map(scaled).batch(5, num_parallel_calls=2), {"epochs": 3}),
         "repeated": (rows().shuffle(9).repeat().batch(7), {"epochs": 3, "steps_per_epoch": 4}),
         "validated": (
             batches, {"epochs": 3, "validation_freq": 2,
