@@ -75,8 +75,12 @@ def rule(spec: ResourceSpec) -> str:
     >>> rule(ResourceSpec.local(cpus=2))
     ''
     """
-    most = f"arrays of at most {format_bytes(limit())}, sent once to each machine if a fit sends more otherwise"
-    return f"{most}; datasets, run by each machine if they can be; other data, fed each step" if share_of_others(spec) else ""
+    if not share_of_others(spec):
+        return ""
+    return (
+        f"arrays of at most {format_bytes(limit())}, sent once to each machine if a fit sends more otherwise; "
+        "datasets, run by each machine if they can be; other data, fed each step"
+    )
 
 
 def share_of_others(spec: ResourceSpec) -> float:

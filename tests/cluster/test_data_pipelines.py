@@ -68,7 +68,9 @@ def datasets():
     batches = rows().shuffle(10, seed=3).map(scaled, num_parallel_calls=auto).batch(7)
     return {
         "shuffled": (sharded(batches.prefetch(auto), "DATA"), {"epochs": 2}),
-        "cached": (sharded(rows(), "OFF").cache().shuffle(22).map(scaled).batch(5, num_parallel_calls=2), {"epochs": 3}),
+        "cached": (
+            sharded(rows(), "OFF").cache().shuffle(22).map(scaled).batch(5, num_parallel_calls=2), {"epochs": 3}
+        ),
         "repeated": (rows().shuffle(9).repeat().batch(7), {"epochs": 3, "steps_per_epoch": 4}),
         "validated": (
             batches, {"epochs": 3, "validation_freq": 2,
