@@ -62,6 +62,13 @@ def classes(x, y):
     return x, tf.abs(tf.sign(y))
 
 
+def looked_up(x, y):
+    """A table that does not change travels with the function."""
+    signs, factors = tf.constant([-1, 0, 1], tf.int64), tf.constant([2.0, 1.0, 0.5], y.dtype)
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(signs, factors), 0.0)
+    return x, y * table.lookup(tf.cast(tf.sign(y), tf.int64))
+
+
 def datasets():
     """Datasets of 22 examples, and the options of their `fit`. Batches are uneven, and the last one is smaller."""
     auto = tf.data.AUTOTUNE
@@ -71,6 +78,7 @@ def datasets():
         "cached": (
             sharded(rows(), "OFF").cache().shuffle(22).map(scaled).batch(5, num_parallel_calls=2), {"epochs": 3}
         ),
+        "looked up": (rows().shuffle(22).map(looked_up).batch(6), {"epochs": 2}),
         "repeated": (rows().shuffle(9).repeat().batch(7), {"epochs": 3, "steps_per_epoch": 4}),
         "validated": (
             batches, {"epochs": 3, "validation_freq": 2,
