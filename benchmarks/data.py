@@ -7,6 +7,8 @@ arrays, shuffled in each epoch. The contenders take turns of one epoch (`turns.p
 
 - `fed`: each step feeds the rows of each replica (AUTODIST_KEPT_BYTES=0);
 - `kept`: the arrays are sent once, and each step feeds the numbers of rows;
+- `pipeline`: the data is a `tf.data.Dataset` of the same batches, with `prefetch`, which each machine runs;
+- `followed`: the same without known sizes: the chief's program goes through it too, and feeds its own machine;
 - `constant`: each replica computes on images that are weights of the model, so that nothing of them travels or is
   gathered. It is the bound.
 """
@@ -33,7 +35,8 @@ from workloads import BATCH, WORKLOADS
 
 from tests.network.lan import missing
 
-FED, KEPT, CONSTANT = "fed", "kept", "constant"
+FED, KEPT, PIPELINE, FOLLOWED, CONSTANT = "fed", "kept", "pipeline", "followed", "constant"
+_WAYS = (FED, KEPT, PIPELINE, FOLLOWED, CONSTANT)
 _WORKLOAD, _BATCHES = "images", 8
 
 
@@ -55,6 +58,14 @@ def _on_constant_images(keras: Any, model: Any, images: Any) -> Any:
     return constant
 
 
+def _dataset(x: Any, y: Any, known: bool) -> Any:
+    """The same batches as a dataset: batches are shuffled, and not examples, so that a batch is one piece of memory."""
+    import tensorflow as tf
+
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=known).cache()
+    return batches.shuffle(_BATCHES, seed=0).prefetch(2)
+
+
 def train(job: Job, turns: Turns, way: str) -> None:
     """One training over the hosts, whose data takes one of the ways."""
     import keras
@@ -71,11 +82,13 @@ def train(job: Job, turns: Turns, way: str) -> None:
         share = -(-BATCH // len(job.spec["nodes"]))
         model, x = _on_constant_images(keras, model, x[:share]), np.zeros((len(x), 1), "float32")
     with DistributedModel(model, job.spec) as front:
-        callbacks = [turns.callback(keras)]
-        front.fit(x, y, batch_size=BATCH, epochs=job.epochs, callbacks=callbacks, verbose=0)
+        data: dict[str, Any] = {"x": x, "y": y, "batch_size": BATCH}
+        if way in (PIPELINE, FOLLOWED):
+            data = {"x": _dataset(x, y, known=way == PIPELINE), "shuffle": False}
+        front.fit(**data, epochs=job.epochs, callbacks=[turns.callback(keras)], verbose=0)
 
 
-def measure(made: Any, rounds: int, ways: Sequence[str] = (FED, KEPT, CONSTANT)) -> Times:
+def measure(made: Any, rounds: int, ways: Sequence[str] = _WAYS) -> Times:
     """Run the rounds over the hosts of a network; return the milliseconds per step of each way in each round."""
     job = Job(_WORKLOAD, _BATCHES, rounds, spec=made.spec())
     return in_turns([Training(way, partial(train, way=way), job) for way in ways], rounds)
@@ -104,12 +117,13 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--rate", default="1gbit", help="what each cable carries each way, as 250mbit or 1gbit")
     parser.add_argument("--rounds", type=int, default=8, help="turns of each way, of 8 steps (default: 8)")
+    parser.add_argument("--ways", nargs="+", choices=_WAYS, default=_WAYS, metavar="WAY", help="some of the five ways")
     parser.add_argument("--json", action="store_true", help="print the times of all rounds as JSON instead of a table")
     given = parser.parse_args()
     if missing():
         parser.exit(1, f"{missing()}.\n")
     with network(given.hosts, given.rate) as made:
-        times = measure(made, given.rounds)
+        times = measure(made, given.rounds, given.ways)
     if given.json:
         print(json.dumps({"batch": BATCH, "hosts": given.hosts, "rate": given.rate, "times": times}))
     else:

@@ -14,8 +14,12 @@ from typing import Any
 import numpy as np
 
 from autodist_core.runtime.composites import Component
-from autodist_core.runtime.kept_arrays import KeptRows
+from autodist_core.runtime.data_pipelines import DrawnRows, PipelineSlot
+from autodist_core.runtime.kept_arrays import KeptRows, Slot
 from autodist_core.step.graph_item import GraphItem
+
+DataSlot = Slot | PipelineSlot
+"""Where machines have the data of which a batch is a part."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +49,9 @@ def copied(array: Any) -> Any:
     """
     if isinstance(array, Each):
         return Each(tuple(map(copied, array.values)), array.rows)
+    if isinstance(array, DrawnRows):
+        # Nobody changes what tf.data has made.
+        return array
     if isinstance(array, KeptRows):
         return replace(array, numbers=np.array(array.numbers))
     return array.copied() if isinstance(array, Component) else np.array(array)
@@ -77,14 +84,16 @@ class BatchSlicer:
         return slices(total, replicas)[:active] if active > 1 else [(0, total)]
 
     def rows(
-        self, arrays: Sequence[Any], inputs: Sequence[int], replica: int, start: int, stop: int, kept: bool = False
+        self, arrays: Sequence[Any], inputs: Sequence[int], replica: int, start: int, stop: int,
+        slot: DataSlot | None = None,
     ) -> list[Any]:
         """The rows from `start` to `stop` of the inputs with these indices; of an `Each`, the replica's array.
 
-        Where the machines have `kept` the arrays, it is one array: the numbers of these rows.
+        Where the replica's machine has the rows already, `slot` says what is fed in their place.
         """
-        if kept:
-            return [arrays[index].numbers[start:stop] for index in inputs[:1]]
+        told = slot.feeds(arrays, inputs, replica, start, stop) if slot is not None else None
+        if told is not None:
+            return told
         return [self._part(index, arrays[index], replica, start, stop) for index in inputs]
 
     def _part(self, index: int, array: Any, replica: int, start: int, stop: int) -> Any:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +26,8 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.kernel import Placement
+from autodist_core.kernel import DistributedGraph, Placement, gathered
+from autodist_core.kernel.placement.placement import Replica
 from autodist_core.log import log, stage
 from autodist_core.step.graph_item import format_bytes
 
@@ -91,7 +93,28 @@ class Slot:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the variables: the same on each machine."""
-        return tuple(f"kept{self.number}_{index}" for index in range(len(self.types)))
+        return tuple(f"{self.name}_{index}" for index in range(len(self.types)))
+
+    @property
+    def name(self) -> str:
+        """The name of the slot."""
+        return f"kept{self.number}"
+
+    def put_into(
+        self, graph: DistributedGraph, replicas: Sequence[Replica], arrays: Sequence[KeptRows]
+    ) -> DistributedGraph:
+        """The graph of a step, or of a part of it for these replicas, in which these gather their rows."""
+        return gathered(graph, replicas, self.names)
+
+    def feeds(
+        self, arrays: Sequence[KeptRows], inputs: Sequence[int], replica: int, start: int, stop: int
+    ) -> list[Any] | None:
+        """What a replica is fed in place of its rows: their numbers."""
+        return [arrays[index].numbers[start:stop] for index in inputs[:1]]
+
+    def running(self, arrays: Sequence[KeptRows], active: int) -> AbstractContextManager[None]:
+        """Run a step on these rows in this block."""
+        return nullcontext()
 
 
 def types_of(kept: KeptArrays) -> tuple[tuple[Any, tuple[int, ...]], ...]:

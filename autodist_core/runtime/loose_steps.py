@@ -23,9 +23,10 @@ from typing import Any
 
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import defer_interrupt, wait_for
-from autodist_core.kernel import DistributedGraph, gathered
+from autodist_core.kernel import DistributedGraph
 from autodist_core.kernel import loose_graphs as loose
 from autodist_core.runtime.batch_slices import BatchSlicer
+from autodist_core.runtime.data_pipelines import DrawnRows
 from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.kept_arrays import KeptArrays, KeptRows, Slot
 from autodist_core.runtime.progress import Progress
@@ -101,7 +102,7 @@ class LooseStep(SessionStep):
             self._progress.expected[batch] = len(bounds)
         for replica, (start, stop) in enumerate(bounds):
             call, inputs = self._calls[self._compute(replica)]
-            feeds = self._slicer.rows(arrays, inputs, replica, start, stop, self._slot is not None)
+            feeds = self._slicer.rows(arrays, inputs, replica, start, stop, self._slot)
             # Without a bound, a replica's slice counts as a batch of its own.
             counts = float(stop - start), float(total if self._bound is not None else stop - start)
             future = self._threads[replica].submit(self._run, replica, batch, call, feeds, counts)
@@ -141,11 +142,13 @@ class LooseStep(SessionStep):
     def _begin(self, active: int, arrays: Sequence[Any]) -> None:
         if self._progress.failure is not None:
             self._clear_up()
+        if arrays and isinstance(arrays[0], DrawnRows) and not arrays[0].batch.source.pipeline.fed:
+            arrays[0].batch.source.pipeline.feed("the replicas of this strategy do not wait for each other")
         source = arrays[0].source if arrays and isinstance(arrays[0], KeptRows) else None
         if source is not self._source:
             # Only one thread may extend the session's graph.
             self._wait_for(0)
-            self._slot = self._session.kept(arrays)
+            self._slot = self._session.slot_of(arrays) if source is not None else None
             self._source = source
         self._prepare(active)
 
@@ -177,7 +180,7 @@ class LooseStep(SessionStep):
 
     def _compute(self, replica: int) -> tuple[Any, ...]:
         """The key of the graph in which a replica computes, on what is fed or on what its machine keeps."""
-        return "compute", replica, *([f"kept{self._slot.number}"] if self._slot else [])
+        return "compute", replica, *([self._slot.name] if self._slot else [])
 
     def _call(self, *key: Any) -> Callable[..., list[Any]]:
         return self._calls[key][0]
@@ -191,7 +194,7 @@ class LooseStep(SessionStep):
         one = {"compute": loose.computing, "follow": loose.following, "discard": loose.discarding}[what]
         graph = one(item, placement, replicas[0])
         if what == "compute" and self._slot is not None:
-            return gathered(graph, placement.replicas[replicas[0] :], self._slot.names)
+            return self._slot.put_into(graph, placement.replicas[replicas[0] :], ())
         return graph
 
     # Running -----------------------------------------------------------------------------------------------------

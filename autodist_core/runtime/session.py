@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -24,13 +25,14 @@ from tensorflow.core.protobuf import config_pb2
 from autodist_core.cluster.chief import Cluster
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.kernel import DistributedGraph, Placement, build, gathered
+from autodist_core.kernel import DistributedGraph, Placement, build
 from autodist_core.log import stage
 from autodist_core.runtime.added_variables import AddedVariables
-from autodist_core.runtime.batch_slices import BatchSlicer
+from autodist_core.runtime.batch_slices import BatchSlicer, DataSlot
+from autodist_core.runtime.data_pipelines import DrawnRows, PipelinesOnMachines
 from autodist_core.runtime.failed_replicas import failed_replicas, said
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
-from autodist_core.runtime.kept_arrays import KeptData, KeptRows, Slot
+from autodist_core.runtime.kept_arrays import KeptData, KeptRows
 from autodist_core.runtime.loose_steps import LooseStep
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.timings import TimedStep, Timings
@@ -64,6 +66,7 @@ class DistributedSession(Session):
         self._variables: dict[str, Variable] = {}
         self._transfers = Transfers(self._graph, self._session, placement, self.call)
         self._data = KeptData(self._graph, self._session, placement, self.call)
+        self._pipelines = PipelinesOnMachines(self._graph, self._session, placement, self.call)
         self._functions = 0
         self._loose: list[LooseStep] = []
         self._condition = Condition.READY
@@ -124,17 +127,20 @@ class DistributedSession(Session):
         self._require_open()
         self._added.load(values)
 
-    def kept(self, arrays: Sequence[Any]) -> Slot | None:
-        """Where the machines keep the arrays of which a batch is rows; None if the batch itself is fed."""
-        if not self.placement.tasks.job or not arrays or not isinstance(arrays[0], KeptRows):
+    def slot_of(self, arrays: Sequence[Any]) -> DataSlot | None:
+        """Where the machines keep the arrays of a batch, or make the batch; None if the batch itself is fed."""
+        if not self.placement.tasks.job or not arrays or not isinstance(arrays[0], KeptRows | DrawnRows):
             return None
         self._require_open()
+        if isinstance(arrays[0], DrawnRows):
+            return self._pipelines.slot_of(arrays[0].batch)
         return self._data.slot_of(arrays[0].source)
 
     def release_kept(self) -> None:
-        """Free the memory of the arrays that the machines keep."""
+        """Free the memory of the arrays that the machines keep, and end the data pipelines there."""
         self._require_open()
         self._data.release()
+        self._pipelines.release()
 
     def measure(self, timings: Timings | None) -> None:
         """Measure each step from now on; None ends this."""
@@ -165,12 +171,18 @@ class DistributedSession(Session):
         if self._calls_of_cluster is None:
             session.close()
             return
+        self._pipelines.close(partial(self._end_over_cluster, session, self._calls_of_cluster))
+
+    def _end_over_cluster(self, session: Any, calls: Calls, pipelines_ended: bool) -> None:
         try:
-            self.call("the end of the session", session.close)
+            if pipelines_ended:
+                calls("the end of the session", session.close)
+            else:
+                _abandon(session)
         except (NodeLostError, BrokenOffError):
             _abandon(session)
         finally:
-            self._calls_of_cluster.close()
+            calls.close()
 
     def call(self, doing: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call into TensorFlow. Over a cluster, the wait for the result ends when a node is lost."""
@@ -270,7 +282,7 @@ class Step(SessionStep):
         self._session = session
         self._prefix = prefix
         self._usual = usual
-        self._callables: dict[tuple[int, bool, Slot | None], tuple[Callable[..., Any], tuple[int, ...]]] = {}
+        self._callables: dict[tuple[int, bool, DataSlot | None], tuple[Callable[..., Any], tuple[int, ...]]] = {}
         self._slicer = BatchSlicer(item)
         self._steps = 0
         self._bounds: Sequence[tuple[int, int]] = ()
@@ -289,28 +301,29 @@ class Step(SessionStep):
         self._steps += 1
         count = len(self._session.placement.replicas)
         self._bounds = bounds = self._slicer.bounds(arrays, total, count)
-        slot = self._session.kept(arrays)
+        slot = self._session.slot_of(arrays)
         key = len(bounds), total == self._usual, slot
         if key not in self._callables:
-            self._callables[key] = self._build(*key, [stop - start for start, stop in bounds])
+            self._callables[key] = self._build(*key, [stop - start for start, stop in bounds], arrays)
         call, inputs = self._callables[key]
         feeds = [
             array for replica, (start, stop) in enumerate(bounds)
-            for array in self._slicer.rows(arrays, inputs, replica, start, stop, slot is not None)
+            for array in self._slicer.rows(arrays, inputs, replica, start, stop, slot)
         ]
         counts = () if total == self._usual else (*(float(stop - start) for start, stop in bounds), float(total))
-        return call(*feeds, *counts)
+        with nullcontext() if slot is None else slot.running(arrays, len(bounds)):
+            return call(*feeds, *counts)
 
     def _build(
-        self, active: int, usual: bool, slot: Slot | None, sizes: Sequence[int]
+        self, active: int, usual: bool, slot: DataSlot | None, sizes: Sequence[int], arrays: Sequence[Any]
     ) -> tuple[Callable[..., Any], tuple[int, ...]]:
         what = f"the graph of {active} replica{'' if active == 1 else 's'}"
         with stage(what, f"building {what}"):
             graph = build(self.item, self._session.placement, active, sizes=sizes if usual else ())
             if slot is not None:
-                graph = gathered(graph, self._session.placement.replicas, slot.names)
+                graph = slot.put_into(graph, self._session.placement.replicas, arrays)
         self._graph = self._graph or graph
-        name = f"{self._prefix}_{active}{'_usual' if usual else ''}{f'_kept{slot.number}' if slot else ''}"
+        name = f"{self._prefix}_{active}{'_usual' if usual else ''}{f'_{slot.name}' if slot else ''}"
         return self._session.import_graph(graph, name, self._doing, self._part), graph.inputs
 
     def _doing(self) -> str:
@@ -323,7 +336,7 @@ class Step(SessionStep):
 
 
 def _abandon(session: Any) -> None:
-    """Drop a session whose servers are gone. Its close would call the servers, and wait for ever."""
+    """Drop a session whose servers are gone, or have running pipelines. Its close would wait for ever."""
     session._closed, session._session = True, None
 
 

@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from autodist_keras.training.batches import BatchIterator
 from autodist_keras.training.kept_data import KeptIterator
 from autodist_keras.training.step_functions import feed_of
 
@@ -125,7 +126,7 @@ class Position:
         self._draws = saved["draws"]
         set_draws(saved["draws"])
         if saved["iterator"] is not None:
-            _set_iterator(_of_tensorflow(iterator), saved["iterator"])
+            _set_iterator(iterator, saved["iterator"])
             self._unstarted, self._followed = saved["unstarted"], True
             return
         fetch = feed_of(iterator).fetch
@@ -133,8 +134,7 @@ class Position:
             fetch()
 
     def _saved(self, iterator: Any) -> bytes | None:
-        iterator = _of_tensorflow(iterator)
-        if self._skips or not isinstance(iterator, tf.data.Iterator):
+        if self._skips or not isinstance(_of_tensorflow(iterator), tf.data.Iterator):
             return None
         # Of arrays, Keras draws the epoch's permutation with an operation that is done when the first batch is there.
         policy = _FAIL if isinstance(self._x, tf.data.Dataset) else _IGNORE
@@ -190,8 +190,8 @@ def _kind(x: Any) -> str:
 
 
 def _of_tensorflow(iterator: Any) -> Any:
-    """The iterator of tf.data over batches, or over the numbers of the rows of kept arrays."""
-    return iterator.rows if isinstance(iterator, KeptIterator) else iterator
+    """The iterator of tf.data: over batches, or over the numbers of the rows of kept arrays."""
+    return iterator.at_next if isinstance(iterator, BatchIterator) else iterator
 
 
 def _set_iterator(iterator: Any, saved: bytes) -> None:
@@ -200,4 +200,4 @@ def _set_iterator(iterator: Any, saved: bytes) -> None:
 
 
 def _resource(iterator: Any) -> Any:
-    return tf.nest.flatten(iterator, expand_composites=True)[0]
+    return tf.nest.flatten(_of_tensorflow(iterator), expand_composites=True)[0]

@@ -9,6 +9,8 @@ tensors. A ragged or sparse tensor has an array for each component (see `autodis
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -46,6 +48,35 @@ class Batch:
         # With the keys and kinds of containers: two structures may flatten to equal types in another order.
         present = repr(keras.tree.map_structure(lambda leaf: leaf is not None, self.structure))
         return present, *map(kind_of, self.specs)
+
+
+class BatchIterator(ABC):
+    """An iterator of batches that travel in a way of their own, over an iterator of tf.data.
+
+    >>> class Doubled(BatchIterator):
+    ...     def next_of(self, fetch):
+    ...         return read_batch(2 * fetch())
+    >>> [np.asarray(batch.arrays[0]).tolist() for batch in Doubled(iter(tf.data.Dataset.range(3).batch(2)), None)]
+    [[0, 2], [4]]
+    """
+
+    def __init__(self, inner: Any, element_spec: Any) -> None:
+        self.inner, self.element_spec = inner, element_spec
+
+    @property
+    def at_next(self) -> Any:
+        """The inner iterator, which will make the next batch."""
+        return self.inner
+
+    @abstractmethod
+    def next_of(self, fetch: Callable[[], Any]) -> Batch:
+        """The next batch. `fetch` takes the next element of the inner iterator."""
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> Batch:
+        return self.next_of(lambda: next(self.inner))
 
 
 def read_batch(data: Any) -> Batch:

@@ -1,11 +1,12 @@
-"""Data of a `fit` that travels once: whole arrays, which every machine keeps until the end of the `fit`.
+"""Data of a `fit` that travels once: whole arrays, which every machine keeps until the end of the `fit`, and datasets.
 
 In: the epoch iterators of Keras's `fit`. Out: the same iterators over row numbers. Keras's own adapter makes the order
 of the rows: one over the numbers of the rows, in place of the arrays, makes the same order. Each batch is then rows of
 `KeptArrays`, which the session sends to the machines with the first batch (`autodist_core/runtime/kept_arrays.py`).
 
 Arrays are kept if they are dense, if they are no larger than `limit()`, and if that sends fewer bytes over the chief's
-link than to feed each batch. On one machine nothing is kept.
+link than to feed each batch. A dataset runs on each machine (`travelling_data.py`) if it can, and if the arrays in it
+pass the same two tests. On one machine nothing is kept.
 """
 
 from __future__ import annotations
@@ -22,15 +23,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.runtime import KeptArrays
+from autodist_core.runtime import KeptArrays, travelling
 from autodist_core.step.graph_item import format_bytes
 from autodist_keras.capture.hooks import hook
-from autodist_keras.training.batches import Batch
+from autodist_keras.training.batches import Batch, BatchIterator
+from autodist_keras.training.travelling_data import PipelineBatches
 
 VARIABLE = "AUTODIST_KEPT_BYTES"
 KEPT_BYTES = 1 << 30
 """The most bytes of arrays that each machine keeps, unless the environment variable says otherwise."""
+_SMALL_BYTES = 1 << 20
+"""The graph of a dataset with fewer bytes is sent without asking what the steps would send."""
 
 
 def limit(environment: Mapping[str, str] = os.environ) -> int:
@@ -65,13 +70,17 @@ class Way:
 def rule(spec: ResourceSpec) -> str:
     """What a `fit` on these machines does with its data, as far as it is known before; empty on one machine.
 
-    >>> rule(ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]}))
-    'arrays of at most 1.0 GiB, sent once to each machine if a fit sends more otherwise; other data, fed each step'
+    >>> rule(ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]})).split("; ")[1:]
+    ['datasets, run by each machine if they can be', 'other data, fed each step']
     >>> rule(ResourceSpec.local(cpus=2))
     ''
     """
-    most = f"arrays of at most {format_bytes(limit())}, sent once to each machine if a fit sends more otherwise"
-    return f"{most}; other data, fed each step" if share_of_others(spec) else ""
+    if not share_of_others(spec):
+        return ""
+    return (
+        f"arrays of at most {format_bytes(limit())}, sent once to each machine if a fit sends more otherwise; "
+        "datasets, run by each machine if they can be; other data, fed each step"
+    )
 
 
 def share_of_others(spec: ResourceSpec) -> float:
@@ -101,7 +110,7 @@ class RowsOfArrays:
         self._types = [(array.shape[1:], tf.as_dtype(array.dtype)) for array in kept.arrays]
 
     def __iter__(self) -> KeptIterator:
-        return KeptIterator(iter(self._rows), self)
+        return KeptIterator(iter(self._rows), self.element_spec, self.batch)
 
     def batch(self, rows: Any) -> Batch:
         """The batch of rows with these numbers."""
@@ -110,28 +119,29 @@ class RowsOfArrays:
         return Batch(self._structure, self._kept.rows(numbers), specs, len(numbers))
 
 
-class KeptIterator:
+class KeptIterator(BatchIterator):
     """An iterator of batches that are rows of kept arrays. `RowsOfArrays` has an example."""
 
-    def __init__(self, rows: Any, data: RowsOfArrays) -> None:
-        self.rows, self.batch, self.element_spec = rows, data.batch, data.element_spec
+    def __init__(self, inner: Any, element_spec: Any, batch: Callable[[Any], Batch]) -> None:
+        super().__init__(inner, element_spec)
+        self._batch = batch
 
-    def __iter__(self) -> KeptIterator:
-        return self
-
-    def __next__(self) -> Batch:
-        return self.batch(next(self.rows))
+    def next_of(self, fetch: Callable[[], Any]) -> Batch:
+        """The batch of the next row numbers."""
+        return self._batch(fetch())
 
 
 class _Fit:
     """One call of `fit`."""
 
     def __init__(
-        self, model: Any, spec: ResourceSpec, arguments: Mapping[str, Any], by_rows: Callable[[], bool | None]
+        self, model: Any, spec: ResourceSpec, arguments: Mapping[str, Any], by_rows: Callable[[], bool | None],
+        note: Callable[[Way], None],
     ) -> None:
         self._model = model
         self._arguments = arguments
         self._by_rows = by_rows
+        self._note = note
         self.share = share_of_others(spec)
         self.way = Way()
         self._decided: list[Any] = []
@@ -147,7 +157,10 @@ class _Fit:
         self._decided.append(iterator)
         if not (self.share or (trains and self._by_rows())):
             return
-        way = self._way_of(iterator, trains)
+        if isinstance(self._given(trains), tf.data.Dataset):
+            way = self._let_travel(iterator, trains)
+        else:
+            way = self._way_of(iterator, trains)
         self.way = way if trains else self.way
         if way.kept:
             # Keras's own copy of the arrays is freed with this.
@@ -164,6 +177,45 @@ class _Fit:
         often = self._arguments.get("validation_freq", 1)
         return len(often) if isinstance(often, list | tuple | set) else self._epochs // max(1, int(often))
 
+    def _given(self, trains: bool) -> Any:
+        """What the user has passed as the data."""
+        return self._arguments.get("x" if trains else "validation_data")
+
+    def _let_travel(self, iterator: Any, trains: bool) -> Way:
+        """The way of a dataset. If it can run on the machines, Keras iterates over batches that do."""
+        def fed(reason: str) -> None:
+            log.warning("the %sdata is fed each step: %s", "" if trains else "validation ", reason)
+            if trains:
+                self.way = Way(f"fed each step: {reason}")
+                self._note(self.way)
+
+        if not self.share:
+            return Way()
+        try:
+            pipeline, dataset = travelling(iterator._distributed_dataset, fed)
+        except ValueError as error:
+            return Way(f"fed each step: {error}")
+        size = len(pipeline.graph)
+        if refused := self._too_large(size, iterator, trains) if size > _SMALL_BYTES or size > limit() else "":
+            return Way(refused)
+        iterator._distributed_dataset = PipelineBatches(dataset, pipeline, limit())
+        said = f"each machine runs its tf.data pipeline ({format_bytes(size)}, sent once) and takes its rows"
+        if not pipeline.foreseen:
+            said += "; this program runs it too, finds sizes and the end, and feeds the replicas of its own machine"
+        return Way(said)
+
+    def _too_large(self, size: int, iterator: Any, trains: bool) -> str:
+        """Why so many bytes should not be sent to each machine; empty if they should."""
+        if size > limit():
+            most = format_bytes(limit())
+            return f"fed each step: it has {format_bytes(size)}, and machines keep {most} at most ({VARIABLE})"
+        epochs = self._epochs if trains else self._validations
+        whole = iterator.data_adapter.num_batches or iterator.num_batches or 1
+        sent = self.share * epochs * (iterator.num_batches or whole) / whole
+        if sent <= 1.0:
+            return f"fed each step: the steps of this fit send {sent:.2g} times its {format_bytes(size)}"
+        return ""
+
     def _way_of(self, iterator: Any, trains: bool) -> Way:
         adapter, specs = iterator.data_adapter, iterator._distributed_dataset.element_spec
         arrays = _arrays_of(adapter)
@@ -174,14 +226,8 @@ class _Fit:
         by_rows = self._by_rows() if trains else None
         if by_rows is not None:
             return once if by_rows else Way("fed each step: so it was when the state was saved from which it goes on")
-        if size > limit():
-            most = format_bytes(limit())
-            return Way(f"fed each step: it has {format_bytes(size)}, and machines keep {most} at most ({VARIABLE})")
-        epochs = self._epochs if trains else self._validations
-        sent = self.share * epochs * iterator.num_batches / max(1, adapter.num_batches)
-        if sent <= 1.0:
-            return Way(f"fed each step: the steps of this fit send {sent:.2g} times its {format_bytes(size)}")
-        return once
+        refused = self._too_large(size, iterator, trains)
+        return Way(refused) if refused else once
 
 
 @contextmanager
@@ -208,7 +254,7 @@ def kept_data(
     if not arguments:
         yield
         return
-    fit = _Fit(model, spec, arguments, by_rows)
+    fit = _Fit(model, spec, arguments, by_rows, note)
     own = model._maybe_symbolic_build
 
     def build(iterator: Any = None, data_batch: Any = None) -> None:

@@ -25,8 +25,7 @@ from autodist_keras.capture.optimizers import unbuilt_optimizers
 from autodist_keras.capture.required import require_one_axis, require_rows
 from autodist_keras.capture.tracing import CapturedStep, trace_step
 from autodist_keras.seams import LOOP_ITERATES
-from autodist_keras.training.batches import Batch, read_batch
-from autodist_keras.training.kept_data import KeptIterator
+from autodist_keras.training.batches import Batch, BatchIterator, read_batch
 
 
 class StepFunction:
@@ -135,9 +134,9 @@ def feed_of(iterator: Any) -> _Feed:
     >>> feed_of(iter(tf.data.Dataset.range(5).batch(2))).same_size
     False
     """
-    if isinstance(iterator, KeptIterator):
-        rows = feed_of(iterator.rows)
-        return _Feed(iterator, lambda: iterator.batch(rows.fetch()), rows.same_size)
+    if isinstance(iterator, BatchIterator):
+        inner = feed_of(iterator.inner)
+        return _Feed(iterator, lambda: iterator.next_of(inner.fetch), inner.same_size)
     if not isinstance(iterator, tf.data.Iterator):
         return _Feed(iterator, partial(next, iterator))
     fetch = partial(_get_next(tf.type_spec_from_value(iterator)), *_tensors(iterator))

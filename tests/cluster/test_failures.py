@@ -385,8 +385,9 @@ def test_an_interrupt_ends_the_fit_and_the_next_one_works(chief):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", ["ahead", "apart"])
-def test_interrupted_again_and_again_while_replicas_run_ahead(network, way):
+@pytest.mark.parametrize("way", ["waiting", "ahead", "apart"])
+def test_interrupted_again_and_again(network, way):
+    """Replicas that wait for each other take their rows from data pipelines on the machines."""
     command = [sys.executable, "-m", "tests.support.interrupted", "5", way, "hosts"]
     spec = json.dumps(network.spec()) + "\n"
     run = subprocess.run(command, cwd=ROOT, input=spec, capture_output=True, text=True, timeout=240, check=False)

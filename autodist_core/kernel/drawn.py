@@ -1,0 +1,123 @@
+"""Let the replicas of a distributed graph take their rows from a data pipeline that runs on their machine.
+
+In: a finished `DistributedGraph`, its replicas, and the machines on which the pipeline runs. Out: the same graph, but
+what these machines' replicas are fed is where their rows are. In place of the placeholder of a replica's slice is::
+
+    data/replica1/batch/IteratorGetNext             the batch, once for each machine
+    replica1/x = data/replica1/batch/IteratorGetNext[start:stop]
+
+The other replicas are fed as before. What is fed besides is the handle of the machine's iterator, and a sample of the
+batch. A machine whose batch has another sample raises an error before anything computes: its data would be another
+batch than the other machines'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.kernel.pipeline import DistributedGraph
+from autodist_core.kernel.placement.placement import Replica
+from autodist_core.step.editor import Editor
+
+_OTHER = (
+    "The data pipeline of this machine has made another batch than that of the chief. Are its files the same here, and "
+    "do its functions give the same results each time? AUTODIST_KEPT_BYTES=0 feeds each batch instead."
+)
+
+
+def sample_of(tensors: Sequence[Any]) -> Any:
+    """Fingerprints of the first and the last row of a batch's tensors, one behind the other.
+
+    >>> first, second = (sample_of([tf.constant(rows), tf.constant(["a", "b"])]) for rows in ([1, 2], [1, 3]))
+    >>> first.shape, bool(tf.reduce_all(first == sample_of([tf.constant([1, 7, 2]), tf.constant(["a", "b"])])))
+    (TensorShape([32]), True)
+    >>> bool(tf.reduce_all(first == second))
+    False
+    """
+    rows = [row for tensor in tensors if tensor.shape.rank for row in (tensor[:1], tensor[-1:])]
+    flat = [tf.reshape(row, [1, -1]) for row in rows]
+    found = [tf.reshape(tf.raw_ops.Fingerprint(data=row, method="farmhash64"), [-1]) for row in flat]
+    return tf.concat(found, 0) if found else tf.zeros([0], tf.uint8)
+
+
+def drawn(
+    graph: DistributedGraph, replicas: Sequence[Replica], hosts: Sequence[str], types: Sequence[tf.DType],
+    shapes: Sequence[tf.TensorShape], components: Sequence[int], sampled: bool = True,
+) -> DistributedGraph:
+    """Return a graph whose replicas on these hosts take rows from an iterator there.
+
+    `types` and `shapes` are those of a batch's tensors. `components` says which of these each captured input is. The
+    first replica of a host is also fed the handle of the iterator. A sample is fed if `sampled`. Else the machines
+    compare their batches with that of the first of these hosts.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.kernel.pipeline import build
+    >>> from autodist_core.strategy import PS
+    >>> placement = example_placement(PS())
+    >>> graph = build(example_step(), placement)
+    >>> changed = drawn(
+    ...     graph, placement.replicas, [placement.replicas[0].host], [tf.float32], [tf.TensorShape([None, 3])], [0]
+    ... )
+    >>> changed.feeds[0], {node.name: node.op for node in changed.graph_def.node}["replica0/x"]
+    (('feed/replica0/iterator', 'feed/replica0/bounds', 'feed/replica0/sample'), 'EnsureShape')
+    """
+    if not graph.inputs:
+        return graph
+    editor, feeds = Editor.of(graph.graph_def), []
+    batches: dict[str, list[str]] = {}
+    first = ""
+    specs = [tf.TensorSpec(shape, dtype) for shape, dtype in zip(shapes, types, strict=True)]
+
+    def draw(name: Any) -> list[Any]:
+        typed = {"output_types": types, "output_shapes": shapes}
+        handle = tf.raw_ops.IteratorFromStringHandleV2(string_handle=name, **typed)
+        return list(tf.raw_ops.IteratorGetNext(iterator=handle, **typed))
+
+    rows_of = partial(_rows, [components[index] for index in graph.inputs])
+    for replica, names in zip(replicas, graph.feeds, strict=False):
+        host = replica.host
+        if host not in hosts:
+            feeds.append(names)
+            continue
+        iterator, bounds, sample = (f"feed/{replica.prefix}/{what}" for what in ("iterator", "bounds", "sample"))
+        told = (bounds, sample) if sampled else (bounds,)
+        if host not in batches:
+            told = iterator, *told
+            editor.add("Placeholder", iterator, device=host, dtype=tf.string, shape=tf.TensorShape([]))
+            batches[host] = editor.trace(
+                f"data/{replica.prefix}/batch", draw, {iterator: tf.TensorSpec([], tf.string)}, host
+            )
+        editor.add("Placeholder", bounds, device=host, dtype=tf.int64, shape=tf.TensorShape([2]))
+        feeds.append(told)
+        made = dict(zip(batches[host], specs, strict=True))
+        if sampled:
+            editor.add("Placeholder", sample, device=host, dtype=tf.uint8, shape=tf.TensorShape([None]))
+        else:
+            first = first or editor.trace("data/sample", lambda *tensors: sample_of(tensors), made, host)[0]
+            sample = first
+        given = {bounds: tf.TensorSpec([2], tf.int64), sample: tf.TensorSpec([None], tf.uint8), **made}
+        rows = editor.trace(f"data/{replica.prefix}", rows_of, given, host)
+        for each, source in zip(names, rows, strict=True):
+            shape, dtype = (editor[each].attr[key] for key in ("shape", "dtype"))
+            editor.remove([each])
+            editor.add("EnsureShape", each, [source], host, T=dtype, shape=shape)
+    return replace(graph, graph_def=editor.graph_def(), feeds=tuple(feeds))
+
+
+def _rows(wanted: Sequence[int], bounds: Any, sample: Any, *tensors: Any) -> list[Any]:
+    """A replica's rows of these tensors of a batch, if the batch is the one of which this is a sample."""
+    own = sample_of(tensors)
+    # Samples of other lengths are not equal either.
+    same = tf.raw_ops.Equal(x=own, y=sample, incompatible_shape_error=False)
+    checked = tf.raw_ops.Assert(condition=tf.reduce_all(same), data=[_OTHER])
+    with tf.control_dependencies([checked]):
+        return [
+            tensors[index][bounds[0] : bounds[1]] if tensors[index].shape.rank else tf.identity(tensors[index])
+            for index in wanted
+        ]

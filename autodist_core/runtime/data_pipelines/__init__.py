@@ -1,0 +1,12 @@
+"""Datasets that run on each machine, so that a step feeds only where the rows of its replicas are.
+
+In: a dataset of tf.data. Out: a `DataPipeline`, if it can run on other machines (`travelling.py`), and a machine's own
+copy of it (`on_machines.py`) from which the graph of a step takes rows (`autodist_core.kernel.drawn`). `batches.py` has
+the values that travel.
+"""
+
+from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass
+from autodist_core.runtime.data_pipelines.on_machines import PipelineSlot, PipelinesOnMachines
+from autodist_core.runtime.data_pipelines.travelling import travelling
+
+__all__ = ["DataPipeline", "DrawnBatch", "DrawnRows", "Pass", "PipelineSlot", "PipelinesOnMachines", "travelling"]

@@ -1,0 +1,143 @@
+"""The values of a data pipeline: the pipeline, a pass through it, and the arrays of one of its batches.
+
+The machines are told which batch of which pass it is, and make the same one. Where the user's process goes through the
+dataset too, a batch has its values, and any of its rows can be fed. Else the pass makes them when somebody asks.
+
+>>> source = Pass(DataPipeline(b"", (tf.int64,), (tf.TensorShape([None]),)), b"")
+>>> rows = DrawnRows(DrawnBatch(source, 0, np.zeros(16, np.uint8)), 0, np.array([0, 1]))
+>>> rows[1:].tolist(), np.asarray(rows).tolist(), rows.nbytes
+([1], [0, 1], 16)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.interrupts import defer_interrupt
+from autodist_core.kernel import sample_of
+
+
+@dataclass(eq=False)
+class DataPipeline:
+    """A dataset that can run on each machine.
+
+    >>> said = []
+    >>> pipeline = DataPipeline(b"", (tf.int64,), (tf.TensorShape([None]),), say=said.append)
+    >>> pipeline.feed("its files are elsewhere")
+    >>> pipeline.fed, said
+    (True, ['its files are elsewhere'])
+    """
+
+    graph: bytes
+    """The dataset's graph, with its functions and the arrays in it."""
+    types: tuple[tf.DType, ...]
+    shapes: tuple[tf.TensorShape, ...]
+    """The types and shapes of a batch's tensors."""
+    foreseen: bool = False
+    """Whether the sizes and the number of batches are known ahead, so that only machines need to make the batches."""
+    draws: bool = True
+    """Whether it draws random numbers, whose seeds the machines must get."""
+    say: Callable[[str], None] = lambda _: None
+    fed: bool = False
+    """Whether the machines cannot run it after all, so that each batch is fed."""
+
+    def feed(self, reason: str) -> None:
+        """Feed each batch from now on. `say` is told the reason."""
+        self.fed = True
+        self.say(reason)
+
+
+@dataclass(eq=False)
+class Pass:
+    """One way through the elements of a pipeline: from where an iterator was to its end.
+
+    >>> graph = tf.raw_ops.DatasetToGraphV2(input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(5)))
+    >>> source = Pass(DataPipeline(graph.numpy(), (tf.int64,), (tf.TensorShape([]),)), b"")
+    >>> [int(source.element(position)[0]) for position in (1, 3, 2)]
+    [1, 3, 2]
+    """
+
+    pipeline: DataPipeline
+    state: bytes
+    """The state of the iterator at the beginning: seeds, buffers and positions. Empty: the beginning of the dataset."""
+    missed: bool = False
+    """Whether the machines are elsewhere, as after a restart. The next batch should begin another pass."""
+    _made: tuple[int, Any, Any] | None = None
+    """The last element that this process has made: its position, the element, and the iterator behind it."""
+
+    def element(self, position: int) -> Any:
+        """The tensors of an element, made in this process."""
+        at, element, iterator = self._made or (-1, None, None)
+        if iterator is None or at > position:
+            at, iterator = -1, self._iterator()
+        # Eager calls must not be broken off: they convert shapes.
+        with defer_interrupt():
+            while at < position:
+                at, element = at + 1, next(iterator)
+                self._made = at, element, iterator
+        return element
+
+    def forget(self) -> None:
+        """Drop what this process has made."""
+        self._made = None
+
+    def _iterator(self) -> Any:
+        specs = zip(self.pipeline.shapes, self.pipeline.types, strict=True)
+        variant = tf.raw_ops.DatasetFromGraph(graph_def=self.pipeline.graph)
+        iterator = iter(tf.data.experimental.from_variant(variant, tuple(tf.TensorSpec(*spec) for spec in specs)))
+        if self.state:
+            resource = tf.nest.flatten(iterator, expand_composites=True)[0]
+            state = tf.io.parse_tensor(self.state, tf.variant)
+            tf.raw_ops.DeserializeIterator(resource_handle=resource, serialized=state)
+        return iterator
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnBatch:
+    """Which batch it is."""
+
+    source: Pass
+    position: int
+    """The number of batches of the pass before this one."""
+    sample: np.ndarray | None = None
+    """Fingerprints of some rows, with which machines compare their batch; None if this process does not make it."""
+
+    @property
+    def own_sample(self) -> np.ndarray:
+        """The sample, of the batch as this process makes it."""
+        found = self.sample if self.sample is not None else sample_of(self.source.element(self.position))
+        return np.asarray(found)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnRows:
+    """One array of such a batch. Whoever asks for its values gets them; a step that draws it asks for none."""
+
+    batch: DrawnBatch
+    component: int
+    """Which of the dataset's tensors it is."""
+    given: Any = None
+    """Its values, where this process has made the batch."""
+
+    @property
+    def values(self) -> Any:
+        """Its values."""
+        if self.given is not None:
+            return self.given
+        return self.batch.source.element(self.batch.position)[self.component].numpy()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of values that it holds."""
+        return 0 if self.given is None else int(self.given.nbytes)
+
+    def __getitem__(self, rows: slice) -> Any:
+        return self.values[rows]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.values, dtype)

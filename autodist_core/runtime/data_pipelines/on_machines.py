@@ -1,0 +1,273 @@
+"""The data pipelines that the machines of one session run.
+
+In: the batches of a training, which say their pass and position. Out: a `PipelineSlot` where the machines have the
+batch next, and None where the batch must be fed. If the user's process goes through the dataset, the replicas on the
+chief's machine are fed; else the agent there makes the batches as all others do.
+
+Each machine has the dataset in a variable, and an iterator over it for each pass. A pass begins with the state of the
+iterator in the user's process, so the machines continue exactly there. Graph and state go from machine to machine, so
+the chief sends them once.
+
+The machines never search for a batch. Where they are elsewhere (after a restart, after a step that failed, after a
+batch for which a machine had no replica), the batch is fed and `Pass.missed` is set. The next batch then begins another
+pass, from where the user's process is. So nothing is computed a second time.
+
+The first batch of a pipeline in a session is fed, too. The machines make it all the same, and its sample is compared.
+A machine that cannot make it, because its files are missing, is found here: then each batch is fed.
+
+TensorFlow may need as long to end an iterator as the iterator has lived, up to a minute, if tf.data tunes it. So nobody
+waits for the end of one. A session that is closed before its iterators have ended hangs, so it is closed after them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.errors import NodeLostError
+from autodist_core.interrupts import defer_interrupt
+from autodist_core.kernel import DistributedGraph, Placement, drawn, sample_of
+from autodist_core.kernel.placement.placement import Replica
+from autodist_core.log import log, stage
+from autodist_core.resource_spec import DeviceSpec
+from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass
+from autodist_core.runtime.interruptible import BrokenOffError
+
+_FRAME = ("'", "Graph execution error", "From /job:", "Detected at node", "<stack traces", "the beginning of", "[[")
+"""The beginnings of lines of TensorFlow's messages that do not say what went wrong."""
+_END_SECONDS = 5.0
+"""How long the close of a session waits for the end of its iterators."""
+
+
+@dataclass(eq=False)
+class PipelineSlot:
+    """A place for one pipeline at a time, on some machines."""
+
+    name: str
+    types: tuple[tf.DType, ...]
+    shapes: tuple[tf.TensorShape, ...]
+    placement: Placement
+    hosts: tuple[str, ...]
+    """All machines with replicas; without the chief's, where the user's process makes the batches too."""
+    foreseen: bool = False
+    content: DataPipeline | None = None
+    tried: bool = False
+    """Whether the machines have made a batch of the pipeline."""
+    at: tuple[Pass, int] | None = None
+    """The batch that all machines make next; None if they may be at different ones."""
+    iterators: tuple[bytes, ...] = ()
+    """The handles of the machines' present iterators."""
+    actions: dict[str, tuple[list[Any], list[Any], list[Any]]] = field(default_factory=dict)
+    """The feeds, fetches and targets of each action."""
+
+    def put_into(
+        self, graph: DistributedGraph, replicas: Sequence[Replica], arrays: Sequence[DrawnRows]
+    ) -> DistributedGraph:
+        """The graph of a step in which the machines' replicas take their rows of batches like this one."""
+        components = [array.component for array in arrays]
+        return drawn(graph, replicas, self.hosts, self.types, self.shapes, components, sampled=not self.foreseen)
+
+    def feeds(
+        self, arrays: Sequence[DrawnRows], inputs: Sequence[int], replica: int, start: int, stop: int
+    ) -> list[Any] | None:
+        """What a replica is fed in place of its rows; None if it is fed its rows."""
+        hosts = [each.host for each in self.placement.replicas[: replica + 1]]
+        host = hosts.pop()
+        if not inputs or host not in self.hosts:
+            return None
+        told = [np.array([start, stop])] if self.foreseen else [np.array([start, stop]), arrays[0].batch.sample]
+        return told if host in hosts else [self.iterators[self.hosts.index(host)], *told]
+
+    @contextmanager
+    def running(self, arrays: Sequence[DrawnRows], active: int) -> Iterator[None]:
+        """Run a step on this batch in this block, with so many active replicas."""
+        batch, self.at = arrays[0].batch, None
+        yield
+        if {replica.host for replica in self.placement.replicas[:active]} >= set(self.hosts):
+            self.at = batch.source, batch.position + 1
+
+
+class PipelinesOnMachines:
+    """The slots of one session."""
+
+    def __init__(self, graph: Any, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
+        self._graph, self._session, self._placement, self._call = graph, session, placement, call
+        self._chief = placement.tasks.chief
+        hosts = dict.fromkeys(replica.host for replica in placement.replicas)
+        # The chief's machine first: graphs and states are there.
+        self._hosts = tuple(sorted(hosts, key=lambda host: host != self._chief))
+        self._slots: list[PipelineSlot] = []
+        self._calls: dict[tuple[str, str], Callable[..., Any]] = {}
+        self._ending: list[threading.Thread] = []
+        self._unended = False
+        """Whether machines may have an iterator that was not ended, as behind a broken network."""
+
+    def slot_of(self, batch: DrawnBatch) -> PipelineSlot | None:
+        """Where the machines make this batch next; None if it is to be fed."""
+        pipeline = batch.source.pipeline
+        if pipeline.fed or self._hosts == (self._chief,):
+            return None
+        try:
+            return self._at(batch)
+        except (tf.errors.OpError, BrokenOffError) as error:
+            # If the network is broken, the next step says so.
+            log.debug("a data pipeline does not run on the machines", exc_info=True)
+            pipeline.feed(f"a machine cannot make its first batch ({_short(error)})")
+            return None
+
+    def release(self) -> None:
+        """End all pipelines, and free their memory. The slots stay for the next ones."""
+        held = [slot for slot in self._slots if slot.content is not None]
+        for slot in held:
+            slot.content = None
+            self._end(slot)
+        for slot in held:
+            self._run("the release of the data", slot, "drop")
+
+    def close(self, then: Callable[[bool], None]) -> None:
+        """End all pipelines, and call `then` with whether they have ended. This returns after some seconds anyway."""
+        for slot in self._slots:
+            self._end(slot)
+        ending = [thread for thread in self._ending if thread.is_alive()]
+        self._graph = self._session = None
+        self._slots.clear()
+        self._calls.clear()
+
+        def end() -> None:
+            for thread in ending:
+                thread.join()
+            then(not self._unended)
+
+        if not ending:
+            end()
+            return
+        last = threading.Thread(target=end, daemon=True, name="autodist-end")
+        last.start()
+        last.join(_END_SECONDS)
+
+    def _at(self, batch: DrawnBatch) -> PipelineSlot | None:
+        source = batch.source
+        slot = next((each for each in self._slots if each.content is source.pipeline), None)
+        if slot is not None and slot.at == (source, batch.position):
+            source.forget()
+            return slot
+        if batch.position > 0:
+            source.missed = True
+            return None
+        slot = slot or self._filled(source.pipeline)
+        self._end(slot)
+        doing = "the beginning of a data pipeline"
+        with stage(doing):
+            slot.iterators = tuple(self._run(doing, slot, "create"))
+            state = [source.state] if source.state else []
+            self._run(doing, slot, "begin" if state else "begin anew", [*slot.iterators, *state])
+            if slot.tried:
+                slot.at = source, 0
+                return slot
+            made = self._run(doing, slot, "make", slot.iterators)
+        slot.tried, slot.at = True, (source, 1)
+        for host, sample in zip(slot.hosts, made, strict=True):
+            if not np.array_equal(sample, batch.own_sample):
+                name = next(replica.name for replica in self._placement.replicas if replica.host == host)
+                address = DeviceSpec.parse(name).address
+                source.pipeline.feed(f"{address} makes another first batch than the chief: its files may be others")
+        return None
+
+    def _filled(self, pipeline: DataPipeline) -> PipelineSlot:
+        """A slot for a pipeline, whose graph is sent to the machines."""
+        free = (
+            slot for slot in self._slots
+            if slot.content is None and slot.foreseen == pipeline.foreseen
+            and (slot.types, slot.shapes) == (pipeline.types, pipeline.shapes)
+        )  # fmt: skip
+        slot = next(free, None) or self._add(pipeline)
+        slot.content, slot.tried = pipeline, False
+        with stage("the sending of a data pipeline"):
+            self._run("the sending of a data pipeline", slot, "put", [pipeline.graph])
+        return slot
+
+    def _add(self, pipeline: DataPipeline) -> PipelineSlot:
+        name = f"pipeline{len(self._slots)}"
+        hosts = tuple(host for host in self._hosts if pipeline.foreseen or host != self._chief)
+        slot = PipelineSlot(name, pipeline.types, pipeline.shapes, self._placement, hosts, pipeline.foreseen)
+        with defer_interrupt(), self._graph.as_default():
+            slot.actions = _actions(slot, self._chief)
+        # Another thread calls it, and only this one may extend the graph.
+        self._callable(slot, "end")
+        self._slots.append(slot)
+        return slot
+
+    def _end(self, slot: PipelineSlot) -> None:
+        """End the iterators of a slot, without waiting for it."""
+        slot.at = None
+        iterators, slot.iterators = slot.iterators, ()
+        if not iterators:
+            return
+
+        def end() -> None:
+            try:
+                self._call("the end of a data pipeline", call, *iterators)
+            except (NodeLostError, BrokenOffError, tf.errors.OpError):
+                log.debug("a data pipeline did not end", exc_info=True)
+                self._unended = True
+
+        call = self._callable(slot, "end")
+        thread = threading.Thread(target=end, daemon=True, name="autodist-pipeline-end")
+        self._ending = [*(each for each in self._ending if each.is_alive()), thread]
+        thread.start()
+
+    def _run(self, doing: str, slot: PipelineSlot, action: str, arrays: Sequence[Any] = ()) -> Any:
+        return self._call(doing, self._callable(slot, action), *arrays)
+
+    def _callable(self, slot: PipelineSlot, action: str) -> Callable[..., Any]:
+        key = slot.name, action
+        if key not in self._calls:
+            feeds, fetches, targets = slot.actions[action]
+            with defer_interrupt():
+                self._calls[key] = self._session.make_callable([*fetches, *targets], feed_list=feeds)
+        return self._calls[key]
+
+
+def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[Any], list[Any]]]:
+    """Add the operations of a slot to the present graph; return the feeds, fetches and targets of each action."""
+    with tf.device(chief):
+        graph = sent_graph = tf.compat.v1.placeholder(tf.string, [])
+        state = sent_state = tf.compat.v1.placeholder(tf.string, [])
+    typed = {"output_types": slot.types, "output_shapes": slot.shapes}
+    put, drop, create, anew, begin, make, end, handles = [], [], [], [], [], [], [], []
+    for host in slot.hosts:
+        with tf.device(host):
+            sent_graph, sent_state = tf.identity(sent_graph), tf.identity(sent_state)
+            holder = tf.raw_ops.VarHandleOp(dtype=tf.variant, shape=[], shared_name=f"{slot.name}/dataset")
+            dataset = tf.raw_ops.DatasetFromGraph(graph_def=sent_graph)
+            put.append(tf.raw_ops.AssignVariableOp(resource=holder, value=dataset))
+            drop.append(tf.raw_ops.DestroyResourceOp(resource=holder))
+            create.append(tf.raw_ops.IteratorToStringHandle(resource_handle=tf.raw_ops.AnonymousIterator(**typed)))
+            handles.append(tf.compat.v1.placeholder(tf.string, []))
+            iterator = tf.raw_ops.IteratorFromStringHandleV2(string_handle=handles[-1], **typed)
+            held = tf.raw_ops.ReadVariableOp(resource=holder, dtype=tf.variant)
+            anew.append(tf.raw_ops.MakeIterator(dataset=held, iterator=iterator))
+            with tf.control_dependencies([anew[-1]]):
+                saved = tf.io.parse_tensor(sent_state, tf.variant)
+                begin.append(tf.raw_ops.DeserializeIterator(resource_handle=iterator, serialized=saved))
+            make.append(sample_of(tf.raw_ops.IteratorGetNext(iterator=iterator, **typed)))
+            end.append(tf.raw_ops.DestroyResourceOp(resource=iterator))
+    return {
+        "put": ([graph], [], put), "drop": ([], [], drop), "create": ([], create, []),
+        "begin": ([*handles, state], [], begin), "begin anew": (handles, [], anew), "make": (handles, make, []),
+        "end": (handles, [], end),
+    }
+
+
+def _short(error: Exception) -> str:
+    """The line of TensorFlow's message that says what went wrong. It stands behind where the operation was made."""
+    text = str(error).rpartition("\nNode: ")[2]
+    lines = [line.rpartition("}} ")[2].strip() for line in text.splitlines()]
+    said = (line for line in lines if line and not line.startswith(_FRAME))
+    return next(said, type(error).__name__).rstrip(".:")[:300]

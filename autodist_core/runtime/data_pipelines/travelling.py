@@ -1,0 +1,205 @@
+"""Whether a dataset can run on other machines and makes the same batches there; if so, its data pipeline.
+
+In: a dataset. Out: its `DataPipeline`, or a ValueError that says why each batch must be fed. The dataset's graph is
+read for what lives in the user's process (Python functions, variables), for what may come out differently each time
+(random operations, an order that is not fixed), and for what other machines should not do again (writing files).
+
+A shuffle without a seed gets one here, since TensorFlow would draw another one on each machine. TensorFlow saves the
+seeds of the current repetition with an iterator, and not the seed from which it draws those of the next.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.runtime.data_pipelines.batches import DataPipeline
+from autodist_core.seams.table import OP_DEF
+from autodist_core.step.editor import Editor
+from autodist_core.step.naming import node_of
+
+_IGNORE = 1
+"""What TensorFlow does about operations with a state of their own: it writes them. They are looked for here."""
+_POLICY = tf.data.experimental.AutoShardPolicy
+_IN_PYTHON = {
+    "GeneratorDataset": "from_generator", "PyFunc": "py_function or numpy_function",
+    "EagerPyFunc": "py_function", "PyFuncStateless": "numpy_function",
+}
+_VARIABLES = {"VarHandleOp", "ReadVariableOp", "AssignVariableOp"}
+_ELSEWHERE = re.compile("DataService|Snapshot|SaveDataset|WriteFile|AssertNext|Distribute|AutoShard|Rebatch")
+"""Datasets that write files, or whose elements depend on other processes."""
+_ALLOWED = re.compile(
+    "If|While|StatefulPartitionedCall|Assert|Print|Dummy(SeedGenerator|MemoryCache)|LookupTable|HashTable"
+    "|MatchingFiles|.*Dataset(V[0-9]+)?$"
+)
+"""Operations that TensorFlow calls stateful and that give the same results everywhere. Datasets are looked at too."""
+
+_ONE_BY_ONE = re.compile(
+    "(Options|Prefetch|(Parallel)?Map|(Parallel)?Batch|MapAndBatch|Take|Skip|AssertCardinality)Dataset(V[0-9]+)?$"
+)
+"""Datasets that make their input's iterator when their own is made."""
+_UNKNOWN = tf.data.experimental.UNKNOWN_CARDINALITY
+
+
+def travelling(dataset: Any, say: Callable[[str], None] = lambda _: None) -> tuple[DataPipeline, Any]:
+    """The pipeline of a dataset, and the dataset through which the user's process goes: the same, with all seeds set.
+
+    A ValueError gives the reason why its batches must be fed. `say` is told of a reason that is found later.
+
+    >>> pipeline, same = travelling(tf.data.Dataset.range(5).batch(2))
+    >>> pipeline.types, [batch.numpy().tolist() for batch in same]
+    ((tf.int64,), [[0, 1], [2, 3], [4]])
+    >>> travelling(tf.data.Dataset.range(5).map(lambda x: tf.numpy_function(abs, [x], tf.int64)))
+    Traceback (most recent call last):
+    ValueError: it runs Python functions (py_function or numpy_function)
+    """
+    options = dataset.options()
+    if options.deterministic is False:
+        raise ValueError("its order is not fixed (deterministic=False)")
+    if options.experimental_distribute.auto_shard_policy in (_POLICY.FILE, _POLICY.HINT):
+        raise ValueError(
+            f"its AutoShardPolicy.{options.experimental_distribute.auto_shard_policy.name} asks for other batches than "
+            "one device's, which are not made; AUTO, DATA and OFF let the machines make them"
+        )
+    graph = _graph_of(dataset)
+    for reason in _obstacles(graph):
+        raise ValueError(reason)
+    specs = tf.nest.flatten(dataset.element_spec)
+    if not specs or not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in specs):
+        raise ValueError("its batches are not dense tensors of known rank")
+    seeded = _with_seeds(graph)
+    found = graph.SerializeToString() if seeded is None else seeded.SerializeToString()
+    types, shapes = tuple(spec.dtype for spec in specs), tuple(spec.shape for spec in specs)
+    if seeded is not None:
+        variant = tf.raw_ops.DatasetFromGraph(graph_def=found)
+        dataset = tf.data.experimental.from_variant(variant, dataset.element_spec)
+    foreseen = _same_known_size(shapes) and int(dataset.cardinality()) != _UNKNOWN and _draws_once(graph)
+    return DataPipeline(found, types, shapes, foreseen, bool(_seeded(graph)), say), dataset
+
+
+def _same_known_size(shapes: Sequence[tf.TensorShape]) -> bool:
+    """Whether each batch has as many examples, and tensors of the same shapes."""
+    known = all(shape.rank and shape.is_fully_defined() for shape in shapes)
+    return known and len({shape[0] for shape in shapes}) == 1
+
+
+def _seeded(graph: Any) -> list[str]:
+    """The datasets that draw from seeds."""
+    return [node.name for node in graph.node if "seed2" in _inputs(node)]
+
+
+def _draws_once(graph: Any) -> bool:
+    """Whether the dataset draws seeds when an iterator is made, and not again while one goes through it.
+
+    Then the iterators that the user's process makes have the seeds of one device, although nobody goes through them.
+    """
+    nodes, seeded = {node.name: node for node in graph.node}, _seeded(graph)
+    if not seeded:
+        return True
+    (node,) = (each for each in graph.node if each.op == "_Retval")
+    while node.name not in seeded and (node.op == "_Retval" or _ONE_BY_ONE.match(node.op)):
+        node = nodes[node_of(node.input[0])]
+    return [node.name] == seeded
+
+
+def _graph_of(dataset: Any) -> Any:
+    try:
+        variant = tf.data.experimental.to_variant(dataset)
+        serialized = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=variant, external_state_policy=_IGNORE, strip_device_assignment=True
+        )
+        return tf.compat.v1.GraphDef.FromString(serialized.numpy())
+    except tf.errors.OpError as error:
+        text = error.message.rpartition("}} ")[2].partition(" [Op")[0]
+        raise ValueError(f"TensorFlow cannot write its graph ({text.rstrip('.')})") from None
+
+
+def _obstacles(graph: Any) -> Iterator[str]:
+    """The reasons why a dataset cannot run on other machines, or could make other batches there."""
+    outer = {node.name: node for node in graph.node}
+    for node in graph.node:
+        yield from _of_node(node, outer)
+    for function in graph.library.function:
+        nodes = {each.name: each for each in function.node_def}
+        for node in function.node_def:
+            yield from _of_node(node, nodes)
+            definition = OP_DEF.get()(node.op)
+            if definition is not None and definition.is_stateful and not _ALLOWED.match(node.op):
+                yield f"its function has state of its own, such as random numbers ({node.op})"
+            if _is_unseeded(node, nodes):
+                yield f"its function shuffles or draws without a seed ({node.op})"
+
+
+def _of_node(node: Any, nodes: Mapping[str, Any]) -> Iterator[str]:
+    if node.op in _IN_PYTHON:
+        yield f"it runs Python functions ({_IN_PYTHON[node.op]})"
+    elif node.op in _VARIABLES:
+        yield "it reads variables, as a preprocessing layer with state does"
+    elif _ELSEWHERE.match(node.op):
+        yield f"it writes files, or other processes make its elements ({node.op})"
+    elif node.op.startswith("CacheDataset") and any(_constant(nodes, name) != b"" for name in node.input[1:2]):
+        yield "it keeps a cache in a file"
+    elif _has(node, "deterministic", b"false") or _has(node, "sloppy", True):
+        yield "its order is not fixed (deterministic=False)"
+    elif any(_is_resource(nodes, name) for name in set(node.input) - _stand_ins(node)):
+        yield f"it uses a resource of this program ({node.op})"
+    elif "seed_generator" in _inputs(node) and "seed2" not in _inputs(node):
+        yield f"a seed of its own lives in this program ({node.op})"
+
+
+def _has(node: Any, key: str, value: Any) -> bool:
+    """Whether an attribute has a value. To ask a message for a missing attribute would add it."""
+    return key in node.attr and value in (node.attr[key].s, node.attr[key].b)
+
+
+def _is_resource(nodes: Mapping[str, Any], name: str) -> bool:
+    source = nodes.get(node_of(name))
+    return source is not None and source.op == "Const" and source.attr["dtype"].type == tf.resource.as_datatype_enum
+
+
+def _stand_ins(node: Any) -> set[str]:
+    """The inputs for which a dataset makes a resource of its own: a generator of seeds, a cache in memory."""
+    names = _inputs(node)
+    return {node.input[names.index(name)] for name in ("seed_generator", "cache") if name in names}
+
+
+def _inputs(node: Any) -> list[str]:
+    """The names of an operation's inputs, as far as each is one tensor."""
+    definition = OP_DEF.get()(node.op)
+    return [] if definition is None else [argument.name for argument in definition.input_arg]
+
+
+def _constant(nodes: Mapping[str, Any], name: str) -> Any:
+    """The scalar that an input is; None if it is no constant."""
+    source = nodes.get(node_of(name))
+    if source is None or source.op != "Const":
+        return None
+    return tf.make_ndarray(source.attr["value"].tensor).item()
+
+
+def _is_unseeded(node: Any, nodes: Mapping[str, Any]) -> bool:
+    """Whether an operation draws its seed anew each time: TensorFlow says so by two seeds of zero."""
+    names = _inputs(node)
+    if "seed" not in names or "seed2" not in names or "Dataset" not in node.op:
+        return False
+    return all(_constant(nodes, node.input[names.index(name)]) == 0 for name in ("seed", "seed2"))
+
+
+def _with_seeds(graph: Any) -> Any:
+    """The graph with random seeds in place of missing ones; None if no seed is missing."""
+    nodes = {node.name: node for node in graph.node}
+    missing = [node for node in graph.node if _is_unseeded(node, nodes)]
+    if not missing:
+        return None
+    editor = Editor.of(graph)
+    for number, node in enumerate(missing):
+        edit = editor.edit(node.name)
+        for name in ("seed", "seed2"):
+            value = tf.make_tensor_proto(1 + secrets.randbits(62), tf.int64)
+            source = edit.add("Const", f"{name}/{number}", dtype=tf.int64, value=value)
+            edit.set_input(_inputs(node).index(name), source)
+    return editor.graph_def()
