@@ -165,6 +165,7 @@ def test_results_that_the_replicas_do_not_give_are_named(caplog):
         shape=tf.shape,
         running=lambda x: _lower(x) @ x,
         turned=lambda x: tf.reshape(tf.transpose(x), tf.shape(x)),
+        sorted=lambda x: tf.concat([x[x[:, 0] > 0], x[x[:, 0] <= 0]], 0),
     )
     expected = model.predict(TWENTY, batch_size=10, verbose=0)
     with distributed(model, replicas=3) as front:
@@ -183,6 +184,7 @@ def test_results_that_the_replicas_do_not_give_are_named(caplog):
         "replica has its part",
         f"'twice' of the step {rows} one device has the whole batch 2 times, one behind the other",
         f"'distinct' of the step {rows} Unique (...) takes each distinct entry of a replica's part of the batch once",
+        f"'sorted' of the step {rows} one device puts all examples of one choice before those of another choice",
         f"'turned' of the step {rows} Reshape (...) has parts of one example in several rows",
         f"'shape' of the step is the first replica's, and the number of examples makes another value {part}",
     ]:

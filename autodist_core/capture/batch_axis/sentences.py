@@ -88,6 +88,8 @@ def joined_otherwise(subject: str, result: UncombinedResult) -> str:
         return f"{rows} {made} takes each distinct entry of a replica's part of the batch once"
     if len(state.axes) > 1:
         return f"{rows} {made} has parts of one example in several rows"
+    if state.subset:
+        return f"{rows} one device puts all examples of one choice before those of another choice"
     return f"{rows} one device has the whole batch {state.outer} times, one behind the other"
 
 

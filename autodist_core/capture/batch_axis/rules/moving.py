@@ -258,6 +258,8 @@ def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
     inners, subsets = {state.inner for state in with_rows}, {state.subset for state in with_rows}
     known = all(state.outer is not None for state in with_rows) and len(inners) == 1
     outer = sum(state.outer or 0 for state in with_rows) if known else None
+    if any(subsets) and len(with_rows) > 1:
+        outer = len(with_rows)  # Examples that were chosen by two conditions stand in another order.
     return with_rows[0]._replace(
         outer=outer, inner=inners.pop() if len(inners) == 1 else None,
         subset=(*subsets, len(parts)) if any(subsets) else None, free=all(s.free for s in with_rows),
