@@ -169,3 +169,13 @@ def test_an_update_by_hand_of_a_variable_that_declares_a_mean_is_named(aggregati
 
         plans = [strategy.plan(step, args=(tf.constant(X[:BATCH]), by_hand)) for by_hand in (True, False)]
     assert ["variable 'weight' has the aggregation MEAN" in plan for plan in plans] == [is_noted, False], plans
+
+
+def test_a_sum_that_is_assigned_with_its_own_value_is_named():
+    """TensorFlow's strategy adds up what the replicas assign, and so the variable's value once for each of them."""
+    with replicas(count=2) as strategy:
+        with strategy.scope():
+            seen = tf.Variable(0.0, name="seen", aggregation=tf.VariableAggregation.SUM)
+        writes = [lambda x: seen.assign(seen + tf.reduce_sum(x)), lambda x: seen.assign_add(tf.reduce_sum(x))]
+        plans = [strategy.plan(write, args=(tf.ones((4, 1)),)) for write in writes]
+    assert ["variable 'seen' has the aggregation SUM" in plan for plan in plans] == [True, False], plans

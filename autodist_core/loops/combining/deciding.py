@@ -25,7 +25,7 @@ from autodist_core.loops.combining.own_writes import require_averaged, require_c
 from autodist_core.loops.combining.recomputed import find_recomputed
 from autodist_core.loops.combining.side_state import additions, counted
 from autodist_core.loops.combining.totals import with_totals
-from autodist_core.loops.combining.updates_by_hand import averaged_by_hand
+from autodist_core.loops.combining.updates_by_hand import averaged_by_hand, summed_with_itself
 from autodist_core.loops.combining.weighing import (
     means_of_examples,
     of_gradients_by,
@@ -187,7 +187,10 @@ def decided_for_each_replica(
     outputs = [*traced.outputs, *hidden]
     by_share = {tensor.op.name: Counted(0, tensor.dtype.base_dtype, 1, replicas) for tensor in alike}
     traced = combined_as_written(replace(traced, outputs=outputs, added_up=seeds, counted={**by_share, **again}))
-    notes = (*said_of(replace(found, undecided=()), ()), *averaged_by_hand(traced, updates.differentiations))
+    notes = (
+        *said_of(replace(found, undecided=()), ()), *averaged_by_hand(traced, updates.differentiations),
+        *summed_with_itself(traced),
+    )
     return Decided(traced, _joined(outputs, ["each"] * len(outputs)), notes, idle=idle)
 
 

@@ -7,11 +7,15 @@ Here gradients are added up, which is what an optimizer does::
     w = tf.Variable(...)                       w.assign_sub(rate * gradient)     the sum; tf.distribute refuses it
     w = tf.Variable(..., aggregation=MEAN)     w.assign_sub(rate * gradient)     here the sum, there the mean: noted
     w = tf.Variable(..., aggregation=MEAN)     optimizer.apply([gradient], [w])  the sum, in both
+    n = tf.Variable(..., aggregation=SUM)      n.assign(n + count)               here n counts once, there once for each
+                                                                                 replica: noted
+    n = tf.Variable(..., aggregation=SUM)      n.assign_add(count)               the sum of the counts, in both
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from autodist_core.capture import reached_from, sources
 from autodist_core.capture.traced import Traced
@@ -31,14 +35,9 @@ def averaged_by_hand(traced: Traced, found: Sequence[Differentiation]) -> Iterat
     ["not exact: variable 'kernel' has the aggregation MEAN"]
     """
     markers = {marker.op.name for call in found for gradient in call.gradients for marker in gradient.markers}
-    handles = {id(placeholder): value for value, placeholder in traced.graph.captures}
-    by_handle = {id(source.handle): source.variable for source in traced.sources}
     said: set[str] = set()
-    for operation in traced.graph.get_operations():
-        if operation.name not in traced.updates or not operation.type.startswith("Assign"):
-            continue
-        variable = by_handle.get(id(handles.get(id(operation.inputs[0]))))
-        if variable is None or variable.aggregation != "mean" or variable.name in said:
+    for operation, variable in _assigned(traced, "mean"):
+        if operation.name not in traced.updates or variable.name in said:
             continue
         needed = reached_from([operation], sources, stop=is_reduced)
         if markers.intersection(needed):
@@ -49,3 +48,39 @@ def averaged_by_hand(traced: Traced, found: Sequence[Differentiation]) -> Iterat
                 "the mean of what the replicas assign. Divide the gradients by num_replicas_in_sync here, or give them "
                 "to an optimizer: it adds them up in both"
             )
+
+
+def summed_with_itself(traced: Traced) -> Iterator[str]:
+    """The notes on variables with the aggregation SUM to which a function assigns something made of their own value.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.loops.example import traced_loop
+    >>> seen = tf.Variable(0.0, name="seen", aggregation=tf.VariableAggregation.SUM)
+    >>> traced, _, _ = traced_loop(lambda x: seen.assign(seen + tf.reduce_sum(x)), seen)
+    >>> [note.partition(",")[0] for note in summed_with_itself(traced)]
+    ["not exact: variable 'seen' has the aggregation SUM"]
+    """
+    said: set[str] = set()
+    for operation, variable in _assigned(traced, "sum"):
+        if operation.name in traced.updates or operation.type != "AssignVariableOp" or variable.name in said:
+            continue
+        needed = reached_from([operation.inputs[1].op], sources)
+        handle = operation.inputs[0]
+        if any(each.type == "ReadVariableOp" and each.inputs[0] is handle for each in needed.values()):
+            said.add(variable.name)
+            yield (
+                f"{INEXACT}: variable {variable.name!r} has the aggregation SUM, and what is assigned to it is made of "
+                "its own value: here that value counts once, and tf.distribute adds up what the replicas assign, so it "
+                "counts once for each replica. Write assign_add: it counts the same in both"
+            )
+
+
+def _assigned(traced: Traced, aggregation: str) -> Iterator[tuple[Any, Any]]:
+    """The assignments to variables with an aggregation, each with its variable."""
+    handles = {id(placeholder): value for value, placeholder in traced.graph.captures}
+    by_handle = {id(source.handle): source.variable for source in traced.sources}
+    for operation in traced.graph.get_operations():
+        if operation.type.startswith("Assign") and operation.inputs:
+            variable = by_handle.get(id(handles.get(id(operation.inputs[0]))))
+            if variable is not None and variable.aggregation == aggregation:
+                yield operation, variable
