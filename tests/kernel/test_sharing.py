@@ -75,6 +75,6 @@ def test_a_machine_has_one_copy_of_a_weight_and_one_update(builder):
         handles = {node.name: node.attr["shared_name"].s.decode() for node in nodes if node.op == "VarHandleOp"}
         writes = [node for node in nodes if node.op in ("AssignVariableOp", "AssignSubVariableOp")]
         counts[shared] = sum(handles[node.input[0]].startswith("scale@") for node in writes)
-        devices = {node.device for node in nodes if handles.get(node.name, "").startswith("scale@replica1")}
+        devices = {node.device for node in nodes if node.name == "variable/scale.replica1"}
         assert bool(devices) == (shared is False)
     assert counts[False] - counts[None] == 1

@@ -147,7 +147,21 @@ def by_level(nodes: Iterable[str], level_of: Mapping[str, int]) -> dict[int, fro
 def apart(
     roles: Roles, nodes: Iterable[str], level_of: Mapping[str, int]
 ) -> list[tuple[int, frozenset[str]]]:
-    """Return nodes by their levels and hosts. So what waits on a server for nodes there waits for no other machine."""
+    """Return nodes by their levels and hosts. So what waits on a server for nodes there waits for no other machine.
+
+    >>> from autodist_core.kernel.alike.kinds import Kind
+    >>> from autodist_core.kernel.alike.units import Unit
+    >>> machine = Unit("/job:run/task:1/device:CPU:0", 1, 1, 1)
+    >>> other = Unit("/job:run/task:2/device:CPU:0", 2, 2, 1)
+    >>> graph = Editor()
+    >>> for unit in (machine, other):
+    ...     _ = graph.add("NoOp", f"replica{unit.first}/step", device=unit.device)
+    ...     _ = graph.add("NoOp", f"replica{unit.first}/lookup", device="/job:run/task:0/device:CPU:0")
+    >>> roles = Roles(graph, [Kind((machine, other), (machine, other))])
+    >>> names = ["replica1/step", "replica1/lookup"]
+    >>> [sorted(nodes) for _, nodes in apart(roles, names, dict.fromkeys(names, 0))]
+    [['replica1/lookup'], ['replica1/step']]
+    """
     found = []
     for level, names in by_level(nodes, level_of).items():
         hosts: dict[str, set[str]] = {}
@@ -158,7 +172,17 @@ def apart(
 
 
 def common_host(roles: Roles, nodes: Iterable[str]) -> str:
-    """Return the host of nodes that are all on one server; empty if one of them is on its own machine."""
+    """Return the host of nodes that are all on one server; empty if one of them is on its own machine.
+
+    >>> from autodist_core.kernel.alike.kinds import Kind
+    >>> from autodist_core.kernel.alike.units import Unit
+    >>> machines = [Unit(f"/job:run/task:{task}/device:CPU:0", task, task, 1) for task in (1, 2)]
+    >>> graph = Editor()
+    >>> for number in (1, 2):
+    ...     _ = graph.add("NoOp", f"replica{number}/lookup", device="/job:run/task:0/device:CPU:0")
+    >>> common_host(Roles(graph, [Kind(tuple(machines), tuple(machines))]), ["replica1/lookup"])
+    '/job:run/task:0/device:CPU:0'
+    """
     hosts = {roles.host(name) for name in nodes}
     return hosts.pop() if len(hosts) == 1 else ""
 

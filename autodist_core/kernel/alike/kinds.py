@@ -49,6 +49,13 @@ class Alike:
     `machines` are the kinds of all machines but the first. `replicas` is a kind for each machine that is built, of all
     its replicas but the first; empty if machines have few replicas. `built` has the replicas that are built, and
     `examples` how many examples each of these has, if the graph is for these sizes only.
+
+    >>> from autodist_core.kernel.placement.devices import Tasks
+    >>> from autodist_core.kernel.placement.placement import inference
+    >>> addresses = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
+    >>> alike = found_alike(inference(tuple(f"{address}:CPU:0" for address in addresses), Tasks("run", addresses)))
+    >>> len(alike.machines), alike.replicas, [replica.number for replica in alike.built]
+    (1, (), [0, 1, 2])
     """
 
     machines: tuple[Kind, ...]
