@@ -129,6 +129,10 @@ class Draft:
         """The captured nodes whose values the update hands back to nodes after the update, and to results."""
         return self.placement.handed_back(self.step)
 
+    def stands(self, replica: Replica) -> bool:
+        """Whether a replica stands for others, on other machines. It has all operations that any of these has."""
+        return bool(self.stands_for) and replica.index > 0
+
     @property
     def active_replicas(self) -> tuple[Replica, ...]:
         """The replicas that have examples."""

@@ -84,7 +84,7 @@ def _gather_rows(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> N
     found: list[list[Rows]] = []
     for team in _teams(draft):
         rows = [_of_team(draft, gradient, owner, team) for gradient in gradients]
-        if len(rows) > 1 and packing.apart([team[0].device, owner.device]):
+        if len(rows) > 1 and (packing.apart([team[0].device, owner.device]) or draft.stands(team[0])):
             name = f"{_name(gradients[0], owner)}/packed/{team[0].prefix}"
             vectors = packing.packed_rows(draft, name, rows, (values, indices), team[0].host)
             rows = packing.unpacked_rows(draft, f"{name}/parts", vectors, shapes, (values, indices), owner.device)
@@ -152,7 +152,7 @@ def at_host(draft: Draft, value: str, dtype: tf.DType, replica: Replica) -> str:
     ('rate', 'brought/job_worker/task_1/rate/output0')
     """
     # A replica that stands for others has the operation on the value's own machine, too, as the others have it.
-    if host_of(draft.editor[naming.node_of(value)].device) == replica.host and not (draft.stands_for and replica.index):
+    if host_of(draft.editor[naming.node_of(value)].device) == replica.host and not draft.stands(replica):
         return value
     host = replica.host.removesuffix("/device:CPU:0").strip("/").replace(":", "_")
     name = f"brought/{host}/{naming.label(value)}"
