@@ -14,7 +14,7 @@ another one runs a step.
 
 Between two calls nothing is watched. `release` keeps the memory of each value that the model got from the session. As
 long as it is kept, TensorFlow gives a variable that changes other memory. So `resume` finds the variables that nobody
-has changed without comparing their values, and these are not loaded again.
+has changed without comparing their values, and these are not loaded again, unless replicas are loose.
 
 Any thread may look. One thread at a time uses the session. Another thread waits for the end of the current step. If the
 step takes long, or waits for that thread, the thread sees the value that the model has, and the model gets the current
@@ -283,10 +283,12 @@ class TrainingState:
     def release(self) -> None:
         """Stop watching. The variables are instances of their own classes again."""
         with defer_interrupt(), self._session_lock, self._value_lock:
-            # While they are still watched: who writes from here on changes the memory.
+            # While they are still watched: who writes from here on changes the memory. Loose replicas that were
+            # interrupted may still update the session after its values were read, so their session is loaded again.
+            together = self.session.placement.loose is None
             self._left = {
                 name: self._entries[name].view() for name, moment in self._moments.items()
-                if moment.life is Life.CURRENT and name in self._watched
+                if together and moment.life is Life.CURRENT and name in self._watched
             }
             while self._watched:
                 unwatch(self._watched.popitem()[1])
