@@ -2,8 +2,8 @@
 
 In: a folder, and a state as the tree of `encoding.py`. Out: the newest state that is complete. A file is a zip archive
 without compression: `state.json`, and one member for each array. A zip archive has a checksum for each member, and ends
-with the list of its members. So a file that is cut off or changed is noticed. A file gets its name only when all of it
-is on the disk; before that its name ends with `.partial`.
+with the list of its members. So a file that is cut off, or that holds another state than was written, is noticed. A
+file gets its name only when all of it is on the disk; before that its name ends with `.partial`.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -23,6 +23,7 @@ import json
 import logging
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,8 +36,8 @@ import tensorflow as tf
 from autodist_core.errors import SessionError
 
 _TREE = "state.json"
-_BROKEN = (zipfile.BadZipFile, OSError, EOFError, KeyError, ValueError)
-"""What reading a file raises that is not a complete state."""
+_BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError, RuntimeError)
+"""What reading a file raises that is not a complete state. One changed bit can claim compression or a password."""
 
 _log = logging.getLogger("autodist")
 

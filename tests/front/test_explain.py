@@ -25,12 +25,12 @@ from tests.support.models import DENSE, dense_data
 from tests.support.training import QUIET, compiled, distributed
 
 
-class Sorted(keras.utils.PyDataset):
-    """Batches of which each takes long to compute: it sorts many numbers. It notes when a batch was asked for."""
+class Slow(keras.utils.PyDataset):
+    """Batches of which each comes late, as from a slow disk. It notes when a batch was asked for."""
 
-    def __init__(self, numbers: int) -> None:
+    def __init__(self, seconds: float) -> None:
         super().__init__()
-        self.numbers = np.random.default_rng(0).normal(size=numbers)
+        self.seconds = seconds
         self.asked: list[float] = []
 
     def __len__(self) -> int:
@@ -38,8 +38,8 @@ class Sorted(keras.utils.PyDataset):
 
     def __getitem__(self, index: int):
         self.asked.append(time.perf_counter())
-        least = np.sort(self.numbers)[:5]
-        return np.tile(least, (8, 1)), np.zeros((8, 1))
+        time.sleep(self.seconds)
+        return np.ones((8, 5)), np.zeros((8, 1))
 
 
 def _model(width: int, layers: int) -> keras.Model:
@@ -51,7 +51,7 @@ def _model(width: int, layers: int) -> keras.Model:
 
 def test_a_slow_input_is_what_to_change_first_and_the_parts_add_up_to_the_time_of_a_step():
     """The data itself measures the step's time: it is asked for the next batch once in a step."""
-    data = Sorted(400_000)
+    data = Slow(0.02)
     with DistributedModel(_model(4, 1), ResourceSpec.local(cpus=2)) as front:
         report = front.explain(data, steps=40)
     table = report.table

@@ -20,6 +20,7 @@ import tensorflow as tf
 from autodist_core.errors import SessionError
 from autodist_core.strategy import AllReduce
 from autodist_keras.callbacks import Resume
+from autodist_keras.callbacks.state_files import StateFiles
 from tests.support.compare import TOLERANCE, Trained, assert_equally_trained
 from tests.support.training import distributed, run, seeded
 
@@ -280,7 +281,7 @@ def test_files_that_are_not_complete(tmp_path: Path, caplog):
     assert len(files) == 3
     files[2].write_bytes(files[2].read_bytes()[:-40])
     content = bytearray(files[1].read_bytes())
-    content[len(content) // 3] ^= 1
+    content[content.index(b'"tree"')] ^= 1
     files[1].write_bytes(content)
     (tmp_path / "state-00000009.partial").write_bytes(b"begun")
     first = files[0].read_bytes()
@@ -291,6 +292,28 @@ def test_files_that_are_not_complete(tmp_path: Path, caplog):
         file.write_bytes(b"")
     with pytest.raises(SessionError, match=r"none of its .* states can be read .* Delete the folder"):
         train(tmp_path)
+
+
+def test_a_changed_bit_is_noticed_or_changes_nothing(tmp_path: Path):
+    """Some bytes of a file, such as the time of writing, say nothing of the state; some claim that it is encrypted."""
+    tree, arrays = {"step": 3, "seeds": [1, 2]}, [np.arange(3.0), np.ones((2, 1), np.float32)]
+    files = StateFiles(tmp_path, keep=1)
+    files.write(tree, arrays)
+    (path,) = tmp_path.glob("*.resume")
+    content, noticed = path.read_bytes(), 0
+    for position, bit in itertools.product(range(len(content)), (1, 8)):
+        changed = bytearray(content)
+        changed[position] ^= bit
+        path.write_bytes(changed)
+        try:
+            found = files.newest()
+        except SessionError:
+            noticed += 1
+        else:
+            assert found.tree == tree, position
+            for read, written in zip(found.arrays, arrays, strict=True):
+                assert read.dtype == written.dtype and np.array_equal(read, written), position
+    assert noticed > len(content)
 
 
 def wider() -> keras.Model:
