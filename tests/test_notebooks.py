@@ -74,7 +74,7 @@ def run(name: str, folder: Path, kernel: str) -> str:
     return "".join(output["text"] for output in outputs if output.get("name") == "stdout")
 
 
-@pytest.mark.quick("getting_started.ipynb")
+@pytest.mark.long
 @pytest.mark.parametrize("name", [path.name for path in NOTEBOOKS if path.name != "several_machines.ipynb"])
 def test_a_notebook_runs(name, tmp_path, kernel):
     assert run(name, tmp_path / "work", kernel)

@@ -84,8 +84,7 @@ UPDATES = [
 
 
 @pytest.mark.quick(
-    "constant-step-PSLoadBalancing", "seeds-optimizer-AllReduce", "stateful-step-AllReduce",
-    "function-optimizer-PSLoadBalancing",
+    "constant-step-PSLoadBalancing", "seeds-optimizer-AllReduce", "function-optimizer-PSLoadBalancing",
 )  # fmt: skip
 @pytest.mark.parametrize("noise, where, builder", UPDATES)
 def test_an_update_that_draws_is_one_devices(noise: str, where: Callable, builder: str):
