@@ -18,7 +18,7 @@ import yaml
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parent.parent
-SAID = re.compile(r"autodist: ((\w+: )?\d+ per step = |waiting for \d)")
+SAID = re.compile(r"autodist: ((\w+: )?\d+ per step = |waiting for \d|.*: \d+ s so far$)")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -63,7 +63,7 @@ def kernel(tmp_path, monkeypatch) -> str:
 def run(name: str, folder: Path, kernel: str) -> str:
     """Run a notebook in `folder`, and return what its cells print. No cell may fail.
 
-    On stderr stands only what a training does, and for which machines it waits.
+    On stderr stands only what a training does, for which machines it waits, and which stage takes long.
     """
     notebook: Any = nbformat.read(ROOT / "notebooks" / name, as_version=4)
     folder.mkdir(exist_ok=True)
