@@ -97,22 +97,23 @@ def _assert_strategy_is_placed(
     return placement
 
 
-@pytest.mark.quick("embedding-sgd")
+@pytest.mark.quick("two machines-embedding-sgd", "gpus-embedding-sgd")
 @pytest.mark.parametrize("name, optimizer", MODELS)
-def test_what_is_printed_is_placed(name: str, optimizer: str):
+@pytest.mark.parametrize("machines", SPECS)
+def test_what_is_printed_is_placed(machines: str, name: str, optimizer: str):
     reference = BY_NAME[name]
     model = seeded(reference.build)
     model.compile(**reference.compile_arguments(optimizer))
     item = captured(model, reference.data().x, reference.data().y).item
-    for spec in SPECS.values():
-        for builder in [*BUILDERS, *HAND_WRITTEN, *OTHERS]:
-            with suppress(StrategyError):
-                strategy = StrategyCompiler(item, spec).compile(_builder(builder).build(item, spec))
-                for share_memory in (None, True, False):
-                    with suppress(StrategyError):
-                        _assert_strategy_is_placed(model, item, spec, strategy, share_memory)
-        with pytest.raises(StrategyError, match="share_memory=True") if spec is not GPUS else nullcontext():
-            _assert_printed_is_placed(model, item, spec, PSLoadBalancing(staleness=2), True)
+    spec = SPECS[machines]
+    for builder in [*BUILDERS, *HAND_WRITTEN, *OTHERS]:
+        with suppress(StrategyError):
+            strategy = StrategyCompiler(item, spec).compile(_builder(builder).build(item, spec))
+            for share_memory in (None, True, False):
+                with suppress(StrategyError):
+                    _assert_strategy_is_placed(model, item, spec, strategy, share_memory)
+    with pytest.raises(StrategyError, match="share_memory=True") if spec is not GPUS else nullcontext():
+        _assert_printed_is_placed(model, item, spec, PSLoadBalancing(staleness=2), True)
 
 
 class Shadowed(OwnStep):

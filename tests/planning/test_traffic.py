@@ -14,7 +14,7 @@ MODELS = ("one_layer", "mlp", "resnet", "tables")
 STRATEGIES = ("AllReduce", "PS", "PartitionedPS")
 
 
-@pytest.mark.quick("one_layer", "mlp", "tables")
+@pytest.mark.quick("one_layer", "tables")
 @pytest.mark.parametrize("model", MODELS)
 def test_the_messages_of_a_step_over_two_hosts(model, monkeypatch):
     """The benchmarks count them in the graph. Their models are seeded nowhere: only shapes count here."""
