@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import own_rows, reached_from, sources
+from autodist_core.capture.gradients import Recording
 from autodist_core.loops.gradients.changed import Changed
-from autodist_core.loops.gradients.recording import Recording
 from autodist_core.loops.gradients.summed_again import Origins
 from autodist_core.loops.nested_markers import ROWS, SUM, given_to_sums
 

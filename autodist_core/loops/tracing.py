@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import Source, Traced, capture, concrete_function, gathering
+from autodist_core.capture.gradients import Recording, recorded
 from autodist_core.capture.source_lines import SourceLines, source_lines
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
@@ -27,7 +28,6 @@ from autodist_core.loops.calls.arguments import Parsed
 from autodist_core.loops.combining.deciding import decided_for_each_replica, decided_for_whole_batch
 from autodist_core.loops.gradients.counting import counted_sums
 from autodist_core.loops.gradients.own_gradients import own_results, returned
-from autodist_core.loops.gradients.recording import Recording, recorded
 from autodist_core.loops.gradients.summed_again import Origins
 from autodist_core.loops.gradients.updates import find_updates
 from autodist_core.loops.inside import Inside

@@ -1,7 +1,7 @@
 """How the losses count that a training step of the user's own differentiates.
 
 In: a trace, and afterwards the states of what the step differentiates (see `autodist_core.capture.batch_axis`). Out:
-`Counts`, with which the step is captured. Marked functions are decided alike (see `loops/combining/weighing.py`)::
+`Counts`, with which the step is captured. Marked functions are decided alike, by the same functions::
 
     tf.reduce_mean(losses)                  a mean: its gradients count by the share
     losses, tf.reduce_sum(losses)           sums over the examples: their gradients are added up
@@ -24,8 +24,15 @@ import tensorflow as tf
 
 from autodist_core.capture import reached_from, sources
 from autodist_core.capture.batch_axis import ALIKE, SAME, SUM, State
-from autodist_core.loops.combining.weighing import means_of_examples, of_gradients_by, seeded, weighed
-from autodist_core.loops.gradients.recording import Differentiation, Recording, recorded
+from autodist_core.capture.gradients import (
+    Differentiation,
+    Recording,
+    means_of_examples,
+    of_gradients_by,
+    recorded,
+    seeded,
+    weighed,
+)
 from autodist_keras.capture.mixing import STEPS_LOSS, Asked, numbers_behind
 
 

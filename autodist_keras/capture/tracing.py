@@ -42,8 +42,8 @@ from autodist_core.capture import (
     source_lines,
     with_longest,
 )
+from autodist_core.capture.gradients import Recording
 from autodist_core.errors import CaptureError
-from autodist_core.loops.gradients.recording import Recording
 from autodist_core.reports import explicit_draws
 from autodist_core.runtime import (
     are_row_splits,

@@ -9,7 +9,7 @@ from tests.support.models import BY_NAME, DENSE, dense_data
 from tests.support.training import assert_equal_training
 
 
-@pytest.mark.quick("17-8-3-True", "10-2-3-False", "21-7-2-True")
+@pytest.mark.quick("17-8-3-True", "10-2-3-False")
 @pytest.mark.parametrize(
     "examples, batch, replicas, share",
     [
@@ -67,7 +67,7 @@ def test_class_weights(replicas: int):
     assert_equal_training(BY_NAME["convolution"], optimizer="sgd", replicas=replicas, class_weight=class_weight)
 
 
-@pytest.mark.quick("PS")
+@pytest.mark.long
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 def test_several_steps_a_call(builder: str):
     assert_equal_training(DENSE.compiled_with(lambda: {"steps_per_execution": 3}), strategy=builder)

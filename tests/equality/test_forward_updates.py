@@ -52,7 +52,7 @@ def _program(front, model):
     }
 
 
-@pytest.mark.quick("UnevenPartitionedPS", "Parallax")
+@pytest.mark.quick("Parallax")
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_every_builder(builder: str):
     """The last batch of an epoch leaves replicas without examples, whose weights change likewise."""

@@ -137,7 +137,7 @@ ON_PS = [case for case in CASES if case.name in _PICKED]
 
 
 @pytest.mark.quick(
-    "both_regularizers_of_a_weighted_loss-AllReduce-3", "added_vector-AllReduce-3", "sum_with_regularizer-AllReduce-3",
+    "both_regularizers_of_a_weighted_loss-AllReduce-3", "added_vector-AllReduce-3",
     "masked_mean_with_sample_weight-AllReduce-3", "ignored_class-AllReduce-3", "unreduced_weighted-PS-2",
 )  # fmt: skip
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_every_builder(builder: str):
     assert_equal_training(BY_NAME["embedding"], strategy=builder, replicas=1, tolerance=0.0)
 
 
-@pytest.mark.quick("adafactor")
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", [o.name for o in OPTIMIZERS if o.name != "adam"])
 def test_every_optimizer(optimizer: str):
     assert_equal_training(DENSE, optimizer=optimizer, replicas=1, tolerance=0.0)

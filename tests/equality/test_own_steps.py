@@ -73,7 +73,7 @@ def _case(name: str) -> ReferenceModel:
     )
 
 
-@pytest.mark.quick("vector", "sum_and_penalty", "list")
+@pytest.mark.quick("sum_and_penalty", "list")
 @pytest.mark.parametrize("name", EXACT)
 def test_what_a_step_differentiates_counts_as_on_one_device(name: str):
     assert_equal_training(_case(name), replicas=3)
@@ -120,7 +120,7 @@ def test_triplets():
         assert "is the model's own" not in front.plan(_triplets().x)
 
 
-@pytest.mark.quick("column", "mean", "sum_and_penalty", "slopes")
+@pytest.mark.quick("sum_and_penalty", "slopes")
 @pytest.mark.parametrize("name", EXACT)
 def test_what_is_exact_has_no_note(name: str):
     data = dense_data(16)

@@ -28,7 +28,7 @@ def _small_steps(build: Callable[[], keras.Model], settings: Callable[[], dict])
     return ReferenceModel("small_steps", build, dense_data, compiled_with)
 
 
-@pytest.mark.quick("sum_over_batch_size-spread", "sum-spread", "mean_with_sample_weight-spread")
+@pytest.mark.quick("sum_over_batch_size-spread", "mean_with_sample_weight-spread")
 @pytest.mark.parametrize("weights", ["spread", "zeros_in_front"])
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "mean_with_sample_weight"])
 def test_sample_weights(reduction: str, weights: str):

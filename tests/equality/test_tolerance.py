@@ -24,7 +24,7 @@ def test_the_order_of_rows_within_a_batch_is_far_below_the_tolerance(reference: 
     assert 0 < worst_error(plain(reference), permuted) < NOISE
 
 
-@pytest.mark.quick("adafactor")
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", [o.name for o in OPTIMIZERS if o.name != "adam"])
 def test_no_optimizer_amplifies_rounding_up_to_the_tolerance(optimizer: str):
     permuted = train_plain(DENSE, optimizer=optimizer, data=permuted_within_batches(DENSE.data()))
@@ -43,6 +43,7 @@ def test_counting_one_example_twice_is_far_above_the_tolerance():
     assert worst_error(plain(DENSE, optimizer="sgd"), counted_twice) > 1e6 * TOLERANCE
 
 
+@pytest.mark.long
 def test_the_sliced_reference_with_one_slice_is_plain_keras():
     reference = MODELS_BY_NAME["convolution"]
     sliced = replace(reference, build=lambda: reference.reference(1)).compiled_with(lambda: {"run_eagerly": True})

@@ -144,7 +144,7 @@ CASES = {
 }
 
 
-@pytest.mark.quick("softmax-PS-2", "function-Parallax-2", "centred-AllReduce-3")
+@pytest.mark.quick("function-Parallax-2", "centred-AllReduce-3")
 @pytest.mark.parametrize(("case", "strategy", "replicas"), [
     ("softmax", "PS", 2), ("softmax", "AllReduce", 3), ("function", "Parallax", 2), ("contrastive", "AllReduce", 4),
     ("dice", "PS", 3), ("centred", "AllReduce", 3),
@@ -195,7 +195,7 @@ def test_it_is_saved_with_the_model(tmp_path):
     assert (type(loss), loss.name, type(loss.loss), loss.loss.axis) == (WholeBatch, "overlap", keras.losses.Dice, [1])
 
 
-@pytest.mark.quick("dice", "centred")
+@pytest.mark.quick("dice")
 @pytest.mark.parametrize("case", CASES)
 def test_the_plan_has_no_note(case):
     x, y, _ = examples()

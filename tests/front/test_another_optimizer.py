@@ -6,7 +6,7 @@ import keras
 
 from tests.support.compare import assert_equally_trained
 from tests.support.models import DENSE, even_data
-from tests.support.training import QUIET, train_distributed, train_plain
+from tests.support.training import QUIET, plain, train_distributed
 
 
 def _other() -> keras.optimizers.Optimizer:
@@ -33,7 +33,7 @@ def test_an_optimizer_that_is_set_between_two_fits_trains_in_the_second():
             {"front": front, "model": model}[where].optimizer = _other()
             return [*results, _fit(front)]
 
-        assert_equally_trained(train_plain(DENSE, _plain), train_distributed(DENSE, program))
+        assert_equally_trained(plain(DENSE, _plain), train_distributed(DENSE, program))
 
 
 class Sets(keras.callbacks.Callback):
@@ -50,4 +50,4 @@ def test_an_optimizer_that_is_set_within_a_fit_trains_from_the_next_call_on():
         assert model.optimizer.name == "other"
         return [*results, _fit(front)]
 
-    assert_equally_trained(train_plain(DENSE, _plain), train_distributed(DENSE, program))
+    assert_equally_trained(plain(DENSE, _plain), train_distributed(DENSE, program))

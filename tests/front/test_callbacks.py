@@ -1,4 +1,7 @@
-"""Keras's callbacks do with replicas what they do on one device."""
+"""Keras's callbacks do with replicas what they do on one device.
+
+`test_keras_callbacks.py` asks more of each, in fewer trainings. What it shows too is left to the long tests here.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ def _fit(front, *callbacks, epochs: int = 4, **options):
     )
 
 
+@pytest.mark.long
 def test_reduce_lr_on_plateau():
     def program(front, model):
         callback = CALLBACKS.ReduceLROnPlateau(monitor="val_loss", factor=0.5, patience=1, min_delta=0.0)
@@ -42,6 +46,7 @@ def test_learning_rate_scheduler():
     assert_equal_training(DENSE, program, replicas=3, strategy="PS")
 
 
+@pytest.mark.long
 def test_early_stopping_restores_the_best_weights():
     def program(front, model):
         callback = CALLBACKS.EarlyStopping(monitor="val_loss", patience=2, restore_best_weights=True)
@@ -52,7 +57,7 @@ def test_early_stopping_restores_the_best_weights():
     assert 0 < outcome.result["stopped"] < 7
 
 
-@pytest.mark.quick("weights-3")
+@pytest.mark.long
 @pytest.mark.parametrize("frequency", ["epoch", 3])
 @pytest.mark.parametrize("weights_only", [False, True], ids=["models", "weights"])
 def test_model_checkpoint(frequency, weights_only: bool, tmp_path: Path):
@@ -83,6 +88,7 @@ def _loaded(path: Path, weights_only: bool) -> dict:
     return {"weights": named(model.weights), "iterations": model.optimizer.iterations.numpy()}
 
 
+@pytest.mark.long
 def test_model_checkpoint_of_the_best_epoch(tmp_path: Path):
     runs = iter(("plain", "distributed"))
 
@@ -109,6 +115,7 @@ def test_csv_logger(tmp_path: Path):
     assert_equal_training(DENSE, program, replicas=3)
 
 
+@pytest.mark.long
 def test_tensorboard(tmp_path: Path):
     pytest.importorskip("tensorboard", reason="TensorFlow writes summaries with the tensorboard package only")
     from tensorflow.compat.v1.train import summary_iterator
@@ -171,6 +178,7 @@ def test_backup_and_restore_continues(tmp_path: Path):
     assert outcome.result["epochs/0"] == 2
 
 
+@pytest.mark.long
 def test_callbacks_run_once_and_in_keras_order():
     def program(front, model):
         calls = []
@@ -197,6 +205,7 @@ def test_a_callback_stops_training_in_the_middle_of_an_epoch():
     assert_equal_training(DENSE, program, replicas=2)
 
 
+@pytest.mark.long
 def test_the_progress_bar_is_kerass(capsys):
     texts = []
 

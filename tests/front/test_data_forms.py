@@ -76,7 +76,7 @@ FORMS = {
 
 
 @pytest.mark.quick(
-    "arrays_shuffled", "lists_of_tensors", "dataset_repeated", "pydataset", "generator", "validation_data_weighted",
+    "arrays_shuffled", "dataset_repeated", "pydataset", "generator", "validation_data_weighted",
 )  # fmt: skip
 @pytest.mark.parametrize("form", FORMS)
 def test_form(form: str):

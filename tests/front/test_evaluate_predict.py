@@ -16,7 +16,7 @@ from tests.support.steps import ComparesInInference
 from tests.support.training import QUIET, assert_equal_training, distributed, seeded
 
 
-@pytest.mark.quick("8-3", "1-2")
+@pytest.mark.quick("1-2")
 @pytest.mark.parametrize("batch, replicas", [(7, 2), (8, 3), (1, 2), (100, 3)])
 def test_evaluate_and_predict_of_any_batch_size(batch: int, replicas: int):
     def program(front, model):
@@ -31,7 +31,7 @@ def test_evaluate_and_predict_of_any_batch_size(batch: int, replicas: int):
     assert_equal_training(DENSE, program, replicas=replicas, built=False)
 
 
-@pytest.mark.quick("embedding", "heads")
+@pytest.mark.quick("heads")
 @pytest.mark.parametrize("name", ["convolution", "embedding", "lstm", "heads"])
 def test_predictions_are_in_order_and_keep_their_structure(name: str):
     reference = BY_NAME[name]
@@ -97,6 +97,7 @@ def test_datasets_and_steps():
     assert_equal_training(DENSE, program, replicas=3, built=False)
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("examples", [9, 1])
 def test_one_batch_at_a_time(examples: int):
     def program(front, model):

@@ -146,6 +146,7 @@ def _planned_and_trained_on_one_device(front, model):
     return model.fit(data.x, data.y, epochs=2, **QUIET).history, model.test_on_batch(data.x, data.y, return_dict=True)
 
 
+@pytest.mark.quick("_plans_first")
 @pytest.mark.parametrize("program", [_plans_first, _planned_and_trained_on_one_device])
 def test_metrics_begin_in_the_first_fit_as_without_a_plan(program):
     def settings():

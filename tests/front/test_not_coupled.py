@@ -151,6 +151,9 @@ LAYERS = {
     "assertions": (FEATURES, lambda x: layers.Lambda(_asserted, output_shape=(5,))(x)),
     "exponentials of matrices": (SEQUENCES, lambda x: flat()(layers.Lambda(
         lambda t: tf.linalg.expm(t[:, :4]), output_shape=(4, 4))(x))),
+    "sparse of dense": (FEATURES, lambda x: layers.Lambda(
+        lambda t: tf.sparse.sparse_dense_matmul(tf.sparse.from_dense(t), tf.ones((5, 2), t.dtype)),
+        output_shape=(2,))(x)),
     "scaled and back": (FEATURES, lambda x: layers.Lambda(lambda t: t * _spread(1 / _size(t), t) * _size(t))(x)),
     "gather in each": (SEQUENCES, lambda x: layers.Lambda(
         lambda t: tf.gather(t, tf.argmax(t[:, :, 0], 1), axis=1, batch_dims=1), output_shape=(4,))(x)),

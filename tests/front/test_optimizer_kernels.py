@@ -51,7 +51,7 @@ class OwnName(keras.optimizers.SGD):
     """Changes nothing of the update."""
 
 
-@pytest.mark.quick("nesterov", "amsgrad", "ftrl")
+@pytest.mark.quick("amsgrad")
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.oldest
 def test_a_kernel_changes_nothing_but_the_speed(name: str):

@@ -14,6 +14,7 @@ from autodist_core.kernel import Placement, place
 from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, StrategyBuilder
+from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.reports import model_plan
@@ -67,9 +68,16 @@ def _printed(text: str, pieces: int) -> str:
 
 
 def _assert_printed_is_placed(
-    model: keras.Model, item: GraphItem, spec: ResourceSpec, builder: StrategyBuilder, share_memory: bool | None
+    model: keras.Model, item: GraphItem, spec: ResourceSpec, builder: StrategyBuilder, share_memory: bool | None,
 ) -> Placement:
-    strategy = StrategyCompiler(item, spec).compile(builder.build(item, spec))
+    return _assert_strategy_is_placed(
+        model, item, spec, StrategyCompiler(item, spec).compile(builder.build(item, spec)), share_memory
+    )
+
+
+def _assert_strategy_is_placed(
+    model: keras.Model, item: GraphItem, spec: ResourceSpec, strategy: CompiledStrategy, share_memory: bool | None,
+) -> Placement:
     addresses = tuple(node.address for node in spec.nodes)
     placement = place(item, strategy, share_memory, Tasks("run", addresses) if len(addresses) > 1 else Tasks())
     plan = model_plan.plan(model, item, strategy, share_memory, True, (), Notes())
@@ -89,20 +97,23 @@ def _assert_printed_is_placed(
     return placement
 
 
-@pytest.mark.quick("embedding-sgd")
+@pytest.mark.quick("two machines-embedding-sgd", "gpus-embedding-sgd")
 @pytest.mark.parametrize("name, optimizer", MODELS)
-def test_what_is_printed_is_placed(name: str, optimizer: str):
+@pytest.mark.parametrize("machines", SPECS)
+def test_what_is_printed_is_placed(machines: str, name: str, optimizer: str):
     reference = BY_NAME[name]
     model = seeded(reference.build)
     model.compile(**reference.compile_arguments(optimizer))
     item = captured(model, reference.data().x, reference.data().y).item
-    for spec in SPECS.values():
-        for builder in [*BUILDERS, *HAND_WRITTEN, *OTHERS]:
+    spec = SPECS[machines]
+    for builder in [*BUILDERS, *HAND_WRITTEN, *OTHERS]:
+        with suppress(StrategyError):
+            strategy = StrategyCompiler(item, spec).compile(_builder(builder).build(item, spec))
             for share_memory in (None, True, False):
                 with suppress(StrategyError):
-                    _assert_printed_is_placed(model, item, spec, _builder(builder), share_memory)
-        with pytest.raises(StrategyError, match="share_memory=True") if spec is not GPUS else nullcontext():
-            _assert_printed_is_placed(model, item, spec, PSLoadBalancing(staleness=2), True)
+                    _assert_strategy_is_placed(model, item, spec, strategy, share_memory)
+    with pytest.raises(StrategyError, match="share_memory=True") if spec is not GPUS else nullcontext():
+        _assert_printed_is_placed(model, item, spec, PSLoadBalancing(staleness=2), True)
 
 
 class Shadowed(OwnStep):

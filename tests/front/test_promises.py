@@ -200,6 +200,7 @@ COUNT_AS_MEANS = {
 }  # fmt: skip
 
 
+@pytest.mark.quick("compute_loss", "add_loss")
 @pytest.mark.parametrize("name", COUNT_AS_MEANS)
 def test_what_counts_as_a_mean_is_in_the_plan_and_found_by_verify(name: str, caplog):
     build, settings, start = COUNT_AS_MEANS[name]

@@ -84,8 +84,7 @@ UPDATES = [
 
 
 @pytest.mark.quick(
-    "constant-step-PSLoadBalancing", "seeds-optimizer-AllReduce", "stateful-step-AllReduce",
-    "function-optimizer-PSLoadBalancing",
+    "constant-step-PSLoadBalancing", "seeds-optimizer-AllReduce", "function-optimizer-PSLoadBalancing",
 )  # fmt: skip
 @pytest.mark.parametrize("noise, where, builder", UPDATES)
 def test_an_update_that_draws_is_one_devices(noise: str, where: Callable, builder: str):
@@ -153,7 +152,7 @@ class Product(keras.layers.Layer):
         return self.product(self, x, tf.convert_to_tensor(self.weight))
 
 
-@pytest.mark.quick("keras.remat", "keras", "stateful deep", "inside a loop", "inside a condition")
+@pytest.mark.quick("keras.remat", "stateful deep", "inside a loop", "inside a condition")
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_the_backward_pass_has_the_numbers_of_the_forward_pass(name: str):
     """The loss is linear in the weights: it is the product of the weights and the gradient, which the update shows."""

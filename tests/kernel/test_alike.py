@@ -158,6 +158,7 @@ def _assert_same(graph: DistributedGraph, each: DistributedGraph, per_machine: i
     assert (graph.buckets, set(graph.added)) == (each.buckets, set(each.added))
 
 
+@pytest.mark.quick("AllReduce", "PSLoadBalancing", "Parallax", "PartitionedPS")
 @pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
 def test_the_graph_is_the_one_that_is_built_replica_by_replica(builder):
     placement = _placed(_item(), builder, len(UNEVEN))
@@ -178,7 +179,7 @@ def test_machines_with_several_replicas(builder):
         _assert_same(*found, per_machine=2)
 
 
-@pytest.mark.quick("AllReduce", "PSLoadBalancing")
+@pytest.mark.quick("PSLoadBalancing")
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_the_graph_of_64_machines_is_not_much_larger_than_that_of_two(builder):
     few, many = (build(_item(), _placed(_item(), builder, count), sizes=[2] * count) for count in (2, 64))

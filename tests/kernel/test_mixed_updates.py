@@ -68,19 +68,19 @@ def test_replicas_that_share_their_memory_equal_one_device():
     assert_equal_training(REFERENCES[name], share_memory=True)
 
 
-@pytest.mark.quick("accumulation, clipped-True", "norm of everything-False")
+@pytest.mark.quick("norm of everything-False")
 @pytest.mark.parametrize("name, fused_updates", [(name, turn % 2 == 0) for turn, name in enumerate(OPTIMIZERS)])
 def test_two_servers_equal_one_device(name: str, fused_updates: bool):
     assert_equal_training(REFERENCES[name], strategy="PSLoadBalancing", fused_updates=fused_updates)
 
 
-@pytest.mark.quick("loss scale around accumulation", "average")
+@pytest.mark.quick("average")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_all_reduce_beside_servers_equals_one_device(name: str):
     assert_equal_training(REFERENCES[name], strategy="Alternating", replicas=3)
 
 
-@pytest.mark.quick("accumulation")
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["accumulation", "loss scale", "average"])
 def test_one_server_equals_one_device(name: str):
     assert_equal_training(REFERENCES[name], strategy="PS")

@@ -82,6 +82,7 @@ def _messages(item: GraphItem, builder) -> dict[tuple[str, str], int]:
     return {tuple(pair): pairs.count(pair) for pair in pairs}
 
 
+@pytest.mark.quick(str(PartitionedPS()), str(Mixed()), str(AllReduce()))
 @pytest.mark.parametrize("builder", [*SERVERS, AllReduce()], ids=str)
 def test_the_number_of_messages_does_not_depend_on_the_number_of_variables(builder):
     few, many = (_messages(_chain_item(layers), builder) for layers in (3, 12))
@@ -89,6 +90,7 @@ def test_the_number_of_messages_does_not_depend_on_the_number_of_variables(build
     assert max(many.values()) < 12
 
 
+@pytest.mark.quick(str(PartitionedPS()))
 @pytest.mark.parametrize("builder", [PSLoadBalancing(), PartitionedPS()], ids=str)
 def test_a_norm_of_all_gradients_is_one_message_of_each_server(monkeypatch, builder):
     few, many = (_messages(_chain_item(layers, clipped=True), builder) for layers in (3, 12))
@@ -116,6 +118,7 @@ def test_the_rows_of_all_tables_travel_in_two_messages():
     assert few == many
 
 
+@pytest.mark.quick(str(AllReduce()), str(PartitionedPS()))
 @pytest.mark.parametrize("builder", [AllReduce(), PS(), PartitionedPS()], ids=str)
 def test_packed_rows_equal_one_device(monkeypatch, builder):
     monkeypatch.setattr(packing, "apart", lambda devices: len(set(devices)) > 1)
@@ -128,6 +131,7 @@ def test_packed_rows_equal_one_device(monkeypatch, builder):
     assert_same(expected, train(item, placement, values, batches))
 
 
+@pytest.mark.quick(str(PS()), str(UnevenPartitionedPS()), str(Mixed()))
 @pytest.mark.parametrize("builder", SERVERS, ids=str)
 def test_packed_training_equals_one_device(monkeypatch, builder):
     """Each CPU device counts as a machine. The types are mixed, and an idle replica takes part in the last steps."""

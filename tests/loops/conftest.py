@@ -3,7 +3,7 @@
 from tests.support.graph_optimizer import off_where
 
 WITH_OPTIMIZER = {
-    "test_distribute", "test_original_cases", "test_over_hosts", "test_own_writes", "test_random_draws", "test_steps",
+    "test_distribute", "test_original_cases", "test_over_hosts", "test_own_writes", "test_random_draws",
     "test_traced_epoch",
 }  # fmt: skip
 

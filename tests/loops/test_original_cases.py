@@ -41,7 +41,7 @@ def one_step(front: Any, x: np.ndarray, y: np.ndarray) -> tuple[float, float, fl
     return float(train_step(x, y)), float(weight), float(bias)
 
 
-@pytest.mark.quick("PS-2", "PartitionedAR-3")
+@pytest.mark.quick("PartitionedAR-3")
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("strategy", BUILDERS)
 def test_linear_regression(strategy: str, replicas: int):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from autodist_core.loops.gradients.recording import recorded
+from autodist_core.capture.gradients import recorded
 from autodist_core.seams.seam import owner
 from autodist_core.seams.table import VARIABLE_HANDLE
 

@@ -17,7 +17,7 @@ STRATEGIES = ["PS", "AllReduce", "PartitionedPS"]
     "decayed_weights-PartitionedPS", "cond_on_a_variable-PS", "while_in_the_forward_pass-AllReduce",
     "some_variables_only-AllReduce", "sharpness_aware-PartitionedPS", "variables_and_examples_at_once-PS",
     "against_the_signs_of_the_examples-PS", "scaled_by_the_optimizer-PS", "applied_if_finite-AllReduce",
-    "applied_three_times-PS", "applied_three_times-PartitionedPS", "gradients_of_two_losses-PartitionedPS",
+    "applied_three_times-PartitionedPS", "gradients_of_two_losses-PartitionedPS",
 )  # fmt: skip
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("make_step", STEPS, ids=lambda step: step.__name__)

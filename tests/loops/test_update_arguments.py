@@ -32,7 +32,7 @@ def _rates(front: Any) -> Any:
     return {"seen": seen, "weights": values(net.variables)}
 
 
-@pytest.mark.quick("PartitionedPS", "AllReduce")
+@pytest.mark.quick("PartitionedPS")
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS", "PartitionedAR"])
 def test_an_update_reads_a_scalar_argument(strategy: str):
     assert_equal_loops(_rates, strategy)

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,8 @@ PLANNING = STAGES[: STAGES.index("capture")]
 INSIDE = {
     "autodist_core.seams": ("seam", "table"),
     "autodist_core.step": (
-        "values", "serialization", "graph_item", "naming", "ports", "editor", "enclosing", "draws", "index",
-        "union",
+        "values", "serialization", "graph_item", "naming", "ports", "soundness", "editor", "enclosing", "draws",
+        "index", "union",
     ),
     "autodist_core.strategy": (
         "partition", "synchronizers", "wire", "compiled", "strategy", "builder", "checker", "compiler", "base",
@@ -42,11 +43,11 @@ INSIDE = {
         "replica", "function_plan", "traced_function", "function", "autodist", "distribute",
     ),
     "autodist_core.loops.calls": ("as_written", "outside_trace", "outer_tapes", "graph_mode", "arguments"),
-    "autodist_core.loops.gradients": ("terms", "recording", "own_gradients", "summed_again", "updates"),
+    "autodist_core.loops.gradients": ("own_gradients", "summed_again", "updates"),
     "autodist_core.loops.combining": (
-        "weighing", "side_state", "recomputed", "joining", "totals", "own_writes", "mixing_notes", "updates_by_hand",
-        "deciding",
+        "side_state", "recomputed", "joining", "totals", "own_writes", "mixing_notes", "updates_by_hand", "deciding",
     ),
+    "autodist_core.capture.gradients": ("terms", "recording", "weighing"),
     "autodist_core.capture.batch_axis": ("states", "rules", "replicas", "joining", "given", "flow"),
     "autodist_core.capture.batch_axis.states": (
         "state", "finding", "constants", "operations", "layout", "sizes", "places", "reshaping", "slice_bounds",
@@ -78,14 +79,22 @@ def modules(package):
     return [path for path in sorted((ROOT / package).rglob("*.py")) if not path.name.endswith("_pb2.py")]
 
 
+@cache
+def tree(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path):
     """The dotted names a module imports, those within functions and for type checkers included."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    names = []
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: a relative import; this test reads absolute ones"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
 
 
 def stage(dotted):
@@ -188,7 +197,7 @@ SUBJECT = re.compile(r"(?:^|\.\s+|- )`{1,2}([a-z_]\w*)/?`{1,2}(?=[ :,])|^ {4}([a
 @pytest.mark.parametrize("path", PACKAGES, ids=own_name)
 def test_a_package_that_lists_its_modules_lists_all_of_them_and_no_other(path):
     """A docstring that names half of the modules lists them."""
-    said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    said = ast.get_docstring(tree(path)) or ""
     found = {each.parent if each.name == "__init__.py" else each for each in modules(path.parent.relative_to(ROOT))}
     inside = {each.stem for each in found if each.parent == path.parent} - {"__main__"}
     named = inside & set(NAMED.findall(said))
@@ -203,11 +212,12 @@ BY_PUBLIC_NAMES = ("autodist_core.capture", "autodist_core.kernel", "autodist_co
 
 
 @pytest.mark.parametrize("path", [path for path in ALL if path not in CORE], ids=own_name)
-def test_the_front_imports_no_inside_of_capture_kernels_and_runtime(path):
+def test_the_front_imports_no_inside_of_earlier_stages_and_nothing_of_the_other_front(path):
     for name in imports(path):
         if name.startswith(BY_PUBLIC_NAMES):
             folder = ROOT.joinpath(*name.split(".")[:-1])
             assert folder.is_dir(), f"{own_name(path)} imports {name}, an inside of its stage"
+        assert not name.startswith("autodist_core.loops"), f"{own_name(path)} imports {name}, of the other front"
         if name.startswith("autodist_core.cluster."):
             allowed = ("autodist_core.cluster.chief.", "autodist_core.cluster.on_node.standby.")
             assert name.startswith(allowed), f"{own_name(path)} imports {name}"
@@ -226,9 +236,9 @@ def is_part_of_a_node(node):
     return False
 
 
-def changed_nodes(tree):
+def changed_nodes(module):
     """The lines at which a module changes what looks like a NodeDef, or makes one."""
-    for node in ast.walk(tree):
+    for node in ast.walk(module):
         targets = list(node.targets) if isinstance(node, ast.Assign | ast.Delete) else []
         targets += [node.target] if isinstance(node, ast.AugAssign) else []
         changes = any(is_part_of_a_node(target) for target in targets)
@@ -241,7 +251,7 @@ def changed_nodes(tree):
 
 @pytest.mark.parametrize("path", ALL, ids=own_name)
 def test_only_the_editor_changes_nodes(path):
-    own, lines = own_name(path), list(changed_nodes(ast.parse(path.read_text(encoding="utf-8"))))
+    own, lines = own_name(path), list(changed_nodes(tree(path)))
     if own == "autodist_core.step.editor":
         assert lines, "the editor changes nodes, and this test sees it"
     else:

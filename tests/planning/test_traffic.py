@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.planning import goldens
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -12,16 +14,16 @@ MODELS = ("one_layer", "mlp", "resnet", "tables")
 STRATEGIES = ("AllReduce", "PS", "PartitionedPS")
 
 
-def test_the_messages_of_a_step_over_two_hosts(monkeypatch):
+@pytest.mark.quick("one_layer", "tables")
+@pytest.mark.parametrize("model", MODELS)
+def test_the_messages_of_a_step_over_two_hosts(model, monkeypatch):
     """The benchmarks count them in the graph. Their models are seeded nowhere: only shapes count here."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from growth import captured, measured
     from traffic import row, traffic
 
-    rows = []
-    for model in MODELS:
-        item = captured(model)
-        rows += [row(model, builder, traffic(measured(item, builder, 2, 1).graph)) for builder in STRATEGIES]
+    item = captured(model)
+    rows = [row(model, builder, traffic(measured(item, builder, 2, 1).graph)) for builder in STRATEGIES]
     for name in ("growth", "traffic", "workloads"):
         sys.modules.pop(name, None)
-    goldens.check("traffic", "\n".join(rows))
+    goldens.check(f"traffic_{model}", "\n".join(rows))

@@ -1,8 +1,8 @@
 """Tunnels between the nodes, for networks that are not trusted: all traffic goes through ssh and this process.
 
-Every node gets one port on its own loopback for every other node, an entry. What a node sends to an entry goes through
-ssh to the chief, which passes it on through ssh to the other node: encrypted, authenticated, and as fast as the chief
-can encrypt. In: agents and their ports. Out: for each node the addresses at which it reaches all nodes.
+Every node gets one port on its own loopback for every other node, an entrance. What a node sends to an entrance goes
+through ssh to the chief, which passes it on through ssh to the other node: encrypted, authenticated, and as fast as the
+chief can encrypt. In: agents and their ports. Out: for each node the addresses at which it reaches all nodes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Tunnels:
         self._agents = agents
         self._ports = ports
         self._listeners: list[socket.socket] = []
-        self._entries: list[list[int]] = []
+        self._entrances: list[list[int]] = []
         """For each node its own ports at which it reaches each node."""
         for agent in agents:
             if agent.node.chief or agent.connection is not None:
@@ -50,8 +50,8 @@ class Tunnels:
             )
         try:
             for source, agent in enumerate(agents):
-                self._entries.append([
-                    ports[target] if target == source else self._open_entry(agent, target)
+                self._entrances.append([
+                    ports[target] if target == source else self._open_entrance(agent, target)
                     for target in range(len(agents))
                 ])
         except BaseException:
@@ -60,7 +60,7 @@ class Tunnels:
 
     def server_addresses(self, source: int) -> list[str]:
         """The addresses at which one node reaches the servers of all nodes, its own included."""
-        return [f"{LOOPBACK}:{port}" for port in self._entries[source]]
+        return [f"{LOOPBACK}:{port}" for port in self._entrances[source]]
 
     def close(self) -> None:
         """Accept no new connections; each existing one ends when a node closes its end."""
@@ -69,7 +69,7 @@ class Tunnels:
                 listener.shutdown(socket.SHUT_RDWR)
             listener.close()
 
-    def _open_entry(self, agent: AgentHandle, target: int) -> int:
+    def _open_entrance(self, agent: AgentHandle, target: int) -> int:
         """Listen on the loopback of an agent's node for connections to the target; return the port."""
 
         def pass_on(stream: Any) -> None:

@@ -1,15 +1,15 @@
 """Update: run the captured update once for each owner, on reduced gradients, for the owner's variables.
 
-In: the reduced gradients and the barriers. Out: each owner's slice of the update, and the values that the update hands
-back to compute, `draft.returned`. For two servers with one variable each, and a global norm::
+In: the reduced gradients and the barriers. Out: each owner's portion of the update, and the values that the update
+hands back to compute, `draft.returned`. For two servers with one variable each, and a global norm::
 
     update/server_a/norm_of_kernel = Sum(Square(reduced/server_a/0/kernel))
     update/server_b/norm_of_bias   = Sum(Square(reduced/server_b/0/bias))
     update/server_a/step           = AssignSubVariableOp(kernel, ..., ^barrier/0)
     update/server_b/step           = AssignSubVariableOp(bias, ..., ^barrier/0)
 
-`Slices` says which owner runs which nodes. The kernel `Order` adds the order between reads and writes later. Each owner
-has a copy of the shared state.
+`Portions` says which owner runs which nodes. The kernel `Order` adds the order between reads and writes later. Each
+owner has a copy of the shared state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.reduction import reduced_for
 from autodist_core.kernel.placement.placement import Owner, Replica
-from autodist_core.kernel.placement.update_slices import Slices
+from autodist_core.kernel.placement.update_portions import Portions
 from autodist_core.step import naming
 
 
@@ -40,34 +40,36 @@ class Update(Kernel):
     provides = ("reduced", "returned")
 
     def apply(self, draft: Draft) -> None:
-        """Copy each owner's slice."""
+        """Copy each owner's portion."""
         owners = draft.placement.owners
-        slices = Slices(draft.step, draft.placement, owners)
-        draft.targets += [_copied(slices.home(owner, name), name) for owner in owners for name in slices.roots(owner)]
-        for owner, name in slices:
-            _copy(draft, owner, name, slices)
+        portions = Portions(draft.step, draft.placement, owners)
+        draft.targets += [
+            _copied(portions.home(owner, name), name) for owner in owners for name in portions.roots(owner)
+        ]
+        for owner, name in portions:
+            _copy(draft, owner, name, portions)
         for name in draft.handed_back:
-            _hand_back(draft, owners[0], name, slices)
-        draft.targets += _unread(draft, slices)
+            _hand_back(draft, owners[0], name, portions)
+        draft.targets += _unread(draft, portions)
 
 
-def _unread(draft: Draft, slices: Slices) -> list[str]:
+def _unread(draft: Draft, portions: Portions) -> list[str]:
     """Return the sums of gradients that some replicas do not use: a collective waits until every replica runs it."""
     step, found = draft.step, []
     for owner in draft.placement.owners:
         for gradient in step.item.gradients:
             rows = draft.reduced.get((gradient.variable, gradient.occurrence, owner.name))
-            used = any(slices.reads(owner, marker) for marker, of in step.markers.items() if of == gradient)
+            used = any(portions.reads(owner, marker) for marker, of in step.markers.items() if of == gradient)
             if rows is not None and owner.replica is not None and not used:
                 found.append(naming.node_of(rows.values))
     return found
 
 
-def _copy(draft: Draft, owner: Owner, name: str, slices: Slices) -> None:
+def _copy(draft: Draft, owner: Owner, name: str, portions: Portions) -> None:
     step, placement = draft.step, draft.placement
     inputs = [
         renamed for source in step.nodes[name].input
-        if (renamed := _source(draft, owner, name, source, slices)) is not None
+        if (renamed := _source(draft, owner, name, source, portions)) is not None
     ]
     touched = step.touches.get(name)
     device = placement.owned_copy(touched[0].variable, owner).device if touched else owner.device
@@ -76,17 +78,17 @@ def _copy(draft: Draft, owner: Owner, name: str, slices: Slices) -> None:
     )
     path = naming.branch_of(step.nodes[name])
     if path:
-        draft.editor.mark_branch(copy.name, [_copied(slices.home(owner, pivot), pivot) for pivot in path])
+        draft.editor.mark_branch(copy.name, [_copied(portions.home(owner, pivot), pivot) for pivot in path])
     if touched and any(touch.writes for touch in touched):
         draft.editor.control(copy.name, draft.barriers[step.update_of[name]])
 
 
-def _hand_back(draft: Draft, owner: Owner, name: str, slices: Slices) -> None:
+def _hand_back(draft: Draft, owner: Owner, name: str, portions: Portions) -> None:
     step = draft.step
     if name in step.markers:
         draft.returned[name] = _gradient(draft, owner, name)
         return
-    copy = _copied(slices.home(owner, name), name)
+    copy = _copied(portions.home(owner, name), name)
     used = [source for node in draft.after_update for source in naming.data_inputs(step.nodes[node])]
     for source in (*used, *step.item.outputs):
         node, output = naming.split(source)
@@ -100,7 +102,7 @@ def _gradient(draft: Draft, owner: Owner, marker: str) -> str:
     return rows.indices if gradient.indices and naming.node_of(gradient.indices) == marker else rows.values
 
 
-def _source(draft: Draft, owner: Owner, reader: str, source: str, slices: Slices) -> str | None:
+def _source(draft: Draft, owner: Owner, reader: str, source: str, portions: Portions) -> str | None:
     step = draft.step
     name, output = naming.split(source)
     if name in step.handle_of:
@@ -112,14 +114,14 @@ def _source(draft: Draft, owner: Owner, reader: str, source: str, slices: Slices
         return None if output < 0 else _gradient(draft, owner, name)
     if name in step.alike:
         return naming.tensor(copied(_fed_replica(draft, owner), name), output) if output >= 0 else None
-    home = slices.home(owner, name)
+    home = portions.home(owner, name)
     if output >= 0:
         return naming.tensor(_copied(home, name), output)
     if name in step.pivots:
         return f"^{_copied(home, name)}"
     # A captured control edge from a branch that is not taken would end nodes outside the branch: leave it out.
     path, around = (naming.branch_of(step.nodes[node]) for node in (name, reader))
-    needed = path == around[: len(path)] and home == owner and slices.runs(owner, name)
+    needed = path == around[: len(path)] and home == owner and portions.runs(owner, name)
     return f"^{_copied(owner, name)}" if needed else None
 
 

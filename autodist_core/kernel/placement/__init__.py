@@ -9,5 +9,6 @@ In: a captured step and a compiled strategy. Out: a `Placement`::
 
 `arrangement` decides how a step carries a strategy out, which is what the plan prints. `placement` puts it on devices,
 and gives the value that every kernel reads. `shared_memory` says which replicas compute on one copy. `devices` maps a
-device of the resource spec to a device of TensorFlow. `update_slices` says which owner runs which nodes of the update.
+device of the resource spec to a device of TensorFlow. `update_portions` says which owner runs which nodes of the
+update.
 """

@@ -4,7 +4,7 @@ In: the index of a captured step, and its placement. Out: an error for each viol
 
     the update draws random numbers at 'normal' (RandomStandardNormal), and every replica would draw its own. ...
 
-All replicas that own variables run the same slice of the update, so the first of them stands for all.
+All replicas that own variables run the same portion of the update, so the first of them stands for all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from autodist_core.errors import AutodistError, CaptureError, NotYetError
 from autodist_core.kernel.analysis.gradient_flow import reads_own
 from autodist_core.kernel.placement.placement import Placement
-from autodist_core.kernel.placement.update_slices import Slices
+from autodist_core.kernel.placement.update_portions import Portions
 from autodist_core.step.draws import Stream
 from autodist_core.step.index import StepIndex
 
@@ -28,9 +28,9 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
     []
     """
     first, *others = placement.owners
-    slices = Slices(step, placement, [first, *(owner for owner in others if owner.replica is None)])
+    portions = Portions(step, placement, [first, *(owner for owner in others if owner.replica is None)])
     several = len(placement.replicas) > 1
-    names = list(dict.fromkeys(name for _, name in slices))
+    names = list(dict.fromkeys(name for _, name in portions))
     inputs = [name for name in names if step.nodes[name].op.startswith("Placeholder")]
     if inputs:
         yield CaptureError(
@@ -41,7 +41,7 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
             "leaves out a step whose gradients are not finite."
         )
     if placement.loose is not None:
-        read = {name for _, each in slices for name in step.sources(each)} & step.alike
+        read = {name for _, each in portions for name in step.sources(each)} & step.alike
         for name in step.in_order(read):
             yield NotYetError(
                 f"the update reads the step's input {name!r}, and with staleness or sync=False the update runs apart "
@@ -51,19 +51,19 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
     own = {reads_own(step)[name]: name for name in reversed(names) if name in reads_own(step)} if several else {}
     for variable, name in reversed(own.items()):
         yield _reads_own(step, variable, name)
-    for owner, name in slices:
+    for owner, name in portions:
         if several and owner.replica is not None and _draws(step, name):
             yield NotYetError(
                 f"the update draws random numbers at {name!r} ({step.nodes[name].op}), and every replica would draw "
                 "its own. Use PS() for these variables, or set a seed (keras.utils.set_random_seed) if it is an op's."
             )
         touched = {touch.variable for touch in step.touches.get(name, ())}
-        if (touched & placement.owner_of.keys()) - slices.variables_of(owner):
+        if (touched & placement.owner_of.keys()) - portions.variables_of(owner):
             yield CaptureError(
                 f"one operation of the update, {name!r} ({step.nodes[name].op}), takes variables of different owners: "
                 f"{', '.join(sorted(touched))}. Give these variables one synchronizer and one destination."
             )
-    for name in slices.left:
+    for name in portions.left:
         yield CaptureError(
             f"the update writes through {name!r} ({step.nodes[name].op}), which belongs to no variable's owner."
         )

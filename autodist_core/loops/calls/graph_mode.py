@@ -1,14 +1,14 @@
 """Batches that are drawn when a marked function runs, as in TensorFlow's graph mode.
 
-In: a dataset, within `AutoDist.scope()`. Out: an iterator whose `get_next()` gives handles in place of arrays::
+In: a dataset, within `AutoDist.scope()`. Out: an iterator whose `get_next()` gives batch handles in place of arrays::
 
     iterator = tf.compat.v1.data.make_one_shot_iterator(dataset)
-    batch = iterator.get_next()      handles: nothing is drawn
+    batch = iterator.get_next()      batch handles: nothing is drawn
     train_step(batch)                draws the first batch
     train_step(batch)                draws the second batch
 
-All handles of one `get_next()` are of one batch: a call that gets several of them draws once. A call that is refused,
-`plan` and `verify` put what they have drawn back.
+All batch handles of one `get_next()` are of one batch: a call that gets several of them draws once. A call that is
+refused, `plan` and `verify` put what they have drawn back.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class NextBatch:
 
 
 @dataclass(frozen=True, eq=False)
-class Handle:
+class BatchHandle:
     """A tensor of a batch that is not drawn yet. It can be passed to a marked function, and nothing else.
 
     >>> handle = OneShotIterator(tf.data.Dataset.range(4).batch(2)).get_next()
@@ -88,7 +88,7 @@ class Handle:
 
 
 class OneShotIterator:
-    """An iterator whose `get_next()` gives handles.
+    """An iterator whose `get_next()` gives batch handles.
 
     >>> batch = OneShotIterator(tf.data.Dataset.range(4).batch(2)).get_next()
     >>> for _ in range(2):
@@ -104,22 +104,22 @@ class OneShotIterator:
         self.element_spec = dataset.element_spec
 
     def get_next(self, name: str | None = None) -> Any:
-        """The handles of a batch that a marked function draws when it is called."""
+        """The batch handles that a marked function draws when it is called."""
         del name
         batch = NextBatch(self._source)
         specs = tf.nest.flatten(self.element_spec)
-        handles = [Handle(batch, index, spec) for index, spec in enumerate(specs)]
+        handles = [BatchHandle(batch, index, spec) for index, spec in enumerate(specs)]
         return tf.nest.pack_sequence_as(self.element_spec, handles)
 
 
 @contextmanager
 def graph_mode_iterators() -> Iterator[None]:
-    """Let `tf.compat.v1.data.make_one_shot_iterator` make iterators of handles inside this block.
+    """Let `tf.compat.v1.data.make_one_shot_iterator` make iterators of batch handles inside this block.
 
     >>> with graph_mode_iterators():
     ...     batch = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(4).batch(2)).get_next()
     >>> type(batch).__name__
-    'Handle'
+    'BatchHandle'
     """
     module = tf.compat.v1.data
     before = module.make_one_shot_iterator
@@ -152,7 +152,7 @@ def drawn(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Drawn]:
 
 
 class Drawn:
-    """The arguments of a call, with batches in place of handles. It is true if there was a handle.
+    """The arguments of a call, with batches in place of batch handles. It is true if there was one.
 
     >>> with drawn((3, [0.1]), {}) as call:
     ...     bool(call), call.args
@@ -169,8 +169,8 @@ class Drawn:
         return bool(self._batches)
 
     def value(self, leaf: Any) -> Any:
-        """A leaf of the arguments, or the tensor for which it is a handle."""
-        if not isinstance(leaf, Handle):
+        """A leaf of the arguments, or the tensor for which it is a batch handle."""
+        if not isinstance(leaf, BatchHandle):
             return leaf
         if leaf.batch not in self._batches:
             self._batches[leaf.batch] = leaf.batch.source.draw()

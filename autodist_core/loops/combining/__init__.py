@@ -3,7 +3,6 @@
 In: a traced function, its gradients, and the state of each tensor (see `autodist_core.capture.batch_axis`). Out: the
 decisions with which the function is captured. `deciding` asks the other modules::
 
-    weighing         which losses are sums over the examples, and which are means
     side_state       how additions to metrics count over replicas
     own_writes       which other writes to variables are refused
     updates_by_hand  which assignments of gradients `run` counts otherwise than tf.distribute

@@ -18,6 +18,19 @@ import tensorflow as tf
 
 from autodist_core.capture import Traced, combined_as_written, reached_from, sources, with_longest
 from autodist_core.capture.batch_axis import ALIKE, State, follow, joined, sentences, to_be_joined
+from autodist_core.capture.gradients import (
+    Differentiation,
+    Recording,
+    Term,
+    factors,
+    means_of_examples,
+    of_gradients_by,
+    seeded,
+    sums_of_two_kinds,
+    terms_of,
+    weighed,
+    without,
+)
 from autodist_core.capture.traced import Counted, name_of
 from autodist_core.loops.combining.joining import given_to_all, joins
 from autodist_core.loops.combining.mixing_notes import said_of, said_of_results
@@ -26,15 +39,6 @@ from autodist_core.loops.combining.recomputed import find_recomputed
 from autodist_core.loops.combining.side_state import additions, counted
 from autodist_core.loops.combining.totals import with_totals
 from autodist_core.loops.combining.updates_by_hand import averaged_by_hand, summed_with_itself
-from autodist_core.loops.combining.weighing import (
-    means_of_examples,
-    of_gradients_by,
-    seeded,
-    sums_of_two_kinds,
-    weighed,
-)
-from autodist_core.loops.gradients.recording import Differentiation, Recording
-from autodist_core.loops.gradients.terms import Term, factors, terms_of, without
 from autodist_core.loops.gradients.updates import Updates
 from autodist_core.step.graph_item import Joined
 

@@ -21,12 +21,11 @@ from typing import Any
 
 from autodist_core.capture import Traced, computed_from, reached_from, sources
 from autodist_core.capture.batch_axis import REDUCED, SUM, Known, State, follow
+from autodist_core.capture.gradients import Recording, handle_of, seeded
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Counted
 from autodist_core.loops.combining.joining import word
 from autodist_core.loops.combining.recomputed import Recomputed
-from autodist_core.loops.combining.weighing import seeded
-from autodist_core.loops.gradients.recording import Recording, handle_of
 
 _JOINING = ("Sum", "Mean")
 

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autodist_core.capture import reached_from, sources
+from autodist_core.capture.gradients import Differentiation
 from autodist_core.capture.traced import Traced
-from autodist_core.loops.gradients.recording import Differentiation
 from autodist_core.loops.nested_markers import is_reduced
 from autodist_core.plan import INEXACT
 

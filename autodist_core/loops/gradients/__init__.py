@@ -1,10 +1,8 @@
-"""The gradients that a traced function computes, and the updates that it makes of them.
+"""The updates that a traced function makes of its gradients, and how gradients count in functions of `run()`.
 
-In: a function while it is traced, and afterwards its graph. Out: markers behind the gradients, and the operations of
-the update::
+In: a traced function, and what was recorded of its gradients (see `autodist_core.capture.gradients`). Out: the
+operations of the update, and what is added up over the replicas::
 
-    terms          the terms of a loss or of a result
-    recording      the gradients that the function computes, with markers behind them
     own_gradients  the gradients of each replica, of which results of run() are made
     summed_again   what the updates of run() add up a second time
     accumulated    which variables hold sums of gradients already

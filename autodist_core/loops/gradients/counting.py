@@ -11,9 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.capture.gradients import Differentiation, handle_of
 from autodist_core.capture.traced import Counted
 from autodist_core.loops.gradients.accumulated import find_sums
-from autodist_core.loops.gradients.recording import Differentiation, handle_of
 from autodist_core.loops.gradients.summed_again import summed_again
 from autodist_core.loops.gradients.updates import Updates
 from autodist_core.loops.variables import Variables

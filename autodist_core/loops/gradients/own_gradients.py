@@ -18,8 +18,8 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import reached_from
+from autodist_core.capture.gradients import Differentiation
 from autodist_core.capture.tape import draws
-from autodist_core.loops.gradients.recording import Differentiation
 
 
 def own_results(

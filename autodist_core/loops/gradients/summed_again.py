@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from autodist_core.capture.gradients import Differentiation
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
-from autodist_core.loops.gradients.recording import Differentiation
 
 
 def summed_again(
@@ -60,7 +60,7 @@ class Origins:
     """Of which sums over the replicas, and of which gradients, values are made.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.loops.gradients.recording import Recorded
+    >>> from autodist_core.capture.gradients import Recorded
     >>> with tf.Graph().as_default():
     ...     gradient = tf.identity(3.0, name="gradient")
     ...     total, constant = tf.identity(gradient, name="total"), tf.identity(2.0, name="constant")

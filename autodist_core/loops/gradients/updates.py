@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.capture import Marked, reached_from, sources
+from autodist_core.capture.gradients import Differentiation, Recorded, handle_of
 from autodist_core.capture.tape import draws
-from autodist_core.loops.gradients.recording import Differentiation, Recorded, handle_of
 from autodist_core.step.index import accesses
 
 

@@ -25,7 +25,17 @@ import tensorflow as tf
 
 from autodist_core.capture.batch_axis.states import operations
 from autodist_core.capture.batch_axis.states.constants import value_of
-from autodist_core.capture.batch_axis.states.state import ALIKE, NO_CLAIM, NUMBER, RAGGED, ROWS, SIZE, State, rows
+from autodist_core.capture.batch_axis.states.state import (
+    ALIKE,
+    NO_CLAIM,
+    NUMBER,
+    RAGGED,
+    ROWS,
+    SIZE,
+    SIZES,
+    State,
+    rows,
+)
 
 SPLITS, _ENDS, _STARTS, _SHAPE, _COUNT = "row splits", "row ends", "row starts", "shape of splits", "number of splits"
 """Where the rows of a ragged tensor of the batch begin and end, and what TensorFlow makes of that: the ends of the rows
@@ -150,4 +160,31 @@ def followed(operation: Any, states: Sequence[State]) -> State:
     return State(RAGGED) if exact and operation.type in operations.OF_RAGGED else NO_CLAIM
 
 
-RULES: dict[str, Any] = dict.fromkeys(operations.TO_RAGGED, made)
+def of_places(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of what is made of a sparse tensor whose indices are places of entries in the batch.
+
+    The indices say only which entries are of which example, if the sparse tensor has as many rows as the batch.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.sparse.to_dense(tf.sparse.from_dense(x)))
+    'rows along axis 0'
+    >>> shown(lambda x: tf.sparse.sparse_dense_matmul(tf.sparse.from_dense(x), tf.ones([3, 2])))
+    'rows along axis 0'
+    >>> shown(lambda x: tf.sparse.sparse_dense_matmul(tf.sparse.from_dense(x), x, adjoint_a=True))
+    'unknown; Where gives each example a value of its place in the batch'
+    """
+    order = operations.SPARSE_TO_DENSE[operation.type]
+    indices, values, shape = (states[at] for at in order)
+    others = [state for at, state in enumerate(states) if at not in order]
+    own = indices.kind == ROWS and indices.axes == (0,) and indices.stride == 1 and indices.subset
+    entries = values.kind == ALIKE or (values.kind == ROWS and values.subset == indices.subset and not values.stride)
+    whole = shape.kind == SIZES and shape.axes == (0,) and shape.outer == 1 and not shape.subset
+    if not (own and entries and whole and all(state.kind == ALIKE for state in others)):
+        return NO_CLAIM
+    crossed = operation.type == "SparseTensorDenseMatMul" and operation.get_attr("adjoint_a")
+    return NO_CLAIM if crossed else rows(0, degree=values.degree)
+
+
+RULES: dict[str, Any] = {
+    **dict.fromkeys(operations.TO_RAGGED, made), **dict.fromkeys(operations.SPARSE_TO_DENSE, of_places),
+}  # fmt: skip

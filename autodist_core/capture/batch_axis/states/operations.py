@@ -84,6 +84,9 @@ OF_RAGGED = (*SAME, *_named("""
 RAGGED_TO_DENSE = _named("RaggedBincount RaggedTensorToTensor SparseTensorDenseMatMul SparseToDense")
 """Operations that make rows of ragged and sparse tensors."""
 
+SPARSE_TO_DENSE = {"SparseToDense": (0, 2, 1), "SparseTensorDenseMatMul": (0, 1, 2)}
+"""The same of sparse tensors: the positions of the indices, the values and the shape among their inputs."""
+
 DRAWS = _named("""
     ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 RandomStandardNormal RandomUniform RandomUniformInt
     StatelessParameterizedTruncatedNormal StatelessRandomBinomial StatelessRandomGammaV2 StatelessRandomGammaV3

@@ -48,6 +48,8 @@ def followed(flow: Any, operation: Any, states: Sequence[State], found: Sequence
     kind = operation.type
     if kind in operations.MOVING or (kind in ("Select", "SelectV2") and any(found[0] is state for state in states[1:])):
         return list(found)
+    if kind in operations.SPARSE_TO_DENSE and found[0].kind == ROWS:
+        return list(found)
     placed = next(state for state in states if state.stride)
     stride = _STRIDES[kind](operation, states) if kind in _STRIDES else OTHER
     if stride is None:

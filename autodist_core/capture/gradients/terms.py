@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import reached_from, sources
+from autodist_core.capture.traversal import reached_from, sources
 
 _SUMS = {"Add", "AddV2", "AddN", "Sub"}
 _ALONE = {"Identity", "Neg", "Cast"}

@@ -1,13 +1,13 @@
-"""Slices: which owner runs which nodes of the captured update.
+"""Portions: which owner runs which nodes of the captured update.
 
-In: the index of a captured step, and its placement. Out: `Slices`. For two servers with one variable each, and a global
-norm::
+In: the index of a captured step, and its placement. Out: `Portions`. For two servers with one variable each, and a
+global norm::
 
     server_a    Sum(Square(gradient of kernel)), the norm, the write of kernel
     server_b    Sum(Square(gradient of bias)), the norm, the write of bias
 
-A slice has the nodes that an owner's writes need, found along data edges. A value that depends on the variables of one
-other owner only is computed there, and sent.
+A portion has the nodes that an owner's writes need, found along data edges. A value that depends on the variables of
+one other owner only is computed there, and sent.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from autodist_core.kernel.placement.placement import Owner, Placement
 from autodist_core.step.index import StepIndex
 
 
-class Slices:
-    """The slices of some owners, with the values that the update hands back to compute.
+class Portions:
+    """The portions of some owners, with the values that the update hands back to compute.
 
     >>> from autodist_core import GraphItem
     >>> from autodist_core.kernel.placement.placement import inference
     >>> placement = inference(("localhost:CPU:0", "localhost:CPU:1"))
-    >>> list(Slices(StepIndex(GraphItem(())), placement, placement.owners))
+    >>> list(Portions(StepIndex(GraphItem(())), placement, placement.owners))
     []
     """
 
@@ -51,7 +51,7 @@ class Slices:
 
     @property
     def left(self) -> list[str]:
-        """The writes of the update that are in no slice."""
+        """The writes of the update that are in no portion."""
         return [name for name in self._writes if name not in self._owners]
 
     def reads(self, owner: Owner, marker: str) -> bool:
@@ -74,7 +74,7 @@ class Slices:
         return list(dict.fromkeys([*writes, *rest]))
 
     def variables_of(self, owner: Owner) -> frozenset[str]:
-        """Return the variables whose copy on an owner may be written by the owner's slice."""
+        """Return the variables whose copy on an owner may be written by the owner's portion."""
         return self._variables[owner.name]
 
     def home(self, owner: Owner, name: str) -> Owner:

@@ -25,9 +25,9 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis import ALIKE, MIXED, NO_CLAIM, REDUCED, ROWS, SUM, State
+from autodist_core.capture.gradients.recording import OfExamples
+from autodist_core.capture.gradients.terms import Term, factors
 from autodist_core.capture.traced import Counted
-from autodist_core.loops.gradients.recording import OfExamples
-from autodist_core.loops.gradients.terms import Term, factors
 
 
 def weighed(
@@ -143,7 +143,7 @@ def sums_of_two_kinds(
 
     `states` are those of each term and of the numbers that it is multiplied by, in the order of `terms`.
 
-    >>> from autodist_core.loops.gradients.terms import terms_of
+    >>> from autodist_core.capture.gradients import terms_of
     >>> with tf.Graph().as_default():
     ...     loss = tf.identity(tf.constant(6.0, name="total") + tf.constant(1.0, name="penalty"))
     ...     states = [State(SUM, degree=1), State(ALIKE)]

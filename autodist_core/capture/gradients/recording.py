@@ -6,8 +6,8 @@ In: a function that is being traced. Out: `Differentiation` values, one for each
     Differentiation(targets=(loss,), seeds=(ones,), gradients=(Recorded(kernel, marker), Recorded(bias, marker)))
 
 A marker is a `tf.identity` behind a gradient. The function computes with the marker in the gradient's place, so that
-the graph shows where compute ends and the update begins (see `updates.py`). A seed is the tensor from which a tape
-begins: by it a gradient is found to be one of a sum or of a mean.
+the graph shows where compute ends and the update begins. A seed is the tensor from which a tape begins: by it a
+gradient is found to be one of a sum or of a mean.
 
 TensorFlow's own functions are hooked for the time of the trace, and in the thread that traces only.
 """
@@ -24,9 +24,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.capture.gradients.terms import factors, terms_of, without
 from autodist_core.capture.traversal import function_graphs
 from autodist_core.errors import CaptureError
-from autodist_core.loops.gradients.terms import factors, terms_of, without
 from autodist_core.seams.seam import owner
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, GRADIENTS_HELPER, VARIABLE_HANDLE
 
@@ -35,9 +35,9 @@ from autodist_core.seams.table import CONTROL_FLOW_GRAPH, GRADIENTS_HELPER, VARI
 class Recorded:
     """One gradient of a variable: the variable as the function named it, and the outputs of its markers.
 
-    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> from autodist_core.capture.gradients.example import example_loop, recorded_trace
     >>> kernel = tf.Variable(tf.ones((3, 1)))
-    >>> (gradient,) = traced_loop(example_loop(kernel), kernel)[2].found[0].gradients
+    >>> (gradient,) = recorded_trace(example_loop(kernel))[2].found[0].gradients
     >>> gradient.variable is kernel, [marker.op.name for marker in gradient.markers]
     (True, ['gradient'])
     """
@@ -56,9 +56,9 @@ class Recorded:
 class Differentiation:
     """One call that computes gradients of variables.
 
-    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> from autodist_core.capture.gradients.example import example_loop, recorded_trace
     >>> kernel = tf.Variable(tf.ones((3, 1)))
-    >>> (call,) = traced_loop(example_loop(kernel), kernel)[2].found
+    >>> (call,) = recorded_trace(example_loop(kernel))[2].found
     >>> [target.op.name for target in call.targets], [seed.op.name for seed in call.seeds], len(call.gradients)
     (['Mean'], ['seed'], 1)
     """
@@ -74,13 +74,13 @@ class Differentiation:
 class OfExamples:
     """A gradient with respect to a tensor, such as a batch or an activation.
 
-    >>> from autodist_core.loops.example import traced_loop
+    >>> from autodist_core.capture.gradients.example import recorded_trace
     >>> def slope(x):
     ...     with tf.GradientTape() as tape:
     ...         tape.watch(x)
     ...         loss = tf.reduce_sum(x * x, name="loss")
     ...     return tape.gradient(loss, x)
-    >>> (found,) = traced_loop(slope)[2].by_examples
+    >>> (found,) = recorded_trace(slope)[2].by_examples
     >>> found.source.op.name, [target.op.name for target, _ in found.targets]
     ('x', ['loss'])
     """
@@ -97,9 +97,9 @@ class OfExamples:
 class Recording:
     """What one trace has computed of gradients so far.
 
-    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> from autodist_core.capture.gradients.example import example_loop, recorded_trace
     >>> kernel = tf.Variable(tf.ones((3, 1)))
-    >>> recording = traced_loop(example_loop(kernel), kernel)[2]
+    >>> recording = recorded_trace(example_loop(kernel))[2]
     >>> [variable is kernel for _, variable in recording.variables.values()], len(recording.found)
     ([True], 1)
     """
