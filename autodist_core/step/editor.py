@@ -17,7 +17,6 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 from autodist_core.errors import KernelError
 from autodist_core.seams.table import OP_DEF
 from autodist_core.step.naming import BRANCH, ORDER, UPDATE, node_of, split, tensor
-from autodist_core.step.soundness import require_sound
 
 _OURS = (ORDER, UPDATE, BRANCH)
 
@@ -75,13 +74,10 @@ class NodeEdit:
     ['positive']
     """
 
-    def __init__(
-        self, node: node_def_pb2.NodeDef, add: Callable[..., str], rewired: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, node: node_def_pb2.NodeDef, add: Callable[..., str]) -> None:
         self.node = node
         """The node, for reading only. Change it with the methods."""
         self._add = add
-        self._rewired = rewired
 
     def add(self, op: str, name: str, inputs: Sequence[str] = (), **attrs: Any) -> str:
         """Add a node with one output to the same graph or body, and return the name by which other nodes read it."""
@@ -94,7 +90,6 @@ class NodeEdit:
     def set_input(self, position: int, source: str) -> None:
         """Replace the input at a position."""
         self.node.input[position] = source
-        self._rewired(self.node.name)
 
     def set_op(self, op: str) -> None:
         """Replace the op of the node, or the function that the node calls."""
@@ -119,8 +114,6 @@ class Editor:
 
     def __init__(self, library: Any = None, versions: Any = None) -> None:
         self._nodes: dict[str, node_def_pb2.NodeDef] = {}
-        self._added: set[str] | None = set()
-        """The nodes that were added since the last check; None if nodes that it saw have other inputs by now."""
         self._library = library
         self._versions = versions
         self._functions: dict[str, function_pb2.FunctionDef] = {}
@@ -176,12 +169,6 @@ class Editor:
         if node.name in self._nodes:
             raise KernelError(f"two nodes are called {node.name!r}: {self._nodes[node.name].op} and {node.op}.")
         self._nodes[node.name] = node
-        if self._added is not None:
-            self._added.add(node.name)
-
-    def _rewired(self, name: str) -> None:
-        if self._added is not None and name not in self._added:
-            self._added = None
 
     def add(
         self, op: str, name: str, inputs: Sequence[str] = (), device: str = "", order: int | None = None, **attrs: Any
@@ -243,7 +230,6 @@ class Editor:
         node.op = op or node.op
         if inputs is not None:
             node.input[:] = list(inputs)
-            self._rewired(name)
         for key in drop:
             del node.attr[key]
         for key, value in attrs.items():
@@ -252,7 +238,7 @@ class Editor:
     def edit(self, name: str) -> NodeEdit:
         """Return the edit of a node of this graph. Nodes that the edit adds run on the device of the node."""
         node = self._nodes[name]
-        return NodeEdit(node, partial(self.add, device=node.device), self._rewired)
+        return NodeEdit(node, partial(self.add, device=node.device))
 
     def copy_function(
         self, function: function_pb2.FunctionDef, name: str, change: Callable[[NodeEdit], None]
@@ -283,7 +269,6 @@ class Editor:
         """Remove nodes. The nodes that read them must be changed."""
         for name in names:
             del self._nodes[name]
-            self._added = None
 
     def trace(
         self,
@@ -332,10 +317,7 @@ class Editor:
         """Add control inputs: the node runs after the nodes in `before`."""
         inputs = self._nodes[node].input
         present = set(inputs)
-        added = [f"^{name}" for name in dict.fromkeys(before) if name != node and f"^{name}" not in present]
-        if added:
-            inputs.extend(added)
-            self._rewired(node)
+        inputs.extend(f"^{name}" for name in dict.fromkeys(before) if name != node and f"^{name}" not in present)
 
     def mark_update(self, node: str, occurrence: int) -> None:
         """Mark a node as one of an update, by the number of the update within the step."""
@@ -353,14 +335,30 @@ class Editor:
         return counts
 
     def check(self) -> None:
-        """Raise a KernelError if no node produces some input, or if the graph has a cycle.
-
-        If nodes were added since the last check, and no others changed, only the added nodes are looked at: no other
-        node reads them, so a cycle is among them.
-        """
-        added = self._added
-        require_sound([node for node in self if added is None or node.name in added], self._nodes)
-        self._added = set()
+        """Raise a KernelError if no node produces some input, or if the graph has a cycle."""
+        sources = {node.name: {node_of(name) for name in node.input} for node in self}
+        if not all(each in self._nodes for found in sources.values() for each in found):
+            missing = [
+                f"{node.name} ({node.op}) reads {name}"
+                for node in self for name in node.input if node_of(name) not in self._nodes
+            ]
+            raise KernelError("the graph has inputs that nothing produces: " + "; ".join(missing[:8]) + ".")
+        waiting = {name: len(found) for name, found in sources.items()}
+        readers: dict[str, list[str]] = {}
+        for name, found in sources.items():
+            for source in found:
+                readers.setdefault(source, []).append(name)
+        ready = [name for name, count in waiting.items() if count == 0]
+        done = 0
+        while ready:
+            done += 1
+            for reader in readers.get(ready.pop(), ()):
+                waiting[reader] -= 1
+                if waiting[reader] == 0:
+                    ready.append(reader)
+        if done < len(self._nodes):
+            stuck = [name for name, count in waiting.items() if count]
+            raise KernelError(f"the graph has a cycle through {len(stuck)} nodes, among them {', '.join(stuck[:5])}.")
 
     def graph_def(self, captured: bool = False) -> graph_pb2.GraphDef:
         """Check the graph and return it. With `captured`, the nodes keep their marks, as in a captured step."""

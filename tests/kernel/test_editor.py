@@ -98,34 +98,3 @@ def test_every_variable_has_a_label_of_its_own():
             assert [operation.name for operation in graph.get_operations()] == [f"variable/{safe(name)}"]
             with tf.compat.v1.Session() as session:
                 session.run(graph.get_operations()[0])
-
-
-def test_what_changes_after_a_check_is_checked_again():
-    """A check after another one looks at what is new only, unless nodes that were there have other inputs."""
-    changes = {
-        "an added node": lambda editor: editor.add("NoOp", "new", ["^gone"]),
-        "a control edge": lambda editor: editor.control("one", "two"),
-        "other inputs": lambda editor: editor.change("one", inputs=["^two"]),
-        "an edit": lambda editor: editor.edit("two").set_input(0, "^gone"),
-        "a removed node": lambda editor: editor.remove(["one"]),
-        "added nodes that wait for each other": lambda editor: (
-            editor.add("NoOp", "new", ["^two"]), editor.add("NoOp", "newer", ["^new"]), editor.control("new", "newer"),
-        ),
-    }  # fmt: skip
-    messages = {}
-    for name, change in changes.items():
-        editor = _chain("one", "two")
-        editor.check()
-        editor.check()
-        change(editor)
-        messages[name] = _error(editor)
-        assert _error(editor) == messages[name]
-    nothing = "the graph has inputs that nothing produces: "
-    assert messages == {
-        "an added node": f"{nothing}new (NoOp) reads ^gone.",
-        "a control edge": "the graph has a cycle through 2 nodes, among them one, two.",
-        "other inputs": "the graph has a cycle through 2 nodes, among them one, two.",
-        "an edit": f"{nothing}two (NoOp) reads ^gone.",
-        "a removed node": f"{nothing}two (NoOp) reads ^one.",
-        "added nodes that wait for each other": "the graph has a cycle through 2 nodes, among them new, newer.",
-    }
