@@ -106,7 +106,7 @@ class Draft:
 
         With `stands_for`, the replicas of the placement stand for these ones, which have `all_sizes` examples.
         """
-        step = StepIndex(item)
+        step = StepIndex.of(item)
         require_distributable(step, placement)
         graph = step.graph
         count = len(placement.replicas) if active is None else active

@@ -93,6 +93,20 @@ class StepIndex:
             node.name: found for node in self.graph.node if (found := accesses(node, self.handle_of.get))
         }
         self._analyses: dict[Callable[[StepIndex], Any], Any] = {}
+        self._sources: dict[str, list[str]] = {}
+
+    @staticmethod
+    def of(item: GraphItem) -> StepIndex:
+        """Return the index of a step. An item has one index, so that each analysis of it runs once.
+
+        >>> item = GraphItem(())
+        >>> StepIndex.of(item) is StepIndex.of(item)
+        True
+        """
+        if StepIndex not in item.found:
+            item.found[StepIndex] = StepIndex(item)
+        index: StepIndex = item.found[StepIndex]
+        return index
 
     def result_of(self, analyse: Callable[[StepIndex], _Result]) -> _Result:
         """Return the result of an analysis of this step. The analysis runs at the first call only."""
@@ -124,8 +138,30 @@ class StepIndex:
 
     def sources(self, name: str) -> list[str]:
         """Return the nodes on which a node depends: the nodes whose values it reads, and the pivots of its branches."""
-        node = self.nodes[name]
-        return [*(naming.node_of(source) for source in naming.data_inputs(node)), *naming.branch_of(node)]
+        if name not in self._sources:
+            node = self.nodes[name]
+            self._sources[name] = [
+                *(naming.node_of(source) for source in naming.data_inputs(node)), *naming.branch_of(node)
+            ]
+        return self._sources[name]
+
+    @cached_property
+    def readers(self) -> dict[str, list[str]]:
+        """The nodes that depend on a node directly, in the order of their creation, for each node that has some."""
+        found: dict[str, list[str]] = {}
+        for name in self.position:
+            for source in dict.fromkeys(self.sources(name)):
+                found.setdefault(source, []).append(name)
+        return found
+
+    @cached_property
+    def touching(self) -> dict[str, list[str]]:
+        """The nodes that read or write a variable, in the order of their creation, for each variable."""
+        found: dict[str, list[str]] = {}
+        for name, touched in self.touches.items():
+            for variable in dict.fromkeys(touch.variable for touch in touched):
+                found.setdefault(variable, []).append(name)
+        return found
 
     def cone(
         self, roots: Iterable[str], stop: Callable[[str], bool] = lambda _: False,
