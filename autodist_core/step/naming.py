@@ -64,7 +64,7 @@ def node_of(name: str) -> str:
     >>> node_of("split:1"), node_of("^train")
     ('split', 'train')
     """
-    return name.removeprefix("^").partition(":")[0]
+    return name[1:] if name.startswith("^") else name.partition(":")[0]
 
 
 def is_control(name: str) -> bool:
