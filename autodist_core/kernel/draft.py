@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import tensorflow as tf
 
@@ -133,7 +134,7 @@ class Draft:
         """Whether a replica stands for others, on other machines. It has all operations that any of these has."""
         return bool(self.stands_for) and replica.index > 0
 
-    @property
+    @cached_property
     def active_replicas(self) -> tuple[Replica, ...]:
         """The replicas that have examples."""
         return tuple(self.placement.replicas[index] for index in self.active)

@@ -51,8 +51,9 @@ class GraphCheck:
 
     def run(self) -> None:
         """Raise a KernelError if no node produces some input, or if there is a cycle."""
+        nodes, rank = self._nodes, self._rank
         # What read a node that is gone may read a new node of its name, which has a higher rank.
-        nodes, rank, in_order = self._nodes, self._rank, not self._removed
+        in_order = self._removed.isdisjoint(nodes)
         for name in self._changed:
             self._sources[name] = frozenset(map(node_of, nodes[name].input))
             if name not in rank:

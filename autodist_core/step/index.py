@@ -51,13 +51,13 @@ def accesses(node: node_def_pb2.NodeDef, handles: Callable[[str], str | None]) -
     >>> accesses(read, {"kernel_handle": "dense/kernel"}.get)
     (Touch(variable='dense/kernel', writes=False),)
     """
-    found = []
+    named = [(position, handles(naming.node_of(name))) for position, name in enumerate(naming.data_inputs(node))]
+    touched = [(position, variable) for position, variable in named if variable is not None]
+    if not touched:
+        return ()
     read_only = set(node.attr["_read_only_resource_inputs"].list.i) if "_read_only_resource_inputs" in node.attr else ()
-    for position, name in enumerate(naming.data_inputs(node)):
-        variable = handles(naming.node_of(name))
-        if variable is not None:
-            found.append(Touch(variable, node.op not in _READS and position not in read_only))
-    return tuple(found)
+    reads = node.op in _READS
+    return tuple(Touch(variable, not reads and position not in read_only) for position, variable in touched)
 
 
 class StepIndex:

@@ -55,8 +55,9 @@ class Alike:
     """What does the same in a placement, and what is built of it.
 
     `machines` are the kinds of all machines but the first. `replicas` is a kind for each machine that is built, of all
-    its replicas but the first; empty if machines have few replicas. Those of one machine are built twice. `built` has the replicas that are built, and
-    `examples` how many examples each of these has, if the graph is for these sizes only.
+    its replicas but the first; empty if machines have few replicas. Two replicas of such a kind are built on one
+    machine, and one on the others. `built` has the replicas that are built, and `examples` how many examples each of
+    these has, if the graph is for these sizes only.
 
     >>> from autodist_core.kernel.placement.devices import Tasks
     >>> from autodist_core.kernel.placement.placement import inference

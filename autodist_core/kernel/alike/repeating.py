@@ -71,6 +71,7 @@ class _Repeating:
         self.out = self.editor.empty()
         self.once = [node for node in self.editor if not of[node.name]]
         self.waits = self._waits()
+        self.read = self._read()
         self.bodies = {kind: {body.level: body for body in self._bodies(kind)} for kind in kinds}
 
     def _waits(self) -> dict[str, dict[Kind, frozenset[str]]]:
@@ -100,14 +101,18 @@ class _Repeating:
                     waits.setdefault(reader, {})[kind] = frozenset(awaited[0])
         return waits
 
+    def _read(self) -> dict[int, list[str]]:
+        """Return the tensors of each unit that nodes which are there once read, and those that are outputs."""
+        found: dict[int, list[str]] = {}
+        for source in (*(each for node in self.once for each in naming.data_inputs(node)), *self.graph.outputs):
+            if number := self.roles.source(source):
+                found.setdefault(number, []).append(source)
+        return found
+
     def _bodies(self, kind: Kind) -> list[Body]:
         number = self.roles.number[kind.first]
-        read = [source for node in self.once for source in naming.data_inputs(node)] + list(self.graph.outputs)
         awaited = [each[kind] for each in self.waits.values() if kind in each]
-        return bodies(
-            self.roles, number, self.level_of, [source for source in read if self.roles.source(source) == number],
-            awaited,
-        )
+        return bodies(self.roles, number, self.level_of, self.read.get(number, ()), awaited)
 
     def moved(self, source: str, kind: Kind, unit: Unit) -> str:
         """Return the tensor that a unit has in place of one of the built unit of its kind."""

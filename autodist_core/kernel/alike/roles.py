@@ -123,12 +123,14 @@ class Roles:
             node, other = self.editor[name], self.editor[theirs[common]]
             if node.op != other.op or node.op in _LOOPS or self.device(node) != self.device(other):
                 raise NotAlikeError(f"{name} ({node.op}) is not the same node on {two}.")
-            inputs = [self.own(source, first) for source in node.input]
-            others = [self.own(source, second) for source in other.input]
+            inputs, others = list(node.input), list(other.input)
+            if any(self.source(source) not in (0, first) for source in inputs):
+                raise NotAlikeError(f"{name} reads a node of another unit.")
+            if not kind.like:
+                inputs = [self.own(source, first) for source in inputs]
+                others = [self.own(source, second) for source in others]
             if inputs != others and (not kind.like or len(inputs) != len(others)):
                 raise NotAlikeError(f"{name} has other inputs on {two}.")
-            if any(self.source(source) not in (0, first) for source in node.input):
-                raise NotAlikeError(f"{name} reads a node of another unit.")
             if not _equal(node, other) and not self.stays_outside(name):
                 raise NotAlikeError(f"{name} ({node.op}) has other attributes on {two}.")
 
@@ -207,5 +209,8 @@ def _multiple(once: np.ndarray, times: int) -> np.ndarray:
 
 
 def _equal(node: node_def_pb2.NodeDef, other: node_def_pb2.NodeDef) -> bool:
-    keys = [set(each.attr).difference(MARKS) for each in (node, other)]
-    return keys[0] == keys[1] and all(node.attr[key] == other.attr[key] for key in keys[0])
+    ours, theirs = dict(node.attr), dict(other.attr)
+    if ours == theirs:
+        return True
+    keys = [set(each).difference(MARKS) for each in (ours, theirs)]
+    return keys[0] == keys[1] and all(ours[key] == theirs[key] for key in keys[0])

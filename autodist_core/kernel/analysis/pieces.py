@@ -1,7 +1,7 @@
 """Divide operations into pieces that can each run as one: no other operation stands between two of a piece.
 
-In: the nodes before each node of a graph, and which nodes may be in a piece. Out: the pieces, in an order in which they can run. For a
-lookup of words (B) between dense layers (A, C, D)::
+In: the nodes before each node of a graph, and which nodes may be in a piece. Out: the pieces, in an order in which
+they can run. For a lookup of words (B) between dense layers (A, C, D)::
 
     A -> B -> C -> D      A, C and D may be in a piece      [A], [C, D]
 

@@ -60,7 +60,7 @@ class Replica:
         """Its number among all replicas."""
         return self.index if self.stands_at is None else self.stands_at
 
-    @property
+    @cached_property
     def prefix(self) -> str:
         """The beginning of the names of its nodes."""
         return f"replica{self.number}"
