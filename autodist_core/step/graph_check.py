@@ -10,8 +10,7 @@ to read, all ranks are computed anew, and this finds the cycles.
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from tensorflow.core.framework import node_def_pb2
+from typing import Any
 
 from autodist_core.errors import KernelError
 from autodist_core.step.naming import node_of
@@ -20,6 +19,7 @@ from autodist_core.step.naming import node_of
 class GraphCheck:
     """The check of some nodes, by name. Whoever changes them says so.
 
+    >>> from tensorflow.core.framework import node_def_pb2
     >>> nodes = {"a": node_def_pb2.NodeDef(name="a", op="NoOp"), "b": node_def_pb2.NodeDef(name="b", input=["^a"])}
     >>> check = GraphCheck(nodes)
     >>> check.changed("a"), check.changed("b"), check.run()
@@ -30,7 +30,7 @@ class GraphCheck:
     autodist_core.errors.KernelError: the graph has a cycle through 2 nodes, among them a, b.
     """
 
-    def __init__(self, nodes: Mapping[str, node_def_pb2.NodeDef]) -> None:
+    def __init__(self, nodes: Mapping[str, Any]) -> None:
         self._nodes = nodes
         self._changed: dict[str, None] = {}
         self._removed: set[str] = set()

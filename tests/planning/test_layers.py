@@ -21,8 +21,8 @@ PLANNING = STAGES[: STAGES.index("capture")]
 INSIDE = {
     "autodist_core.seams": ("seam", "table"),
     "autodist_core.step": (
-        "values", "serialization", "graph_item", "naming", "ports", "editor", "enclosing", "draws", "index",
-        "union",
+        "values", "serialization", "graph_item", "naming", "ports", "graph_check", "editor", "enclosing", "draws",
+        "index", "union",
     ),
     "autodist_core.strategy": (
         "partition", "synchronizers", "wire", "compiled", "strategy", "builder", "checker", "compiler", "base",
