@@ -1,4 +1,4 @@
-"""Measure how the graph of a step grows with the replicas: nodes, bytes, and seconds of building and importing it.
+"""Measure how the graph of a step grows with the replicas: nodes, bytes, processor seconds to build and import it.
 
     python benchmarks/growth.py [--models mlp resnet] [--replicas 2 8 32 64] [--strategies AllReduce PS]
                                 [--cpus 1] [--phases] [--profile] [--check 3] [--repeat 1]
@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -59,6 +59,8 @@ class Growth:
     nodes: int = 0
     size: int = 0
     """The bytes of the graph."""
+    memory: int = 0
+    """The bytes by which the process grew when the graph was imported; less if earlier memory was used again."""
     seconds: dict[str, float] = field(default_factory=dict)
     graph_def: Any = None
     graph: tf.Graph = field(default_factory=tf.Graph)
@@ -71,9 +73,9 @@ class Growth:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the seconds of a block to a phase."""
-        start = time.perf_counter()
+        start = time.process_time()
         yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
 
 
 def captured(workload: str) -> GraphItem:
@@ -90,19 +92,29 @@ def captured(workload: str) -> GraphItem:
 
 def measured(item: GraphItem, builder: str, replicas: int, cpus: int) -> Growth:
     """Build and import the graph of a step over so many replicas."""
+    # The fewest replicas are on two hosts, so that all rows are steps over several machines.
+    cpus = min(cpus, -(-replicas // 2))
     hosts = [f"10.0.{index // 250}.{index % 250 + 1}" for index in range(-(-replicas // cpus))]
     nodes = [{"address": host, "chief": host == hosts[0], "cpus": list(range(cpus))} for host in hosts]
     spec, growth = ResourceSpec({"nodes": nodes}), Growth()
-    chosen = getattr(strategy, builder)()
+    chosen, item = getattr(strategy, builder)(), replace(item)  # A step that nobody has examined yet.
     compiled = StrategyCompiler(item, spec).compile(chosen.build(item, spec))
     with growth.phase("place"):
         placement = place(item, compiled, share_memory=False, tasks=Tasks("run", tuple(hosts)))
     with growth.phase("build"):
         growth.graph_def = build(item, placement, sizes=[_EACH] * replicas).graph_def
+    before = _resident()
     with growth.phase("import"), growth.graph.as_default():
         tf.graph_util.import_graph_def(growth.graph_def, name="")
+    growth.memory = _resident() - before
     growth.nodes, growth.size = len(growth.graph_def.node), growth.graph_def.ByteSize()
     return growth
+
+
+def _resident() -> int:
+    """Return the bytes of memory that this process has."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _compared(item: GraphItem, name: str, builder: str, given: argparse.Namespace) -> float:
@@ -117,7 +129,7 @@ def _compared(item: GraphItem, name: str, builder: str, given: argparse.Namespac
         print(
             f"{name:10} {builder:22} {replicas:4} {growth.nodes:8,} {growth.size / 1e6:8.2f} "
             f"{growth.total - growth.seconds['import']:8.2f} {growth.seconds['import']:8.2f} "
-            f"{ratios[0]:8.1f} {ratios[1]:12.1f}", flush=True,
+            f"{ratios[0]:8.1f} {ratios[1]:12.1f} {growth.memory / 1e6:10.1f}", flush=True,
         )
         if given.phases:
             print(" " * 11 + ", ".join(f"{phase} {taken:.2f}" for phase, taken in growth.seconds.items()), flush=True)
@@ -146,7 +158,7 @@ def main() -> None:
     given = parser.parse_args()
     print(
         f"{'model':10} {'strategy':22} {'of':>4} {'nodes':>8} {'MB':>8} {'build s':>8} {'import s':>8} "
-        f"{'ratio':>8} {'bytes ratio':>12}"
+        f"{'ratio':>8} {'bytes ratio':>12} {'import MB':>10}"
     )
     largest = 0.0
     for name in given.models:

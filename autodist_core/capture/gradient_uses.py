@@ -97,7 +97,7 @@ def own_gradient_uses(uses: Sequence[tuple[Any, Any]], traced: Traced, item: Gra
     >>> [use.name for use, _ in own_gradient_uses([(norm, norm), (loss, loss)], traced, capture(traced))]
     ['loss']
     """
-    tape, index = Tape(), StepIndex(item)
+    tape, index = Tape(), StepIndex.of(item)
     markers = [part.op for each in traced.gradients for part in (each.values, each.indices) if part is not None]
     on_the_way = reached_from(markers, lambda operation: () if tape.made(operation) else sources(operation))
     return tuple(

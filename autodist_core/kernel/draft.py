@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import tensorflow as tf
 
@@ -106,7 +107,7 @@ class Draft:
 
         With `stands_for`, the replicas of the placement stand for these ones, which have `all_sizes` examples.
         """
-        step = StepIndex(item)
+        step = StepIndex.of(item)
         require_distributable(step, placement)
         graph = step.graph
         count = len(placement.replicas) if active is None else active
@@ -133,7 +134,7 @@ class Draft:
         """Whether a replica stands for others, on other machines. It has all operations that any of these has."""
         return bool(self.stands_for) and replica.index > 0
 
-    @property
+    @cached_property
     def active_replicas(self) -> tuple[Replica, ...]:
         """The replicas that have examples."""
         return tuple(self.placement.replicas[index] for index in self.active)

@@ -82,8 +82,9 @@ def run(draft: Draft, kernels: Sequence[Kernel]) -> tuple[Change, ...]:
     """
     require_order(kernels, draft.provided)
     changes: list[Change] = []
+    before = draft.editor.histogram()
     for kernel in kernels:
-        before, fields = draft.editor.histogram(), _sizes(draft)
+        fields = _sizes(draft)
         try:
             kernel.apply(draft)
             draft.editor.check()
@@ -99,6 +100,7 @@ def run(draft: Draft, kernels: Sequence[Kernel]) -> tuple[Change, ...]:
         after = draft.editor.histogram()
         ops = [(op, before.get(op, 0), count) for op, count in sorted(after.items()) if before.get(op, 0) != count]
         changes.append(Change(kernel.name, tuple(ops)))
+        before = after
     return tuple(changes)
 
 

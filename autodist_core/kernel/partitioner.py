@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from weakref import WeakKeyDictionary
 
 from autodist_core.kernel.splitting.rewrite import SplitRewrite
 from autodist_core.kernel.splitting.separable import Splitting, splitting, splittings
@@ -45,7 +47,7 @@ class VariablePartitioner:
     @staticmethod
     def of(item: GraphItem, plans: Iterable[VariablePlan]) -> VariablePartitioner:
         """Return the partitioner of a training step. A variable whose update needs it whole is not split."""
-        step = StepIndex(item)
+        step = StepIndex.of(item)
         wanted = {plan.variable.name: plan for plan in plans}
         found = {name: splitting(step, name, plan.axis or 0) for name, plan in wanted.items()}
         whole = {name: split.obstacle for name, split in found.items() if split.obstacle} | _mixed(found)
@@ -69,7 +71,14 @@ class VariablePartitioner:
         ours = self.plans.keys() | frozenset().union(*self.members.values())
         if any(variable.part_of for variable in item.variables) or known.isdisjoint(ours):
             return item
-        return SplitRewrite(self.plans, self.members, self.looked_up, item).run()
+        if item not in self._made:
+            self._made[item] = SplitRewrite(self.plans, self.members, self.looked_up, item).run()
+        return self._made[item]
+
+    @cached_property
+    def _made(self) -> WeakKeyDictionary[GraphItem, GraphItem]:
+        """The steps that were split, so that placing a step and building its graph split it once."""
+        return WeakKeyDictionary()
 
 
 def _mixed(found: Mapping[str, Splitting]) -> dict[str, str]:

@@ -102,7 +102,7 @@ class Engine:
 
     def note_updates(self, item: GraphItem) -> None:
         """Note which variables a function updates that is planned, or that is traced and kept."""
-        self._updated |= StepIndex(item).written_by_update
+        self._updated |= StepIndex.of(item).written_by_update
 
     def note_of(self, item: GraphItem) -> str:
         """What a function is refused for once functions have run that were only planned; nothing if it is admitted."""
@@ -113,7 +113,7 @@ class Engine:
         return ""
 
     def _admitted(self, item: GraphItem, updated: Collection[str], is_loose: bool = False) -> GraphItem:
-        step = StepIndex(item)
+        step = StepIndex.of(item)
         written = sorted((step.written_by_compute - step.written_by_update).intersection(updated))
         if not written:
             return item
@@ -125,7 +125,7 @@ class Engine:
                 "assigned what is made of gradients, or of variables, whole arguments and constants. Return the value, "
                 "which is then the whole batch's, and assign it after the call."
             )
-        if mixed_results(step, step.written_by_compute & StepIndex(alike).written_by_update):
+        if mixed_results(step, step.written_by_compute & StepIndex.of(alike).written_by_update):
             raise CaptureError(
                 f"{self._name} assigns {' and '.join(map(repr, written[:3]))}, which another marked function updates, "
                 "and returns what it computes of the assigned values and of the batch. Assign them in a marked "

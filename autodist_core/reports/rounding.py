@@ -36,7 +36,7 @@ def coarsest_type(item: GraphItem) -> str:
     >>> coarsest_type(GraphItem(()))
     'float64'
     """
-    step = StepIndex(item)
+    step = StepIndex.of(item)
     reached: set[str] = set()
     for name in step.in_order(step.cone(step.markers)):
         of_model = any(step.variables[touch.variable].kind == "model" for touch in step.touches.get(name, ()))

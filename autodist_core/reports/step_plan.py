@@ -116,7 +116,7 @@ def drawing_notes(item: GraphItem, where: Callable[[Draw], str] = attrgetter("pl
     >>> list(drawing_notes(GraphItem(())))
     []
     """
-    step = StepIndex(item)
+    step = StepIndex.of(item)
     explicit = drawn_explicitly(step)
     drawn = [draw for draw in drawn_by_replicas(step) if draw not in explicit]
     drawing = list(dict.fromkeys(where(draw) for draw in drawn if draw.stream is not Stream.FIXED))
@@ -136,7 +136,7 @@ def explicit_draws(item: GraphItem, where: Callable[[Draw], str] = attrgetter("p
     >>> list(explicit_draws(GraphItem(())))
     []
     """
-    places = list(dict.fromkeys(map(where, drawn_explicitly(StepIndex(item)))))
+    places = list(dict.fromkeys(map(where, drawn_explicitly(StepIndex.of(item)))))
     if places:
         yield (
             f"{INEXACT}: each replica draws its own random numbers in {some(places)} from an explicit seed, and one "
@@ -150,7 +150,7 @@ def drawn_anew(item: GraphItem) -> Iterator[str]:
     >>> list(drawn_anew(GraphItem(())))
     []
     """
-    own = (draw for draw in drawn_by_update(StepIndex(item)) if draw.stream in (Stream.ATTRIBUTE, Stream.UNSEEDED))
+    own = (draw for draw in drawn_by_update(StepIndex.of(item)) if draw.stream in (Stream.ATTRIBUTE, Stream.UNSEEDED))
     names = list(dict.fromkeys(f"{draw.op} in {draw.place}" for draw in own))
     if names:
         yield (
@@ -168,7 +168,7 @@ def compiled_by_xla(item: GraphItem) -> Iterator[str]:
     if not item.graph_bytes:
         yield "jit_compile=True: XLA compiles each replica's compute, as far as it can"
         return
-    step = StepIndex(item)
+    step = StepIndex.of(item)
     found = compilable(step)
     kinds: dict[str, list[str]] = {}
     for name in found.outside:

@@ -7,6 +7,7 @@ Capture and the kernels add nodes to an `Editor`, which holds nodes by name, in 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 
 from autodist_core.errors import KernelError
 from autodist_core.seams.table import OP_DEF
+from autodist_core.step.graph_check import GraphCheck
 from autodist_core.step.naming import BRANCH, ORDER, UPDATE, node_of, split, tensor
 
 _OURS = (ORDER, UPDATE, BRANCH)
@@ -74,10 +76,12 @@ class NodeEdit:
     ['positive']
     """
 
-    def __init__(self, node: node_def_pb2.NodeDef, add: Callable[..., str]) -> None:
+    def __init__(
+        self, node: node_def_pb2.NodeDef, add: Callable[..., str], changed: Callable[[], None] = lambda: None
+    ) -> None:
         self.node = node
         """The node, for reading only. Change it with the methods."""
-        self._add = add
+        self._add, self._changed = add, changed
 
     def add(self, op: str, name: str, inputs: Sequence[str] = (), **attrs: Any) -> str:
         """Add a node with one output to the same graph or body, and return the name by which other nodes read it."""
@@ -90,6 +94,7 @@ class NodeEdit:
     def set_input(self, position: int, source: str) -> None:
         """Replace the input at a position."""
         self.node.input[position] = source
+        self._changed()
 
     def set_op(self, op: str) -> None:
         """Replace the op of the node, or the function that the node calls."""
@@ -114,6 +119,7 @@ class Editor:
 
     def __init__(self, library: Any = None, versions: Any = None) -> None:
         self._nodes: dict[str, node_def_pb2.NodeDef] = {}
+        self._checks = GraphCheck(self._nodes)
         self._library = library
         self._versions = versions
         self._functions: dict[str, function_pb2.FunctionDef] = {}
@@ -169,6 +175,7 @@ class Editor:
         if node.name in self._nodes:
             raise KernelError(f"two nodes are called {node.name!r}: {self._nodes[node.name].op} and {node.op}.")
         self._nodes[node.name] = node
+        self._checks.changed(node.name)
 
     def add(
         self, op: str, name: str, inputs: Sequence[str] = (), device: str = "", order: int | None = None, **attrs: Any
@@ -230,6 +237,7 @@ class Editor:
         node.op = op or node.op
         if inputs is not None:
             node.input[:] = list(inputs)
+            self._checks.changed(name)
         for key in drop:
             del node.attr[key]
         for key, value in attrs.items():
@@ -238,7 +246,7 @@ class Editor:
     def edit(self, name: str) -> NodeEdit:
         """Return the edit of a node of this graph. Nodes that the edit adds run on the device of the node."""
         node = self._nodes[name]
-        return NodeEdit(node, partial(self.add, device=node.device))
+        return NodeEdit(node, partial(self.add, device=node.device), partial(self._checks.changed, name))
 
     def copy_function(
         self, function: function_pb2.FunctionDef, name: str, change: Callable[[NodeEdit], None]
@@ -269,6 +277,7 @@ class Editor:
         """Remove nodes. The nodes that read them must be changed."""
         for name in names:
             del self._nodes[name]
+            self._checks.removed(name)
 
     def trace(
         self,
@@ -316,6 +325,7 @@ class Editor:
     def control(self, node: str, *before: str) -> None:
         """Add control inputs: the node runs after the nodes in `before`."""
         inputs = self._nodes[node].input
+        self._checks.changed(node)
         present = set(inputs)
         inputs.extend(f"^{name}" for name in dict.fromkeys(before) if name != node and f"^{name}" not in present)
 
@@ -329,36 +339,26 @@ class Editor:
 
     def histogram(self) -> dict[str, int]:
         """Return the number of nodes of each op."""
-        counts: dict[str, int] = {}
-        for node in self:
-            counts[node.op] = counts.get(node.op, 0) + 1
-        return counts
+        return dict(Counter(node.op for node in self))
 
     def check(self) -> None:
-        """Raise a KernelError if no node produces some input, or if the graph has a cycle."""
-        sources = {node.name: {node_of(name) for name in node.input} for node in self}
-        if not all(each in self._nodes for found in sources.values() for each in found):
-            missing = [
-                f"{node.name} ({node.op}) reads {name}"
-                for node in self for name in node.input if node_of(name) not in self._nodes
-            ]
-            raise KernelError("the graph has inputs that nothing produces: " + "; ".join(missing[:8]) + ".")
-        waiting = {name: len(found) for name, found in sources.items()}
-        readers: dict[str, list[str]] = {}
-        for name, found in sources.items():
-            for source in found:
-                readers.setdefault(source, []).append(name)
-        ready = [name for name, count in waiting.items() if count == 0]
-        done = 0
-        while ready:
-            done += 1
-            for reader in readers.get(ready.pop(), ()):
-                waiting[reader] -= 1
-                if waiting[reader] == 0:
-                    ready.append(reader)
-        if done < len(self._nodes):
-            stuck = [name for name, count in waiting.items() if count]
-            raise KernelError(f"the graph has a cycle through {len(stuck)} nodes, among them {', '.join(stuck[:5])}.")
+        """Raise a KernelError if no node produces some input, or if the graph has a cycle.
+
+        Only what has changed since the last check is looked at.
+        """
+        self._checks.run()
+
+    def sources(self) -> Mapping[str, frozenset[str]]:
+        """Check the graph, and return the nodes that each node reads or awaits.
+
+        >>> graph = Editor()
+        >>> first = graph.add("NoOp", "first")
+        >>> second = graph.add("NoOp", "second", ["^first"])
+        >>> graph.sources()["second"]
+        frozenset({'first'})
+        """
+        self.check()
+        return self._checks.sources
 
     def graph_def(self, captured: bool = False) -> graph_pb2.GraphDef:
         """Check the graph and return it. With `captured`, the nodes keep their marks, as in a captured step."""

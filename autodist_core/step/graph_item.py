@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autodist_core.errors import CaptureError, did_you_mean
 from autodist_core.proto import graphitem_pb2
@@ -106,6 +106,11 @@ class GraphItem:
         from tensorflow.core.framework.graph_pb2 import GraphDef
 
         return GraphDef.FromString(self.graph_bytes)
+
+    @cached_property
+    def found(self) -> dict[Any, Any]:
+        """What later stages have found out about the step, so that it is found out once. It is no part of the value."""
+        return {}
 
     @property
     def info(self) -> graphitem_pb2.GraphItem.Info:

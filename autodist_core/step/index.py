@@ -51,13 +51,13 @@ def accesses(node: node_def_pb2.NodeDef, handles: Callable[[str], str | None]) -
     >>> accesses(read, {"kernel_handle": "dense/kernel"}.get)
     (Touch(variable='dense/kernel', writes=False),)
     """
-    found = []
+    named = [(position, handles(naming.node_of(name))) for position, name in enumerate(naming.data_inputs(node))]
+    touched = [(position, variable) for position, variable in named if variable is not None]
+    if not touched:
+        return ()
     read_only = set(node.attr["_read_only_resource_inputs"].list.i) if "_read_only_resource_inputs" in node.attr else ()
-    for position, name in enumerate(naming.data_inputs(node)):
-        variable = handles(naming.node_of(name))
-        if variable is not None:
-            found.append(Touch(variable, node.op not in _READS and position not in read_only))
-    return tuple(found)
+    reads = node.op in _READS
+    return tuple(Touch(variable, not reads and position not in read_only) for position, variable in touched)
 
 
 class StepIndex:
@@ -93,6 +93,20 @@ class StepIndex:
             node.name: found for node in self.graph.node if (found := accesses(node, self.handle_of.get))
         }
         self._analyses: dict[Callable[[StepIndex], Any], Any] = {}
+        self._sources: dict[str, list[str]] = {}
+
+    @staticmethod
+    def of(item: GraphItem) -> StepIndex:
+        """Return the index of a step. An item has one index, so that each analysis of it runs once.
+
+        >>> item = GraphItem(())
+        >>> StepIndex.of(item) is StepIndex.of(item)
+        True
+        """
+        if StepIndex not in item.found:
+            item.found[StepIndex] = StepIndex(item)
+        index: StepIndex = item.found[StepIndex]
+        return index
 
     def result_of(self, analyse: Callable[[StepIndex], _Result]) -> _Result:
         """Return the result of an analysis of this step. The analysis runs at the first call only."""
@@ -124,8 +138,30 @@ class StepIndex:
 
     def sources(self, name: str) -> list[str]:
         """Return the nodes on which a node depends: the nodes whose values it reads, and the pivots of its branches."""
-        node = self.nodes[name]
-        return [*(naming.node_of(source) for source in naming.data_inputs(node)), *naming.branch_of(node)]
+        if name not in self._sources:
+            node = self.nodes[name]
+            self._sources[name] = [
+                *(naming.node_of(source) for source in naming.data_inputs(node)), *naming.branch_of(node)
+            ]
+        return self._sources[name]
+
+    @cached_property
+    def readers(self) -> dict[str, list[str]]:
+        """The nodes that depend on a node directly, in the order of their creation, for each node that has some."""
+        found: dict[str, list[str]] = {}
+        for name in self.position:
+            for source in dict.fromkeys(self.sources(name)):
+                found.setdefault(source, []).append(name)
+        return found
+
+    @cached_property
+    def touching(self) -> dict[str, list[str]]:
+        """The nodes that read or write a variable, in the order of their creation, for each variable."""
+        found: dict[str, list[str]] = {}
+        for name, touched in self.touches.items():
+            for variable in dict.fromkeys(touch.variable for touch in touched):
+                found.setdefault(variable, []).append(name)
+        return found
 
     def cone(
         self, roots: Iterable[str], stop: Callable[[str], bool] = lambda _: False,

@@ -64,7 +64,7 @@ def node_of(name: str) -> str:
     >>> node_of("split:1"), node_of("^train")
     ('split', 'train')
     """
-    return name.removeprefix("^").partition(":")[0]
+    return name[1:] if name.startswith("^") else name.partition(":")[0]
 
 
 def is_control(name: str) -> bool:
@@ -93,7 +93,7 @@ def data_inputs(node: node_def_pb2.NodeDef) -> Iterator[str]:
     >>> list(data_inputs(node_def_pb2.NodeDef(name="sum", op="AddV2", input=["x", "y:1", "^before"])))
     ['x', 'y:1']
     """
-    return (name for name in node.input if not is_control(name))
+    return (name for name in node.input if not name.startswith("^"))
 
 
 def branch_of(node: node_def_pb2.NodeDef) -> tuple[str, ...]:

@@ -204,7 +204,7 @@ class Training:
         """Whether the session has owners for all that a training step updates."""
         if self.state is None or self.trained is None:
             return False
-        placement, step = self.state.session.placement, StepIndex(item)
+        placement, step = self.state.session.placement, StepIndex.of(item)
         placed = placement.updated >= step.written_by_update | step.trained.keys()
         return placed and placement.partitioner.can_split(step)
 
@@ -247,7 +247,7 @@ def updates(item: GraphItem) -> bool:
     >>> updates(GraphItem(()))
     False
     """
-    return bool(item.gradients or StepIndex(item).update_of)
+    return bool(item.gradients or StepIndex.of(item).update_of)
 
 
 def _settle_and_pull(state: TrainingState) -> None:

@@ -118,7 +118,8 @@ class VariableState:
             return
         self._mentioned = True
         unsaved = (Stream.ATTRIBUTE, Stream.UNSEEDED)
-        names = ["/".join(draw.path) for draw in drawn_by_replicas(StepIndex(captured.item)) if draw.stream in unsaved]
+        drawn = drawn_by_replicas(StepIndex.of(captured.item))
+        names = ["/".join(draw.path) for draw in drawn if draw.stream in unsaved]
         if names:
             _log.warning(
                 "Resume: %s of TensorFlow %s random numbers whose position is not saved: after a failure they begin "

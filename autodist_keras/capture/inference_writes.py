@@ -23,7 +23,7 @@ def admitted(state: TrainingState, item: GraphItem) -> GraphItem:
     True
     >>> session.close()
     """
-    step, placement = StepIndex(item), state.session.placement
+    step, placement = StepIndex.of(item), state.session.placement
     if item.gradients or step.occurrences:
         return item
     placed = placement.owner_of.keys() | placement.parts.keys()

@@ -131,7 +131,7 @@ def said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:
     """
     if item.concat_outputs:
         return
-    index = StepIndex(item)
+    index = StepIndex.of(item)
     for name, tensor in zip(names, item.outputs, strict=True):
         cone = index.cone([node_of(tensor)])
         # The gradients and the metrics' state are those of the whole batch.

@@ -114,7 +114,7 @@ def require_optimizers(model: Any, variables: ModelVariables, item: GraphItem) -
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     >>> require_optimizers(model, ModelVariables(model), GraphItem(()))
     """
-    index = StepIndex(item)
+    index = StepIndex.of(item)
     trainable = {variables.name_of(variable) for variable in model.trainable_variables}
     inputs = {tensor.name for tensor in item.inputs}
     for name, touched in index.touches.items():

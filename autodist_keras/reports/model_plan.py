@@ -162,7 +162,7 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) ->
     def name_of(variable: Any) -> str | None:
         return names.get(id(tf_variable_of(variable)))
 
-    step = StepIndex(item) if item.gradients else None
+    step = StepIndex.of(item) if item.gradients else None
     norms = [
         layer.name for layer in layers
         if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized

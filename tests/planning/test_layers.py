@@ -22,7 +22,7 @@ PLANNING = STAGES[: STAGES.index("capture")]
 INSIDE = {
     "autodist_core.seams": ("seam", "table"),
     "autodist_core.step": (
-        "values", "serialization", "graph_item", "naming", "ports", "editor", "enclosing", "draws",
+        "values", "serialization", "graph_item", "naming", "ports", "graph_check", "editor", "enclosing", "draws",
         "index", "union",
     ),
     "autodist_core.strategy": (

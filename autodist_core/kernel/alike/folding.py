@@ -76,20 +76,21 @@ def levels(roles: Roles, inside: set[str], waited: Iterable[str]) -> dict[str, i
     A node is on the lowest level of those that read it, not on the first level that is possible, so that few tensors
     pass from one function to another. `waited` are nodes for which other nodes than the step's last ones wait.
     """
-    found = pieces(roles.editor, inside)
+    sources = roles.editor.sources()
+    found = pieces(sources, inside)
     level_of = {name: level for level, names in enumerate(found) for name in names}
     readers: dict[str, list[str]] = {}
     fixed = {name for name in waited if name in level_of}
-    for node in roles.editor:
-        for source in map(naming.node_of, node.input):
-            if node.name in level_of:
-                readers.setdefault(source, []).append(node.name)
-            else:
-                fixed.add(source)
+    for name, before in sources.items():
+        if name not in level_of:
+            fixed |= before
+            continue
+        for source in before:
+            readers.setdefault(source, []).append(name)
     for names in reversed(found):
         for name in reversed(names):
             if name not in fixed:
-                level_of[name] = min((level_of[reader] for reader in readers.get(name, ())), default=len(found) - 1)
+                level_of[name] = min(map(level_of.__getitem__, readers.get(name, ())), default=len(found) - 1)
     return level_of
 
 
@@ -183,7 +184,7 @@ def common_host(roles: Roles, nodes: Iterable[str]) -> str:
     >>> common_host(Roles(graph, [Kind(tuple(machines), tuple(machines))]), ["replica1/lookup"])
     '/job:run/task:0/device:CPU:0'
     """
-    hosts = {roles.host(name) for name in nodes}
+    hosts = set(map(roles.host, nodes))
     return hosts.pop() if len(hosts) == 1 else ""
 
 

@@ -8,7 +8,7 @@ examples::
 
 The first machine is of no kind: it has the inputs of the session, sums and results. Of the replicas of each machine,
 all but the first do the same, too: the first one has what is there once for the machine. So of 8 machines with 8
-replicas each, 3 machines are built, with 3 replicas each.
+replicas each, 3 machines are built, one of them with 3 replicas and the others with 2.
 """
 
 from __future__ import annotations
@@ -24,17 +24,25 @@ STANDING = 2
 """How many units of a kind are built: what is different between them tells how their nodes depend on the unit."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """Units that do the same. Two of them are `built` and stand for the `members`.
+
+    If units of another machine are `like` these and two of them are built, one unit of this kind is enough.
 
     >>> one, two, three = (Unit(f"/job:run/task:{task}/device:CPU:0", task, task, 1) for task in (1, 2, 3))
     >>> Kind((one, two), (one, two, three)).first == one
     True
     """
 
-    built: tuple[Unit, Unit]
+    built: tuple[Unit, ...]
     members: tuple[Unit, ...]
+    like: Kind | None = None
+
+    @property
+    def shown_by(self) -> tuple[Unit, ...]:
+        """The built units that show how a node depends on its unit."""
+        return (*self.built, *(self.like.built if self.like else ()))
 
     @property
     def first(self) -> Unit:
@@ -47,8 +55,9 @@ class Alike:
     """What does the same in a placement, and what is built of it.
 
     `machines` are the kinds of all machines but the first. `replicas` is a kind for each machine that is built, of all
-    its replicas but the first; empty if machines have few replicas. `built` has the replicas that are built, and
-    `examples` how many examples each of these has, if the graph is for these sizes only.
+    its replicas but the first; empty if machines have few replicas. Two replicas of such a kind are built on one
+    machine, and one on the others. `built` has the replicas that are built, and `examples` how many examples each of
+    these has, if the graph is for these sizes only.
 
     >>> from autodist_core.kernel.placement.devices import Tasks
     >>> from autodist_core.kernel.placement.placement import inference
@@ -79,7 +88,7 @@ def found_alike(placement: Placement, sizes: Sequence[int] = ()) -> Alike | None
     ([[1, 2, 3], [4, 5, 6, 7]], (3, 3, 3, 2, 2))
     >>> placement = inference(tuple(f"{address}:GPU:{index}" for address in addresses for index in range(8)), tasks)
     >>> [replica.number for replica in found_alike(placement).built]
-    [0, 1, 2, 8, 9, 10, 16, 17, 18]
+    [0, 1, 8, 9, 10, 16, 17]
     """
     machines = machines_of(placement)
     if placement.loose is not None or not _in_order(placement, machines):
@@ -96,10 +105,8 @@ def found_alike(placement: Placement, sizes: Sequence[int] = ()) -> Alike | None
     built = [machines[0], *(machine for kind in kinds for machine in kind.built)]
     replicas = [placement.replicas[index] for machine in built for index in machine.replicas]
     followers = _followers(placement, built, dict(zip(replicas, examples, strict=bool(examples))))
-    kept = [
-        place for place, replica in enumerate(replicas)
-        if not followers or placement.places[replica.index] <= STANDING
-    ]
+    wanted = {unit.first for kind in followers for unit in kind.built} | {machine.first for machine in built}
+    kept = [place for place, replica in enumerate(replicas) if not followers or replica.index in wanted]
     return Alike(
         tuple(kinds), tuple(followers),
         tuple(
@@ -129,15 +136,26 @@ def standing(placement: Placement, built: Sequence[Replica]) -> Placement:
 
 
 def _followers(placement: Placement, machines: Sequence[Unit], examples: dict[Replica, int]) -> list[Kind]:
-    """Return a kind for each machine, of all its replicas but the first; none if they are few, or not alike."""
-    found = []
+    """Return a kind for each machine, of all its replicas but the first; none if they are few, or not alike.
+
+    The first machine is the least like the others. So two replicas of another one are built, if that is possible.
+    """
+    units: list[tuple[int, tuple[Unit, ...]]] = []
     for machine in machines:
         replicas = [placement.replicas[index] for index in machine.replicas[1:]]
-        if len(replicas) <= STANDING or len({examples.get(replica, 0) for replica in replicas}) > 1:
+        counts = {examples.get(replica, 0) for replica in replicas}
+        if len(replicas) <= STANDING or len(counts) > 1:
             return []
-        units = tuple(Unit(each.device, machine.task, each.number, 1, is_machine=False) for each in replicas)
-        found.append(Kind((units[0], units[1]), units))
-    return found
+        units.append((counts.pop(), tuple(
+            Unit(each.device, machine.task, each.number, 1, is_machine=False) for each in replicas
+        )))
+    twice: dict[int, Kind] = {}
+    for count, found in (*units[1:], units[0]):
+        twice.setdefault(count, Kind(found[:STANDING], found))
+    return [
+        twice[count] if twice[count].members is found else Kind(found[:1], found, twice[count])
+        for count, found in units
+    ]
 
 
 def _in_order(placement: Placement, machines: Sequence[Unit]) -> bool:

@@ -71,7 +71,8 @@ class _Repeating:
         self.out = self.editor.empty()
         self.once = [node for node in self.editor if not of[node.name]]
         self.waits = self._waits()
-        self.bodies = {kind: self._bodies(kind) for kind in kinds}
+        self.read = self._read()
+        self.bodies = {kind: {body.level: body for body in self._bodies(kind)} for kind in kinds}
 
     def _waits(self) -> dict[str, dict[Kind, frozenset[str]]]:
         """Return for each node that is there once the nodes of the first unit of each kind for which it waits.
@@ -92,25 +93,26 @@ class _Repeating:
             for kind in self.kinds:
                 numbers = [self.roles.number[unit] for unit in kind.built]
                 awaited = [of_each.get(number, set()) for number in numbers]
-                own = [{self.roles.own(name, number) for name in names}
+                own = [{self.roles.own(name, number): self.level_of.get(name) for name in names}
                        for number, names in zip(numbers, awaited, strict=True)]
-                if own[0] != own[1] or any(
-                    self.level_of.get(self.roles.nodes[numbers[0]][name]) != self.level_of.get(
-                        self.roles.nodes[numbers[1]][name]) for name in own[0]
-                ):
+                if any(each != own[0] for each in own):
                     raise NotAlikeError(f"{reader or 'the step'} does not wait for the same of each unit.")
                 if awaited[0]:
                     waits.setdefault(reader, {})[kind] = frozenset(awaited[0])
         return waits
 
+    def _read(self) -> dict[int, list[str]]:
+        """Return the tensors of each unit that nodes which are there once read, and those that are outputs."""
+        found: dict[int, list[str]] = {}
+        for source in (*(each for node in self.once for each in naming.data_inputs(node)), *self.graph.outputs):
+            if number := self.roles.source(source):
+                found.setdefault(number, []).append(source)
+        return found
+
     def _bodies(self, kind: Kind) -> list[Body]:
         number = self.roles.number[kind.first]
-        read = [source for node in self.once for source in naming.data_inputs(node)] + list(self.graph.outputs)
         awaited = [each[kind] for each in self.waits.values() if kind in each]
-        return bodies(
-            self.roles, number, self.level_of, [source for source in read if self.roles.source(source) == number],
-            awaited,
-        )
+        return bodies(self.roles, number, self.level_of, self.read.get(number, ()), awaited)
 
     def moved(self, source: str, kind: Kind, unit: Unit) -> str:
         """Return the tensor that a unit has in place of one of the built unit of its kind."""
@@ -118,7 +120,7 @@ class _Repeating:
         level = self.level_of.get(name)
         if level is None:
             return kind.first.moved(source, unit) if self.roles.of[name] else source
-        return naming.tensor(_call(unit, level), self._body(kind, level).position(source))
+        return naming.tensor(_call(unit, level), self.bodies[kind][level].position(source))
 
     def of_all(self, kind: Kind, sources: Sequence[str]) -> list[str]:
         """Return tensors of each member of a kind in place of those of the kind's first unit."""
@@ -130,11 +132,8 @@ class _Repeating:
         for kind, unit in units:
             nodes_of = self.waits.get(reader, {}).get(kind, frozenset())
             for level, nodes in apart(self.roles, nodes_of, self.level_of):
-                found.append(f"^{_signal(unit, level, self._body(kind, level).signal(nodes))}")
+                found.append(f"^{_signal(unit, level, self.bodies[kind][level].signal(nodes))}")
         return found
-
-    def _body(self, kind: Kind, level: int) -> Body:
-        return next(body for body in self.bodies[kind] if body.level == level)
 
     def add_once(self) -> None:
         """Add the nodes that are there once, with the values of all units."""
@@ -156,7 +155,7 @@ class _Repeating:
         for name in self.roles.nodes[self.roles.number[kind.first]].values():
             if name not in self.level_of:
                 self.roles.copy(self.out, name, unit)
-        for body in self.bodies[kind]:
+        for body in self.bodies[kind].values():
             assert body.function is not None
             call = _call(unit, body.level)
             arguments = [self._argument(source, body, kind, unit) for source in body.arguments]
@@ -171,10 +170,10 @@ class _Repeating:
     def _argument(self, source: str, body: Body, kind: Kind, unit: Unit) -> str:
         if source.startswith(EARLIER):
             level = int(source.removeprefix(EARLIER))
-            number = self._body(kind, level).signal(body.awaited[level])
+            number = self.bodies[kind][level].signal(body.awaited[level])
             return naming.tensor(_call(unit, level), number)
         if not naming.is_control(source):
-            return self.moved(source, kind, unit)
+            return self.moved(source, kind, unit) if self.roles.source(source) else source
         awaited = naming.node_of(source)
         name = f"signal/{awaited}"
         if name not in self.out:
@@ -216,7 +215,7 @@ def repeated(graph: Repeatable, kinds: Sequence[Kind]) -> Repeatable:
     state = _Repeating(graph, kinds)
     state.add_once()
     for kind in kinds:
-        for body in state.bodies[kind]:
+        for body in state.bodies[kind].values():
             assert body.function is not None
             if body.function.signature.name not in state.out.functions:
                 state.out.add_function(body.function)

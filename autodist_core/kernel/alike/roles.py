@@ -21,7 +21,7 @@ from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.errors import KernelError
 from autodist_core.kernel.alike.kinds import Kind
-from autodist_core.kernel.alike.units import Unit, local
+from autodist_core.kernel.alike.units import Unit, local, words
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
@@ -52,6 +52,9 @@ class Roles:
         self.editor = editor
         self.units = dict(enumerate((unit for kind in kinds for unit in kind.built), 1))
         self.number = {unit: number for number, unit in self.units.items()}
+        self._unit_of = {word: number for number, unit in reversed(self.units.items()) for word in unit.words}
+        self._own: dict[tuple[int, str], str] = {}
+        self._devices: dict[str, str] = {}
         self._kind = {self.number[unit]: kind for kind in kinds for unit in kind.built}
         self.of = {node.name: self._role(node.name) for node in editor}
         self.nodes: dict[int, dict[str, str]] = {number: {} for number in self.units}
@@ -62,14 +65,18 @@ class Roles:
 
     def own(self, text: str, number: int) -> str:
         """Return the name in any unit of a node of a unit."""
-        return self.units[number].own(text)
+        known = self._own.get((number, text))
+        if known is None:
+            known = self._own[number, text] = self.units[number].own(text)
+        return known
 
     def _role(self, name: str) -> int:
-        return next((number for number, unit in self.units.items() if unit.has(name)), 0)
+        return min((number for word in words(name) if (number := self._unit_of.get(word))), default=0)
 
     def source(self, source: str) -> int:
         """Return the unit of the node that produces a tensor."""
-        return self.of[naming.node_of(source)]
+        number = self.of.get(source)
+        return self.of[naming.node_of(source)] if number is None else number
 
     def expanded(
         self, sources: Iterable[str], each: Callable[[Kind, Sequence[str]], Sequence[str]]
@@ -94,15 +101,20 @@ class Roles:
                     run[-1].append(waiting.pop())
             own = [[self.own(source, self.number[unit]) for source in sources]
                    for unit, sources in zip(kind.built, run, strict=True)]
-            if own[0] != own[1]:
+            if any(each != own[0] for each in own):
                 raise NotAlikeError(f"a node does not read the same of each unit: {own[0][:2]}, {own[1][:2]}.")
+            if len(own) == 1 and len(own[0]) > 1:
+                raise NotAlikeError(f"the order is not known in which a node reads values of units: {own[0][:2]}.")
             found += each(kind, run[0])
         return found, len(found) > count
 
     def require_alike(self, kind: Kind) -> None:
-        """Raise an error unless the nodes of two built units are equal but for the numbers in their names."""
-        first, second = (self.number[unit] for unit in kind.built)
-        one, two = (unit.label for unit in kind.built)
+        """Raise an error unless the nodes of the first two units that show it are equal but for their numbers.
+
+        These are two units of the kind. If one is built, the other one is of another machine, and reads what is there.
+        """
+        first, second = (self.number[unit] for unit in kind.shown_by[:2])
+        one, two = (unit.label for unit in kind.shown_by[:2])
         ours, theirs = self.nodes[first], self.nodes[second]
         if ours.keys() != theirs.keys():
             odd = sorted(ours.keys() ^ theirs.keys())
@@ -111,11 +123,14 @@ class Roles:
             node, other = self.editor[name], self.editor[theirs[common]]
             if node.op != other.op or node.op in _LOOPS or self.device(node) != self.device(other):
                 raise NotAlikeError(f"{name} ({node.op}) is not the same node on {two}.")
-            inputs = [self.own(source, first) for source in node.input]
-            if inputs != [self.own(source, second) for source in other.input]:
-                raise NotAlikeError(f"{name} has other inputs on {two}.")
-            if any(self.source(source) not in (0, first) for source in node.input):
+            inputs, others = list(node.input), list(other.input)
+            if any(self.source(source) not in (0, first) for source in inputs):
                 raise NotAlikeError(f"{name} reads a node of another unit.")
+            if not kind.like:
+                inputs = [self.own(source, first) for source in inputs]
+                others = [self.own(source, second) for source in others]
+            if inputs != others and (not kind.like or len(inputs) != len(others)):
+                raise NotAlikeError(f"{name} has other inputs on {two}.")
             if not _equal(node, other) and not self.stays_outside(name):
                 raise NotAlikeError(f"{name} ({node.op}) has other attributes on {two}.")
 
@@ -125,6 +140,12 @@ class Roles:
         A server may be on a built machine. So a node runs on its own machine only if the same node of another machine
         runs somewhere else. It is empty for the device of the call.
         """
+        known = self._devices.get(node.name)
+        if known is None:
+            known = self._devices[node.name] = self._device(node)
+        return known
+
+    def _device(self, node: node_def_pb2.NodeDef) -> str:
         number = self.of[node.name]
         unit = self.units[number]
         own, task = self.own(node.name, number), unit.task
@@ -150,9 +171,9 @@ class Roles:
         if node.op not in ("VarHandleOp", "Const"):
             return False
         number = self.of[name]
-        others = [self.number[unit] for unit in self._kind[number].built if self.number[unit] != number]
-        partner = self.nodes[others[0]].get(self.own(name, number))
-        return partner is not None and not _equal(node, self.editor[partner])
+        others = (self.nodes[self.number[unit]] for unit in self._kind[number].shown_by)
+        partners = (nodes.get(self.own(name, number), name) for nodes in others)
+        return not all(partner == name or _equal(node, self.editor[partner]) for partner in partners)
 
     def copy(self, target: Editor, name: str, unit: Unit) -> None:
         """Add the node that a unit has in place of a node of a built unit that is in no function."""
@@ -188,5 +209,8 @@ def _multiple(once: np.ndarray, times: int) -> np.ndarray:
 
 
 def _equal(node: node_def_pb2.NodeDef, other: node_def_pb2.NodeDef) -> bool:
-    keys = [set(each.attr).difference(MARKS) for each in (node, other)]
-    return keys[0] == keys[1] and all(node.attr[key] == other.attr[key] for key in keys[0])
+    ours, theirs = dict(node.attr), dict(other.attr)
+    if ours == theirs:
+        return True
+    keys = [set(each).difference(MARKS) for each in (ours, theirs)]
+    return keys[0] == keys[1] and all(ours[key] == theirs[key] for key in keys[0])

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from itertools import groupby
 
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Placement
 
+_NUMBERED = re.compile(r"(?<![A-Za-z0-9])(?:replica|task_)\d+(?=$|[/:])")
 _LOCAL = re.compile(r"(?<![A-Za-z0-9])local(\d+)(?=$|[/:])")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Unit:
     """A machine, or one of its replicas: the number of the task and of the first replica, and how many there are.
 
@@ -59,17 +60,36 @@ class Unit:
         """
         return f"machine{self.task}" if self.is_machine else f"replica{self.first}"
 
+    @property
+    def words(self) -> list[str]:
+        """What the names of its nodes have in them: its replicas, and its task if it is a machine.
+
+        >>> Unit("/job:run/task:1/device:CPU:0", task=1, first=4, count=2).words
+        ['replica4', 'replica5', 'task_1']
+        """
+        return [*(f"replica{number}" for number in self.replicas), *([f"task_{self.task}"] if self.is_machine else [])]
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        numbers = "|".join(map(str, self.replicas))
+        task = f"task_{self.task}" if self.is_machine else "(?!)"
+        return re.compile(rf"(?<![A-Za-z0-9])(?:replica({numbers})|{task})(?=$|[/:])")
+
     def has(self, text: str) -> bool:
         """Whether a name has the number of one of its replicas, or of the task if it is a machine."""
-        return _pattern(self).search(text) is not None
+        return not set(self.words).isdisjoint(words(text))
 
     def own(self, text: str) -> str:
         """Return a name with the place in the unit in place of a replica's number."""
-        return _pattern(self).sub(lambda found: f"local{int(found[1]) - self.first}" if found[1] else "task_here", text)
+        if not _may_have_numbers(text):
+            return text
+        return self._pattern.sub(lambda found: f"local{int(found[1]) - self.first}" if found[1] else "task_here", text)
 
     def moved(self, text: str, other: Unit) -> str:
         """Return the name that a node has in another unit."""
-        return _pattern(self).sub(
+        if not _may_have_numbers(text):
+            return text
+        return self._pattern.sub(
             lambda found: f"replica{int(found[1]) - self.first + other.first}" if found[1] else f"task_{other.task}",
             text,
         )
@@ -87,11 +107,17 @@ class Unit:
         return device.replace(f"/task:{self.task}/", f"/task:{other.task}/")
 
 
-@cache
-def _pattern(unit: Unit) -> re.Pattern[str]:
-    numbers = "|".join(map(str, unit.replicas))
-    task = f"task_{unit.task}" if unit.is_machine else "(?!)"
-    return re.compile(rf"(?<![A-Za-z0-9])(?:replica({numbers})|{task})(?=$|[/:])")
+def words(name: str) -> list[str]:
+    """Return the replicas and tasks that a name has in it.
+
+    >>> words("update/replica5/task_1/replica"), words("my_replica5x/step")
+    (['replica5', 'task_1'], [])
+    """
+    return _NUMBERED.findall(name) if _may_have_numbers(name) else []
+
+
+def _may_have_numbers(text: str) -> bool:
+    return "replica" in text or "task_" in text
 
 
 def local(own: str, replica: str) -> tuple[int, str] | None:

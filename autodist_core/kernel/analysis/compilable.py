@@ -85,7 +85,7 @@ def compilable(step: StepIndex) -> Compilable:
 @lru_cache(maxsize=8)
 def _compilable(item: GraphItem) -> Compilable:
     """Examine a captured step once for all graphs that are built of it."""
-    step = StepIndex(item)
+    step = StepIndex.of(item)
     compute = [node for node in step.graph.node if not step.is_update(node.name)]
     kept = {*step.item.cross_replica_sums, *step.markers, step.item.examples, step.item.total, step.item.replica}
     kept |= {*step.item.cross_replica_gathers, *step.item.cross_replica_maxima}
@@ -163,7 +163,7 @@ def _without_crossing_lists(step: StepIndex, known: set[str]) -> set[str]:
 
 
 def _pieces(step: StepIndex, known: set[str]) -> list[list[str]]:
-    return pieces(step.graph.node, known)
+    return pieces({node.name: {naming.node_of(source) for source in node.input} for node in step.graph.node}, known)
 
 
 def _of_shapes(step: StepIndex, known: set[str]) -> set[str]:

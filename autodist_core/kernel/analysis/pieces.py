@@ -1,7 +1,7 @@
 """Divide operations into pieces that can each run as one: no other operation stands between two of a piece.
 
-In: the nodes of a graph, and which of them may be in a piece. Out: the pieces, in an order in which they can run. For a
-lookup of words (B) between dense layers (A, C, D)::
+In: the nodes before each node of a graph, and which nodes may be in a piece. Out: the pieces, in an order in which
+they can run. For a lookup of words (B) between dense layers (A, C, D)::
 
     A -> B -> C -> D      A, C and D may be in a piece      [A], [C, D]
 
@@ -12,41 +12,40 @@ value of a node of a later stage.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
-
-from tensorflow.core.framework import node_def_pb2
-
-from autodist_core.step import naming
 
 
 def pieces(
-    nodes: Iterable[node_def_pb2.NodeDef], inside: Collection[str], stages: Mapping[str, int] = MappingProxyType({}),
+    sources: Mapping[str, Collection[str]], inside: Collection[str], stages: Mapping[str, int] = MappingProxyType({}),
 ) -> list[list[str]]:
     """Return the pieces, each in an order in which its nodes can run. The module's docstring has an example.
 
-    `stages` has the numbers of nodes' stages, which are 0 for all others.
+    `sources` has the nodes before each node of the graph, `stages` the numbers of nodes' stages, which are 0 for all
+    others.
 
-    >>> graph = {"a": [], "b": ["a"], "c": ["b", "a"], "d": ["^c"], "e": ["d:1"]}
-    >>> nodes = [node_def_pb2.NodeDef(name=name, input=inputs) for name, inputs in graph.items()]
-    >>> pieces(nodes, {"a", "c", "d", "e"})
+    >>> graph = {"a": [], "b": ["a"], "c": ["b", "a"], "d": ["c"], "e": ["d"]}
+    >>> pieces(graph, {"a", "c", "d", "e"})
     [['a'], ['c', 'd', 'e']]
-    >>> pieces(nodes, {"a", "c", "d", "e"}, {"e": 1})
+    >>> pieces(graph, {"a", "c", "d", "e"}, {"e": 1})
     [['a'], ['c', 'd'], ['e']]
     """
     level: dict[str, int] = {}
     found: dict[tuple[int, int], list[str]] = {}
-    for name, sources in _in_order(nodes):
-        own = name in inside
-        level[name] = max((level[source] + (not own and source in inside) for source in sources), default=0)
+    for name in _in_order(sources):
+        highest, own = 0, name in inside
+        for source in sources[name]:
+            there = level[source] + (not own and source in inside)
+            if there > highest:
+                highest = there
+        level[name] = highest
         if own:
-            found.setdefault((level[name], stages.get(name, 0)), []).append(name)
+            found.setdefault((highest, stages.get(name, 0)), []).append(name)
     return [found[key] for key in sorted(found)]
 
 
-def _in_order(nodes: Iterable[node_def_pb2.NodeDef]) -> Iterator[tuple[str, set[str]]]:
-    """Return names of nodes and of the nodes before them, in an order in which the nodes can run."""
-    sources = {node.name: {naming.node_of(source) for source in node.input} for node in nodes}
+def _in_order(sources: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Return the names of nodes in an order in which the nodes can run."""
     waiting = {name: len(before) for name, before in sources.items()}
     readers: dict[str, list[str]] = {}
     for name, before in sources.items():
@@ -54,7 +53,7 @@ def _in_order(nodes: Iterable[node_def_pb2.NodeDef]) -> Iterator[tuple[str, set[
             readers.setdefault(source, []).append(name)
     ready = [name for name, count in waiting.items() if count == 0]
     for name in ready:
-        yield name, sources[name]
+        yield name
         for reader in readers.get(name, ()):
             waiting[reader] -= 1
             if waiting[reader] == 0:

@@ -141,7 +141,7 @@ def _hold_back(draft: Draft, gradients: list[str], side: list[str], results: lis
 def _needed(draft: Draft, names: list[str]) -> set[str]:
     """Return the nodes that run before the copies of these nodes: their inputs, and earlier writes that they read."""
     step = draft.step
-    original = {copied(replica, name): name for replica in draft.active_replicas for name in step.position}
+    original = {copied(replica, name): name for replica in draft.active_replicas for name in step.touches}
     writers: dict[str, list[str]] = {}
     for name, touched in step.touches.items():
         for touch in touched:
@@ -156,8 +156,10 @@ def _needed(draft: Draft, names: list[str]) -> set[str]:
         seen.add(node)
         waiting.extend(naming.node_of(source) for source in draft.editor[node].input)
         name = original.get(node, "")
+        if not name:
+            continue
         earlier = {
-            writer for touch in step.touches.get(name, ()) for writer in writers.get(touch.variable, ())
+            writer for touch in step.touches[name] for writer in writers.get(touch.variable, ())
             if step.position[writer] < step.position[name]
         }
         waiting.extend(copied(replica, writer) for replica in draft.active_replicas for writer in earlier)

@@ -58,7 +58,7 @@ class Compile(Kernel):
             inside = {name for name in own if draft.editor[name].device == replica.device}
             calls = {
                 f"{replica.prefix}/compiled/{number}": names
-                for number, names in enumerate(pieces(draft.editor, inside, stage_of))
+                for number, names in enumerate(pieces(draft.editor.sources(), inside, stage_of))
                 if _is_worth_it(draft, replica, names)
             }
             repeated = {copied(replica, name) for name in known.of_shapes & found}

@@ -79,12 +79,12 @@ def _pack(
 
 def _levels(draft: Draft) -> dict[str, int]:
     """Return for each node how many messages between machines precede it, on the longest way."""
-    editor = draft.editor
-    waiting = {node.name: len({naming.node_of(source) for source in node.input}) for node in editor}
+    editor, sources = draft.editor, draft.editor.sources()
+    waiting = {name: len(before) for name, before in sources.items()}
     readers: dict[str, list[str]] = {}
-    for node in editor:
-        for source in {naming.node_of(source) for source in node.input}:
-            readers.setdefault(source, []).append(node.name)
+    for name, before in sources.items():
+        for source in before:
+            readers.setdefault(source, []).append(name)
     level_of = {name: 0 for name, count in waiting.items() if not count}
     ready = list(level_of)
     while ready:

@@ -104,7 +104,7 @@ def optimizer_state(step: StepIndex) -> frozenset[str]:
 
 
 def _compute_writes_what_updates_write(item: GraphItem) -> bool:
-    step = StepIndex(item)
+    step = StepIndex.of(item)
     family = step.trained.keys() | slots(step).keys()
     return bool(step.written_by_compute & (family | optimizer_state(step)))
 
@@ -123,7 +123,7 @@ def _in_step_reason(item: GraphItem, strategy: CompiledStrategy) -> str:
         return ""
     if len({gradient.occurrence for gradient in item.gradients}) > 1:
         return "the step updates several times, each time on what the last one gave"
-    if StepIndex(item).forward_updates:
+    if StepIndex.of(item).forward_updates:
         return "the forward pass writes trained variables, as SpectralNormalization does"
     if item.cross_replica_sums:
         return "the step adds something up over all replicas (masked or weighted losses, synchronized statistics)"

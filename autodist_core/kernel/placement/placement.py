@@ -60,7 +60,7 @@ class Replica:
         """Its number among all replicas."""
         return self.index if self.stands_at is None else self.stands_at
 
-    @property
+    @cached_property
     def prefix(self) -> str:
         """The beginning of the names of its nodes."""
         return f"replica{self.number}"
@@ -300,7 +300,7 @@ def place(
     arranged = arrange(item, strategy, share_memory)
     replicas, partitioner = _replicas(strategy.replicas, tasks), arranged.partitioner
     split = partitioner.apply(item)
-    step, parts = StepIndex(split), _parts(split)
+    step, parts = StepIndex.of(split), _parts(split)
     plans = {plan.variable.name: plan for plan in arranged.strategy.variables}
     plans |= _plans_of_parts(split, partitioner)
     family = {name: name for name in step.trained} | slots(step)

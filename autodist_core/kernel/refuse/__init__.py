@@ -44,7 +44,7 @@ def examine(item: GraphItem, arranged: Arrangement, share_memory: bool | None = 
     >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=2)
     >>> examine(item, arrange(item, StrategyCompiler(item, spec).compile(PS().build(item, spec))))
     """
-    step, refusals, partitioner = StepIndex(item), Refusals(), arranged.partitioner
+    step, refusals, partitioner = StepIndex.of(item), Refusals(), arranged.partitioner
     refusals.add(*lookups_refused(step, partitioner.looked_up))
     # The shards of a variable have one update, that of the whole variable: they need not be made to examine it.
     whole = arranged.strategy.for_step(partitioner.plans, "")

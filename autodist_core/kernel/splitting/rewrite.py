@@ -53,7 +53,7 @@ class SplitRewrite:
         item: GraphItem,
     ) -> None:
         self.item = item
-        self.step = StepIndex(item)
+        self.step = StepIndex.of(item)
         self.editor = Editor(self.step.graph.library, self.step.graph.versions)
         self.looked_up = looked_up
         self.plans = plans

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 import tensorflow as tf
@@ -107,25 +108,43 @@ class _Search:
     """The parts whose value is some rows of a shard, and not the whole shard."""
 
     def run(self) -> Splitting:
-        obstacle = ""
-        for name in self.step.position:
-            marked = self.step.markers.get(name)
-            if marked is not None:
-                if marked.variable == self.variable:
-                    self.parts.add(name)
-                    if marked.indices:
-                        self.rows.add(name)
+        step, obstacle = self.step, ""
+        # Only these nodes, and those that read parts, can be parts. A step has many other nodes.
+        marked = (name for name, gradient in step.markers.items() if gradient.variable == self.variable)
+        touching = (name for member in self.members for name in step.touching.get(member, ()))
+        waiting = [(step.position[name], name) for name in {*marked, *touching}]
+        heapify(waiting)
+        seen: set[str] = set()
+        while waiting and not obstacle:
+            position, name = heappop(waiting)
+            if name in seen:
                 continue
-            if name not in self.step.alive:
-                continue
-            if self.step.is_update(name):
-                obstacle = obstacle or self._look_at(name)
-            elif self.parts.intersection(self.step.sources(name)):
-                obstacle = obstacle or f"{self.step.nodes[name].op} ({name})"
+            seen.add(name)
+            obstacle = self._take(name)
+            if name in self.parts:
+                for reader in step.readers.get(name, ()):
+                    if step.position[reader] > position:
+                        heappush(waiting, (step.position[reader], reader))
         returned = self.parts.intersection(naming.node_of(name) for name in self.step.item.outputs)
         if returned:
             obstacle = obstacle or f"the step's result ({min(returned)})"
         return Splitting(self.variable, self.members, frozenset(self.parts), frozenset(self.partial), obstacle)
+
+    def _take(self, name: str) -> str:
+        """Look at one node, in the order of capture; return it as an obstacle if it needs the variable whole."""
+        marked = self.step.markers.get(name)
+        if marked is not None:
+            if marked.variable == self.variable:
+                self.parts.add(name)
+                if marked.indices:
+                    self.rows.add(name)
+            return ""
+        if name not in self.step.alive:
+            return ""
+        if self.step.is_update(name):
+            return self._look_at(name)
+        reads = not self.parts.isdisjoint(self.step.sources(name))
+        return f"{self.step.nodes[name].op} ({name})" if reads else ""
 
     def _look_at(self, name: str) -> str:
         """Sort one node into `parts` or `partial`; return it as an obstacle if it needs the variable whole."""

@@ -281,7 +281,7 @@ def _written_by(item: GraphItem) -> frozenset[str]:
     """The variables that a step may write: a training step all that it touches, others those that the graph writes."""
     if item.gradients:
         return frozenset(variable.name for variable in item.variables if variable.handle)
-    return StepIndex(item).written_by_compute
+    return StepIndex.of(item).written_by_compute
 
 
 class _RecoveringStep(SessionStep):
