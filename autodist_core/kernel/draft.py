@@ -28,6 +28,8 @@ from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem
 from autodist_core.step.index import StepIndex
 
+_AT_ONCE_IN_AGENTS = 2
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -65,9 +67,9 @@ class Draft:
     all_sizes: tuple[int, ...] = ()
     """How many examples each of these has, if the graph is for these sizes only."""
     gradient_products: dict[tuple[str, int], Product] = field(default_factory=dict)
-    """The gradients that are one product over the rows of all replicas, by variable and occurrence."""
+    """The gradients that are one product over the rows of several replicas, by variable and occurrence."""
     weight_products: frozenset[str] = frozenset()
-    """The captured products with weights that are one product over the rows of all replicas."""
+    """The captured products with weights that are one product over the rows of several replicas."""
 
     provided: set[str] = field(default_factory=set)
     """The names of the fields below that kernels have provided; the runner fills it."""
@@ -116,7 +118,7 @@ class Draft:
             step, placement, indices, Editor(graph.library, graph.versions), tuple(sizes), tuple(stands_for),
             tuple(all_sizes),
         )
-        if placement.shares_memory and len(indices) > 1:
+        if any(len(draft.together(replica)) > 1 for replica in draft.active_replicas):
             draft.gradient_products, draft.weight_products = gradient_products(step), weight_products(step)
         return draft
 
@@ -138,6 +140,16 @@ class Draft:
     def active_replicas(self) -> tuple[Replica, ...]:
         """The replicas that have examples."""
         return tuple(self.placement.replicas[index] for index in self.active)
+
+    def together(self, replica: Replica) -> tuple[Replica, ...]:
+        """Return the active replicas whose rows large layers multiply at once with those of this replica.
+
+        They compute on the same copies of the weights. In an agent, an operation may have one thread only. So there,
+        two replicas multiply at once, and no more: one thread would compute for all of them.
+        """
+        memory = self.placement.memory
+        found = tuple(each for each in self.active_replicas if memory(each) == memory(replica))
+        return found if len(found) <= _AT_ONCE_IN_AGENTS or not self.placement.tasks.job else (replica,)
 
     def at(self, name: str) -> int:
         """Return the time at which a captured node touches variables; odd times are between captured nodes."""
@@ -254,12 +266,12 @@ class Draft:
             "ConcatV2", name, [*values, place], device, N=len(values), T=dtype, Tidx=tf.int32
         )
 
-    def stacked(self, name: str, dtype: tf.DType, device: str) -> str:
-        """Return the rows of all active replicas' copies of a captured tensor, one behind the other."""
-        label = f"stacked/{naming.label(name)}"
+    def stacked(self, name: str, dtype: tf.DType, replicas: Sequence[Replica]) -> str:
+        """Return the rows of some replicas' copies of a captured tensor, on the device of the first one."""
+        label = f"stacked/{replicas[0].prefix}/{naming.label(name)}"
         if label in self.editor:
             return label
-        return self.join(label, [copied(replica, name) for replica in self.active_replicas], dtype, device)
+        return self.join(label, [copied(replica, name) for replica in replicas], dtype, replicas[0].device)
 
     def sources(self, gradient: Gradient) -> tuple[str, ...]:
         """Return the captured tensors from whose copies the reduced gradient is computed."""

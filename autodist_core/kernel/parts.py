@@ -37,9 +37,6 @@ PARTS = {
     **dict.fromkeys(("feed", "data", "variable", "table", "barrier", "signal", "returned", "step"), None),
 }
 """The part by the first word of a node's name. Nodes without a part take no time."""
-_PRODUCT = "MatMul"
-"""The type of an operation that computes a gradient of all replicas at once, where they share memory. Its name is that
-of a reduced gradient. TensorFlow may put a word before the type."""
 _CALLED = re.compile("((machine|local|replica)[0-9]+/own[0-9]+/)+")
 """The calls before the name of a node that is in a function of a machine or a replica (`kernel/alike/`)."""
 _TRAVELS = re.compile("_?(Host)?(Recv|Send|RecvTensor|RecvBuf)$|Collective")
@@ -51,7 +48,7 @@ def part_of(name: str, op: str) -> Part | None:
 
     >>> part_of("replica1/dense/MatMul", "MatMul").name, part_of("replica1/dense/edge_7", "_Recv").name
     ('COMPUTE', 'EXCHANGE')
-    >>> part_of("reduced/memory/0/kernel", "AddN").name, part_of("reduced/memory/0/kernel", "_MklMatMul").name
+    >>> part_of("reduced/memory/0/kernel", "AddN").name, part_of("at_once/replica0/0/kernel", "_MklMatMul").name
     ('EXCHANGE', 'COMPUTE')
     >>> part_of("machine7/own1/update/local0/step", "AssignAddVariableOp").name
     'UPDATE'
@@ -62,6 +59,4 @@ def part_of(name: str, op: str) -> Part | None:
     """
     if _TRAVELS.match(op):
         return Part.EXCHANGE
-    if name.startswith("reduced/") and _PRODUCT in op:
-        return Part.COMPUTE
     return PARTS.get(_CALLED.sub("", name).partition("/")[0].rstrip("0123456789"))

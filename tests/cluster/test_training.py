@@ -95,7 +95,7 @@ def _wide() -> keras.Model:
     """Kernels of 5.6 and 2 MB, which come home in parts."""
     layers = [keras.layers.Dense(512, activation="tanh"), keras.layers.Dense(500), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((1373,)), *layers])
-    model.compile("adam", "mse")
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
     return model
 
 
@@ -112,10 +112,13 @@ def _wide_steps(front, model):
 @pytest.mark.quick("UnevenPartitionedPS")
 @pytest.mark.parametrize("builder", ["UnevenPartitionedPS", "PSLoadBalancing", "AllReduce", "RandomAxisPartitionAR"])
 def test_large_variables_come_home_from_two_hosts(lan, builder):
-    """The chief has copies of the weights. Half of the optimizer's state is on the other host, or all is here."""
+    """The chief has copies of the weights. Half of the optimizer's state is on the other host, or all is here.
+
+    The two replicas of a host multiply their rows of the first layer at once.
+    """
     expected = once(train_plain, _wide, _wide_steps)
     model = compiled(_wide)
-    with DistributedModel(model, lan.spec(hosts=lan.hosts[:2]), strategy_named(builder)) as front:
+    with DistributedModel(model, lan.spec(cpus=[1, 2], hosts=lan.hosts[:2]), strategy_named(builder)) as front:
         assert_equally_trained(expected, run(_wide_steps, front, model))
 
 

@@ -44,8 +44,8 @@ def each_of(replicas: int, times: int = 1) -> list[str]:
 
 @pytest.mark.quick("shared by three", "memories of their own")
 @pytest.mark.parametrize("share_memory, replicas, regularizer, with_kernel, gradients", [
-    (True, 2, None, ["at_once", "at_once"], ["reduced"]),
-    (True, 3, None, ["at_once", "at_once"], ["reduced"]),
+    (True, 2, None, ["at_once", "at_once"], ["at_once"]),
+    (True, 3, None, ["at_once", "at_once"], ["at_once"]),
     (True, 2, "l2", ["at_once", "at_once"], each_of(2)),
     (False, 3, None, each_of(3, 2), each_of(3)),
 ], ids=["shared by two", "shared by three", "with a regularizer's part", "memories of their own"])  # fmt: skip
@@ -96,4 +96,4 @@ def test_flat_rows_of_images_are_rows_of_examples():
     model = keras.Sequential([keras.Input((8, 8, 2)), *layers])
     model.compile("sgd", "mse")
     found = products_of(model, np.ones((4, 8, 8, 2)), np.ones((4, WIDTH)), share_memory=True, replicas=2)
-    assert found == (["at_once", "at_once"], ["reduced"])
+    assert found == (["at_once", "at_once"], ["at_once"])

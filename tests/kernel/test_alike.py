@@ -52,7 +52,7 @@ def _placed(item: GraphItem, builder: Any, count: int, each: int = 1, kind: str 
     nodes = [{"address": host, "chief": host == hosts[0], kind: list(range(each))} for host in hosts]
     spec, chosen = ResourceSpec({"nodes": nodes}), strategy_named(builder)
     strategy = StrategyCompiler(item, spec).compile(chosen.build(item, spec))
-    return place(item, strategy, False, Tasks("run", hosts))
+    return place(item, strategy, None, Tasks("run", hosts))
 
 
 @dataclass
@@ -207,6 +207,33 @@ def test_rows_are_looked_up_on_servers(builder):
         placement, sizes = _placed(table_item(), builder, 6, each, kind), (2,) * 6 * each
         found = [build(table_item(), placement, kernels=pipeline, sizes=sizes) for pipeline in (PIPELINE, [*PIPELINE])]
         _assert_same(*found, per_machine=each)
+
+
+@cache
+def _large_item() -> GraphItem:
+    """A layer whose rows two replicas of a machine multiply at once."""
+    model = keras.Sequential([keras.Input((512,)), keras.layers.Dense(512, "tanh", name="large")])
+    model.compile("sgd", "mse")
+    batch = tf.zeros((4, 512)), tf.zeros((4, 512))
+    specs = [tf.TensorSpec((None, 512), each.dtype) for each in batch]
+    return trace_step(model, model.train_step, batch, specs, False).item
+
+
+@pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing", "PartitionedPS"])
+def test_large_layers_of_machines_with_two_replicas(builder):
+    """Each machine has one product of the forward pass, and one that is the gradient, over the rows of its replicas.
+
+    The gradient of a split variable is in parts, each of which is no product.
+    """
+    item, each, sizes = _large_item(), 2, (3,) * 8 + (2,) * 4
+    placement = _placed(item, builder, 6, each)
+    found = [build(item, placement, kernels=pipeline, sizes=sizes) for pipeline in (PIPELINE, [*PIPELINE])]
+    _assert_same(*found, per_machine=each)
+    products = [node.name for node in found[1].graph_def.node if node.op == "MatMul"]
+    assert sum(name.startswith("at_once/") for name in products) == (6 if builder == "PartitionedPS" else 12)
+    assert len(products) == (18 if builder == "PartitionedPS" else 12)
+    three = build(item, _placed(item, builder, 4, 3), kernels=[*PIPELINE], sizes=(2,) * 12).graph_def.node
+    assert sum(node.op == "MatMul" for node in three) == 24
 
 
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing"])

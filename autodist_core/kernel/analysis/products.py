@@ -12,6 +12,7 @@ each replica and once more for the sum. A large kernel is read once. The cost is
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,22 +71,23 @@ def weight_products(step: StepIndex) -> frozenset[str]:
     >>> weight_products(StepIndex(large)), weight_products(StepIndex(example_step()))
     (frozenset({'matmul'}), frozenset())
     """
+    weights = {name for trained in step.trained for name in (trained, step.variables[trained].part_of)}
     return frozenset(
         node.name for node in step.graph.node
         if node.op == "MatMul" and not step.is_update(node.name) and not naming.branch_of(node)
         and not node.attr["transpose_a"].b and not any(map(naming.is_control, node.input))
-        and _is_large_weight(step, node.input[1]) and _has_a_row_per_example(step, node.input[0])
+        and _is_large_weight(step, node.input[1], weights) and _has_a_row_per_example(step, node.input[0])
     )
 
 
-def _is_large_weight(step: StepIndex, source: str) -> bool:
+def _is_large_weight(step: StepIndex, source: str, weights: Collection[str]) -> bool:
     node = step.nodes[naming.node_of(source)]
     while node.op in ("Identity", "Cast"):
         node = step.nodes[naming.node_of(node.input[0])]
     if node.op != "ReadVariableOp" or node.name not in step.touches:
         return False
     variable = step.touches[node.name][0].variable
-    return variable in step.trained and _is_large(step.variables[variable].shape)
+    return variable in weights and _is_large(step.variables[variable].shape)
 
 
 def _is_large(shape: tuple[int, ...]) -> bool:
@@ -105,8 +107,10 @@ def _has_a_row_per_example(step: StepIndex, source: str) -> bool:
 
 
 def _product(step: StepIndex, gradient: Gradient) -> Product | None:
-    # A gradient that the replicator weights later is not the plain sum of the replicas' products.
-    if gradient.indices or not gradient.weighted or not _is_large(step.variables[gradient.variable].shape):
+    # A gradient that the replicator weights later, or of which one replica's counts, is not the plain sum of products.
+    if gradient.indices or gradient.alike or not gradient.weighted:
+        return None
+    if not _is_large(step.variables[gradient.variable].shape):
         return None
     node = step.nodes[naming.node_of(gradient.values)]
     while node.op == "Identity":

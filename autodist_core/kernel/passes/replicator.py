@@ -5,10 +5,11 @@ In: the captured step. Out: the copies, and each replica's own gradients, `draft
     replica0/MatMul = MatMul(replica0/x, variable/kernel)
     replica1/MatMul = MatMul(replica1/x, variable/kernel)
 
-Every replica computes on its mirrors, as captured, with three changes. A lookup in a table that the replica has no
-copy of runs on the server. Values that are marked as sums over the replicas are summed, the largest is taken of those
-that are marked as maxima, and rows that are marked as those of the whole batch are joined. Every replica draws random
-numbers from a stream of its own (`random_streams.py`).
+Every replica computes on its mirrors, as captured, with four changes. Replicas that share memory multiply the rows of
+large layers at once (`products.py`). A lookup in a table that the replica has no copy of runs on the server. Values
+that are marked as sums over the replicas are summed, the largest is taken of those that are marked as maxima, and rows
+that are marked as those of the whole batch are joined. Every replica draws random numbers from a stream of its own
+(`random_streams.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.kernel.analysis.compute import compute_of
+from autodist_core.kernel.analysis.products import Product
 from autodist_core.kernel.draft import Draft, Rows, copied, gradient_type
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.random_streams import take_own_stream
@@ -56,8 +58,11 @@ class Replicator(Kernel):
         for replica in draft.active_replicas:
             for gradient in draft.step.item.gradients:
                 key = gradient.variable, gradient.occurrence
-                if key not in draft.gradient_products:
+                product = draft.gradient_products.get(key)
+                if not product:
                     draft.local[*key, replica.index] = _weighted(draft, replica, gradient)
+                elif replica is draft.together(replica)[0]:
+                    draft.local[*key, replica.index] = _multiplied(draft, replica, gradient, product)
         _add_tables(draft)
 
 
@@ -80,7 +85,7 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef
         return draft.editor[draft.editor.constant(copied(replica, name), replica.number, tf.int32, replica.host)]
     if draft.sizes and (shape := draft.step.rows.get(name)):
         return _of_known_size(draft, replica, node, shape)
-    if name in draft.weight_products:
+    if name in draft.weight_products and len(draft.together(replica)) > 1:
         dtype, rows = tf.as_dtype(node.attr["T"].type), _rows_of(draft, replica, name)
         return draft.editor[draft.editor.add("Identity", copied(replica, name), [rows], replica.device, T=dtype)]
     inputs = [
@@ -108,14 +113,16 @@ def _of_known_size(
 
 
 def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
-    """Return a replica's rows of a product over the rows of all active replicas."""
-    node, first, label = draft.step.nodes[name], draft.active_replicas[0], f"at_once/{name}"
+    """Return a replica's rows of a product over the rows of all replicas that multiply at once with it."""
+    node, members = draft.step.nodes[name], draft.together(replica)
+    first = members[0]
+    label = f"at_once/{first.prefix}/{name}"
     if label not in draft.editor:
         dtype = tf.as_dtype(node.attr["T"].type)
         left, right = (naming.canonical(source) for source in naming.data_inputs(node))
-        stacked = draft.stacked(left, dtype, first.device)
+        stacked = draft.stacked(left, dtype, members)
         draft.editor.copy(node, label, [stacked, copied(first, right)], first.device)
-        parts = [copied(other, left) for other in draft.active_replicas]
+        parts = [copied(member, left) for member in members]
         lengths = draft.editor.trace(
             f"{label}/lengths", lambda *rows: tf.stack([tf.shape(each)[0] for each in rows]),
             dict.fromkeys(parts, tf.TensorSpec((None, None), dtype)), first.device,
@@ -125,7 +132,15 @@ def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
             "SplitV", f"{label}/rows", [label, lengths, axis], first.device, T=dtype, Tlen=tf.int32,
             num_split=len(parts),
         )
-    return naming.tensor(f"{label}/rows", draft.active.index(replica.index))
+    return naming.tensor(f"{label}/rows", members.index(replica))
+
+
+def _multiplied(draft: Draft, replica: Replica, gradient: Gradient, product: Product) -> Rows:
+    """Return a gradient of all replicas that multiply at once with this one: one product over their rows."""
+    name = f"at_once/{replica.prefix}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
+    dtype, members = tf.as_dtype(product.node.attr["T"].type), draft.together(replica)
+    factors = [draft.stacked(naming.canonical(each), dtype, members) for each in (product.left, product.right)]
+    return Rows(draft.editor.copy(product.node, name, factors, replica.device).name)
 
 
 def _source(draft: Draft, replica: Replica, source: str) -> str | None:

@@ -193,6 +193,10 @@ class Placement:
         """Return the replica that holds the copies on which this replica computes."""
         return self.replicas[self.memories[replica.index]] if self.memories else replica
 
+    def memory(self, replica: Replica) -> int:
+        """Return the index of the first replica that computes on the same copies of the weights as this one."""
+        return 0 if self.shares_memory else self.holder(replica).index
+
     def mirror(self, variable: str, replica: Replica) -> Copy:
         """Return the copy of a variable on which a replica computes."""
         trained = variable in self.owner_of or variable in self.optimizer_state or variable in self.assembled

@@ -42,7 +42,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Load:
-    """One tensor to be summed: its name in this graph on each replica.
+    """One tensor to be summed: its name in this graph on each replica, empty where another replica's has its part.
 
     >>> Load(Lane(0, 0, "auto", tf.float32, limit=16), "kernel", 1, (3, 2), ("gradient0", "gradient1")).size
     6
@@ -167,7 +167,7 @@ def _part(draft: Draft, team: Team, name: str, piece: Piece) -> str:
     load, replica = piece.load, team[0]
     flat = f"{load.label}/{replica.prefix}/flat"
     if flat not in draft.editor:
-        own = [load.tensors[member.index] for member in team]
+        own = [load.tensors[member.index] for member in team if load.tensors[member.index]]
         added = draft.add_up(f"{load.label}/{replica.prefix}/added", own, load.lane.dtype, replica.device)
         _reshape(draft, replica, flat, added, (load.size,), load.lane.dtype)
     if piece.size == load.size:

@@ -37,7 +37,7 @@ from autodist_core.strategy.synchronizers import AllReducePlan
 from autodist_core.strategy.wire import Wire
 
 Tensors = tuple[str, ...]
-"""Names of tensors, one on each replica."""
+"""Names of tensors, one on each replica; empty where the tensor of another replica has its part."""
 Travels = Callable[[AllReducePlan, tuple[int, ...], str], Wire]
 """A function that decides the wire of a gradient, from its plan, shape and type."""
 Rounds = Generator[Tensors, Tensors, Tensors]
@@ -98,7 +98,10 @@ class Parcel:
         return step.position[naming.node_of(marker.input[0])]
 
     def local(self) -> Tensors:
-        """Return each replica's own gradient; zeros for an idle replica."""
+        """Return each replica's own gradient; zeros for an idle replica.
+
+        A gradient that several replicas multiplied at once is the first one's. The others have an empty name.
+        """
         draft = self.draft
         return tuple(
             self._own(replica.index) if replica.index in draft.active else self._nothing(replica.index)
@@ -107,7 +110,10 @@ class Parcel:
 
     def _own(self, index: int) -> str:
         draft, replica = self.draft, self.draft.placement.replicas[index]
-        values = draft.local[self.gradient.variable, self.gradient.occurrence, index].values
+        key = self.gradient.variable, self.gradient.occurrence, index
+        if key not in draft.local:
+            return ""
+        values = draft.local[key].values
         if self.shard is None:
             return values
         name = f"{self.label}/{replica.prefix}/own"

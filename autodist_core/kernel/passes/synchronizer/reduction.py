@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from autodist_core.kernel.analysis.products import Product
 from autodist_core.kernel.draft import Draft, Rows, gradient_type, output_type_of_indices
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.devices import host_of
@@ -53,8 +52,7 @@ def reduce_all(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> Non
     missing = [each for each in gradients if (each.variable, each.occurrence, owner.name) not in draft.reduced]
     together: dict[tuple[object, ...], list[Gradient]] = {}
     for gradient in sorted(missing, key=lambda each: draft.step.position[naming.node_of(each.values)]):
-        if (gradient.variable, gradient.occurrence) not in draft.gradient_products:
-            together.setdefault((gradient.occurrence, *_types(draft, gradient)), []).append(gradient)
+        together.setdefault((gradient.occurrence, *_types(draft, gradient)), []).append(gradient)
     if packing.apart([owner.device, *(replica.device for replica in draft.active_replicas)]):
         for members in together.values():
             if members[0].indices:
@@ -114,10 +112,8 @@ def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> No
 def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     """Bring a gradient of all active replicas to an owner: added up if dense, all rows if sparse."""
     name = _name(gradient, owner)
-    product = draft.gradient_products.get((gradient.variable, gradient.occurrence))
-    if product:
-        return Rows(_multiply(draft, name, product, owner))
-    found = [_of_team(draft, gradient, owner, team) for team in _teams(draft)]
+    teams = [team for team in _teams(draft) if _parts(draft, gradient, team)]
+    found = [_of_team(draft, gradient, owner, team) for team in teams]
     return _reduce(draft, name, gradient, found, owner.device)
 
 
@@ -127,8 +123,14 @@ def _name(gradient: Gradient, owner: Owner) -> str:
 
 def _of_team(draft: Draft, gradient: Gradient, owner: Owner, team: Sequence[Replica]) -> Rows:
     """Return a gradient of some replicas of one machine there."""
-    parts = [draft.local[gradient.variable, gradient.occurrence, replica.index] for replica in team]
-    return _reduce(draft, f"{_name(gradient, owner)}/{team[0].prefix}", gradient, parts, team[0].host)
+    name, parts = f"{_name(gradient, owner)}/{team[0].prefix}", _parts(draft, gradient, team)
+    return _reduce(draft, name, gradient, parts, team[0].host)
+
+
+def _parts(draft: Draft, gradient: Gradient, team: Sequence[Replica]) -> list[Rows]:
+    """Return the replicas' own gradients. One that replicas multiplied at once is the first one's."""
+    keys = [(gradient.variable, gradient.occurrence, replica.index) for replica in team]
+    return [draft.local[key] for key in keys if key in draft.local]
 
 
 def _teams(draft: Draft) -> list[list[Replica]]:
@@ -180,14 +182,6 @@ def _reduce(draft: Draft, name: str, gradient: Gradient, parts: Sequence[Rows], 
         specs = {rows.values: tf.TensorSpec((None, *shape), dtype), rows.indices: tf.TensorSpec((None,), ids)}
         return Rows(*draft.editor.trace(f"{name}/merged", _merged, specs, device))
     return rows
-
-
-def _multiply(draft: Draft, name: str, product: Product, owner: Owner) -> str:
-    dtype = tf.as_dtype(product.node.attr["T"].type)
-    factors = [
-        draft.stacked(naming.canonical(factor), dtype, owner.device) for factor in (product.left, product.right)
-    ]
-    return draft.editor.copy(product.node, name, factors, owner.device).name
 
 
 def _merged(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
