@@ -269,5 +269,6 @@ def _short(error: Exception) -> str:
     """The line of TensorFlow's message that says what went wrong. It stands behind where the operation was made."""
     text = str(error).rpartition("\nNode: ")[2]
     lines = [line.rpartition("}} ")[2].strip() for line in text.splitlines()]
-    said = (line for line in lines if line and not line.startswith(_FRAME))
+    # A line of signs only stands around the errors of several machines.
+    said = (line for line in lines if any(map(str.isalpha, line)) and not line.startswith(_FRAME))
     return next(said, type(error).__name__).rstrip(".:")[:300]
