@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from autodist_core.errors import NodeLostError
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
 from tests.cluster.over_hosts import OverHosts, nothing_left
-from tests.cluster.test_data_pipelines import made, rows, scaled, small, untuned
+from tests.cluster.test_data_pipelines import kill_an_agent, made, rows, scaled, small, untuned
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_equally_trained
 from tests.support.models import DENSE, dense_data
 from tests.support.training import run, seeded, train_plain
+from tests.support.waiting import HANGS, until
 
 pytestmark = [
     pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
@@ -128,3 +135,66 @@ def test_the_chief_sends_little(network):
         assert found == pytest.approx([loss] * 8, rel=1e-12)
         front.evaluate(x, y, verbose=0)
         assert "fed each step: the steps of this evaluate send 0.5 times" in way_of(front, "evaluate")
+
+
+def slow(number):
+    """An image for which a machine needs some time."""
+    waste = tf.sort(tf.random.stateless_uniform([200_000], tf.stack([number, 3]), dtype=tf.float64))
+    x, y = made(number)
+    return x + 0.0 * waste[0], y
+
+
+KINDS = {
+    "followed": lambda: untuned(tf.data.Dataset.range(60).map(slow).batch(5).prefetch(2)),
+    "foreseen": lambda: untuned(tf.data.Dataset.range(60).map(slow).batch(5, drop_remainder=True).prefetch(2)),
+}
+
+
+class Hurt(keras.callbacks.Callback):
+    """Does something once, after some batches of an evaluation or a prediction have begun."""
+
+    def __init__(self, after, how):
+        super().__init__()
+        self.after, self.how = after, how
+
+    def on_test_batch_begin(self, batch, logs=None):
+        if batch == self.after:
+            self.how()
+
+    on_predict_batch_begin = on_test_batch_begin
+
+
+def interrupt_soon():
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+def test_what_ends_in_the_middle_leaves_nothing(network):
+    """Ctrl-C, and an agent that is killed; the same model evaluates and predicts afterwards."""
+    model = seeded(small)
+    x = np.stack([made(number)[0] for number in range(60)])
+    expected = {"evaluate": model.evaluate(KINDS["followed"](), verbose=0), "predict": model.predict(x, verbose=0)}
+
+    def check(loop, kind, *callbacks):
+        found = getattr(front, loop)(KINDS[kind](), verbose=0, callbacks=list(callbacks))
+        assert ON_MACHINES in way_of(front, loop)
+        np.testing.assert_allclose(found, expected[loop], rtol=1e-12)
+
+    spec = network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+    with DistributedModel(model, spec, PS(), on_failure="restart", lost_after=5.0) as front:
+        for loop in ("evaluate", "predict"):
+            for kind in KINDS:
+                begin = time.monotonic()
+                with pytest.raises(KeyboardInterrupt):
+                    check(loop, kind, Hurt(3, interrupt_soon))
+                assert time.monotonic() - begin < HANGS
+                check(loop, kind)
+            check(loop, kind, Hurt(2, lambda: kill_an_agent(network)))
+        front.on_failure = "raise"
+        for loop, kind in zip(("evaluate", "predict"), KINDS, strict=True):
+            begin = time.monotonic()
+            with pytest.raises(NodeLostError, match="was lost during inference step"):
+                check(loop, kind, Hurt(2, lambda: kill_an_agent(network)))
+            assert time.monotonic() - begin < HANGS
+            check(loop, kind)
+    assert nothing_left(network) == []
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("autodist")])
