@@ -144,7 +144,8 @@ def divided(run: Run) -> dict[str, dict[str, float]]:
         here = [each for each in run.operations if each.node == node]
         spans = [[(each.begin, each.end) for each in here if each.part is part] for _, part in _INSIDE]
         until = [0.0, *(busy(together) for together in accumulate(spans))]
-        found[node] = {name: after - before for (name, _), (before, after) in zip(_INSIDE, pairwise(until), strict=True)}
+        more = (after - before for before, after in pairwise(until))
+        found[node] = {name: seconds for (name, _), seconds in zip(_INSIDE, more, strict=True)}
     return found
 
 

@@ -246,7 +246,7 @@ class DataWays:
         adapter, specs = iterator.data_adapter, iterator._distributed_dataset.element_spec
         arrays = arrays_of(adapter)
         if not is_kept_kind(arrays, specs):
-            return Way("fed each step: it is not in dense arrays of numbers")
+            return Way("fed each step: it is not in dense arrays of numbers or strings")
         pairs = pairs_of(arrays, specs)
         size, known = sum(size_of(*pair) for pair in pairs), self._met.arrays([leaf for leaf, _ in pairs])
         if by_rows is False:

@@ -14,8 +14,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-import keras
-
 from autodist_core.errors import SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
 from autodist_core.reports import say_inexact

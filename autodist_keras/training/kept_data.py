@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.runtime import KeptArrays
+from autodist_core.runtime import KeptArrays, bytes_of
 from autodist_keras.training.batches import Batch, BatchIterator
 
 VARIABLE = "AUTODIST_KEPT_BYTES"
@@ -98,8 +98,11 @@ def _is_same(array: np.ndarray, pair: tuple[Any, Any]) -> bool:
     """Whether an array is, bit by bit, the copy of a leaf of the data."""
     leaf, spec = pair
     other = np.ascontiguousarray(leaf, spec.dtype.as_numpy_dtype)
-    same = (array.dtype, array.shape) == (other.dtype, other.shape)
-    return same and np.array_equal(array.view(np.uint8), other.view(np.uint8))
+    if (array.dtype, array.shape) != (other.dtype, other.shape):
+        return False
+    if array.dtype == object:
+        return np.array_equal(array, other)
+    return np.array_equal(array.view(np.uint8), other.view(np.uint8))
 
 
 def arrays_of(adapter: Any) -> Any:
@@ -122,7 +125,7 @@ def pairs_of(arrays: Any, specs: Any) -> list[tuple[Any, Any]]:
 
 
 def is_kept_kind(arrays: Any, specs: Any) -> bool:
-    """Whether the data is dense arrays of numbers, which machines can keep.
+    """Whether the data is dense arrays of numbers or strings, which machines can keep.
 
     >>> spec = tf.TensorSpec([None])
     >>> is_kept_kind([np.ones(3)], [spec]), is_kept_kind([tf.ragged.constant([[1.0], []])], [spec])
@@ -132,7 +135,7 @@ def is_kept_kind(arrays: Any, specs: Any) -> bool:
         return False
     return all(
         isinstance(leaf, np.ndarray | tf.Tensor) and isinstance(spec, tf.TensorSpec) and spec.shape.rank
-        and (spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool)
+        and (spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool or spec.dtype == tf.string)
         for leaf, spec in pairs_of(arrays, specs)
     )  # fmt: skip
 
@@ -143,4 +146,6 @@ def size_of(leaf: Any, spec: Any) -> int:
     >>> size_of(np.ones((3, 2)), tf.TensorSpec([None, 2], tf.float32))
     24
     """
+    if spec.dtype == tf.string:
+        return bytes_of(np.asarray(leaf, object))
     return int(np.prod(leaf.shape)) * int(spec.dtype.size)
