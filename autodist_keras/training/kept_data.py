@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.runtime import KeptArrays, bytes_of
-from autodist_keras.seams import EPOCH_ITERATOR
 from autodist_keras.training.batches import Batch, BatchIterator
 
 VARIABLE = "AUTODIST_KEPT_BYTES"
@@ -85,6 +84,7 @@ def over_rows(adapter: Any, element_spec: Any, known: KeptArrays | None = None) 
     Later changes by the user count in no epoch. Where the machines keep a copy already (`known`) and nobody has changed
     the arrays, it is that one.
 
+    >>> from autodist_keras.seams import EPOCH_ITERATOR
     >>> adapter = EPOCH_ITERATOR.get()(tf.distribute.get_strategy(), np.ones((3, 2), "float32")).data_adapter
     >>> rows, kept = over_rows(adapter, (tf.TensorSpec([None, 2]),))
     >>> over_rows(adapter, (tf.TensorSpec([None, 2]),), kept)[1] is kept
