@@ -289,3 +289,12 @@ def refuse_misspelt(name: str, model: Any) -> None:
             f"DistributedModel has no setting {name!r}.{hint} Settings: {', '.join(SETTINGS)}. An attribute of the "
             f"Keras model is set on the model: dm.model.{name}."
         )
+
+
+def is_own(model: Any, method: str) -> bool:
+    """Whether the user has written a method of Keras's, on the model or in its class.
+
+    >>> is_own(keras.Sequential(), "predict")
+    False
+    """
+    return method in vars(model) or getattr(type(model), method) is not getattr(keras.Model, method)

@@ -45,8 +45,8 @@ def keras_loop(declared: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(declared)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._driver.running(name):
-            return self._call_model(name, *args, **kwargs)
+        with self._driver.looping(name, args, kwargs) as (positional, named):
+            return self._call_model(name, *positional, **named)
 
     return shown_as_keras(run)
 

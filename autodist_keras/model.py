@@ -125,7 +125,7 @@ class DistributedModel:
         {'loss': 2, 'mae': 2}
         """
         self._last_fit = LastFit(args, kwargs)
-        with self._driver.fitting(args, kwargs), resumable(self, args, kwargs) as (positional, named):
+        with self._driver.looping("fit", args, kwargs), resumable(self, args, kwargs) as (positional, named):
             return self._call_model("fit", *positional, **named)
 
     @keras_loop

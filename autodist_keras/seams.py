@@ -14,6 +14,7 @@ import inspect
 from functools import cache
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from autodist_core.errors import SeamError
@@ -56,6 +57,13 @@ def _take_counts_from_the_end() -> str:
     return f"it makes {', '.join(operation.type for operation in graph.get_operations())}"
 
 
+def _adapters_are_taken() -> str:
+    adapters = "keras.src.trainers.data_adapters"
+    adapter = owner(f"{adapters}.array_data_adapter").ArrayDataAdapter(np.zeros((1, 1)))
+    found = owner(adapters).get_data_adapter(x=adapter)
+    return "" if found is adapter else f"it was a {type(found).__name__}"
+
+
 _MODEL = "keras.Model"
 _LAYER = "keras.layers.Layer"
 _OPTIMIZER = "keras.optimizers.Optimizer"
@@ -84,12 +92,15 @@ SYNCHRONIZED = "synchronized batch normalization"
 AHEAD = "making a step's variables before it is traced"
 RECOMPILED = "seeing that a model was compiled again"
 FIRST_BATCHES = "reading the first batches of data for plan and verify"
-KEPT = "sending the arrays of a fit once to each machine"
+KEPT = "sending arrays and datasets of a loop once to each machine"
 RESUME = "going on in the middle of an epoch"
 LOOPS = "running distributed steps in Keras's own loops"
 
 GET_MASK = Seam("keras.src.backend.common.masking", "get_keras_mask", LOSSES, _WRONG_LOSS)
 SET_MASK = Seam("keras.src.backend.common.masking", "set_keras_mask", LOSSES, _WRONG_LOSS)
+EPOCH_ITERATOR = Seam(
+    "keras.src.backend.tensorflow.trainer", "TFEpochIterator", KEPT, "the data of predict would be fed"
+)
 
 # Checked by the code that relies on them.
 LOOP_ASKS = Seam(
@@ -265,6 +276,12 @@ TABLE: tuple[Seam, ...] = (
     Seam(_MODEL, "_eval_epoch_iterator", KEPT, "the arrays of a validation would be fed in every pass", STORED,
          callers=("fit",)),
     Seam(_ARRAYS, "_inputs", KEPT, _FED, STORED, callers=("get_tf_dataset",)),
+    Seam("keras.src.trainers.data_adapters.tf_dataset_adapter", "TFDatasetAdapter", KEPT, "datasets would be fed"),
+    EPOCH_ITERATOR,
+    Seam(
+        "keras", "a loop takes the data from an adapter of Keras's that is passed as x", KEPT,
+        "predict would refuse its data", BEHAVIOUR, probe=_adapters_are_taken,
+    ),
     LOOP_ASKS, LOOP_ITERATES, STEP_APPLIES, STEP_SCALES, LOSSES_ARE_ASKED, LOSS_CALLS, METRIC_CALLS, NORM_ASKS,
     ADDED_UP, FORMULAS,
 )

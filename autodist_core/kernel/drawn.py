@@ -46,14 +46,14 @@ def sample_of(tensors: Sequence[Any]) -> Any:
 
 
 def drawn(
-    graph: DistributedGraph, replicas: Sequence[Replica], hosts: Sequence[str], types: Sequence[tf.DType],
-    shapes: Sequence[tf.TensorShape], components: Sequence[int], sampled: bool = True,
+    graph: DistributedGraph, replicas: Sequence[Replica], hosts: Sequence[str], specs: Sequence[Any],
+    components: Sequence[int], sampled: bool = True,
 ) -> DistributedGraph:
     """Return a graph whose replicas on these hosts take rows from an iterator there.
 
-    `types` and `shapes` are those of a batch's tensors. `components` says which of these each captured input is. The
-    first replica of a host is also fed the handle of the iterator. A sample is fed if `sampled`. Else the machines
-    compare their batches with that of the first of these hosts.
+    `specs` are those of a batch's tensors. `components` says which tensor each captured input is, where each component
+    of a ragged or sparse tensor is one. The first replica of a host is also fed the handle of the iterator. A sample is
+    fed if `sampled`. Else the machines compare their batches with that of the first of these hosts.
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
@@ -62,7 +62,7 @@ def drawn(
     >>> placement = example_placement(PS())
     >>> graph = build(example_step(), placement)
     >>> changed = drawn(
-    ...     graph, placement.replicas, [placement.replicas[0].host], [tf.float32], [tf.TensorShape([None, 3])], [0]
+    ...     graph, placement.replicas, [placement.replicas[0].host], [tf.TensorSpec([None, 3])], [0]
     ... )
     >>> changed.feeds[0], {node.name: node.op for node in changed.graph_def.node}["replica0/x"]
     (('feed/replica0/iterator', 'feed/replica0/bounds', 'feed/replica0/sample'), 'EnsureShape')
@@ -72,14 +72,9 @@ def drawn(
     editor, feeds = Editor.of(graph.graph_def), []
     batches: dict[str, list[str]] = {}
     first = ""
-    specs = [tf.TensorSpec(shape, dtype) for shape, dtype in zip(shapes, types, strict=True)]
-
-    def draw(name: Any) -> list[Any]:
-        typed = {"output_types": types, "output_shapes": shapes}
-        handle = tf.raw_ops.IteratorFromStringHandleV2(string_handle=name, **typed)
-        return list(tf.raw_ops.IteratorGetNext(iterator=handle, **typed))
-
-    rows_of = partial(_rows, [components[index] for index in graph.inputs])
+    draw = partial(next_of, specs=specs)
+    flat = tf.nest.flatten(list(specs), expand_composites=True)
+    rows = partial(_rows, specs, [components[index] for index in graph.inputs])
     for replica, names in zip(replicas, graph.feeds, strict=False):
         host = replica.host
         if host not in hosts:
@@ -95,29 +90,69 @@ def drawn(
             )
         editor.add("Placeholder", bounds, device=host, dtype=tf.int64, shape=tf.TensorShape([2]))
         feeds.append(told)
-        made = dict(zip(batches[host], specs, strict=True))
+        made = dict(zip(batches[host], flat, strict=True))
         if sampled:
             editor.add("Placeholder", sample, device=host, dtype=tf.uint8, shape=tf.TensorShape([None]))
         else:
             first = first or editor.trace("data/sample", lambda *tensors: sample_of(tensors), made, host)[0]
             sample = first
         given = {bounds: tf.TensorSpec([2], tf.int64), sample: tf.TensorSpec([None], tf.uint8), **made}
-        rows = editor.trace(f"data/{replica.prefix}", rows_of, given, host)
-        for each, source in zip(names, rows, strict=True):
+        sources = editor.trace(f"data/{replica.prefix}", rows, given, host)
+        for each, source in zip(names, sources, strict=True):
             shape, dtype = (editor[each].attr[key] for key in ("shape", "dtype"))
             editor.remove([each])
             editor.add("EnsureShape", each, [source], host, T=dtype, shape=shape)
     return replace(graph, graph_def=editor.graph_def(), feeds=tuple(feeds))
 
 
-def _rows(wanted: Sequence[int], bounds: Any, sample: Any, *tensors: Any) -> list[Any]:
+def iterator_types(specs: Sequence[Any]) -> dict[str, Any]:
+    """The types and shapes in an iterator of batches. A ragged or sparse tensor is packed into one there.
+
+    >>> iterator_types([tf.TensorSpec([None, 3]), tf.SparseTensorSpec([None, 3])])["output_types"]
+    [tf.float32, tf.variant]
+    """
+    dense = [spec if isinstance(spec, tf.TensorSpec) else tf.TensorSpec(None, tf.variant) for spec in specs]
+    return {"output_types": [spec.dtype for spec in dense], "output_shapes": [spec.shape for spec in dense]}
+
+
+def next_of(name: Any, specs: Sequence[Any]) -> list[Any]:
+    """The tensors of the next batch of the iterator with this handle; of ragged and sparse ones, the components.
+
+    >>> with tf.Graph().as_default():
+    ...     handle = tf.compat.v1.placeholder(tf.string, [])
+    ...     [tensor.dtype for tensor in next_of(handle, [tf.TensorSpec([None]), tf.SparseTensorSpec([None, 3])])]
+    [tf.float32, tf.int64, tf.float32, tf.int64]
+    """
+    iterator = tf.compat.v1.data.Iterator.from_string_handle(
+        name, tuple(spec.dtype for spec in specs), tuple(spec.shape for spec in specs),
+        tuple(tf.Tensor if isinstance(spec, tf.TensorSpec) else spec for spec in specs),
+    )
+    return list(tf.nest.flatten(iterator.get_next(), expand_composites=True))
+
+
+def rows_of(tensor: Any, start: Any, stop: Any) -> Any:
+    """The rows from `start` to `stop` of a tensor, in a graph. A scalar is the same for all rows.
+
+    >>> rows_of(tf.ragged.constant([[1, 2], [3]]), 1, 2), rows_of(tf.constant([1, 2, 3]), 1, 2).numpy().tolist()
+    (<tf.RaggedTensor [[3]]>, [2])
+    >>> tf.sparse.to_dense(rows_of(tf.sparse.from_dense([[1, 0], [0, 2]]), tf.constant(1), tf.constant(2))).numpy()
+    array([[0, 2]], dtype=int32)
+    """
+    if isinstance(tensor, tf.SparseTensor):
+        start, stop = tf.cast(start, tf.int64), tf.cast(stop, tf.int64)
+        others = tensor.dense_shape[1:]
+        begin, size = tf.concat([[start], tf.zeros_like(others)], 0), tf.concat([[stop - start], others], 0)
+        return tf.sparse.slice(tensor, begin, size)
+    return tensor[start:stop] if tensor.shape.rank else tf.identity(tensor)
+
+
+def _rows(specs: Sequence[Any], wanted: Sequence[int], bounds: Any, sample: Any, *tensors: Any) -> list[Any]:
     """A replica's rows of these tensors of a batch, if the batch is the one of which this is a sample."""
     own = sample_of(tensors)
     # Samples of other lengths are not equal either.
     same = tf.raw_ops.Equal(x=own, y=sample, incompatible_shape_error=False)
     checked = tf.raw_ops.Assert(condition=tf.reduce_all(same), data=[_OTHER])
     with tf.control_dependencies([checked]):
-        return [
-            tensors[index][bounds[0] : bounds[1]] if tensors[index].shape.rank else tf.identity(tensors[index])
-            for index in wanted
-        ]
+        batch = tf.nest.pack_sequence_as(list(specs), list(map(tf.identity, tensors)), expand_composites=True)
+        cut = tf.nest.flatten([rows_of(tensor, bounds[0], bounds[1]) for tensor in batch], expand_composites=True)
+        return [cut[index] for index in wanted]

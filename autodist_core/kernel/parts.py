@@ -1,4 +1,4 @@
-"""To which part of a step a node of a distributed graph belongs: compute, update, or the exchange between devices.
+"""To which part of a step a node of a distributed graph belongs: its data, compute, update, or the exchange.
 
 In: the name of a node, as the kernels make it, and its type of operation. Out: a `Part`. The names begin with words
 that are each one kernel's::
@@ -6,6 +6,7 @@ that are each one kernel's::
     replica0/dense/MatMul           Replicator            compute
     all_reduce/0/.../replica0/sum   AllReduceSynchronizer exchange
     update/replica0/step            Update                update
+    data/replica0/batch/...         (drawn)               input
 
 `runtime/timings.py` uses this for the nodes whose times TensorFlow measured.
 """
@@ -20,9 +21,10 @@ class Part(Enum):
     """A part of a step inside TensorFlow.
 
     >>> print(*(part.name for part in Part))
-    COMPUTE UPDATE EXCHANGE
+    INPUT COMPUTE UPDATE EXCHANGE
     """
 
+    INPUT = "the next batch of a data pipeline that the machine runs"
     COMPUTE = "from the inputs to the gradients, and the results"
     UPDATE = "from the gradients to the new values of the variables"
     EXCHANGE = "gradients and new values between devices: packing, adding up, travelling, waiting"
@@ -34,7 +36,8 @@ PARTS = {
     ),
     **dict.fromkeys(("update", "kept", "alive", "compressor"), Part.UPDATE),
     **dict.fromkeys(("all_reduce", "reduced", "brought", "sent", "pull", "combine"), Part.EXCHANGE),
-    **dict.fromkeys(("feed", "data", "variable", "table", "barrier", "signal", "returned", "step"), None),
+    "data": Part.INPUT,
+    **dict.fromkeys(("feed", "variable", "table", "barrier", "signal", "returned", "step"), None),
 }
 """The part by the first word of a node's name. Nodes without a part take no time."""
 _CALLED = re.compile("((machine|local|replica)[0-9]+/own[0-9]+/)+")
@@ -54,6 +57,8 @@ def part_of(name: str, op: str) -> Part | None:
     'UPDATE'
     >>> part_of("machine7/own1/local3/own0/local0/dense/MatMul", "MatMul").name
     'COMPUTE'
+    >>> part_of("data/replica1/batch/IteratorGetNext", "IteratorGetNext").name
+    'INPUT'
     >>> part_of("feed/total", "Placeholder") is None
     True
     """

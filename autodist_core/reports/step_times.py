@@ -4,7 +4,8 @@ In: `Timings` of some steps. Out: a `TimeTable`, from which `time_text.py` and `
 
 In the user's process each moment belongs to one part, since one thread fetches, runs Keras's loop and waits for the
 session. Within the session each moment of a node belongs to the first of these that holds: an operation of compute runs
-there, one of the update runs, a transfer is under way, none of them. So the parts of a node add up to the step's time.
+there, one of the update runs, the node's own data pipeline is waited for, a transfer is under way, none of them. So the
+parts of a node add up to the step's time.
 
 Following the operations makes a step slower, mostly at its end, when the times are collected. So some steps are
 measured without it, which give the time of a step and of a run in the session, and some with it, which say how long a
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from autodist_core.kernel import Part
@@ -25,7 +26,7 @@ INPUT, PYTHON, COMPUTE, UPDATE, WIRE, STARTING, HOME = PARTS = (
     "input", "Python", "compute", "update", "wire", "TensorFlow", "bringing home",
 )  # fmt: skip
 """The parts of a step's time, in the order of a step."""
-_INSIDE = ((COMPUTE, Part.COMPUTE), (UPDATE, Part.UPDATE), (WIRE, Part.EXCHANGE))
+_INSIDE = ((COMPUTE, Part.COMPUTE), (UPDATE, Part.UPDATE), (INPUT, Part.INPUT), (WIRE, Part.EXCHANGE))
 T = TypeVar("T")
 
 
@@ -108,9 +109,10 @@ def time_of_parts(calls: Sequence[Call], home: float, steps_of_call: int) -> tup
         scale = min(1.0, running / max(sum(inside.values()), 1e-9))
         inside = {name: seconds * scale for name, seconds in inside.items()}
         # Rounding may make the differences negative.
+        starting = max(0.0, running - sum(inside.values()))
         parts[node] = {
-            INPUT: fetching, PYTHON: max(0.0, period - fetching - running), **inside,
-            STARTING: max(0.0, running - sum(inside.values())), HOME: home / steps_of_call,
+            INPUT: fetching + inside.pop(INPUT), PYTHON: max(0.0, period - fetching - running), **inside,
+            STARTING: starting, HOME: home / steps_of_call,
         }
     return period + home / steps_of_call, parts
 
@@ -127,22 +129,23 @@ def middle(values: Sequence[T], size: object) -> list[T]:
 
 
 def divided(run: Run) -> dict[str, dict[str, float]]:
-    """For each node, the seconds of a run in which it computes, only updates, and only waits for what travels.
+    """For each node, the seconds of a run in which it computes, only updates, and only waits: for its data, or others.
 
     Nodes have clocks of their own, so only durations count.
 
     >>> from autodist_core.runtime import Operation
     >>> at = lambda part, begin, end: Operation("here", "CPU:0", "", "", part, begin, end)
     >>> operations = at(Part.COMPUTE, 0, 4), at(Part.COMPUTE, 3, 5), at(Part.EXCHANGE, 4, 8), at(Part.UPDATE, 7, 9)
-    >>> divided(Run(0.0, 10.0, operations))
-    {'here': {'compute': 5.0, 'update': 2.0, 'wire': 2.0}}
+    >>> divided(Run(0.0, 10.0, (*operations, at(Part.INPUT, 4, 6))))
+    {'here': {'compute': 5.0, 'update': 2.0, 'input': 1.0, 'wire': 1.0}}
     """
     found: dict[str, dict[str, float]] = {}
     for node in dict.fromkeys(each.node for each in run.operations):
         here = [each for each in run.operations if each.node == node]
         spans = [[(each.begin, each.end) for each in here if each.part is part] for _, part in _INSIDE]
-        first, second, third = (busy(together) for together in accumulate(spans))
-        found[node] = {COMPUTE: first, UPDATE: second - first, WIRE: third - second}
+        until = [0.0, *(busy(together) for together in accumulate(spans))]
+        more = (after - before for before, after in pairwise(until))
+        found[node] = {name: seconds for (name, _), seconds in zip(_INSIDE, more, strict=True)}
     return found
 
 

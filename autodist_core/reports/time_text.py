@@ -34,7 +34,7 @@ from autodist_core.reports.step_times import (
 from autodist_core.step.graph_item import format_bytes
 
 MEANING = {
-    INPUT: "waiting for the next batch of the data",
+    INPUT: "waiting for the next batch of the data, in your program or on a machine that runs the dataset",
     PYTHON: "Keras's loop without your callbacks, and cutting the batch into slices",
     COMPUTE: "from the inputs to the gradients",
     UPDATE: "the optimizer's update, while nothing computes",
@@ -136,15 +136,22 @@ def advice(table: TimeTable) -> str:
     >>> parts = dict.fromkeys(PARTS, 0.0) | {"compute": 0.009, "Python": 0.001}
     >>> advice(TimeTable(0.01, {"localhost": parts}, 20, 64, 2, 0.0, 1)).partition(":")[0]
     'compute takes 9.0 of 10.0 ms'
+    >>> waits, draws = parts | {"wire": 0.02}, parts | {"input": 0.02, "compute": 0.0}
+    >>> advice(TimeTable(0.03, {"a": waits, "b": draws}, 20, 64, 2, 0.0, 1)).partition(":")[0]
+    'the input takes 20.0 of 30.0 ms on b'
     """
     node = table.busiest
     here = table.parts[node]
     part = max((part for part in PARTS if part != COMPUTE), key=lambda each: here[each])
     if here[part] < min(_AVOIDABLE * table.step, here[COMPUTE]):
         part = COMPUTE
+    slowest, where = max(table.parts, key=lambda each: table.parts[each][INPUT]), ""
+    if part == WIRE and table.parts[slowest][INPUT] > here[WIRE] / 2:
+        # The node waits for another one, which waits for its own data.
+        part, here, where = INPUT, table.parts[slowest], f" on {slowest}"
     name = {INPUT: "the input", WIRE: "the wire", UPDATE: "the update", STARTING: "starting the step"}.get(part, part)
     taken = milliseconds(here[part]).removesuffix(" ms")
-    return f"{name} takes {taken} of {milliseconds(table.step)}: {_remedy(table, part)}"
+    return f"{name} takes {taken} of {milliseconds(table.step)}{where}: {_remedy(table, part)}"
 
 
 def _remedy(table: TimeTable, part: str) -> str:

@@ -19,7 +19,7 @@ from autodist_core.runtime.composites import (
     spec_of,
 )
 from autodist_core.runtime.data_pipelines import DataPipeline, DrawnBatch, DrawnRows, Pass, travelling
-from autodist_core.runtime.kept_arrays import KeptArrays, KeptRows
+from autodist_core.runtime.kept_arrays import KeptArrays, KeptRows, bytes_of
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.recovering import RecoveringSession
 from autodist_core.runtime.session import DistributedSession, Step
@@ -28,6 +28,6 @@ from autodist_core.runtime.timings import Call, Operation, Run, Timings
 __all__ = [
     "COMPOSITE", "Call", "Condition", "DataPipeline", "DistributedSession", "DrawnBatch", "DrawnRows", "Each",
     "KeptArrays", "KeptRows", "Operation", "Pass", "RecoveringSession", "Run", "Session", "SessionStep", "Step",
-    "Timings", "are_row_splits", "are_values", "array_of", "arrays_of", "component_specs", "is_composite", "kind_of",
-    "packed", "parts_of_result", "result_of", "spec_of", "travelling",
+    "Timings", "are_row_splits", "are_values", "array_of", "arrays_of", "bytes_of", "component_specs", "is_composite",
+    "kind_of", "packed", "parts_of_result", "result_of", "spec_of", "travelling",
 ]  # fmt: skip

@@ -45,7 +45,7 @@ class KeptArrays:
     @property
     def nbytes(self) -> int:
         """The bytes of all arrays."""
-        return sum(array.nbytes for array in self.arrays)
+        return sum(map(bytes_of, self.arrays))
 
     def rows(self, numbers: np.ndarray) -> tuple[KeptRows, ...]:
         """The rows with these numbers, of each array."""
@@ -115,6 +115,15 @@ class Slot:
     def running(self, arrays: Sequence[KeptRows], active: int) -> AbstractContextManager[None]:
         """Run a step on these rows in this block."""
         return nullcontext()
+
+
+def bytes_of(array: np.ndarray) -> int:
+    """The bytes that an array needs to travel. Of strings, numpy knows the addresses only.
+
+    >>> bytes_of(np.ones(3)), bytes_of(np.array(["a", b"bcd"], object))
+    (24, 4)
+    """
+    return sum(map(len, array.ravel())) if array.dtype == object else array.nbytes
 
 
 def types_of(kept: KeptArrays) -> tuple[tuple[Any, tuple[int, ...]], ...]:
@@ -212,11 +221,11 @@ class KeptData:
             size, makes = slot.makers[index]
             self._run(doing, (slot, "make", index), makes, [size], [np.array(array.shape, np.int64)])
             begin, source, writes = slot.writers[index]
-            each = max(1, MESSAGE_BYTES * len(array) // max(1, array.nbytes))
+            each = max(1, MESSAGE_BYTES * len(array) // max(1, bytes_of(array)))
             for start in range(0, len(array), each):
                 part = array[start : start + each]
                 self._run(doing, (slot, "write", index), writes, [begin, source], [np.array([start]), part])
-                sent += part.nbytes
+                sent += bytes_of(part)
                 if time.monotonic() > said:
                     said = time.monotonic() + _NEXT_SECONDS
                     machines = f"{len(self._hosts)} machine{'' if len(self._hosts) == 1 else 's'}"

@@ -25,7 +25,7 @@ from tensorflow.core.protobuf import config_pb2
 
 from autodist_core.kernel import Part, part_of
 
-_STEP = re.compile(r"function[0-9]+_[0-9]+(?:_usual)?(?:_kept[0-9]+)?/(.*)")
+_STEP = re.compile(r"function[0-9]+_[0-9]+(?:_usual)?(?:_(?:kept|pipeline)[0-9]+)?/(.*)")
 """A node's name in a session: the step, which `DistributedSession.add` numbers, and the name that the kernels gave."""
 _OP = re.compile(r" = (\w+)\(")
 _TASK = re.compile(r"/task:([0-9]+)/device:(.*)$")

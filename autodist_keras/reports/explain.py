@@ -26,6 +26,7 @@ from autodist_keras.capture.hooks import put_back
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables
 from autodist_keras.reports.last_fit import LastFit
+from autodist_keras.training.data_ways import FIT
 
 _WARM_UP, _WARM_UP_SECONDS, _LONGEST_WARM_UP = 3, 0.5, 30
 """The least rounds of Keras's loop before the first that counts, the least seconds that they take, and the most rounds.
@@ -121,7 +122,7 @@ def explain(
     else:
         named = {"y": y, "batch_size": batch_size, "sample_weight": sample_weight, "class_weight": class_weight}
         arguments = {"x": x, **{name: value for name, value in named.items() if value is not None}}
-    history, way = getattr(model, "history", None), driver.data_way
+    history, ways = getattr(model, "history", None), driver.data.ways
     with kept_fresh(model):
         measuring = _Measuring(distributed, steps, _kind(arguments["x"]) == "generator")
         try:
@@ -131,13 +132,15 @@ def explain(
                 warnings.filterwarnings("ignore", "Your input ran out of data")
                 warnings.filterwarnings("ignore", "Limiting epochs to")
                 # The data takes the way of the last fit.
-                with driver.fitting((), {**arguments, "epochs": _EPOCHS if way.kept else 0}):
+                once = FIT in ways and ways[FIT].once
+                driver.data.ways = {}
+                with driver.looping("fit", (), {**arguments, "epochs": _EPOCHS if once else 0}):
                     type(model).fit(
                         model, **arguments, epochs=_EPOCHS, shuffle=False, verbose=0, callbacks=[measuring]
                     )
                 home = time.perf_counter() - measuring.loop_ended
         finally:
-            driver.data_way = way
+            driver.data.ways = ways
             driver.measure(None)
             driver.before_next_step(None)
             measuring.put_back()

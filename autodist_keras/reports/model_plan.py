@@ -37,8 +37,8 @@ from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
 from autodist_keras.reports.first_batches import first_batches
+from autodist_keras.training.data_ways import FIT, rule
 from autodist_keras.training.driver import Driver
-from autodist_keras.training.kept_data import rule
 
 _ASSUMED = (
     "without a batch it is not known which gradients are sparse (taken to be: those of Embedding layers) and which "
@@ -114,10 +114,9 @@ def plan_of_captured(model: Any, driver: Driver, captured: CapturedStep | None) 
     settings = driver.settings
     item = captured.item if captured else assumed_item(model)
     notes = captured.other_notes if captured else ()
-    if driver.data_way.text:
-        notes = (*notes, f"the data of the last fit: {driver.data_way.text}")
-    elif captured and (data := rule(settings.resource_spec)):
+    if captured and FIT not in driver.data.ways and (data := rule(settings.resource_spec)):
         notes = (*notes, f"the data of a fit: {data}")
+    notes = (*notes, *driver.data.notes)
     mixing = captured.notes if captured else Notes()
     return plan(
         model, item, driver.training.compile_strategy(item), settings.share_memory, settings.fuses, notes, mixing,

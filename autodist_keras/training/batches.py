@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
+from autodist_core.interrupts import defer_interrupt
 from autodist_core.runtime import arrays_of, kind_of, spec_of
 
 
@@ -76,7 +77,9 @@ class BatchIterator(ABC):
         return self
 
     def __next__(self) -> Batch:
-        return self.next_of(lambda: next(self.inner))
+        # Keras's `predict` fetches by itself. Ctrl-C must not break an eager call off: it converts shapes.
+        with defer_interrupt():
+            return self.next_of(lambda: next(self.inner))
 
 
 def read_batch(data: Any) -> Batch:

@@ -14,8 +14,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-import keras
-
 from autodist_core.errors import SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
 from autodist_core.reports import say_inexact
@@ -26,8 +24,8 @@ from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.seams import LOOP_ASKS
 from autodist_keras.training.batches import read_batch
+from autodist_keras.training.data_ways import DataWays
 from autodist_keras.training.exclusive import claimed, in_own_thread, is_claimed
-from autodist_keras.training.kept_data import Way, kept_data
 from autodist_keras.training.step_functions import StepFunction, on_batches, on_iterator
 
 MODES = ("train", "test", "predict")
@@ -60,10 +58,12 @@ class Driver:
         """The notes on differences from one device that were logged already."""
         self._left: dict[str, Any] = {}
         """The functions that the model has had since the last call, by mode."""
-        self.data_way = Way()
-        """How the data of the last `fit` got to the replicas."""
         self.data_by_rows: bool | None = None
         """Whether the position from which a `fit` goes on is one in row numbers; None if it starts anew."""
+        self.data = DataWays(
+            model, lambda: self.settings.resource_spec, self.training.say_once, lambda: self.data_by_rows
+        )
+        """How the data of the loops gets to the replicas."""
         self._asked = False
         """Whether Keras asked for a step function in the current call."""
 
@@ -143,24 +143,16 @@ class Driver:
                 with ignore_repeated_interrupts(), self._own_functions():
                     self._asked = False
                     yield
-                    if loop is not None and not self._asked and not self._is_own(loop):
+                    if loop is not None and not self._asked and not checks.is_own(self.model, loop):
                         raise LOOP_ASKS.error(f"{loop} ran on one device, by Keras alone")
             else:
                 yield
 
     @contextmanager
-    def fitting(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-        """`running` for a call of `fit` with these arguments. Over several machines, arrays that fit travel once."""
-        def note(way: Way) -> None:
-            self.data_way = way
-
-        spec = self.settings.resource_spec
-        with self.running("fit"), kept_data(self.model, spec, args, kwargs, note, lambda: self.data_by_rows):
-            yield
-
-    def _is_own(self, loop: str) -> bool:
-        """Whether the user has written this method: on the model, or in its class."""
-        return loop in vars(self.model) or getattr(type(self.model), loop) is not getattr(keras.Model, loop)
+    def looping(self, loop: str, args: Any, kwargs: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """`running` for a call of a loop. The value is what Keras's loop is called with."""
+        with self.running(loop), self.data.loop(loop, args, kwargs) as given:
+            yield given
 
     @contextmanager
     def _own_functions(self) -> Iterator[None]:
@@ -175,6 +167,7 @@ class Driver:
             self.training.resume()
             for mode in MODES:
                 ending.enter_context(hook(self.model, f"make_{mode}_function", self._maker(mode)))
+            ending.enter_context(self.data.call())
             # Keras's `compile` would take the running step function away.
             ending.enter_context(hook(self.model, "compile", self._refuse_compile))
             yield

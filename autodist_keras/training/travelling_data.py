@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import keras
@@ -20,7 +21,7 @@ import tensorflow as tf
 
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import sample_of
-from autodist_core.runtime import DataPipeline, DrawnBatch, DrawnRows, Pass
+from autodist_core.runtime import DataPipeline, DrawnBatch, DrawnRows, Pass, component_specs
 from autodist_core.step.graph_item import format_bytes
 from autodist_keras.training.batches import Batch, BatchIterator, read_batch
 
@@ -43,8 +44,10 @@ class PipelineBatches:
         self.dataset, self.pipeline, self.most = dataset, pipeline, most
         self.element_spec = dataset.element_spec
         # TensorFlow and Keras flatten some containers in different orders.
-        numbered = tf.nest.pack_sequence_as(self.element_spec, list(range(len(pipeline.types))))
-        self.components = [number for number in keras.tree.flatten(numbered) if number is not None]
+        number = count()
+        numbers = [tuple(next(number) for _ in component_specs(spec)) for spec in pipeline.specs]
+        numbered = tf.nest.pack_sequence_as(self.element_spec, numbers)
+        self.components = [each for each in keras.tree.flatten(numbered) if each is not None]
         self.length = int(dataset.cardinality())
         """The number of batches; negative if it is unknown, or without end."""
 
@@ -53,7 +56,7 @@ class PipelineBatches:
 
     def foreseen(self, drawn: DrawnBatch) -> Batch:
         """A batch that nobody has made in this process. Its types and sizes are known."""
-        specs = [tf.TensorSpec(*each) for each in zip(self.pipeline.shapes, self.pipeline.types, strict=True)]
+        specs = self.pipeline.specs
         rows = tuple(DrawnRows(drawn, number) for number in self.components)
         return Batch(self.element_spec, rows, tuple(specs[number] for number in self.components), specs[0].shape[0])
 
@@ -102,7 +105,7 @@ class PipelineIterator(BatchIterator):
         data = fetch()
         batch = read_batch(data)
         with defer_interrupt():
-            sample = np.asarray(sample_of(tf.nest.flatten(data)))
+            sample = np.asarray(sample_of(tf.nest.flatten(data, expand_composites=True)))
         drawn = DrawnBatch(self._pass, position, sample)
         arrays = zip(self._batches.components, batch.arrays, strict=True)
         return replace(batch, arrays=tuple(DrawnRows(drawn, number, array) for number, array in arrays))

@@ -6,9 +6,11 @@ import gzip
 import json
 
 import pytest
+import tensorflow as tf
 
 from autodist_keras.callbacks import Timeline
 from tests.cluster.over_hosts import OverHosts, nothing_left
+from tests.cluster.test_data_pipelines import untuned
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
 from tests.support.models import DENSE, dense_data
@@ -39,6 +41,31 @@ def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tm
             assert 0 < of_batch <= 6 * (data.x.itemsize * data.x.shape[1] + data.y.itemsize * data.y[0].size)
             assert f"of wire on {table.wire.node}" in report
             _has_both(json.loads(gzip.decompress(path.read_bytes())), addresses)
+    assert nothing_left(network) == []
+
+
+@pytest.mark.long
+def test_waiting_for_the_dataset_of_a_machine_is_input(network, monkeypatch):
+    """To make a batch takes each machine much longer than to compute on it."""
+    monkeypatch.setenv("HOME", str(network.home))
+    spec = network.spec(hosts=network.hosts[:2])
+
+    def slow(number):
+        sorted_ = tf.sort(tf.random.stateless_uniform([400_000], tf.stack([number, 7])))
+        return tf.reshape(sorted_[:40], (8, 5)), tf.zeros((8, 1))
+
+    batches = untuned(tf.data.Dataset.range(2000).map(slow))
+    with OverHosts(DENSE, spec) as hosts:
+        hosts.compile("adam", "PS")
+        hosts.front.fit(batches, epochs=1, steps_per_epoch=3, verbose=0, shuffle=False)
+        assert "each machine runs its tf.data pipeline" in str(hosts.front.plan())
+        report = hosts.front.explain(steps=8)
+        table = report.table
+        for parts in table.parts.values():
+            assert sum(parts.values()) == pytest.approx(table.step)
+            assert parts["compute"] > 0
+            assert parts["input"] > table.step / 4
+        assert "change first: the input takes" in report
     assert nothing_left(network) == []
 
 

@@ -100,6 +100,9 @@ BROKEN = {
     "keras.ops.take makes negative indices count from the end by SelectV2, Less and AddV2": (
         lambda patches: patches.setattr(keras.ops, "take", lambda x, indices, axis: tf.gather(x, indices, axis=axis))
     ),
+    "a loop takes the data from an adapter of Keras's that is passed as x": lambda patches: patches.setattr(
+        seams.owner("keras.src.trainers.data_adapters"), "get_data_adapter", lambda **options: None
+    ),
 }  # fmt: skip
 """What an upgrade might do to each behaviour."""
 

@@ -3,7 +3,7 @@
 The machines are told which batch of which pass it is, and make the same one. Where the user's process goes through the
 dataset too, a batch has its values, and any of its rows can be fed. Else the pass makes them when somebody asks.
 
->>> source = Pass(DataPipeline(b"", (tf.int64,), (tf.TensorShape([None]),)), b"")
+>>> source = Pass(DataPipeline(b"", (tf.TensorSpec([None], tf.int64),)), b"")
 >>> rows = DrawnRows(DrawnBatch(source, 0, np.zeros(16, np.uint8)), 0, np.array([0, 1]))
 >>> rows[1:].tolist(), np.asarray(rows).tolist(), rows.nbytes
 ([1], [0, 1], 16)
@@ -27,7 +27,7 @@ class DataPipeline:
     """A dataset that can run on each machine.
 
     >>> said = []
-    >>> pipeline = DataPipeline(b"", (tf.int64,), (tf.TensorShape([None]),), say=said.append)
+    >>> pipeline = DataPipeline(b"", (tf.TensorSpec([None], tf.int64),), say=said.append)
     >>> pipeline.feed("its files are elsewhere")
     >>> pipeline.fed, said
     (True, ['its files are elsewhere'])
@@ -35,8 +35,7 @@ class DataPipeline:
 
     graph: bytes
     """The dataset's graph, with its functions and the arrays in it."""
-    types: tuple[tf.DType, ...]
-    shapes: tuple[tf.TensorShape, ...]
+    specs: tuple[Any, ...]
     """The types and shapes of a batch's tensors."""
     foreseen: bool = False
     """Whether the sizes and the number of batches are known ahead, so that only machines need to make the batches."""
@@ -57,7 +56,7 @@ class Pass:
     """One way through the elements of a pipeline: from where an iterator was to its end.
 
     >>> graph = tf.raw_ops.DatasetToGraphV2(input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(5)))
-    >>> source = Pass(DataPipeline(graph.numpy(), (tf.int64,), (tf.TensorShape([]),)), b"")
+    >>> source = Pass(DataPipeline(graph.numpy(), (tf.TensorSpec([], tf.int64),)), b"")
     >>> [int(source.element(position)[0]) for position in (1, 3, 2)]
     [1, 3, 2]
     """
@@ -71,7 +70,7 @@ class Pass:
     """The last element that this process has made: its position, the element, and the iterator behind it."""
 
     def element(self, position: int) -> Any:
-        """The tensors of an element, made in this process."""
+        """The tensors of an element, made in this process; of ragged and sparse ones, the components."""
         at, element, iterator = self._made or (-1, None, None)
         if iterator is None or at > position:
             at, iterator = -1, self._iterator()
@@ -80,16 +79,15 @@ class Pass:
             while at < position:
                 at, element = at + 1, next(iterator)
                 self._made = at, element, iterator
-        return element
+        return tf.nest.flatten(element, expand_composites=True)
 
     def forget(self) -> None:
         """Drop what this process has made."""
         self._made = None
 
     def _iterator(self) -> Any:
-        specs = zip(self.pipeline.shapes, self.pipeline.types, strict=True)
         variant = tf.raw_ops.DatasetFromGraph(graph_def=self.pipeline.graph)
-        iterator = iter(tf.data.experimental.from_variant(variant, tuple(tf.TensorSpec(*spec) for spec in specs)))
+        iterator = iter(tf.data.experimental.from_variant(variant, self.pipeline.specs))
         if self.state:
             resource = tf.nest.flatten(iterator, expand_composites=True)[0]
             state = tf.io.parse_tensor(self.state, tf.variant)
@@ -120,7 +118,7 @@ class DrawnRows:
 
     batch: DrawnBatch
     component: int
-    """Which of the dataset's tensors it is."""
+    """Which of the dataset's tensors it is. The components of ragged and sparse tensors are tensors here."""
     given: Any = None
     """Its values, where this process has made the batch."""
 

@@ -32,7 +32,7 @@ import tensorflow as tf
 
 from autodist_core.errors import NodeLostError
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.kernel import DistributedGraph, Placement, drawn, sample_of
+from autodist_core.kernel import DistributedGraph, Placement, drawn, iterator_types, next_of, sample_of
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.log import log, stage
 from autodist_core.resource_spec import DeviceSpec
@@ -50,8 +50,7 @@ class PipelineSlot:
     """A place for one pipeline at a time, on some machines."""
 
     name: str
-    types: tuple[tf.DType, ...]
-    shapes: tuple[tf.TensorShape, ...]
+    specs: tuple[Any, ...]
     placement: Placement
     hosts: tuple[str, ...]
     """All machines with replicas; without the chief's, where the user's process makes the batches too."""
@@ -71,7 +70,7 @@ class PipelineSlot:
     ) -> DistributedGraph:
         """The graph of a step in which the machines' replicas take their rows of batches like this one."""
         components = [array.component for array in arrays]
-        return drawn(graph, replicas, self.hosts, self.types, self.shapes, components, sampled=not self.foreseen)
+        return drawn(graph, replicas, self.hosts, self.specs, components, sampled=not self.foreseen)
 
     def feeds(
         self, arrays: Sequence[DrawnRows], inputs: Sequence[int], replica: int, start: int, stop: int
@@ -184,7 +183,7 @@ class PipelinesOnMachines:
         free = (
             slot for slot in self._slots
             if slot.content is None and slot.foreseen == pipeline.foreseen
-            and (slot.types, slot.shapes) == (pipeline.types, pipeline.shapes)
+            and slot.specs == pipeline.specs
         )  # fmt: skip
         slot = next(free, None) or self._add(pipeline)
         slot.content, slot.tried = pipeline, False
@@ -195,7 +194,7 @@ class PipelinesOnMachines:
     def _add(self, pipeline: DataPipeline) -> PipelineSlot:
         name = f"pipeline{len(self._slots)}"
         hosts = tuple(host for host in self._hosts if pipeline.foreseen or host != self._chief)
-        slot = PipelineSlot(name, pipeline.types, pipeline.shapes, self._placement, hosts, pipeline.foreseen)
+        slot = PipelineSlot(name, pipeline.specs, self._placement, hosts, pipeline.foreseen)
         with defer_interrupt(), self._graph.as_default():
             slot.actions = _actions(slot, self._chief)
         # Another thread calls it, and only this one may extend the graph.
@@ -239,7 +238,7 @@ def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[
     with tf.device(chief):
         graph = sent_graph = tf.compat.v1.placeholder(tf.string, [])
         state = sent_state = tf.compat.v1.placeholder(tf.string, [])
-    typed = {"output_types": slot.types, "output_shapes": slot.shapes}
+    typed = iterator_types(slot.specs)
     put, drop, create, anew, begin, make, end, handles = [], [], [], [], [], [], [], []
     for host in slot.hosts:
         with tf.device(host):
@@ -256,7 +255,7 @@ def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[
             with tf.control_dependencies([anew[-1]]):
                 saved = tf.io.parse_tensor(sent_state, tf.variant)
                 begin.append(tf.raw_ops.DeserializeIterator(resource_handle=iterator, serialized=saved))
-            make.append(sample_of(tf.raw_ops.IteratorGetNext(iterator=iterator, **typed)))
+            make.append(sample_of(next_of(handles[-1], slot.specs)))
             end.append(tf.raw_ops.DestroyResourceOp(resource=iterator))
     return {
         "put": ([graph], [], put), "drop": ([], [], drop), "create": ([], create, []),
@@ -269,5 +268,6 @@ def _short(error: Exception) -> str:
     """The line of TensorFlow's message that says what went wrong. It stands behind where the operation was made."""
     text = str(error).rpartition("\nNode: ")[2]
     lines = [line.rpartition("}} ")[2].strip() for line in text.splitlines()]
-    said = (line for line in lines if line and not line.startswith(_FRAME))
+    # A line of signs only stands around the errors of several machines.
+    said = (line for line in lines if any(map(str.isalpha, line)) and not line.startswith(_FRAME))
     return next(said, type(error).__name__).rstrip(".:")[:300]

@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.runtime.composites import is_composite
 from autodist_core.runtime.data_pipelines.batches import DataPipeline
 from autodist_core.seams.table import OP_DEF
 from autodist_core.step.editor import Editor
@@ -51,8 +52,8 @@ def travelling(dataset: Any, say: Callable[[str], None] = lambda _: None) -> tup
     A ValueError gives the reason why its batches must be fed. `say` is told of a reason that is found later.
 
     >>> pipeline, same = travelling(tf.data.Dataset.range(5).batch(2))
-    >>> pipeline.types, [batch.numpy().tolist() for batch in same]
-    ((tf.int64,), [[0, 1], [2, 3], [4]])
+    >>> pipeline.specs[0].dtype, [batch.numpy().tolist() for batch in same]
+    (tf.int64, [[0, 1], [2, 3], [4]])
     >>> travelling(tf.data.Dataset.range(5).map(lambda x: tf.numpy_function(abs, [x], tf.int64)))
     Traceback (most recent call last):
     ValueError: it runs Python functions (py_function or numpy_function)
@@ -66,25 +67,31 @@ def travelling(dataset: Any, say: Callable[[str], None] = lambda _: None) -> tup
             "one device's, which are not made; AUTO, DATA and OFF let the machines make them"
         )
     graph = _graph_of(dataset)
-    for reason in _obstacles(graph):
+    # TensorFlow's order of functions is not fixed. `from_generator` runs Python functions of its own.
+    for reason in sorted(_obstacles(graph), key=lambda each: "from_generator" not in each):
         raise ValueError(reason)
     specs = tf.nest.flatten(dataset.element_spec)
-    if not specs or not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in specs):
-        raise ValueError("its batches are not dense tensors of known rank")
+    if not specs or not all(_is_tensor(spec) and spec.shape.rank is not None for spec in specs):
+        raise ValueError("its batches are not dense, ragged or sparse tensors of known rank")
     seeded = _with_seeds(graph)
     found = graph.SerializeToString() if seeded is None else seeded.SerializeToString()
-    types, shapes = tuple(spec.dtype for spec in specs), tuple(spec.shape for spec in specs)
     if seeded is not None:
         variant = tf.raw_ops.DatasetFromGraph(graph_def=found)
         dataset = tf.data.experimental.from_variant(variant, dataset.element_spec)
-    foreseen = _same_known_size(shapes) and int(dataset.cardinality()) != _UNKNOWN and _draws_once(graph)
-    return DataPipeline(found, types, shapes, foreseen, bool(_seeded(graph)), say), dataset
+    foreseen = _same_known_size(specs) and int(dataset.cardinality()) != _UNKNOWN and _draws_once(graph)
+    return DataPipeline(found, tuple(specs), foreseen, bool(_seeded(graph)), say), dataset
 
 
-def _same_known_size(shapes: Sequence[tf.TensorShape]) -> bool:
-    """Whether each batch has as many examples, and tensors of the same shapes."""
-    known = all(shape.rank and shape.is_fully_defined() for shape in shapes)
-    return known and len({shape[0] for shape in shapes}) == 1
+def _is_tensor(spec: Any) -> bool:
+    return isinstance(spec, tf.TensorSpec) or is_composite(spec)
+
+
+def _same_known_size(specs: Sequence[Any]) -> bool:
+    """Whether each batch has as many examples, and dense tensors of the same shapes."""
+    if any(is_composite(spec) for spec in specs):
+        return False
+    known = all(spec.shape.rank and spec.shape.is_fully_defined() for spec in specs)
+    return known and len({spec.shape[0] for spec in specs}) == 1
 
 
 def _seeded(graph: Any) -> list[str]:

@@ -1,0 +1,77 @@
+"""What the loops of one call have met of data: the same arrays, or the same dataset, may come again.
+
+In: the arrays or the dataset of a loop. Out: a `Met`, which says how much of it was fed before, and what the machines
+have of it.
+
+>>> import numpy as np
+>>> met, x = MetData(), np.ones(3)
+>>> met.arrays([x]).sent = 0.5
+>>> met.arrays([x]).sent, met.arrays([np.ones(3)]).sent
+(0.5, 0.0)
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from autodist_core.runtime import DataPipeline, KeptArrays
+
+
+@dataclass(eq=False)
+class Met:
+    """Some data that a loop has met.
+
+    >>> Met(()).kept is None
+    True
+    """
+
+    parts: tuple[Any, ...]
+    """Weak references to the arrays, or to the dataset."""
+    sent: float = 0.0
+    """How often the chief has sent all of it, in the batches of loops that were fed."""
+    kept: KeptArrays | None = None
+    """The arrays that the machines keep."""
+    made: tuple[DataPipeline, Any] | None = None
+    """The pipeline that the machines run, and the dataset through which the user's process goes."""
+
+    @property
+    def pipeline(self) -> tuple[DataPipeline, Any] | None:
+        """The pipeline, unless the machines cannot run it after all."""
+        return None if self.made is None or self.made[0].fed else self.made
+
+    @pipeline.setter
+    def pipeline(self, made: tuple[DataPipeline, Any]) -> None:
+        self.made = made
+
+
+@dataclass(eq=False)
+class MetData:
+    """All data that the loops of one call have met. The module has an example."""
+
+    decided: list[Any] = field(default_factory=list)
+    """The epoch iterators for which the way is decided."""
+    met: list[Met] = field(default_factory=list)
+
+    def arrays(self, arrays: Sequence[Any]) -> Met:
+        """What is known of these arrays."""
+        return self._of(tuple(arrays))
+
+    def dataset(self, dataset: Any) -> Met:
+        """What is known of a dataset.
+
+        >>> import tensorflow as tf
+        >>> MetData().dataset(tf.data.Dataset.range(3)).pipeline is None
+        True
+        """
+        return self._of((dataset,))
+
+    def _of(self, parts: tuple[Any, ...]) -> Met:
+        self.met = [each for each in self.met if all(part() is not None for part in each.parts)]
+        for each in self.met:
+            if len(each.parts) == len(parts) and all(a() is b for a, b in zip(each.parts, parts, strict=True)):
+                return each
+        self.met.append(Met(tuple(weakref.ref(part) for part in parts)))
+        return self.met[-1]
