@@ -16,8 +16,11 @@ from typing import Any
 
 from autodist_core.runtime import Call, Operation, Run
 
-_PROGRAM = 1
-"""The number of the process that is the user's program."""
+_PROGRAM = 1000
+"""The number of the process that is the user's program; devices have the next ones.
+
+Rows have low numbers. Perfetto takes a row that has the number of its process for a main thread, and puts it first.
+"""
 
 
 def timeline(calls: Sequence[Call], chief: str) -> dict[str, Any]:

@@ -5,6 +5,9 @@ several times, and an answer of many MiB into new memory each time. So 100 MB in
 process of the same machine in about a third of the time of one answer. From another machine, one part is on its way
 while another one is copied.
 
+A part is some rows, which `ResourceGather` reads. `ReadVariableOp` would copy the whole variable for each part, once a
+step has written some of its rows: 2 GiB would be copied a thousand times.
+
 All copies of one device and one type share one operation, which gets the number of the copy. An operation for each part
 would cost TensorFlow some milliseconds each, at the first read.
 
@@ -21,6 +24,7 @@ would cost TensorFlow some milliseconds each, at the first read.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +41,8 @@ from autodist_core.step.graph_item import Variable
 LARGE_BYTES = 1 << 19
 _PART_BYTES = 1 << 21
 _AT_A_TIME = 3
+_WITHOUT_GATHER = ("float8", "int4", "uint4", "int2", "uint2")
+"""How the names of types begin for which TensorFlow has no `ResourceGather`."""
 
 Source = tuple[Variable, Copy]
 """A copy that is read, and the variable, or the shard of it, that it is a copy of."""
@@ -44,15 +50,24 @@ Source = tuple[Variable, Copy]
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Some entries of one copy, and the memory to which they are written."""
+    """Some units of one copy, and the memory to which they are written."""
 
-    call: Callable[..., Any]
-    number: int
+    reader: _Reader
     begin: int
     target: np.ndarray
 
     def fetch(self) -> None:
-        self.target[:] = self.call(self.number, self.begin, self.target.size)
+        reader = self.reader
+        self.target[:] = reader.call(reader.number, self.begin, self.target.size // reader.unit)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reader:
+    """Reads units of one copy: the callable of its device and type, its number there, and the entries of a unit."""
+
+    call: Callable[..., Any]
+    number: int
+    unit: int
 
 
 class LargeReads:
@@ -62,8 +77,7 @@ class LargeReads:
         self._graph = graph
         self._session = session
         self._call = call
-        self._readers: dict[Copy, tuple[Callable[..., Any], int]] = {}
-        """For each copy: the callable of its device and type, and the copy's number in it."""
+        self._readers: dict[Copy, _Reader] = {}
 
     @staticmethod
     def takes(variable: Variable, sources: Iterable[Source]) -> bool:
@@ -97,25 +111,48 @@ class LargeReads:
         self._readers.clear()
 
     def _parts(self, copy: Copy, flat: np.ndarray) -> Iterable[_Part]:
-        size = _PART_BYTES // flat.itemsize
-        return [_Part(*self._readers[copy], begin, flat[begin : begin + size]) for begin in range(0, flat.size, size)]
+        reader = self._readers[copy]
+        units = max(1, _PART_BYTES // (reader.unit * flat.itemsize))
+        size = units * reader.unit
+        return [
+            _Part(reader, begin // reader.unit, flat[begin : begin + size]) for begin in range(0, flat.size, size)
+        ]
 
     def _prepare(self, sources: Iterable[Source]) -> None:
         """Make the operations for copies that were not read before: one for each device and type."""
-        groups: dict[tuple[str, str], list[Source]] = {}
+        groups: dict[tuple[str, str, bool], list[Source]] = {}
         for variable, copy in sources:
             if copy not in self._readers:
-                groups.setdefault((copy.device, variable.dtype), []).append((variable, copy))
+                groups.setdefault((copy.device, variable.dtype, _by_rows(variable)), []).append((variable, copy))
         with defer_interrupt():
-            for (device, dtype), found in groups.items():
+            for (device, dtype, by_rows), found in groups.items():
                 with self._graph.as_default(), tf.device(device):
                     feeds = [tf.compat.v1.placeholder(tf.int64, ()) for _ in range(3)]
                     handles = tf.stack([handle_of(*source) for source in found])
                     handle = tf.raw_ops.GatherV2(params=handles, indices=feeds[0], axis=0)
-                    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.as_dtype(dtype))
-                    entries = tf.slice(tf.reshape(value, [-1]), [feeds[1]], [feeds[2]])
+                    entries = (_rows if by_rows else _entries)(handle, tf.as_dtype(dtype), *feeds[1:])
                 call = self._session.make_callable(entries, feed_list=feeds)
-                self._readers |= {copy: (call, number) for number, (_, copy) in enumerate(found)}
+                for number, (variable, copy) in enumerate(found):
+                    self._readers[copy] = _Reader(call, number, _row_size(variable) if by_rows else 1)
+
+
+def _row_size(variable: Variable) -> int:
+    return math.prod(variable.shape[1:])
+
+
+def _by_rows(variable: Variable) -> bool:
+    """Whether a part is some rows of the variable: if a row is not larger than a part."""
+    return variable.byte_size <= _PART_BYTES * variable.shape[0] and not variable.dtype.startswith(_WITHOUT_GATHER)
+
+
+def _rows(handle: Any, dtype: Any, begin: Any, count: Any) -> Any:
+    rows = tf.raw_ops.ResourceGather(resource=handle, indices=tf.range(begin, begin + count), dtype=dtype)
+    return tf.reshape(rows, [-1])
+
+
+def _entries(handle: Any, dtype: Any, begin: Any, count: Any) -> Any:
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    return tf.slice(tf.reshape(value, [-1]), [begin], [count])
 
 
 def handle_of(variable: Variable, copy: Copy) -> Any:

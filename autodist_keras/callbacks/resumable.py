@@ -61,9 +61,7 @@ class ResumableFit:
         """Let Keras's `fit` run inside this block."""
         with ExitStack() as ending:
             ending.enter_context(self._files.locked())
-            found = self._files.newest()
-            if found is not None:
-                self._found = decode(found.tree, found.arrays)
+            self._found = self._newest()
             ending.callback(self._writer.finish)
             data = self._found["data"] if self._found is not None else None
             # States of earlier versions do not say it: their positions are in batches.
@@ -74,6 +72,11 @@ class ResumableFit:
             ending.enter_context(hook(self._resume, "running", self))
             ending.callback(self._driver.before_next_step, None)
             yield
+
+    def _newest(self) -> Any:
+        """The newest state; None in a folder without states. Nobody else keeps its arrays."""
+        found = self._files.newest()
+        return None if found is None else decode(found.tree, found.arrays)
 
     def _begin_at(self) -> int | None:
         """The epoch with which Keras's loop begins; None if no state was found."""
@@ -140,6 +143,7 @@ class ResumableFit:
                     loop._steps_seen = found["loop"]["seen"] + loop.steps_per_execution
                     self._position.go_to(found["data"], iterator)
                     self._take_up(metrics=True)
+                    found = None  # as large as the model, and this function runs until the end of the epoch
                 self._seen = loop._steps_seen - loop.steps_per_execution
             if first < done:
                 continue

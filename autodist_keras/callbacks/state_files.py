@@ -39,6 +39,8 @@ _TREE = "state.json"
 _BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError, RuntimeError)
 """What reading a file raises that is not a complete state. One changed bit can claim compression or a password."""
 
+_PIECE = 1 << 20
+
 _log = logging.getLogger("autodist")
 
 
@@ -143,8 +145,21 @@ def _read(path: Path) -> Found:
     with zipfile.ZipFile(path) as archive:
         content = json.loads(archive.read(_TREE))
         arrays = tuple(
-            np.frombuffer(archive.read(f"arrays/{index}"), tf.as_dtype(each["dtype"]).as_numpy_dtype)
+            _read_bytes(archive, f"arrays/{index}").view(tf.as_dtype(each["dtype"]).as_numpy_dtype)
             .reshape(each["shape"])
             for index, each in enumerate(content["arrays"])
         )
     return Found(path.name, content["tree"], arrays)
+
+
+def _read_bytes(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    """The bytes of a member. They are read piece by piece: `ZipFile.read` has a large member in memory several times.
+    """
+    content = np.empty(archive.getinfo(name).file_size, np.uint8)
+    with archive.open(name) as member:
+        # The last piece is compared with the checksum, also the one of a member without bytes.
+        for start in range(0, content.size + 1, _PIECE):
+            piece = content[start : start + _PIECE]
+            if member.readinto(memoryview(piece)) != piece.size:
+                raise EOFError(f"{name} is too short")
+    return content

@@ -81,7 +81,7 @@ class VariableState:
         if matches is None:
             _require_same(whose, self._all(), saved)
         found = {index: entry for index, entry in (matches or {}).items() if index in counts}
-        before = [(entry, entry.read()) for entry in found.values()]
+        before = [(entry, entry.view()) for entry in found.values()]
         for index, entry in found.items():
             entry.tf_variable.assign(saved[index]["value"])
         if compressors is not None:

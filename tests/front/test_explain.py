@@ -150,9 +150,10 @@ def test_callbacks_log_the_throughput_and_write_a_timeline(tmp_path):
 def assert_rows_are_whole(events):
     """Each row has a name, no event lasts for less than nothing, and none begins before the one in its row has ended.
 
-    Perfetto drops events of one row that overlap.
+    Perfetto drops events of one row that overlap, and puts a row first that has the number of its process.
     """
     ends = {(event["pid"], event["tid"]): 0.0 for event in events if event["name"] == "thread_name"}
+    assert not {pid for pid, _ in ends} & {row for _, row in ends}
     assert len({event["pid"] for event in events if event["name"] == "process_name"}) == len({pid for pid, _ in ends})
     for event in sorted((event for event in events if event["ph"] == "X"), key=lambda event: event["ts"]):
         row = event["pid"], event["tid"]

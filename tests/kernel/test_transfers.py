@@ -74,7 +74,10 @@ def test_large_variables_are_read_in_parts_from_whole_copies_and_from_shards():
     from autodist_core.runtime.large_reads import LargeReads, handle_of
     from autodist_core.step.graph_item import Variable
 
-    shapes = {"whole": ((1001, 701), "float64"), "rows": ((900, 501), "float16"), "columns": ((3, 400, 900), "float64")}
+    shapes = {
+        "whole": ((1001, 701), "float64"), "long_row": ((2, 300000), "float64"), "rows": ((900, 501), "float16"),
+        "columns": ((3, 400, 900), "float64"),
+    }
     whole = {name: Variable(name, *shape) for name, shape in shapes.items()}
     shards = {
         "rows": [((501, 501), 0, 0), ((399, 501), 0, 501)],
@@ -82,7 +85,9 @@ def test_large_variables_are_read_in_parts_from_whole_copies_and_from_shards():
     }
     rng, graph = np.random.default_rng(1), tf.Graph()
     values = {name: rng.normal(size=shape).astype(dtype) for name, (shape, dtype) in shapes.items()}
-    wanted, assigned = {"whole": (whole["whole"], ((whole["whole"], Copy("whole@0", "/device:CPU:1")),))}, []
+    wanted, assigned = {
+        name: (whole[name], ((whole[name], Copy(f"{name}@0", "/device:CPU:1")),)) for name in ("whole", "long_row")
+    }, []
     for name, found in shards.items():
         parts = [
             Variable(f"{name}/part_{index}", shape, whole[name].dtype, part_of=name, axis=axis, offset=offset)
@@ -103,5 +108,5 @@ def test_large_variables_are_read_in_parts_from_whole_copies_and_from_shards():
             found = reads.read(wanted)
             assert all(np.array_equal(found[name], value) for name, value in values.items())
         missing = Variable("missing", (900, 900), "float64")
-        with pytest.raises(tf.errors.FailedPreconditionError, match="missing"):
+        with pytest.raises(tf.errors.NotFoundError, match="missing"):
             reads.read(wanted | {"missing": (missing, ((missing, Copy("missing@0", "/device:CPU:0")),))})

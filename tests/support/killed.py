@@ -15,16 +15,21 @@ import random
 import select
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
+from autodist_core.errors import NodeLostError
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Resume
+from tests.network import namespaces
 
 EXAMPLES, BATCH, EPOCHS, STEPS = 202, 10, 8, 19
+LOST = 3
+"""The status with which a start ends that lost an agent."""
 
 
 class Says(keras.callbacks.Callback):
@@ -80,6 +85,8 @@ class Start:
             try:
                 train(folder, result, spec, child_end)
                 status = 0
+            except NodeLostError:
+                status = LOST
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()
@@ -96,36 +103,54 @@ class Start:
                 return
             self.said += said
 
-    def end(self, kill: bool) -> int:
-        """The status with which the program ends."""
-        if kill:
-            os.kill(self.pid, signal.SIGKILL)
+    def end(self, kill: int | None = None) -> int:
+        """The status with which the program ends, after a process was killed: itself, or an agent."""
+        if kill is not None:
+            os.kill(kill, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         os.close(self.pipe)
         return os.waitstatus_to_exitcode(status)
 
 
+VICTIMS = ("program", "agent here", "program", "agent there")
+
+
+def victim(name: str, program: int, other_host: int | None) -> int:
+    """The process to kill."""
+    if name == "program":
+        return program
+    if name == "agent here":
+        (agent,) = namespaces.children(program)
+        return agent
+    (agent,) = (pid for pid, words in namespaces.processes(other_host) if "cluster.on_node.agent" in words)
+    return agent
+
+
 def main() -> None:
     """Run the program as its arguments say."""
     folder, kills = Path(sys.argv[1]), int(sys.argv[2])
-    spec = json.loads(sys.stdin.readline()) if sys.argv[3:] == ["hosts"] else None
-    chosen, later = random.Random(kills), 0
-    for _ in range(kills):
+    over_hosts = sys.argv[3:] == ["hosts"]
+    spec, other_host = json.loads(sys.stdin.readline()) if over_hosts else (None, None)
+    chosen, later, killed = random.Random(kills), 0, Counter[str]()
+    for number in range(kills):
         start = Start(folder / "states", folder / "killed.npz", spec)
         start.read(chosen.randrange(1, EPOCHS * STEPS // kills))
-        assert start.end(kill=True) == -signal.SIGKILL, "the training was complete before it was killed"
+        name = VICTIMS[number % len(VICTIMS)] if over_hosts else "program"
+        status = start.end(kill=victim(name, start.pid, other_host))
+        assert status == (-signal.SIGKILL if name == "program" else LOST), f"{name} killed, status {status}"
+        killed[name] += 1
         later += b"r" in start.said
     for name, states in {"killed": "states", "again": "states", "whole": None}.items():
         start = Start(states and folder / states, folder / f"{name}.npz", spec)
         start.read(None)
-        assert start.end(kill=False) == 0, f"the {name} training failed"
+        assert start.end() == 0, f"the {name} training failed"
         assert (name != "again") or not start.said, "a training that was complete went on"
     found = {name: dict(np.load(folder / f"{name}.npz")) for name in ("killed", "again", "whole")}
     differ = [
         f"{name} {key}" for name in ("killed", "again") for key, value in found["whole"].items()
         if not np.array_equal(found[name].get(key), value)
     ]
-    print(json.dumps({"later": later, "numbers": len(found["whole"]), "differ": differ}))
+    print(json.dumps({"later": later, "killed": killed, "numbers": len(found["whole"]), "differ": differ}))
 
 
 if __name__ == "__main__":

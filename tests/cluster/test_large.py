@@ -1,0 +1,44 @@
+"""A model with more than 2 GiB in one variable: protobuf's limit, and that of many counts, are in no way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.over_hosts import nothing_left
+from tests.support.compare import TOLERANCE
+
+PEAK = 13
+"""GB. The table takes 2.1 of them in each place where it is."""
+
+
+def assert_equal(case: str, folder: Path, spec: str = "", **variables: str) -> None:
+    """Run a case of `tests.support.large` in a process of its own."""
+    # With oneDNN, TensorFlow keeps memory that it has freed: the peak would be its allocator's.
+    variables = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", **variables}
+    command = [sys.executable, "-m", "tests.support.large", case, str(folder)]
+    done = subprocess.run(command, input=spec, capture_output=True, text=True, timeout=600, env=variables)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["difference"] < TOLERANCE
+    assert found["peak"] < PEAK
+
+
+@pytest.mark.long
+def test_it_trains_and_goes_on_and_plain_keras_loads_its_checkpoint(tmp_path: Path):
+    for case in ("begin", "resume", "load"):
+        assert_equal(case, tmp_path)
+    for path in tmp_path.rglob("*.*"):
+        path.unlink()
+
+
+@pytest.mark.long
+def test_it_trains_over_two_hosts(network, tmp_path: Path):
+    spec = json.dumps(network.spec(hosts=network.hosts[:2]))
+    assert_equal("hosts", tmp_path, spec, HOME=str(network.home))
+    assert nothing_left(network) == []
