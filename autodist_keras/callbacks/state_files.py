@@ -153,13 +153,17 @@ def _read(path: Path) -> Found:
 
 
 def _read_bytes(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """The bytes of a member. They are read piece by piece: `ZipFile.read` has a large member in memory several times.
-    """
-    content = np.empty(archive.getinfo(name).file_size, np.uint8)
+    """Read the bytes of a member piece by piece: `ZipFile.read` has a large member in memory several times."""
+    known = archive.getinfo(name)
+    if known.file_size != known.compress_size:
+        # A changed bit may claim more bytes than there is memory.
+        raise zipfile.BadZipFile(f"{name} claims {known.file_size} bytes, and has {known.compress_size}")
+    content: np.ndarray = np.empty(known.file_size, np.uint8)
+    member: Any
     with archive.open(name) as member:
         # The last piece is compared with the checksum, also the one of a member without bytes.
         for start in range(0, content.size + 1, _PIECE):
-            piece = content[start : start + _PIECE]
+            piece: Any = content[start : start + _PIECE]
             if member.readinto(memoryview(piece)) != piece.size:
                 raise EOFError(f"{name} is too short")
     return content
