@@ -35,6 +35,7 @@ _CALLS = {"test": "evaluate and validation", "predict": "predict"}
 class Driver:
     """Runs a model under its settings: with captured steps, the session in which they run, and a cluster if needed.
 
+    >>> import keras
     >>> import numpy as np
     >>> from autodist_core.resource_spec import ResourceSpec
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
