@@ -154,11 +154,10 @@ def _read(path: Path) -> Found:
 def _read_bytes(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     """The bytes of a member. They are read piece by piece: `ZipFile.read` has a large member in memory several times.
     """
-    content = np.empty(archive.getinfo(name).file_size, np.uint8)
+    content: np.ndarray = np.empty(archive.getinfo(name).file_size, np.uint8)
+    filled = 0
     with archive.open(name) as member:
-        # The last piece is compared with the checksum, also the one of a member without bytes.
-        for start in range(0, content.size + 1, _PIECE):
-            piece = content[start : start + _PIECE]
-            if member.readinto(memoryview(piece)) != piece.size:
-                raise EOFError(f"{name} is too short")
+        while piece := member.read(_PIECE):
+            content[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+            filled += len(piece)
     return content
