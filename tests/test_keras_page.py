@@ -1,4 +1,7 @@
-"""docs/keras.md lists every argument of Keras's training methods and every callback of the Keras that is installed."""
+"""docs/keras.md lists every argument of Keras's training methods and every callback of the Keras that is installed.
+
+It also has every public name that a model has beyond a layer.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,12 @@ def test_every_argument_is_listed(method: str):
 def test_every_callback_is_listed():
     callbacks = {name for name, value in vars(keras.callbacks).items() if inspect.isclass(value)}
     assert callbacks - listed("callbacks") == set(), "docs/keras.md does not say what these do on replicas"
+
+
+def test_every_name_of_a_model_is_listed():
+    names = {name for name in set(dir(keras.Model)) - set(dir(keras.Layer)) if not name.startswith("_")}
+    listed = {name for cells in rows(PAGE) for name in re.findall(r"\w+", " ".join(re.findall("`[^`]+`", cells[0])))}
+    assert names - listed - set(METHODS) == set(), "docs/keras.md does not say what becomes of these"
 
 
 def test_each_line_has_a_verdict_and_files_that_exist():

@@ -324,6 +324,27 @@ def callbacks_change_the_model(front, model):
     return histories
 
 
+class OfKeras2(OneLayer):
+    """A step as it was written for Keras 2, with Keras 3's stand-ins for what that had."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = self.compiled_loss(y, predicted, regularization_losses=self.losses)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        self.compiled_metrics.update_state(y, predicted)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+@case(OfKeras2, loss="mse", metrics=["mae"])
+def steps_of_keras_2(front, model):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`model.compiled_")
+        return front.fit(X, Y, epochs=2, **QUIET).history
+
+
 @pytest.mark.filterwarnings("ignore:`build..` was called on layer 'own':UserWarning")
 @pytest.mark.quick(
     "nested_outputs", "targets_for_one_of_three_outputs", "nested_inputs_of_a_subclass", "a_model_without_weights",

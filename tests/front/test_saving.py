@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.support.compare import Trained, assert_equally_trained, assert_same, flat
 from tests.support.models import BATCH, BY_NAME, DENSE, ReferenceModel
-from tests.support.training import compiled, distributed, fit, train_plain, trained
+from tests.support.training import assert_equal_training, compiled, distributed, fit, train_plain, trained
 
 
 def _fit(front, reference: ReferenceModel) -> dict:
@@ -105,3 +105,36 @@ def test_an_exported_model_predicts_what_the_replicas_predict(tmp_path: Path):
     exported = tf.saved_model.load(tmp_path / "exported")
     served = exported.serve(tf.constant(x)).numpy()
     assert_same({"outputs": expected}, {"outputs": served})
+
+
+class Trees(keras.callbacks.Callback):
+    """Keeps the state that the model gives as a tree, between two epochs."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(self.model.get_state_tree(value_format="numpy_array"))
+
+
+def test_state_as_a_tree_and_what_else_a_trainer_tells():
+    """Read within a `fit`; given back, and trained on. A loss without state is the same number."""
+
+    def program(front, model):
+        data, trees, printed = DENSE.data(), Trees(), []
+        first = fit(front, data, callbacks=[trees], epochs=2)
+        front.set_state_tree(trees.seen[0])
+        second = fit(front, data, epochs=1)
+        values = [[variable.value for variable in kind] for kind in (
+            model.trainable_variables, model.non_trainable_variables, model.metrics_variables)]
+        loss, _ = model.stateless_compute_loss(*values, y=data.y, y_pred=data.y + 0.5)
+        assert front.metrics_names == [metric.name for metric in model.metrics]
+        assert front.get_compile_config()["optimizer"]["config"]["name"] == model.optimizer.name
+        assert front.to_json() == model.to_json() and front.get_layer(index=0) is model.layers[0]
+        front.summary(print_fn=printed.append)
+        assert "Total params" in printed[0]
+        return first, trees.seen, second, loss
+
+    result = assert_equal_training(DENSE, program).result
+    assert any("optimizer_variables" in name for name in result)

@@ -120,7 +120,7 @@ def resume(folder: Path) -> float:
     begun: list[int] = []
     callbacks = [
         Resume(folder / "states", every=STEPS, keep=1),
-        keras.callbacks.ModelCheckpoint(folder / "last.weights.h5", save_weights_only=True, save_freq=STEPS - SAVED),
+        keras.callbacks.ModelCheckpoint(folder / "last.weights.h5", save_weights_only=True),
         keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: begun.append(batch)),
     ]
     with DistributedModel(embedding(), TWO) as dm:
