@@ -13,6 +13,7 @@ A kernel declares which fields it needs and which it provides (see `Kernel`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,6 +30,8 @@ from autodist_core.step.graph_item import Gradient, GraphItem
 from autodist_core.step.index import StepIndex
 
 _AT_ONCE_IN_AGENTS = 2
+"""The most replicas of a machine that multiply at once in an agent. There an operation may have one thread only, which
+would compute for all of them."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +147,25 @@ class Draft:
     def together(self, replica: Replica) -> tuple[Replica, ...]:
         """Return the active replicas whose rows large layers multiply at once with those of this replica.
 
-        They compute on the same copies of the weights. In an agent, an operation may have one thread only. So there,
-        two replicas multiply at once, and no more: one thread would compute for all of them.
+        They compute on the same copies of the weights.
         """
-        memory = self.placement.memory
-        found = tuple(each for each in self.active_replicas if memory(each) == memory(replica))
-        return found if len(found) <= _AT_ONCE_IN_AGENTS or not self.placement.tasks.job else (replica,)
+        found = self._of_memory[self.placement.memory(replica)]
+        crowded = self.placement.tasks.job and self._on_host[replica.host] > _AT_ONCE_IN_AGENTS
+        return (replica,) if crowded else found
+
+    @cached_property
+    def _of_memory(self) -> dict[int, tuple[Replica, ...]]:
+        """The active replicas that compute on the same copies of the weights."""
+        found: dict[int, tuple[Replica, ...]] = {}
+        for replica in self.active_replicas:
+            memory = self.placement.memory(replica)
+            found[memory] = (*found.get(memory, ()), replica)
+        return found
+
+    @cached_property
+    def _on_host(self) -> Counter[str]:
+        """The number of active replicas on each machine, with those that others stand for."""
+        return Counter(replica.host for replica in self.stands_for or self.active_replicas)
 
     def at(self, name: str) -> int:
         """Return the time at which a captured node touches variables; odd times are between captured nodes."""

@@ -219,6 +219,17 @@ def _large_item() -> GraphItem:
     return trace_step(model, model.train_step, batch, specs, False).item
 
 
+@pytest.mark.parametrize("each", [3, 5])
+def test_large_layers_of_machines_with_more_replicas(each):
+    """Each replica multiplies for itself, also where two replicas of a machine stand for five."""
+    item, sizes = _large_item(), (2,) * 6 * each
+    placement = _placed(item, "AllReduce", 6, each)
+    found = [build(item, placement, kernels=pipeline, sizes=sizes) for pipeline in (PIPELINE, [*PIPELINE])]
+    assert _calls(found[0])
+    _assert_same(*found, per_machine=each)
+    assert sum(node.op == "MatMul" for node in found[1].graph_def.node) == 12 * each
+
+
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing", "PartitionedPS"])
 def test_large_layers_of_machines_with_two_replicas(builder):
     """Each machine has one product of the forward pass, and one that is the gradient, over the rows of its replicas.
@@ -232,8 +243,6 @@ def test_large_layers_of_machines_with_two_replicas(builder):
     products = [node.name for node in found[1].graph_def.node if node.op == "MatMul"]
     assert sum(name.startswith("at_once/") for name in products) == (6 if builder == "PartitionedPS" else 12)
     assert len(products) == (18 if builder == "PartitionedPS" else 12)
-    three = build(item, _placed(item, builder, 4, 3), kernels=[*PIPELINE], sizes=(2,) * 12).graph_def.node
-    assert sum(node.op == "MatMul" for node in three) == 24
 
 
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing"])
