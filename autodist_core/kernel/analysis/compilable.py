@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
@@ -29,7 +29,6 @@ from autodist_core.seams.table import KERNELS
 from autodist_core.step import naming
 from autodist_core.step.draws import function_references
 from autodist_core.step.editor import Editor
-from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex, analysis
 from autodist_core.step.ports import definition_of, inputs_of, outputs_of
 
@@ -79,13 +78,6 @@ def compilable(step: StepIndex) -> Compilable:
     >>> sorted(found.names), found.outside
     (['Abs', 'Identity', 'total'], ('text',))
     """
-    return _compilable(step.item)
-
-
-@lru_cache(maxsize=8)
-def _compilable(item: GraphItem) -> Compilable:
-    """Examine a captured step once for all graphs that are built of it."""
-    step = StepIndex.of(item)
     compute = [node for node in step.graph.node if not step.is_update(node.name)]
     kept = {*step.item.cross_replica_sums, *step.markers, step.item.examples, step.item.total, step.item.replica}
     kept |= {*step.item.cross_replica_gathers, *step.item.cross_replica_maxima}
