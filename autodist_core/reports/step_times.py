@@ -108,12 +108,12 @@ def time_of_parts(calls: Sequence[Call], home: float, steps_of_call: int) -> tup
         # The followed steps may have been slower than the others.
         scale = min(1.0, running / max(sum(inside.values()), 1e-9))
         inside = {name: seconds * scale for name, seconds in inside.items()}
-        # Rounding may make the differences negative.
-        starting = max(0.0, running - sum(inside.values()))
-        parts[node] = {
-            INPUT: fetching + inside.pop(INPUT), PYTHON: max(0.0, period - fetching - running), **inside,
-            STARTING: starting, HOME: home / steps_of_call,
+        whole = inside | {
+            INPUT: fetching + inside[INPUT], HOME: home / steps_of_call,
+            # Rounding may make the differences negative.
+            PYTHON: max(0.0, period - fetching - running), STARTING: max(0.0, running - sum(inside.values())),
         }
+        parts[node] = {name: whole[name] for name in PARTS}
     return period + home / steps_of_call, parts
 
 
