@@ -120,10 +120,12 @@ class Slot:
 def bytes_of(array: np.ndarray) -> int:
     """The bytes that an array needs to travel. Of strings, numpy knows the addresses only.
 
-    >>> bytes_of(np.ones(3)), bytes_of(np.array(["a", b"bcd"], object))
-    (24, 4)
+    >>> bytes_of(np.ones(3)), bytes_of(np.array(["é", b"bcd"], object))
+    (24, 5)
     """
-    return sum(map(len, array.ravel())) if array.dtype == object else array.nbytes
+    if array.dtype != object:
+        return array.nbytes
+    return sum(len(each.encode() if isinstance(each, str) else each) for each in array.ravel())
 
 
 def types_of(kept: KeptArrays) -> tuple[tuple[Any, tuple[int, ...]], ...]:

@@ -33,9 +33,9 @@ from autodist_keras.training.met_data import MetData
 from autodist_keras.training.travelling_data import PipelineBatches
 
 FIT, VALIDATION, EVALUATE, PREDICT = WHATS = ("fit", "validation", "evaluate", "predict")
-_NOTES = {
-    FIT: "the data of the last fit", VALIDATION: "the validation data of the last fit",
-    EVALUATE: "the data of the last evaluate", PREDICT: "the data of the last predict",
+_DATA = {
+    FIT: "the data of the {} fit", VALIDATION: "the validation data of the {} fit",
+    EVALUATE: "the data of the {} evaluate", PREDICT: "the data of the {} predict",
 }  # fmt: skip
 _SMALL_BYTES = 1 << 20
 """The graph of a dataset with fewer bytes is sent without asking what the steps would send."""
@@ -130,7 +130,8 @@ class DataWays:
     @property
     def notes(self) -> Iterator[str]:
         """The lines of the plan on the ways over several machines."""
-        return (f"{_NOTES[what]}: {way.text}" for what in WHATS if (way := self.ways.get(what, Way())).text)
+        told = ((what, self.ways.get(what, Way()).text) for what in WHATS)
+        return (f"{_DATA[what].format('last')}: {text}" for what, text in told if text)
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -212,12 +213,12 @@ class DataWays:
     def _note(self, what: str, way: Way) -> None:
         self.ways[what] = way
         if way.text:
-            self._say(f"{_NOTES[what].replace('last', 'present')}: {way.text}")
+            self._say(f"{_DATA[what].format('present')}: {way.text}")
 
     def _let_travel(self, iterator: Any, loop: _Loop, what: str, share: float) -> Way:
         """The way of a dataset. If it can run on the machines, Keras iterates over batches that do."""
         def fed(reason: str) -> None:
-            log.warning("%s is fed each step: %s", _NOTES[what].replace("last", "present"), reason)
+            log.warning("%s is fed each step: %s", _DATA[what].format("present"), reason)
             self.ways[what] = Way(f"fed each step: {reason}")
 
         if not share:
