@@ -59,8 +59,9 @@ def agent(ssh, monkeypatch):
     """A running ssh-agent; gives the function that hands it a key."""
     socket = str(ssh.home / "agent")
     process = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL)
-    until(lambda: os.path.exists(socket))
     monkeypatch.setenv("SSH_AUTH_SOCK", socket)
+    # Its file is there before it listens. Without keys, an agent that answers makes the status 1.
+    until(lambda: subprocess.run(["ssh-add", "-l"], capture_output=True, check=False).returncode == 1)
 
     def add(file):
         subprocess.run(["ssh-add", "-q", file], check=True, stdin=subprocess.DEVNULL)
