@@ -1,6 +1,6 @@
 """All benchmarks in one run: this project and its peers, on one machine and over hosts, in one table.
 
-    python benchmarks/bench.py [--only one_machine hosts start] [--models mlp cnn] [--rounds 8] [--quick]
+    python benchmarks/bench.py [--only one_machine hosts growth start] [--models mlp cnn] [--rounds 8] [--quick]
                                [--out build/bench]
 
 `make bench` runs it in an environment of its own, with the peers. It prints a line for each contender, and writes
@@ -10,6 +10,9 @@ A line has the median time of a step, that time divided by the bound of the step
 project the contender takes. The bound on one machine is plain Keras with the better of XLA on and off. Over hosts it is
 the larger one of the arithmetic alone and of the wire alone (`hosts.py`). The noise of a block is how far the
 quartiles of plain Keras's times are apart, divided by their median: a difference that is smaller says nothing.
+
+The part `growth` builds the graph of a step over many replicas, without machines (`growth.py`). The part `start` is the
+time from `fit` to the end of the first step.
 """
 
 from __future__ import annotations
@@ -40,9 +43,14 @@ from workloads import OVERHEAD, WORKLOADS
 
 from tests.network.lan import missing
 
-PARTS = ("one_machine", "hosts", "start")
+PARTS = ("one_machine", "hosts", "growth", "start")
 NETWORKS = ((2, "1gbit"), (2, "250mbit"), (4, "1gbit"), (4, "250mbit"), (8, "1gbit"))
 """The hosts and the rates of the links."""
+BUILT = (2, 8, 64, 512)
+"""The replicas of the part `growth`, and `BUILT_CPUS` of them on each host."""
+BUILT_CPUS = 8
+BUILT_MODELS = ("mlp", "resnet")
+BUILDERS = ("AllReduce", "PS", "PartitionedPS")
 EVERYWHERE = ("mlp", "cnn")
 """The models that train on each network; the others train over two hosts at 1 Gbit/s."""
 _WITHOUT = (OVERHEAD, "embeddings")
@@ -127,6 +135,46 @@ def start_up(count: int) -> float:
         return seconds
 
 
+@dataclass(frozen=True)
+class Built:
+    """What building and importing the graph of one step took, in seconds of the processor.
+
+    >>> Built("mlp", "PS", 64, 0.88, 1.3, 2.1, 1.5).replicas
+    64
+    """
+
+    model: str
+    strategy: str
+    replicas: int
+    seconds: float
+    megabytes: float
+    times_first: float
+    """The seconds divided by those of the fewest replicas."""
+    times_first_bytes: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model}, {self.strategy}: {self.replicas} replicas built in {self.seconds:.2f} s "
+            f"({self.times_first:.1f} times), {self.megabytes:.2f} MB ({self.times_first_bytes:.1f} times)"
+        )
+
+
+def growth(models: Sequence[str], repeat: int) -> Iterator[Built]:
+    """Build and import the graph of a step over more and more replicas; the fastest of some repetitions."""
+    from growth import captured, measured
+
+    for model in models:
+        item = captured(model)
+        for builder in BUILDERS:
+            first = None
+            for replicas in BUILT:
+                every = [measured(item, builder, replicas, BUILT_CPUS) for _ in range(repeat)]
+                found = min(every, key=lambda each: each.total)
+                first = first or found
+                ratios = found.total / first.total, found.size / first.size
+                yield Built(model, builder, replicas, found.total, found.size / 1e6, *ratios)
+
+
 def text(found: Sequence[Row]) -> str:
     """The rows of a block as lines.
 
@@ -165,12 +213,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="the folder of bench.json and bench.svg")
     given = parser.parse_args()
     rounds, steps = (1, 2) if given.quick else (given.rounds, None)
-    if "one_machine" not in given.only and missing():
+    if not {"one_machine", "growth"} & {*given.only} and missing():
         parser.exit(1, f"{missing()}.\n")
     given.out.mkdir(parents=True, exist_ok=True)
     found: list[Row] = []
     result = {"date": date.today().isoformat(), "cores": os.cpu_count(), "rounds": rounds, "versions": versions()}
-    result |= {"rows": [], "times": [], "start": {}}
+    result |= {"rows": [], "times": [], "growth": [], "start": {}}
 
     def keep(blocks: Iterator[tuple[list[Row], Times]]) -> None:
         for block, times in blocks:
@@ -188,12 +236,16 @@ def main() -> None:
             print(f"over hosts: left out, {missing()}", file=sys.stderr)
         else:
             keep(over_hosts([model for model in given.models if model not in _WITHOUT], rounds, steps))
+    if "growth" in given.only:
+        for built in growth([each for each in BUILT_MODELS if each in given.models], 1 if given.quick else 5):
+            print(built, flush=True)
+            result["growth"].append(asdict(built))
     if "start" in given.only and not missing():
         for count in (2,) if given.quick else (2, 4, 8):
             result["start"][count] = start_up(count)
             print(f"{count} hosts: {result['start'][count]:.1f} s from fit to the end of the first step", flush=True)
     (given.out / "bench.json").write_text(json.dumps(result, indent=1))
-    if found and find_spec("matplotlib"):
+    if (found or result["growth"]) and find_spec("matplotlib"):
         import picture
 
         picture.draw(result, given.out / "bench.svg")

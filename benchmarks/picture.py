@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ NAMES = {
     "parameter_server": "ParameterServerStrategy (tf_keras)", "torch": "DistributedDataParallel (torch, gloo)",
 }  # fmt: skip
 _OURS = ("one", "two", "hosts", "hosts_bf16")
+_MANY = 64
+"""The fewest replicas of the rows of `growth` that are drawn."""
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
@@ -28,26 +30,35 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     for row in result["rows"]:
         blocks.setdefault(f"{row['where']}: {row['model']}", []).append(row)
     columns = 2
-    lines = -(-len(blocks) // columns)
+    lines = -(-(len(blocks) + bool(result["growth"])) // columns)
     figure = Figure(figsize=(12, 2.1 * lines + 0.8), layout="constrained")
-    axes = figure.subplots(lines, columns, squeeze=False).flat
-    for axis, (title, found) in zip(axes, blocks.items(), strict=False):
-        names = [NAMES[row["contender"]] for row in found]
-        sizes = [row["of_bound"] for row in found]
-        colours = ["#1f6feb" if row["contender"] in _OURS else "#9aa4b2" for row in found]
-        bars = axis.barh(names, sizes, color=colours)
-        axis.bar_label(bars, [f"{size:.2f}" for size in sizes], padding=3, fontsize=8)
-        axis.axvline(1, color="#333333", linewidth=0.8, linestyle=":")
-        axis.set_title(title, fontsize=9, loc="left")
-        axis.set_xlim(0, 1.15 * max(sizes))
-        axis.invert_yaxis()
-        axis.tick_params(labelsize=8)
-        axis.spines[["top", "right"]].set_visible(False)
-    for axis in list(axes):
+    axes = iter(figure.subplots(lines, columns, squeeze=False).flat)
+    for title, found in blocks.items():
+        _bars(next(axes), title, {NAMES[row["contender"]]: row["of_bound"] for row in found},
+              [row["contender"] in _OURS for row in found])  # fmt: skip
+    if result["growth"]:
+        many = [row for row in result["growth"] if row["replicas"] >= _MANY]
+        title = "no machines: time to build a step, divided by that of the fewest replicas"
+        names = [f"{row['model']}, {row['strategy']}, {row['replicas']} replicas" for row in many]
+        sizes = dict(zip(names, [row["times_first"] for row in many], strict=True))
+        _bars(next(axes), title, sizes, [True] * len(many))
+    for axis in axes:
         axis.set_visible(False)
     title = f"Time of a step divided by its bound (shorter is faster), {result['date']}, {result['cores']} cores"
     figure.suptitle(title, fontsize=10)
     figure.savefig(path)
+
+
+def _bars(axis: Any, title: str, sizes: Mapping[str, float], ours: Sequence[bool]) -> None:
+    """Draw a bar for each name."""
+    bars = axis.barh([*sizes], [*sizes.values()], color=["#1f6feb" if each else "#9aa4b2" for each in ours])
+    axis.bar_label(bars, [f"{size:.2f}" for size in sizes.values()], padding=3, fontsize=8)
+    axis.axvline(1, color="#333333", linewidth=0.8, linestyle=":")
+    axis.set_title(title, fontsize=9, loc="left")
+    axis.set_xlim(0, 1.15 * max(sizes.values()))
+    axis.invert_yaxis()
+    axis.tick_params(labelsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 if __name__ == "__main__":
