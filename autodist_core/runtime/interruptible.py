@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as NotInTime
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -60,7 +60,7 @@ class _Worker:
 
 
 class BrokenOffError(SessionError):
-    """A network error ended a call, and no node is lost. The state may be half written."""
+    """A network error ended a call and no node is lost, or the cluster was stopped. The state may be half written."""
 
 
 class Calls:
@@ -88,6 +88,8 @@ class Calls:
             try:
                 with defer_interrupt():
                     lost = self._lost.result(_EXPLAINED_WITHIN)
+            except CancelledError:
+                raise _stopped(doing) from error
             except NotInTime:
                 raise BrokenOffError(f"{doing} was broken off, and no node is lost: {error}") from error
             raise lost.during(doing) from None
@@ -102,6 +104,8 @@ class Calls:
 
     def _require_all(self, doing: str) -> None:
         with defer_interrupt():
+            if self._lost.cancelled():
+                raise _stopped(doing)
             if self._lost.done():
                 raise self._lost.result().during(doing)
 
@@ -115,6 +119,10 @@ class Calls:
             threading.Thread(target=_work, args=(worker,), daemon=True, name="autodist-calls").start()
             self._all.append(worker)
             return worker
+
+
+def _stopped(doing: str) -> BrokenOffError:
+    return BrokenOffError(f"{doing} was broken off: the cluster of the session has been stopped.")
 
 
 def _work(worker: _Worker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from contextlib import nullcontext
 
 import keras
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from autodist_core.runtime.data_pipelines import on_machines
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Resume
@@ -383,3 +385,28 @@ def test_an_error_in_a_dataset_is_raised_and_the_model_is_whole(network):
     keras.utils.set_random_seed(SEED)
     plain.fit(foreseen(), verbose=0, shuffle=False)
     assert_equally_trained(trained(plain), trained(model))
+
+
+def test_a_training_ends_while_its_dataset_still_computes(network, monkeypatch):
+    """The machines prefetch an example that takes longer than the session waits. No thread may raise afterwards."""
+    monkeypatch.setattr(on_machines, "END_SECONDS", 0.2)
+
+    def slow_from_12(number):
+        x, y = made(number)
+        return x + tf.cond(number < 12, lambda: tf.zeros((), x.dtype), _slow), y
+
+    model = seeded(learning)
+    with DistributedModel(model, network.spec(hosts=network.hosts[:2]), "AllReduce") as front:
+        dataset = untuned(tf.data.Dataset.range(40).map(slow_from_12).batch(5, drop_remainder=True).prefetch(1))
+        front.fit(dataset, epochs=1, steps_per_epoch=2, verbose=0, shuffle=False)
+        assert ON_MACHINES in str(front.plan())
+    for thread in threading.enumerate():
+        if thread.name in ("autodist-end", "autodist-pipeline-end"):
+            thread.join(60)
+            assert not thread.is_alive(), thread.name
+
+
+def _slow():
+    """Zero, after some seconds in one operation, which nothing interrupts."""
+    square = tf.random.stateless_normal((2200, 2200), [1, 2], dtype=tf.float64)
+    return 0.0 * tf.reduce_sum(tf.linalg.svd(square, compute_uv=False))

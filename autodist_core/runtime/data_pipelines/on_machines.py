@@ -41,7 +41,7 @@ from autodist_core.runtime.interruptible import BrokenOffError
 
 _FRAME = ("'", "Graph execution error", "From /job:", "Detected at node", "<stack traces", "the beginning of", "[[")
 """The beginnings of lines of TensorFlow's messages that do not say what went wrong."""
-_END_SECONDS = 5.0
+END_SECONDS = 5.0
 """How long the close of a session waits for the end of its iterators."""
 
 
@@ -148,7 +148,7 @@ class PipelinesOnMachines:
             return
         last = threading.Thread(target=end, daemon=True, name="autodist-end")
         last.start()
-        last.join(_END_SECONDS)
+        last.join(END_SECONDS)
 
     def _at(self, batch: DrawnBatch) -> PipelineSlot | None:
         source = batch.source
