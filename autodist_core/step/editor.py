@@ -18,9 +18,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 from autodist_core.errors import KernelError
 from autodist_core.seams.table import OP_DEF
 from autodist_core.step.graph_check import GraphCheck
-from autodist_core.step.naming import BRANCH, ORDER, UPDATE, node_of, split, tensor
-
-_OURS = (ORDER, UPDATE, BRANCH)
+from autodist_core.step.naming import BRANCH, MARKS, ORDER, UPDATE, node_of, split, tensor
 
 
 def attribute(value: Any) -> Any:
@@ -372,7 +370,7 @@ class Editor:
         for node in self:
             copy = graph.node.add()
             copy.CopyFrom(node)
-            for key in () if captured else _OURS:
+            for key in () if captured else MARKS:
                 if key in copy.attr:
                     del copy.attr[key]
         return graph

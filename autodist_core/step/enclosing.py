@@ -5,7 +5,8 @@ piece of two nodes::
 
     x -> y -> z    becomes    x -> call,  whose function has y -> z
 
-No node outside a piece may stand between two nodes of it (`autodist_core.kernel.analysis.pieces` makes such pieces).
+No node outside a piece may stand between two nodes of it (`autodist_core.kernel.analysis.pieces` makes such pieces). A
+piece may read and write variables, whose handles are outside. XLA writes them when the whole function has run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2
 
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
-from autodist_core.step.ports import Port, outputs_of
+from autodist_core.step.ports import Port, has_effect, outputs_of
 
 
 def enclose(
@@ -96,7 +97,10 @@ def _call(
 
     for name in inside:
         inputs = [local(source) for source in naming.data_inputs(graph[name])]
-        body.copy(graph[name], name.removeprefix(prefix), inputs, "")
+        awaited = [naming.node_of(source) for source in graph[name].input if naming.is_control(source)]
+        inputs += [f"^{each.removeprefix(prefix)}" for each in awaited if each in inside]
+        copy = body.copy(graph[name], name.removeprefix(prefix), inputs, "")
+        body.change(copy.name, drop=[key for key in naming.MARKS if key in copy.attr])
     returned = {f"out{number}": source for number, source in enumerate(results)}
     function = function_pb2.FunctionDef(
         node_def=list(body), ret={name: local(source) for name, source in returned.items()},
@@ -106,6 +110,10 @@ def _call(
         function.signature.input_arg.add(name=name, type=dtype.as_datatype_enum)
     for name, source in returned.items():
         function.signature.output_arg.add(name=name, type=port(source).dtype.as_datatype_enum)
+    effects = [node.name for node in body if has_effect(node, functions)]
+    function.signature.is_stateful = bool(effects)
+    function.signature.control_output.extend(effects)
+    function.control_ret.update({name: name for name in effects})
     content = function.SerializeToString(deterministic=True)
     function.signature.name = f"compiled_{hashlib.sha256(content).hexdigest()[:16]}"
     graph.add_function(function)
@@ -113,7 +121,7 @@ def _call(
     before = dict.fromkeys(source for source in controls if naming.node_of(source) not in inside)
     called = attr_value_pb2.AttrValue(func=attr_value_pb2.NameAttrList(name=function.signature.name))
     graph.add(
-        "PartitionedCall", call, [*arguments, *before], graph[names[0]].device, Tin=types,
+        "StatefulPartitionedCall" if effects else "PartitionedCall", call, [*arguments, *before], graph[names[0]].device, Tin=types,
         Tout=[port(source).dtype for source in results], f=called, config="", config_proto="", executor_type="",
         _XlaMustCompile=True,
     )

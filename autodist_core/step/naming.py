@@ -16,6 +16,8 @@ UPDATE = "_update"
 """The attribute of a captured node that belongs to an update: the number of the update within the step."""
 BRANCH = "_branch"
 """The attribute of an update's node in a branch of a conditional: the pivots of the branches around it."""
+MARKS = (ORDER, UPDATE, BRANCH)
+"""The attributes by which capture and the kernels know nodes. TensorFlow gets nodes without them."""
 
 
 def split(name: str) -> tuple[str, int]:

@@ -19,6 +19,8 @@ from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.seams.table import OP_DEF
 
+_WITHOUT_EFFECT = {"VarHandleOp", "ReadVariableOp", "Placeholder"}
+
 
 @dataclass(frozen=True)
 class Port:
@@ -63,6 +65,16 @@ def inputs_of(node: node_def_pb2.NodeDef, functions: Mapping[str, Any]) -> tuple
     ['x', 'y']
     """
     return _ports(node, definition_of(node, functions).input_arg)
+
+
+def has_effect(node: node_def_pb2.NodeDef, functions: Mapping[str, Any]) -> bool:
+    """Whether a node must run though nobody reads its results: it writes, draws, or asserts.
+
+    >>> has_effect(node_def_pb2.NodeDef(op="AssignVariableOp"), {}), has_effect(node_def_pb2.NodeDef(op="Neg"), {})
+    (True, False)
+    """
+    definition = definition_of(node, functions)
+    return node.op not in _WITHOUT_EFFECT and definition is not None and bool(definition.is_stateful)
 
 
 def _ports(node: node_def_pb2.NodeDef, arguments: Iterable[Any]) -> tuple[Port, ...]:

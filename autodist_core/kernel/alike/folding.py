@@ -19,17 +19,16 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2, node_def_pb2
+from tensorflow.core.framework import function_pb2
 
-from autodist_core.kernel.alike.roles import MARKS, NotAlikeError, Roles
+from autodist_core.kernel.alike.roles import NotAlikeError, Roles
 from autodist_core.kernel.analysis.pieces import pieces
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
-from autodist_core.step.ports import Port, definition_of, outputs_of
+from autodist_core.step.ports import Port, has_effect, outputs_of
 
 EARLIER = "^level "
 """How an argument begins that is the signal of an earlier level of the same unit. No node has such a name."""
-_WITHOUT_EFFECT = {"VarHandleOp", "ReadVariableOp", "Placeholder"}
 
 
 @dataclass
@@ -244,7 +243,7 @@ def _fill(roles: Roles, unit: int, body: Body, level_of: Mapping[str, int]) -> N
         controls = [control(source, name) for source in node.input if naming.is_control(source)]
         inputs += dict.fromkeys(each for each in controls if each)
         copy = inner.copy(node, roles.own(name, unit), inputs, roles.device(node))
-        inner.change(copy.name, drop=[key for key in MARKS if key in copy.attr])
+        inner.change(copy.name, drop=[key for key in naming.MARKS if key in copy.attr])
     returned = {f"out{number}": local(source) for number, source in enumerate(body.results)}
     for nodes in body.signals:
         number = len(returned)
@@ -267,15 +266,10 @@ def _function(
     for number, dtype in enumerate(body.returned):
         function.signature.output_arg.add(name=f"out{number}", type=dtype.as_datatype_enum)
     for node in inner:
-        if _has_effect(node, functions):
+        if has_effect(node, functions):
             function.signature.control_output.append(node.name)
             function.control_ret[node.name] = node.name
     content = function.SerializeToString(deterministic=True)
     function.signature.name = f"{word}_{hashlib.sha256(content).hexdigest()[:16]}"
     return function
-
-
-def _has_effect(node: node_def_pb2.NodeDef, functions: Mapping[str, function_pb2.FunctionDef]) -> bool:
-    definition = definition_of(node, functions)
-    return node.op not in _WITHOUT_EFFECT and definition is not None and bool(definition.is_stateful)
 

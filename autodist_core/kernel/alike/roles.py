@@ -27,8 +27,6 @@ from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 
 _LOOPS = {"Enter", "Exit", "NextIteration", "LoopCond"}
-MARKS = (naming.ORDER, naming.BRANCH)
-"""The attributes by which kernels know nodes. TensorFlow gets nodes of functions without them."""
 
 
 class NotAlikeError(KernelError):
@@ -212,5 +210,5 @@ def _equal(node: node_def_pb2.NodeDef, other: node_def_pb2.NodeDef) -> bool:
     ours, theirs = dict(node.attr), dict(other.attr)
     if ours == theirs:
         return True
-    keys = [set(each).difference(MARKS) for each in (ours, theirs)]
+    keys = [set(each).difference(naming.MARKS) for each in (ours, theirs)]
     return keys[0] == keys[1] and all(ours[key] == theirs[key] for key in keys[0])

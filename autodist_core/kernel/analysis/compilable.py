@@ -4,6 +4,7 @@ In: the index of a captured step. Out: the nodes that XLA can compile, and those
 with a lookup of words::
 
     names      {"dense/MatMul", "dense/BiasAdd", ..., "gradient_tape/dense/MatMul"}
+    refused    {"hash/StringToHashBucketFast"}
     outside    ("hash/StringToHashBucketFast",)
 
 XLA can compile an operation for which TensorFlow registers a kernel of XLA's, for the types of the operation, and which
@@ -18,8 +19,10 @@ are translated for XLA once, on a small batch, and an operation that XLA names i
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -38,6 +41,8 @@ _ROWS = 4  # the examples of the batch on which the pieces are translated
 _TRIALS = 16
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LEFT_OUT = {"Assert", "CheckNumerics", "CheckNumericsV2", "EnsureShape", "Placeholder", "NoOp", "VarHandleOp"}
+_ON_VARIABLES = ("ReadVariableOp", "VariableShape", "Assign", "ResourceApply", "ResourceGather", "ResourceScatter")
+"""How the operations begin that read and write a variable, and for which XLA may have kernels."""
 _UNNAMED = {"Const", "Identity", "NoOp", "Placeholder"}
 _SHAPES = {"Rank", "Shape", "ShapeN", "Size"}
 _SIZES_FROM_VALUES = {
@@ -62,6 +67,8 @@ class Compilable:
     """Those whose values depend on shapes alone. Each piece computes the ones that it reads."""
     outside: tuple[str, ...]
     """The operations that it cannot, in order; without reads and writes of variables, and without inputs."""
+    refused: frozenset[str]
+    """All nodes of compute and of the update that may be in no piece, not even in one that writes variables."""
 
 
 @analysis
@@ -79,12 +86,13 @@ def compilable(step: StepIndex) -> Compilable:
     (['Abs', 'Identity', 'total'], ('text',))
     """
     compute = [node for node in step.graph.node if not step.is_update(node.name)]
+    functions = step.functions.functions
     kept = {*step.item.cross_replica_sums, *step.markers, step.item.examples, step.item.total, step.item.replica}
     kept |= {*step.item.cross_replica_gathers, *step.item.cross_replica_maxima}
     kept |= step.touches.keys() | {tensor.name for tensor in step.item.inputs}
     known = {
         node.name for node in compute
-        if node.name not in kept and node.op != "Const" and not naming.branch_of(node) and _has_kernel(step, node)
+        if node.name not in kept and node.op != "Const" and not naming.branch_of(node) and has_kernel(node, functions)
     }
     known = _without_crossing_lists(step, known)
     known = _translated(step, known)
@@ -93,7 +101,17 @@ def compilable(step: StepIndex) -> Compilable:
         node.name for node in compute
         if node.name in step.alive and node.name not in known | trivial and node.op not in _UNNAMED
     ]
-    return Compilable(frozenset(known), frozenset(_of_shapes(step, known)), tuple(outside))
+    update = {
+        node.name for node in step.graph.node
+        if step.is_update(node.name) and not naming.branch_of(node) and has_kernel(node, functions, variables=True)
+    }
+    update &= step.touches.keys() | _translated(step, update - step.touches.keys())
+    writes = {
+        name for name in step.touches
+        if not naming.branch_of(step.nodes[name]) and has_kernel(step.nodes[name], functions, variables=True)
+    }
+    refused = step.nodes.keys() - known - update - writes - (kept - step.touches.keys())
+    return Compilable(frozenset(known), frozenset(_of_shapes(step, known)), tuple(outside), frozenset(refused))
 
 
 @cache
@@ -113,21 +131,27 @@ def _register() -> None:
         tf.function(lambda: tf.zeros(()), jit_compile=True, autograph=False)()
 
 
-def _has_kernel(step: StepIndex, node: Any) -> bool:
-    functions = step.functions.functions
+def has_kernel(node: Any, functions: Mapping[str, Any], variables: bool = False) -> bool:
+    """Whether XLA has a kernel for a node, for its types. With `variables`, the node may read and write variables.
+
+    >>> from tensorflow.core.framework import node_def_pb2
+    >>> [has_kernel(node_def_pb2.NodeDef(op=op), {}) for op in ("LogicalAnd", "StringJoin", "NoOp")]
+    [True, False, False]
+    """
     definition = definition_of(node, functions)
     if definition is None or node.op in _LEFT_OUT or node.op in _SIZES_FROM_VALUES:
         return False
     bodies = [functions[node.op]] if node.op in functions else []
     bodies += [functions[each.name] for each in function_references(node) if each.name in functions]
     if bodies:
-        if not all(each.op == "Const" or _has_kernel(step, each) for body in bodies for each in body.node_def):
+        if not all(each.op == "Const" or has_kernel(each, functions) for body in bodies for each in body.node_def):
             return False
         return node.op in functions or node.op in _CALLS or bool(_types_of_kernels(node.op))
-    if definition.is_stateful:
+    on_variable = variables and node.op.startswith(_ON_VARIABLES)
+    if definition.is_stateful and not on_variable:
         return False
     types = {port.dtype for port in (*inputs_of(node, functions), *outputs_of(node, functions))}
-    if types & {tf.string, tf.resource}:
+    if tf.string in types or (tf.resource in types and not on_variable):
         return False
     return any(
         all(name not in node.attr or not node.attr[name].type or node.attr[name].type in allowed
@@ -154,8 +178,27 @@ def _without_crossing_lists(step: StepIndex, known: set[str]) -> set[str]:
         known = known - crossing
 
 
+def compilable_pieces(
+    sources: Mapping[str, Collection[str]], known: Collection[str], constants: Collection[str],
+    stages: Mapping[str, int] = MappingProxyType({}),
+) -> list[list[str]]:
+    """Return the pieces of nodes that XLA can compile. A constant that waits for a node does not end a piece.
+
+    Functions get copies of the constants that they read, which wait for nothing.
+
+    >>> graph = {"a": [], "constant": ["a"], "b": ["a", "constant"], "string": ["b"], "c": ["string"]}
+    >>> compilable_pieces(graph, {"a", "b", "c"}, {"constant"})
+    [['a', 'b'], ['c']]
+    """
+    found = pieces(sources, {*known, *constants}, stages)
+    without = ([name for name in names if name not in constants] for names in found)
+    return [names for names in without if names]
+
+
 def _pieces(step: StepIndex, known: set[str]) -> list[list[str]]:
-    return pieces({node.name: {naming.node_of(source) for source in node.input} for node in step.graph.node}, known)
+    constants = {node.name for node in step.graph.node if node.op == "Const"}
+    sources = {node.name: {naming.node_of(source) for source in node.input} for node in step.graph.node}
+    return compilable_pieces(sources, known, constants)
 
 
 def _of_shapes(step: StepIndex, known: set[str]) -> set[str]:

@@ -7,16 +7,22 @@ functions that XLA compiles when they first run. For a model without operations 
 
 A piece is a set of operations between which no other operation stands. A lookup of words in the middle of compute
 leaves a piece before it and one behind it. Over several machines the backward pass is several pieces, so that the
-gradients of one piece travel while the next piece runs. Variables are read and written outside, and so is what replicas
-with shared memory compute at once. Equal functions of several replicas are one function.
+gradients of one piece travel while the next piece runs. Variables are read and written outside. Equal functions of
+several replicas are one function.
+
+Replicas on CPU devices of one process that share memory are compiled together, with the sums and the update, and so is
+a replica that is alone: without strings and the like, the whole step is one piece. A step that raises still changes
+nothing, since XLA writes the variables of a function when all of it has run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from autodist_core.kernel.analysis.compilable import SMALLEST, compilable
-from autodist_core.kernel.analysis.pieces import pieces
+from autodist_core.kernel.analysis.compilable import (
+    SMALLEST, Compilable, compilable, compilable_pieces, has_kernel,
+)  # fmt: skip
 from autodist_core.kernel.analysis.send_stages import send_stages
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
@@ -48,25 +54,66 @@ class Compile(Kernel):
         if not draft.step.item.jit_compile:
             return
         known = compilable(draft.step)
-        found = known.names & draft.compute
-        stages = send_stages(draft.step) if len({replica.host for replica in draft.placement.replicas}) > 1 else {}
-        for replica in draft.active_replicas:
-            stage_of = {copied(replica, name): stage for name, stage in stages.items()}
-            stage_of |= {stream_of_replica(name): stage for name, stage in stage_of.items()}
-            own = [copied(replica, name) for name in found]
-            own += [stream for name in own if (stream := stream_of_replica(name)) in draft.editor]
-            inside = {name for name in own if draft.editor[name].device == replica.device}
-            calls = {
-                f"{replica.prefix}/compiled/{number}": names
-                for number, names in enumerate(pieces(draft.editor.sources(), inside, stage_of))
-                if _is_worth_it(draft, replica, names)
-            }
-            repeated = {copied(replica, name) for name in known.of_shapes & found}
-            moved = enclose(draft.editor, calls, draft.outputs, repeated, f"{replica.prefix}/")
-            draft.outputs[:] = [moved.get(naming.canonical(name), name) for name in draft.outputs]
+        if draft.placement.compiled_together:
+            _compile_together(draft, known)
+        else:
+            _compile_each(draft, known)
+
+
+def _compile_together(draft: Draft, known: Compilable) -> None:
+    """Compile what all replicas do and the update, as far as XLA can, on the device of the first replica."""
+    editor, functions, replicas = draft.editor, draft.editor.functions, draft.placement.replicas
+    prefixes = ["result", *(f"update/{owner.name}" for owner in draft.placement.owners)]
+    prefixes += [f"{home}{replica.prefix}" for home in ("", "at_once/", "result/") for replica in replicas]
+
+    def copies(names: Collection[str]) -> set[str]:
+        return {f"{prefix}/{name}" for prefix in prefixes for name in names}
+
+    refused, draws = copies(known.refused), copies(draft.step.draws.keys())
+    devices = {each.device for each in replicas}
+    inside = {
+        node.name for node in editor
+        if node.device in devices and node.name not in refused and node.op != "Const" and not naming.branch_of(node)
+        and (node.op == "NoOp" or has_kernel(node, functions, variables=True))
+    }
+    inside -= {*draft.steps}
+    calls = {
+        f"compiled/{number}": names
+        for number, names in enumerate(compilable_pieces(editor.sources(), inside, _constants(draft)))
+        if len(names) >= SMALLEST or not draws.isdisjoint(names)
+    }
+    _enclose(draft, calls, copies(known.of_shapes) & inside, "")
+
+
+def _compile_each(draft: Draft, known: Compilable) -> None:
+    """Compile each replica's compute."""
+    found = known.names & draft.compute
+    stages = send_stages(draft.step) if len({replica.host for replica in draft.placement.replicas}) > 1 else {}
+    constants = _constants(draft)
+    for replica in draft.active_replicas:
+        stage_of = {copied(replica, name): stage for name, stage in stages.items()}
+        stage_of |= {stream_of_replica(name): stage for name, stage in stage_of.items()}
+        own = [copied(replica, name) for name in found]
+        own += [stream for name in own if (stream := stream_of_replica(name)) in draft.editor]
+        inside = {name for name in own if draft.editor[name].device == replica.device}
+        calls = {
+            f"{replica.prefix}/compiled/{number}": names
+            for number, names in enumerate(compilable_pieces(draft.editor.sources(), inside, constants, stage_of))
+            if _is_worth_it(draft, replica, names)
+        }
+        repeated = {copied(replica, name) for name in known.of_shapes & found}
+        _enclose(draft, calls, repeated, f"{replica.prefix}/")
+
+
+def _constants(draft: Draft) -> set[str]:
+    return {node.name for node in draft.editor if node.op == "Const"}
+
+
+def _enclose(draft: Draft, calls: Mapping[str, Sequence[str]], repeated: Collection[str], prefix: str) -> None:
+    moved = enclose(draft.editor, calls, draft.outputs, repeated, prefix)
+    draft.outputs[:] = [moved.get(naming.canonical(name), name) for name in draft.outputs]
 
 
 def _is_worth_it(draft: Draft, replica: Replica, names: list[str]) -> bool:
     """Whether a piece is compiled. One with random draws is, whatever its size: XLA draws other numbers."""
     return len(names) >= SMALLEST or any(name.removeprefix(f"{replica.prefix}/") in draft.step.draws for name in names)
-

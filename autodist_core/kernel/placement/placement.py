@@ -167,6 +167,12 @@ class Placement:
         return self.owners[0].name == MEMORY
 
     @property
+    def compiled_together(self) -> bool:
+        """Whether XLA compiles compute and update together: they are in one process, and there is one memory."""
+        alone = self.shares_memory or len(self.replicas) == 1
+        return alone and not self.tasks.job and self.loose is None
+
+    @property
     def on_cpus_of_one_process(self) -> bool:
         """Whether all devices are CPU devices of this process."""
         devices = [each.device for each in self.replicas] + [each.device for each in self.owners]
@@ -206,7 +212,9 @@ class Placement:
             return self.owned_copy(variable, self.owner(self.owner_of[variable]))
         if trained:
             replica = self.holder(replica)
-        return self._copy(variable, replica.prefix, replica.device, replica.index)
+        # XLA reads and writes variables of one device, and compiles such replicas together.
+        device = self.replicas[0].device if self.compiled_together else replica.device
+        return self._copy(variable, replica.prefix, device, replica.index)
 
     def owned_copy(self, variable: str, owner: Owner) -> Copy:
         """Return the copy of a variable that an owner updates, or that it reads if no update writes the variable."""
