@@ -36,7 +36,20 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import hosts
 import one_machine
-from contenders import BFLOAT16, MIRRORED, ONE, OVER_HOSTS, PEERS, PLAIN, PLAIN_XLA, TORCH, TWO, first_step
+from contenders import (
+    BFLOAT16,
+    MIRRORED,
+    ONE,
+    ONE_XLA,
+    OVER_HOSTS,
+    PEERS,
+    PLAIN,
+    PLAIN_XLA,
+    TORCH,
+    TWO,
+    TWO_XLA,
+    first_step,
+)
 from figures import Times, noise, quartiles, ratio
 from turns import Job, Training
 from workloads import OVERHEAD, WORKLOADS
@@ -101,7 +114,7 @@ def rows(where: str, model: str, times: Times, ours: str, bounds: Mapping[str, f
 def on_one_machine(models: Sequence[str], rounds: int, steps: int | None) -> Iterator[tuple[list[Row], Times]]:
     """Measure each model on this machine."""
     for model in models:
-        contenders = (PLAIN, PLAIN_XLA, ONE, TWO, MIRRORED)
+        contenders = (PLAIN, PLAIN_XLA, ONE, ONE_XLA, TWO, TWO_XLA, MIRRORED)
         times = one_machine.measure(model, steps or WORKLOADS[model].steps, rounds, contenders)
         bound = min(median(times[PLAIN]), median(times[PLAIN_XLA]))
         yield rows("one machine", model, times, TWO, dict.fromkeys(contenders, bound)), times

@@ -13,11 +13,12 @@ from typing import Any
 
 NAMES = {
     "plain": "plain Keras", "plain_xla": "plain Keras, XLA", "one": "autodist-keras, one replica",
-    "two": "autodist-keras, two replicas", "mirrored": "MirroredStrategy", "hosts": "autodist-keras",
+    "one_xla": "autodist-keras, one replica, XLA", "two": "autodist-keras, two replicas",
+    "two_xla": "autodist-keras, two replicas, XLA", "mirrored": "MirroredStrategy", "hosts": "autodist-keras",
     "hosts_bf16": "autodist-keras, bfloat16", "multi_worker": "MultiWorkerMirroredStrategy (tf_keras)",
     "parameter_server": "ParameterServerStrategy (tf_keras)", "torch": "DistributedDataParallel (torch, gloo)",
 }  # fmt: skip
-_OURS = ("one", "two", "hosts", "hosts_bf16")
+_OURS = ("one", "one_xla", "two", "two_xla", "hosts", "hosts_bf16")
 _MANY = 64
 """The fewest replicas of the rows of `growth` that are drawn."""
 

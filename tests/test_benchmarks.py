@@ -19,7 +19,7 @@ def test_a_quick_run_measures_all_contenders(tmp_path):
     subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
     result = json.loads((tmp_path / "bench.json").read_text())
     rows = {row["contender"]: row for row in result["rows"]}
-    assert set(rows) == {"plain", "plain_xla", "one", "two", "mirrored"}
+    assert set(rows) == {"plain", "plain_xla", "one", "one_xla", "two", "two_xla", "mirrored"}
     bound = min(rows["plain"]["ms"], rows["plain_xla"]["ms"])
     assert all(row["of_bound"] == row["ms"] / bound > 0 for row in rows.values())
     assert result["times"][0]["ms"]["two"] == [rows["two"]["ms"]]

@@ -4,7 +4,8 @@ In: the name of a node, as the kernels make it, and its type of operation. Out: 
 that are each one kernel's::
 
     replica0/dense/MatMul           Replicator            compute
-    all_reduce/0/.../replica0/sum   AllReduceSynchronizer exchange
+    compiled/0                      Compile               compute, and the update with it
+all_reduce/0/.../replica0/sum   AllReduceSynchronizer exchange
     update/replica0/step            Update                update
     data/replica0/batch/...         (drawn)               input
 
@@ -32,7 +33,8 @@ class Part(Enum):
 
 PARTS = {
     **dict.fromkeys(
-        ("replica", "local", "at_once", "whole", "stacked", "weighted", "alike", "joined", "result"), Part.COMPUTE
+        ("replica", "local", "at_once", "whole", "stacked", "weighted", "alike", "joined", "result", "compiled"),
+        Part.COMPUTE,
     ),
     **dict.fromkeys(("update", "kept", "alive", "compressor"), Part.UPDATE),
     **dict.fromkeys(("all_reduce", "reduced", "brought", "sent", "pull", "combine"), Part.EXCHANGE),

@@ -159,14 +159,19 @@ def drawn_anew(item: GraphItem) -> Iterator[str]:
         )
 
 
-def compiled_by_xla(item: GraphItem) -> Iterator[str]:
+def compiled_by_xla(item: GraphItem, together: bool = False) -> Iterator[str]:
     """The note on what XLA compiles of each replica's compute. A step that is not captured yet has no operations.
+
+    `together` says that XLA compiles compute and update in one.
 
     >>> list(compiled_by_xla(GraphItem(())))
     ["jit_compile=True: XLA compiles each replica's compute, as far as it can"]
+    >>> list(compiled_by_xla(GraphItem(()), together=True))
+    ['jit_compile=True: XLA compiles compute and update in one, as far as it can']
     """
     if not item.graph_bytes:
-        yield "jit_compile=True: XLA compiles each replica's compute, as far as it can"
+        what = "compute and update in one" if together else "each replica's compute"
+        yield f"jit_compile=True: XLA compiles {what}, as far as it can"
         return
     step = StepIndex.of(item)
     found = compilable(step)
@@ -177,6 +182,7 @@ def compiled_by_xla(item: GraphItem) -> Iterator[str]:
     total = len(found.names) + len(found.outside)
     yield (
         f"compiled by XLA: {len(found.names)} of {total} operations of each replica's compute"
+        + (", in one with the update" if together and item.gradients else "")
         + (f"; outside: {', '.join(outside)}" if outside else "")
     )
 

@@ -120,8 +120,9 @@ def _call(
     controls = [source for name in names for source in graph[name].input if naming.is_control(source)]
     before = dict.fromkeys(source for source in controls if naming.node_of(source) not in inside)
     called = attr_value_pb2.AttrValue(func=attr_value_pb2.NameAttrList(name=function.signature.name))
+    op = "StatefulPartitionedCall" if effects else "PartitionedCall"
     graph.add(
-        "StatefulPartitionedCall" if effects else "PartitionedCall", call, [*arguments, *before], graph[names[0]].device, Tin=types,
+        op, call, [*arguments, *before], graph[names[0]].device, Tin=types,
         Tout=[port(source).dtype for source in results], f=called, config="", config_proto="", executor_type="",
         _XlaMustCompile=True,
     )

@@ -22,6 +22,7 @@ from typing import Any
 
 import keras
 
+from autodist_core.kernel import arrange
 from autodist_core.plan import Plan
 from autodist_core.reports.step_plan import compiled_by_xla, drawing_notes, drawn_in, inexact_notes, planned, some
 from autodist_core.step.graph_item import GraphItem
@@ -82,7 +83,7 @@ def plan(
             yield from (*notes, *mixing.trained, *mixing.reported, *mixing.unknown)
         yield from _of_each_replica(model, item, strategy)
         if model.compiled and model.jit_compile:
-            yield from compiled_by_xla(item)
+            yield from compiled_by_xla(item, arrange(item, strategy, share_memory).compiled_together)
 
     return planned(item, strategy, share_memory, more, name, "" if item.gradients else _ASSUMED)
 

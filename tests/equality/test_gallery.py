@@ -83,6 +83,22 @@ def test_it_equals_one_device(name: str):
     assert_equally_trained(expected, actual, FLOAT32.get(name, TOLERANCE))
 
 
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:Model doesn't support `jit_compile=True`")
+@pytest.mark.parametrize("name", NAMES)
+def test_it_equals_one_device_under_xla(name: str):
+    """Keras does not compile some of the models, which have strings; their steps are not compiled here either."""
+    arguments = {"random": SameForEach()} if name in DRAWING else {}
+    model, data = built(name, **arguments)
+    model.jit_compile = True
+    expected = run(logged(data), model, model)
+    model, data = built(name, **arguments)
+    model.jit_compile = True
+    with distributed(model, replicas=2, share_memory=None) as front:
+        actual = run(logged(data), front, model)
+    assert_equally_trained(expected, actual, FLOAT32.get(name, TOLERANCE))
+
+
 def planned(name: str, **arguments: Any) -> list[str]:
     model, data = built(name, **arguments)
     with distributed(model, replicas=3) as front:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -12,9 +13,10 @@ from autodist_core import ResourceSpec
 from autodist_core.kernel import Tasks, build, place
 from autodist_core.kernel.analysis import send_stages
 from autodist_core.strategy import AllReduce
+from tests.equality.test_optimizers import OPTIMIZERS, REFERENCES
 from tests.kernel.graphs import ancestors, compiled, machine, placed
 from tests.support.graphs import captured
-from tests.support.models import BY_NAME, DENSE, TWICE, dense_data
+from tests.support.models import BY_NAME, DENSE, MODELS, TWICE, dense_data
 from tests.support.training import assert_equal_training, distributed, fit, seeded
 
 EMBEDDING, LSTM = BY_NAME["embedding"], BY_NAME["lstm"]
@@ -32,6 +34,27 @@ def _with_xla() -> dict:
         "twice-PS-3"])  # fmt: skip
 def test_compiled_replicas_train_as_plain_keras_under_xla(case, strategy: str, replicas: int):
     assert_equal_training(case.compiled_with(_with_xla), strategy=strategy, replicas=replicas, epochs=2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", [each for each in MODELS if each.reference is None], ids=str)
+def test_every_model_trains_as_plain_keras_under_xla(case):
+    for replicas in (1, 2):
+        assert_equal_training(
+            case.compiled_with(_with_xla), strategy="Parallax", replicas=replicas, share_memory=None, epochs=2
+        )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_updates_as_in_plain_keras_under_xla(name):
+    case = REFERENCES[name].compiled_with(_with_xla)
+    for fused in (True, False):
+        assert_equal_training(case, strategy="AllReduce", replicas=1, fused_updates=fused, built=False)
+        assert_equal_training(
+            case, strategy="AllReduce", replicas=2, share_memory=None, fused_updates=fused, built=False
+        )
+    assert_equal_training(case, strategy="PS", replicas=2, built=False)
 
 
 def _drawing() -> keras.Model:
@@ -74,6 +97,35 @@ def test_what_xla_cannot_compile_stays_outside_and_is_named_in_the_plan():
         assert not (front.model.get_weights()[0] == before[0]).all()
 
 
+class _Below(keras.layers.Layer):
+    """Asserts that what it is given is small. XLA cannot compile that, and compute goes on around it."""
+
+    def call(self, x):
+        with tf.control_dependencies([tf.debugging.assert_less(x, tf.cast(50.0, x.dtype))]):
+            return tf.identity(x)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_step_that_raises_changes_nothing_under_xla(replicas: int):
+    """The assertion needs the forward pass, so a piece runs before it. Weights, slots and metrics are written later."""
+    def build_model():
+        layers = keras.layers
+        model = keras.Sequential([keras.Input((5,)), layers.Dense(6), _Below(), layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"], jit_compile=True)
+        return model
+
+    data = dense_data(8)
+    with distributed(seeded(build_model), replicas=replicas, share_memory=None) as front:
+        front.train_on_batch(data.x, data.y)
+        before = [variable.numpy() for variable in front.model.variables]
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            front.train_on_batch(1e6 * data.x, data.y)
+        after = [variable.numpy() for variable in front.model.variables]
+        assert all(np.array_equal(*pair) for pair in zip(before, after, strict=True))
+        front.train_on_batch(data.x, data.y)
+        assert front.model.optimizer.iterations.numpy() == 2
+
+
 def test_replicas_run_one_function_and_nothing_is_compiled_unless_asked_for():
     x, y = tf.ones((4, 5), "float64"), tf.ones((4, 1), "float64")
 
@@ -84,7 +136,7 @@ def test_replicas_run_one_function_and_nothing_is_compiled_unless_asked_for():
             return model
 
         item = captured(seeded(build_model), x, y).item
-        graph = build(item, placed(item, AllReduce(), machine(2))).graph_def
+        graph = build(item, placed(item, AllReduce(), machine(2), share_memory=False)).graph_def
         found = [node for node in graph.node if node.op == "PartitionedCall"]
         return [
             [node.attr["f"].func.name for node in found if node.name.startswith(f"replica{replica}/")]

@@ -32,7 +32,7 @@ def pieces(
     """
     level: dict[str, int] = {}
     found: dict[tuple[int, int], list[str]] = {}
-    for name in _in_order(sources):
+    for name in in_order(sources):
         highest, own = 0, name in inside
         for source in sources[name]:
             there = level[source] + (not own and source in inside)
@@ -44,8 +44,12 @@ def pieces(
     return [found[key] for key in sorted(found)]
 
 
-def _in_order(sources: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """Return the names of nodes in an order in which the nodes can run."""
+def in_order(sources: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Return the names of nodes in an order in which the nodes can run.
+
+    >>> [*in_order({"b": ["a"], "a": []})]
+    ['a', 'b']
+    """
     waiting = {name: len(before) for name, before in sources.items()}
     readers: dict[str, list[str]] = {}
     for name, before in sources.items():

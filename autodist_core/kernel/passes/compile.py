@@ -21,14 +21,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from autodist_core.kernel.analysis.compilable import (
-    SMALLEST, Compilable, compilable, compilable_pieces, has_kernel,
+    SMALLEST,
+    Compilable,
+    compilable,
+    compilable_pieces,
+    has_kernel,
 )  # fmt: skip
+from autodist_core.kernel.analysis.pieces import in_order
 from autodist_core.kernel.analysis.send_stages import send_stages
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.random_streams import stream_of_replica
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import naming
+from autodist_core.step.editor import Editor
 from autodist_core.step.enclosing import enclose
 
 
@@ -69,11 +75,11 @@ def _compile_together(draft: Draft, known: Compilable) -> None:
     def copies(names: Collection[str]) -> set[str]:
         return {f"{prefix}/{name}" for prefix in prefixes for name in names}
 
-    refused, draws = copies(known.refused), copies(draft.step.draws.keys())
+    refused, draws = copies(known.refused) | _conditional(editor), copies(draft.step.draws.keys())
     devices = {each.device for each in replicas}
     inside = {
         node.name for node in editor
-        if node.device in devices and node.name not in refused and node.op != "Const" and not naming.branch_of(node)
+        if node.device in devices and node.name not in refused and node.op != "Const"
         and (node.op == "NoOp" or has_kernel(node, functions, variables=True))
     }
     inside -= {*draft.steps}
@@ -83,6 +89,18 @@ def _compile_together(draft: Draft, known: Compilable) -> None:
         if len(names) >= SMALLEST or not draws.isdisjoint(names)
     }
     _enclose(draft, calls, copies(known.of_shapes) & inside, "")
+
+
+def _conditional(editor: Editor) -> set[str]:
+    """Return the nodes that have no value in a step in which their branch is not taken. A call that reads one has none.
+    """
+    found: set[str] = set()
+    sources = editor.sources()
+    for name in in_order(sources):
+        op = editor[name].op
+        if op == "Switch" or (op != "Merge" and not found.isdisjoint(sources[name])):
+            found.add(name)
+    return found
 
 
 def _compile_each(draft: Draft, known: Compilable) -> None:
