@@ -254,7 +254,7 @@ def main() -> None:
             print(built, flush=True)
             result["growth"].append(asdict(built))
     if "start" in given.only and not missing():
-        for count in (2,) if given.quick else (2, 4, 8):
+        for count in (2,) if given.quick else (2, 4, 8, 16):
             result["start"][count] = start_up(count)
             print(f"{count} hosts: {result['start'][count]:.1f} s from fit to the end of the first step", flush=True)
     (given.out / "bench.json").write_text(json.dumps(result, indent=1))

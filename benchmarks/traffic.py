@@ -1,10 +1,11 @@
-"""Count what the hosts of a cluster send to each other in one step, in the graph: messages, their bytes, collectives.
+"""Count in the graph what the hosts of a cluster send to each other in one step, and what they run and keep.
 
     python benchmarks/traffic.py [--models mlp resnet] [--strategies AllReduce PS] [--replicas 2]
 
 No machine is needed. TensorFlow sends an output once to each device on another host that reads it, and a control edge
 as an empty message. The bytes are those of outputs with known shapes; `unknown` are the other outputs. A collective is
-counted once for each replica, and `collective bytes` are those of its input.
+counted once for each replica, and `collective bytes` are those of its input. `operations` are those of all hosts, and
+`copies` the copies of variables on them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ class Traffic:
     collectives: int
     collective_size: int
     """The bytes of the inputs of all collectives."""
+    operations: int
+    copies: int
+    """The copies of variables."""
 
 
 def traffic(graph: tf.Graph) -> Traffic:
@@ -46,7 +50,7 @@ def traffic(graph: tf.Graph) -> Traffic:
     ...     with tf.device("/job:run/task:1/device:CPU:0"):
     ...         doubled, negative = value * 2.0, -value
     >>> traffic(graph)
-    Traffic(messages=1, size=8, unknown=0, collectives=0, collective_size=0)
+    Traffic(messages=1, size=8, unknown=0, collectives=0, collective_size=0, operations=4, copies=0)
     """
     messages = dict(_messages(graph))
     collectives = [op for op in graph.get_operations() if op.type.startswith("CollectiveReduce")]
@@ -54,6 +58,7 @@ def traffic(graph: tf.Graph) -> Traffic:
     return Traffic(
         len(sizes), sum(size or 0 for size in sizes), sizes.count(None),
         len(collectives), sum(_size(op.inputs[0]) or 0 for op in collectives),
+        len(graph.get_operations()), sum(op.type == "VarHandleOp" for op in graph.get_operations()),
     )
 
 
@@ -85,12 +90,12 @@ def _size(output: Any) -> int | None:
 def row(model: str, builder: str, found: Traffic) -> str:
     """Return a row of the table.
 
-    >>> row("mlp", "PS", Traffic(2, 4096, 0, 0, 0))
-    'mlp        PS                            2        4,096        0           0            0'
+    >>> row("mlp", "PS", Traffic(2, 4096, 0, 0, 0, 90, 4))
+    'mlp        PS                            2        4,096        0           0            0         90      4'
     """
     return (
         f"{model:10} {builder:22} {found.messages:8} {found.size:12,} {found.unknown:8} "
-        f"{found.collectives:11} {found.collective_size:12,}"
+        f"{found.collectives:11} {found.collective_size:12,} {found.operations:10,} {found.copies:6}"
     )
 
 
@@ -102,7 +107,8 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=2, help="one on each host")
     given = parser.parse_args()
     print(
-        f"{'model':10} {'strategy':22} {'messages':>8} {'bytes':>12} {'unknown':>8} {'collectives':>11} {'bytes':>12}"
+        f"{'model':10} {'strategy':22} {'messages':>8} {'bytes':>12} {'unknown':>8} {'collectives':>11} {'bytes':>12} "
+        f"{'operations':>10} {'copies':>6}"
     )
     for name in given.models:
         item = captured(name)

@@ -23,6 +23,8 @@ from autodist_core.step.graph_item import Variable
 from autodist_core.strategy import PS, AllReduce
 from tests.capture.plain import dense_step, dense_variables, spec_of, trace
 from tests.kernel.graphs import copies_item, dense_item, machine, placed
+from tests.support.models import DENSE, dense_data
+from tests.support.training import distributed
 from tests.support.waiting import until
 
 NAMES = ("localhost:CPU:0", "localhost:CPU:1", "localhost:CPU:2")
@@ -203,3 +205,26 @@ def test_a_session_whose_closing_is_interrupted_is_closed():
     go_on.set()
     until(lambda: not any(each.name.startswith("autodist-localhost") for each in threading.enumerate()))
     session.close()
+
+
+@pytest.mark.parametrize("strategy", ["AllReduce", "PS"])
+def test_a_step_is_one_call_of_the_session(strategy: str, monkeypatch):
+    """Each call costs some tenths of a millisecond, over a cluster more. Metrics and data must not add one."""
+    calls, call = [], DistributedSession.call
+
+    def counted(self, doing, *arguments):
+        calls.append(doing)
+        return call(self, doing, *arguments)
+
+    monkeypatch.setattr(DistributedSession, "call", counted)
+
+    def calls_of(steps: int) -> int:
+        data, model = dense_data(6 * steps), DENSE.build()
+        model.compile("adam", "mse", metrics=["mae"])
+        with distributed(model, strategy) as front:
+            front.fit(data.x, data.y, batch_size=6, verbose=0)  # makes the graph
+            calls.clear()
+            front.fit(data.x, data.y, batch_size=6, epochs=2, verbose=0)
+        return len(calls)
+
+    assert calls_of(9) - calls_of(4) == 2 * (9 - 4)

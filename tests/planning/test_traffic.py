@@ -1,4 +1,4 @@
-"""What hosts send to each other in one step is pinned: a message more makes each step over a network slower."""
+"""What hosts send to each other, run and keep for one step is pinned: each message or operation more takes time."""
 
 from __future__ import annotations
 
