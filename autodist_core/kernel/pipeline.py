@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.kernel.added_variables import AddedVariable
-from autodist_core.kernel.alike import Alike, NotAlikeError, Repeatable, found_alike, repeated, standing
+from autodist_core.kernel.alike import STANDING, Alike, NotAlikeError, Repeatable, found_alike, repeated, standing
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.after_update import AfterUpdate
@@ -43,6 +43,7 @@ from autodist_core.kernel.passes.update import Update
 from autodist_core.kernel.placement.placement import Placement
 from autodist_core.log import log
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import StepIndex
 
 PIPELINE: tuple[Kernel, ...] = (
     Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Residuals(), Update(), AfterUpdate(),
@@ -101,12 +102,15 @@ def build(
     ('joined/loss/output0/done', 'update/server_localhost_CPU_0/norm/Squeeze')
     """
     everyone = active is None or active == len(placement.replicas)
-    alike = found_alike(placement, sizes) if everyone and kernels is PIPELINE else None
-    if alike:
-        try:
-            return _build_alike(item, placement, alike, sizes)
-        except NotAlikeError as error:
-            log.debug("The graph of each replica is built: %s", error)
+    # One machine beside the first shows enough, if no constant of a replica follows from the replica's number.
+    same = len(set(sizes)) < 2 and not StepIndex.of(item).draws
+    for built in (1, STANDING) if same else (STANDING,):
+        alike = found_alike(placement, sizes, built) if everyone and kernels is PIPELINE else None
+        if alike:
+            try:
+                return _build_alike(item, placement, alike, sizes)
+            except NotAlikeError as error:
+                log.debug("More replicas are built: %s", error)
     draft = Draft.of(placement.partitioner.apply(item), placement, active, sizes)
     changes = run(draft, kernels)
     active_replicas = draft.active_replicas

@@ -29,12 +29,12 @@ _SIGNAL = re.compile(r"(?:^|/)(?:signal/|returned/|signal\d+_\d+$)")
 
 
 @cache
-def _item(scaled: bool = False, name: str = "replica99") -> GraphItem:
+def _item(scaled: bool = False, name: str = "replica99", drawing: bool = True) -> GraphItem:
     """A model with batch statistics, dropout, metrics and an optimizer with slots."""
     layers = keras.layers
+    dropout = [layers.Dropout(0.5)] if drawing else []
     model = keras.Sequential([
-        keras.Input((5,)), layers.Dense(4, "tanh"), layers.BatchNormalization(), layers.Dropout(0.5),
-        layers.Dense(3, name=name),
+        keras.Input((5,)), layers.Dense(4, "tanh"), layers.BatchNormalization(), *dropout, layers.Dense(3, name=name),
     ])  # fmt: skip
     optimizer = keras.optimizers.Adam(0.01, clipnorm=1.0)
     if scaled:
@@ -166,6 +166,23 @@ def test_the_graph_is_the_one_that_is_built_replica_by_replica(builder):
         build(_item(), placement, sizes=UNEVEN), build(_item(), placement, kernels=[*PIPELINE], sizes=UNEVEN)
     )
     _assert_same(build(_item(), placement), build(_item(), placement, kernels=[*PIPELINE]))
+
+
+def _assert_same_and_one_machine_is_enough(item: GraphItem, placement: Placement, each: int, caplog) -> None:
+    count = len(placement.replicas)
+    with caplog.at_level("DEBUG", "autodist"):
+        for sizes in ([2] * count, []):
+            found = [build(item, placement, kernels=pipeline, sizes=sizes) for pipeline in (PIPELINE, [*PIPELINE])]
+            _assert_same(*found, per_machine=each)
+    assert "More replicas are built" not in caplog.text, caplog.text
+
+
+@pytest.mark.quick("PSLoadBalancing", "AllReduce")
+@pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
+def test_one_machine_besides_the_first_is_enough_without_draws(builder, caplog):
+    for machines, each, kind in ((6, 1, "cpus"), (4, 2, "gpus"), (5, 2, "cpus"), (4, 5, "gpus"), (4, 5, "cpus")):
+        placement = _placed(_item(drawing=False), builder, machines, each, kind)
+        _assert_same_and_one_machine_is_enough(_item(drawing=False), placement, each, caplog)
 
 
 @pytest.mark.quick("PSLoadBalancing")

@@ -7,8 +7,11 @@ examples::
     machines 4, 5, 6, 7    2 examples    two machines are built, and stand for all four
 
 The first machine is of no kind: it has the inputs of the session, sums and results. Of the replicas of each machine,
-all but the first do the same, too: the first one has what is there once for the machine. So of 8 machines with 8
-replicas each, 3 machines are built, one of them with 3 replicas and the others with 2.
+all but the first do the same, too: the first one has what is there once for the machine.
+
+If all replicas have as many examples, and draw no random numbers, one machine besides the first is enough: the first
+one is its **witness**, and shows which nodes are on servers, and which constants have the number of a replica. So of 8
+machines with 8 replicas each, 2 machines are built, one of them with 3 replicas and the first with 2.
 """
 
 from __future__ import annotations
@@ -21,14 +24,16 @@ from autodist_core.kernel.alike.units import Unit, machines_of
 from autodist_core.kernel.placement.placement import Placement, Replica
 
 STANDING = 2
-"""How many units of a kind are built: what is different between them tells how their nodes depend on the unit."""
+"""How many units of a kind are built: what is different between them tells how their nodes depend on the unit. With a
+witness, one is enough."""
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
     """Units that do the same. Two of them are `built` and stand for the `members`.
 
-    If units of another machine are `like` these and two of them are built, one unit of this kind is enough.
+    If units of another machine are `like` these and two of them are built, one unit of this kind is enough. So it is if
+    another machine, the `witness`, has nodes with the same names.
 
     >>> one, two, three = (Unit(f"/job:run/task:{task}/device:CPU:0", task, task, 1) for task in (1, 2, 3))
     >>> Kind((one, two), (one, two, three)).first == one
@@ -38,11 +43,12 @@ class Kind:
     built: tuple[Unit, ...]
     members: tuple[Unit, ...]
     like: Kind | None = None
+    witness: Unit | None = None
 
     @property
     def shown_by(self) -> tuple[Unit, ...]:
         """The built units that show how a node depends on its unit."""
-        return (*self.built, *(self.like.built if self.like else ()))
+        return (*self.built, *(self.like.built if self.like else ()), *([self.witness] if self.witness else []))
 
     @property
     def first(self) -> Unit:
@@ -73,10 +79,11 @@ class Alike:
     examples: tuple[int, ...]
 
 
-def found_alike(placement: Placement, sizes: Sequence[int] = ()) -> Alike | None:
+def found_alike(placement: Placement, sizes: Sequence[int] = (), standing: int = STANDING) -> Alike | None:
     """Return what does the same in a placement; None if machines are not alike, or if that is not worth it.
 
-    `sizes` is the number of examples of each replica, if the graph is for these sizes only.
+    `sizes` is the number of examples of each replica, if the graph is for these sizes only. `standing` machines of each
+    kind are built: two, or one with the first machine as its witness.
 
     >>> from autodist_core.kernel.placement.devices import Tasks
     >>> from autodist_core.kernel.placement.placement import inference
@@ -89,6 +96,8 @@ def found_alike(placement: Placement, sizes: Sequence[int] = ()) -> Alike | None
     >>> placement = inference(tuple(f"{address}:GPU:{index}" for address in addresses for index in range(8)), tasks)
     >>> [replica.number for replica in found_alike(placement).built]
     [0, 1, 8, 9, 10, 16, 17]
+    >>> [replica.number for replica in found_alike(placement, standing=1).built]
+    [0, 1, 8, 9, 10]
     """
     machines = machines_of(placement)
     if placement.loose is not None or not _in_order(placement, machines):
@@ -97,11 +106,13 @@ def found_alike(placement: Placement, sizes: Sequence[int] = ()) -> Alike | None
     examples = [sizes[index] for index in machines[0].replicas if sizes]
     of_each = [(machine, tuple(sizes[index] for index in machine.replicas if sizes)) for machine in machines[1:]]
     for counts, group in groupby(of_each, lambda each: each[1]):
-        start = 1 + STANDING * len(kinds)
+        start = 1 + standing * len(kinds)
         if len(machines) <= start + STANDING:
             return None
-        kinds.append(Kind((machines[start], machines[start + 1]), tuple(machine for machine, _ in group)))
-        examples += counts * STANDING
+        witness = machines[0] if standing == 1 else None
+        members = tuple(machine for machine, _ in group)
+        kinds.append(Kind(machines[start : start + standing], members, witness=witness))
+        examples += counts * standing
     built = [machines[0], *(machine for kind in kinds for machine in kind.built)]
     replicas = [placement.replicas[index] for machine in built for index in machine.replicas]
     followers = _followers(placement, built, dict(zip(replicas, examples, strict=bool(examples))))

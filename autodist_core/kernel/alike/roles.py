@@ -26,6 +26,7 @@ from autodist_core.kernel.placement.devices import host_of
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 
+_WITNESS = -1
 _LOOPS = {"Enter", "Exit", "NextIteration", "LoopCond"}
 
 
@@ -56,10 +57,14 @@ class Roles:
         self._kind = {self.number[unit]: kind for kind in kinds for unit in kind.built}
         self.of = {node.name: self._role(node.name) for node in editor}
         self.nodes: dict[int, dict[str, str]] = {number: {} for number in self.units}
-        """The nodes of each unit, by their names in any unit."""
+        """The nodes of each unit, by their names in any unit; and those of the witness, which the graph has once."""
         for name, number in self.of.items():
             if number and self.nodes[number].setdefault(self.own(name, number), name) != name:
                 raise NotAlikeError(f"{self.units[number].label} has two nodes {self.own(name, number)}.")
+        for witness in {kind.witness for kind in kinds if kind.witness}:
+            self.units[_WITNESS], self.number[witness] = witness, _WITNESS
+            own = (name for name, number in self.of.items() if not number and witness.has(name))
+            self.nodes[_WITNESS] = {witness.own(name): name for name in own}
 
     def own(self, text: str, number: int) -> str:
         """Return the name in any unit of a node of a unit."""
@@ -101,7 +106,7 @@ class Roles:
                    for unit, sources in zip(kind.built, run, strict=True)]
             if any(each != own[0] for each in own):
                 raise NotAlikeError(f"a node does not read the same of each unit: {own[0][:2]}, {own[1][:2]}.")
-            if len(own) == 1 and len(own[0]) > 1:
+            if len(own) == 1 and len(own[0]) > 1 and not _as_of_witness(kind, found, run[0]):
                 raise NotAlikeError(f"the order is not known in which a node reads values of units: {own[0][:2]}.")
             found += each(kind, run[0])
         return found, len(found) > count
@@ -109,21 +114,28 @@ class Roles:
     def require_alike(self, kind: Kind) -> None:
         """Raise an error unless the nodes of the first two units that show it are equal but for their numbers.
 
-        These are two units of the kind. If one is built, the other one is of another machine, and reads what is there.
+        These are two units of the kind. If one is built, the other one is of another machine, and reads what is there,
+        or it is the witness, which has other nodes besides.
         """
         first, second = (self.number[unit] for unit in kind.shown_by[:2])
         one, two = (unit.label for unit in kind.shown_by[:2])
         ours, theirs = self.nodes[first], self.nodes[second]
+        if kind.witness:
+            theirs = {common: theirs.get(common, name) for common, name in ours.items()}
         if ours.keys() != theirs.keys():
             odd = sorted(ours.keys() ^ theirs.keys())
             raise NotAlikeError(f"{one} and {two} have different nodes: {', '.join(odd[:3])}.")
         for common, name in ours.items():
             node, other = self.editor[name], self.editor[theirs[common]]
-            if node.op != other.op or node.op in _LOOPS or self.device(node) != self.device(other):
+            if node.op != other.op or node.op in _LOOPS:
                 raise NotAlikeError(f"{name} ({node.op}) is not the same node on {two}.")
             inputs, others = list(node.input), list(other.input)
             if any(self.source(source) not in (0, first) for source in inputs):
                 raise NotAlikeError(f"{name} reads a node of another unit.")
+            if kind.witness:
+                continue
+            if self.device(node) != self.device(other):
+                raise NotAlikeError(f"{name} ({node.op}) is not on the same device on {two}.")
             if not kind.like:
                 inputs = [self.own(source, first) for source in inputs]
                 others = [self.own(source, second) for source in others]
@@ -169,6 +181,8 @@ class Roles:
         if node.op not in ("VarHandleOp", "Const"):
             return False
         number = self.of[name]
+        if node.op == "VarHandleOp" and self.units[number].has(node.attr["shared_name"].s.decode()):
+            return True
         others = (self.nodes[self.number[unit]] for unit in self._kind[number].shown_by)
         partners = (nodes.get(self.own(name, number), name) for nodes in others)
         return not all(partner == name or _equal(node, self.editor[partner]) for partner in partners)
@@ -198,6 +212,20 @@ class Roles:
         ):
             raise NotAlikeError(f"{common} has a value on each replica that does not follow from its number.")
         return _multiple(once, unit.first + place)
+
+
+def _as_of_witness(kind: Kind, before: Sequence[str], run: Sequence[str]) -> bool:
+    """Whether a node reads values of the witness in the same way, right before those of a unit.
+
+    Then it reads all values of a unit, and then those of the next one. Else the witness's values would be among them.
+    """
+    if kind.witness is None:
+        return False
+    places, own = (
+        [found and found[0] for found in (local(unit.own(source), "") for source in sources)]
+        for unit, sources in ((kind.witness, before[-len(run):]), (kind.first, run))
+    )
+    return places == own
 
 
 def _multiple(once: np.ndarray, times: int) -> np.ndarray:
