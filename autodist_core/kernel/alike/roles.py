@@ -133,6 +133,9 @@ class Roles:
             if any(self.source(source) not in (0, first) for source in inputs):
                 raise NotAlikeError(f"{name} reads a node of another unit.")
             if kind.witness:
+                # What reads the witness's value may read one of each machine, of which no other one is here.
+                if any(kind.witness.has(naming.node_of(source)) for source in inputs):
+                    raise NotAlikeError(f"{name} reads a node of the first machine.")
                 continue
             if self.device(node) != self.device(other):
                 raise NotAlikeError(f"{name} ({node.op}) is not on the same device on {two}.")
