@@ -37,7 +37,8 @@ from autodist_core.step.ports import definition_of, inputs_of, outputs_of
 
 SMALLEST = 8
 """A piece of fewer operations is not worth a call of its own."""
-_ROWS = 4  # the examples of the batch on which the pieces are translated
+_ROWS = (4, 60, 64, 420)
+"""The examples of the batch on which the pieces are translated: the first of these that the model takes."""
 _TRIALS = 16
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LEFT_OUT = {"Assert", "CheckNumerics", "CheckNumericsV2", "EnsureShape", "Placeholder", "NoOp", "VarHandleOp"}
@@ -215,14 +216,15 @@ def _of_shapes(step: StepIndex, known: set[str]) -> set[str]:
 
 def _translated(step: StepIndex, known: set[str]) -> set[str]:
     """Leave out the nodes that XLA names in an error when the pieces are translated for it."""
-    graph = _with_a_small_batch(step)
+    graph = next((found for rows in _ROWS if (found := _with_a_small_batch(step, rows))), None)
     if graph is None:
         return known
     for _ in range(_TRIALS):
         failed: set[str] = set()
         of_shapes = _of_shapes(step, known)
         for names in _pieces(step, known):
-            error = _error_of(step, graph, names, of_shapes) if len(names) >= SMALLEST else ""
+            # A small piece here may be a part of a large one that has reads and writes of variables, too.
+            error = _error_of(step, graph, names, of_shapes)
             if error:
                 failed |= {name for name in _NAMED.findall(error) if name in names} or set(names)
         if not failed:
@@ -231,12 +233,12 @@ def _translated(step: StepIndex, known: set[str]) -> set[str]:
     return known
 
 
-def _with_a_small_batch(step: StepIndex) -> tf.Graph | None:
+def _with_a_small_batch(step: StepIndex, rows: int) -> tf.Graph | None:
     """Return the captured graph for a batch of a few examples; None if it takes no batch of this size."""
     graph = Editor(step.graph.library, step.graph.versions)
     for node in step.graph.node:
         if node.name in step.rows:
-            shape = tf.TensorShape([_ROWS, *step.rows[node.name][1:]])
+            shape = tf.TensorShape([rows, *step.rows[node.name][1:]])
             graph.copy(node, node.name, [], "", shape=shape)
         elif node.name in step.handle_of:
             variable = step.variables[step.handle_of[node.name]]
