@@ -5,7 +5,7 @@ that are each one kernel's::
 
     replica0/dense/MatMul           Replicator            compute
     compiled/0                      Compile               compute, and the update with it
-all_reduce/0/.../replica0/sum   AllReduceSynchronizer exchange
+    all_reduce/0/.../replica0/sum   AllReduceSynchronizer exchange
     update/replica0/step            Update                update
     data/replica0/batch/...         (drawn)               input
 

@@ -110,7 +110,8 @@ def build(
             try:
                 return _build_alike(item, placement, alike, sizes)
             except NotAlikeError as error:
-                log.debug("More replicas are built: %s", error)
+                what = "The graph of each replica is built" if built == STANDING else "More replicas are built"
+                log.debug("%s: %s", what, error)
     draft = Draft.of(placement.partitioner.apply(item), placement, active, sizes)
     changes = run(draft, kernels)
     active_replicas = draft.active_replicas

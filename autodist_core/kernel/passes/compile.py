@@ -11,8 +11,8 @@ gradients of one piece travel while the next piece runs. Variables are read and 
 several replicas are one function.
 
 Replicas on CPU devices of one process that share memory are compiled together, with the sums and the update, and so is
-a replica that is alone: without strings and the like, the whole step is one piece. A step that raises still changes
-nothing, since XLA writes the variables of a function when all of it has run.
+a replica that is alone: without strings and the like, the whole step is one piece. XLA writes the variables of a
+function when all of it has run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autodist_core.kernel.analysis.compilable import (
     compilable,
     compilable_pieces,
     has_kernel,
-)  # fmt: skip
+)
 from autodist_core.kernel.analysis.pieces import in_order
 from autodist_core.kernel.analysis.send_stages import send_stages
 from autodist_core.kernel.draft import Draft, copied
