@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import os
 from os import PathLike
 from pathlib import Path
@@ -14,6 +15,8 @@ import keras
 from autodist_core.reports import timeline
 from autodist_core.runtime import Timings
 from autodist_keras.callbacks.measured import driver_of
+
+_log = logging.getLogger(__name__)
 
 
 class Timeline(keras.callbacks.Callback):
@@ -26,7 +29,8 @@ class Timeline(keras.callbacks.Callback):
     Args:
         path: The file. With the ending `.gz` it is compressed.
         steps: How many steps to follow.
-        after: How many steps to run before. The first steps of a `fit` are slower than later ones.
+        after: How many steps to run before. The first steps of a `fit` are slower than later ones. A `fit` that ends
+            before a step was followed writes no file, and the log says so.
 
     >>> import tempfile
     >>> import numpy as np
@@ -76,12 +80,24 @@ class Timeline(keras.callbacks.Callback):
         """Write what there is of a `fit` that had fewer steps."""
         if self._timings is not None:
             self._write()
+        elif self._rounds < self.after:
+            self._warn()
 
     def _write(self) -> None:
         driver, timings = driver_of(self), self._timings
         driver.measure(None)
         self._timings = None
         assert timings is not None
+        if len(timings.calls) < 2:
+            self._warn()
+            return
         content = json.dumps(timeline(timings.calls[1:], driver.settings.resource_spec.chief.address))
         compressed = self.path.endswith(".gz")
         Path(self.path).write_bytes(gzip.compress(content.encode()) if compressed else content.encode())
+
+    def _warn(self) -> None:
+        _log.warning(
+            "Timeline(%r) wrote no file: this fit ended after %s steps. Timeline(after=%s) follows steps from step %s "
+            "on. Train for more steps, or give a smaller `after`.",
+            self.path, self._rounds, self.after, self.after + 2,
+        )  # fmt: skip

@@ -147,6 +147,15 @@ def test_callbacks_log_the_throughput_and_write_a_timeline(tmp_path):
         model.fit(data.x, data.y, callbacks=[Timeline(path)], **QUIET)
 
 
+@pytest.mark.parametrize("after", [3, 4, 9])
+def test_a_timeline_that_follows_no_step_says_so(after: int, tmp_path, caplog):
+    data, path = dense_data(), tmp_path / "steps.json"
+    with distributed(compiled(DENSE), replicas=2) as front:
+        front.fit(data.x[:16], data.y[:16], batch_size=4, verbose=0, callbacks=[Timeline(path, after=after)])
+    assert f"ended after 4 steps. Timeline(after={after}) follows steps from step {after + 2} on" in caplog.text
+    assert not path.exists()
+
+
 def assert_rows_are_whole(events):
     """Each row has a name, no event lasts for less than nothing, and none begins before the one in its row has ended.
 
