@@ -182,9 +182,14 @@ def compiled_by_xla(item: GraphItem, together: bool = False) -> Iterator[str]:
     total = len(found.names) + len(found.outside)
     yield (
         f"compiled by XLA: {len(found.names)} of {total} operations of each replica's compute"
-        + (", in one with the update" if together and item.gradients else "")
+        + (_with_update(found.outside_of_update) if together and item.gradients else "")
         + (f"; outside: {', '.join(outside)}" if outside else "")
     )
+
+
+def _with_update(outside: Sequence[str]) -> str:
+    but = f" without {len(outside)} of its operations ({some(outside)})" if outside else ""
+    return f", in one with the update{but}"
 
 
 def drawn_in(places: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import keras
 import numpy as np
@@ -15,6 +16,7 @@ from autodist_core.kernel.analysis import send_stages
 from autodist_core.strategy import AllReduce
 from tests.equality.test_optimizers import OPTIMIZERS, REFERENCES
 from tests.kernel.graphs import ancestors, compiled, machine, placed
+from tests.support.compare import assert_same, named
 from tests.support.graphs import captured
 from tests.support.models import BY_NAME, DENSE, MODELS, TWICE, dense_data
 from tests.support.training import assert_equal_training, distributed, fit, seeded
@@ -95,6 +97,56 @@ def test_what_xla_cannot_compile_stays_outside_and_is_named_in_the_plan():
         before = front.model.get_weights()
         front.fit(data.x, data.y, batch_size=8, verbose=0)
         assert not (front.model.get_weights()[0] == before[0]).all()
+
+
+class _RangeOfValue(keras.layers.Layer):
+    """A range whose end depends on values, behind rows that are cut into threes or that are chosen by a value."""
+
+    def __init__(self, chosen: bool) -> None:
+        super().__init__()
+        self.chosen = chosen
+
+    def call(self, x):
+        if self.chosen:
+            x = tf.gather(x, tf.where(x[:, 0] > -1e6)[:, 0])
+        else:
+            x = tf.reshape(tf.reshape(x, [-1, 3, x.shape[1]]) * 1.5, tf.shape(x))
+        end = 3 * tf.reduce_sum(tf.cast(tf.abs(x[:1, :1]) < 1e6, tf.int32))
+        return x + 0.1 * tf.cast(tf.reduce_sum(tf.range(end)), x.dtype)
+
+
+def _with_range(chosen: bool, jit_compile: bool) -> keras.Model:
+    layers = keras.layers
+    model = keras.Sequential([
+        keras.Input((5,)), layers.Dense(6, activation="gelu"), _RangeOfValue(chosen),
+        layers.Dense(6, activation="gelu"), layers.Dense(1),
+    ])  # fmt: skip
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit_compile)
+    return model
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_value_that_xla_needs_when_it_compiles_stays_outside_whatever_the_sizes(replicas: int, chosen: bool):
+    """Plain Keras cannot compile this model."""
+    data = dense_data(18)
+    plain = seeded(partial(_with_range, chosen, False))
+    plain.fit(data.x, data.y, batch_size=6, shuffle=False, verbose=0)
+    with distributed(seeded(partial(_with_range, chosen, True)), replicas=replicas, share_memory=None) as front:
+        front.fit(data.x, data.y, batch_size=6, shuffle=False, verbose=0)
+        assert_same(named(plain.weights), named(front.model.weights))
+
+
+def test_the_plan_says_which_part_of_the_update_stays_outside():
+    data, optimizers = dense_data(8), keras.optimizers
+    scaled = optimizers.LossScaleOptimizer(optimizers.SGD(0.1))
+    for optimizer, outside in ((optimizers.SGD(0.1), False), (scaled, True)):
+        model = seeded(DENSE.build)
+        model.compile(optimizer, "mse", jit_compile=True)
+        with distributed(model, replicas=2, share_memory=None) as front:
+            note = next(line for line in str(front.plan(data.x, data.y)).splitlines() if "compiled by XLA" in line)
+        assert "in one with the update" in note
+        assert ("in one with the update without " in note) is outside, note
 
 
 class _Below(keras.layers.Layer):

@@ -39,6 +39,9 @@ SMALLEST = 8
 """A piece of fewer operations is not worth a call of its own."""
 _ROWS = (4, 60, 64, 420)
 """The examples of the batch on which the pieces are translated: the first of these that the model takes."""
+_GUESS = 60
+"""The size of an axis for which no shape is known."""
+_NEEDS_CONSTANT = "must be a compile-time constant"
 _TRIALS = 16
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LEFT_OUT = {"Assert", "CheckNumerics", "CheckNumericsV2", "EnsureShape", "Placeholder", "NoOp", "VarHandleOp"}
@@ -68,6 +71,8 @@ class Compilable:
     """Those whose values depend on shapes alone. Each piece computes the ones that it reads."""
     outside: tuple[str, ...]
     """The operations that it cannot, in order; without reads and writes of variables, and without inputs."""
+    outside_of_update: tuple[str, ...]
+    """The operations of the update that it cannot compile together with compute."""
     refused: frozenset[str]
     """All nodes of compute and of the update that may be in no piece, not even in one that writes variables."""
 
@@ -111,8 +116,15 @@ def compilable(step: StepIndex) -> Compilable:
         name for name in step.touches
         if not naming.branch_of(step.nodes[name]) and has_kernel(step.nodes[name], functions, variables=True)
     }
+    outside_of_update = step.in_order(
+        name for name in step.alive
+        if step.is_update(name) and name not in update and step.nodes[name].op not in _UNNAMED
+    )
     refused = step.nodes.keys() - known - update - writes - (kept - step.touches.keys())
-    return Compilable(frozenset(known), frozenset(_of_shapes(step, known)), tuple(outside), frozenset(refused))
+    return Compilable(
+        frozenset(known), frozenset(_of_shapes(step, known)), tuple(outside), tuple(outside_of_update),
+        frozenset(refused),
+    )  # fmt: skip
 
 
 @cache
@@ -216,7 +228,9 @@ def _of_shapes(step: StepIndex, known: set[str]) -> set[str]:
 
 def _translated(step: StepIndex, known: set[str]) -> set[str]:
     """Leave out the nodes that XLA names in an error when the pieces are translated for it."""
-    graph = next((found for rows in _ROWS if (found := _with_a_small_batch(step, rows))), None)
+    # A step that was captured for batches of one size may have that size in its constants.
+    fixed = {shape[0] for shape in step.rows.values() if shape[0] is not None}
+    graph = next((found for rows in (*fixed, *_ROWS) if (found := _with_a_small_batch(step, rows))), None)
     if graph is None:
         return known
     for _ in range(_TRIALS):
@@ -256,9 +270,13 @@ def _with_a_small_batch(step: StepIndex, rows: int) -> tf.Graph | None:
 
 
 def _error_of(step: StepIndex, whole: tf.Graph, names: list[str], of_shapes: set[str]) -> str:
-    """Return the error with which XLA refuses to translate a piece; empty if it does not, or if shapes are unknown."""
+    """Return the error with which XLA refuses to translate a piece; empty if it does not, or if a rank is unknown.
+
+    Where sizes are unknown, the piece is translated for guessed ones. Of its errors, only the one counts that does not
+    depend on sizes: a value is needed when XLA compiles, and is computed by the piece.
+    """
     piece = Editor(step.graph.library, step.graph.versions)
-    inside, queue, arguments = set(names), list(names), dict[str, tf.TensorSpec]()
+    inside, queue, arguments, guessed = set(names), list(names), dict[str, tf.TensorSpec](), False
     for name in queue:
         inputs = []
         for source in naming.data_inputs(step.nodes[name]):
@@ -269,23 +287,29 @@ def _error_of(step: StepIndex, whole: tf.Graph, names: list[str], of_shapes: set
             argument = f"argument/{naming.label(source)}"
             if origin not in inside and argument not in arguments:
                 tensor = whole.get_tensor_by_name(f"{origin}:{output}")
-                arguments[argument] = tf.TensorSpec(tensor.shape, tensor.dtype)
-                piece.add("Placeholder", argument, dtype=tensor.dtype, shape=tensor.shape)
+                guessed = guessed or not tensor.shape.is_fully_defined()
+                if tensor.shape.rank is None:
+                    return ""
+                shape = [_GUESS if size is None else size for size in tensor.shape]
+                arguments[argument] = tf.TensorSpec(shape, tensor.dtype)
+                piece.add("Placeholder", argument, dtype=tensor.dtype, shape=tf.TensorShape(shape))
             inputs.append(source if origin in inside else argument)
         piece.copy(step.nodes[name], name, inputs, "")
-    if not all(spec.shape.is_fully_defined() for spec in arguments.values()):
-        return ""
-    graph = piece.graph_def()
-    with tf.init_scope():
-        imported = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(graph, name=""), [])
-        tensors = [tensor for name in names for tensor in imported.graph.get_operation_by_name(name).outputs]
-        body = imported.prune(
-            [imported.graph.get_tensor_by_name(f"{argument}:0") for argument in arguments],
-            [tensor for tensor in tensors if tensor.dtype != tf.variant],
-        )
-        function = tf.function(lambda *values: body(*values), jit_compile=True, autograph=False)
-        try:
+    error = _translation_error(piece.graph_def(), names, arguments)
+    return error if not guessed or _NEEDS_CONSTANT in error else ""
+
+
+def _translation_error(graph: Any, names: list[str], arguments: Mapping[str, tf.TensorSpec]) -> str:
+    try:
+        with tf.init_scope():
+            imported = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(graph, name=""), [])
+            tensors = [tensor for name in names for tensor in imported.graph.get_operation_by_name(name).outputs]
+            body = imported.prune(
+                [imported.graph.get_tensor_by_name(f"{argument}:0") for argument in arguments],
+                [tensor for tensor in tensors if tensor.dtype != tf.variant],
+            )
+            function = tf.function(lambda *values: body(*values), jit_compile=True, autograph=False)
             function.experimental_get_compiler_ir(*arguments.values())(stage="hlo")
-        except (ValueError, tf.errors.OpError) as error:
-            return str(error)
+    except (ValueError, tf.errors.OpError) as error:
+        return str(error)
     return ""
