@@ -89,3 +89,25 @@ def ssh(network, home):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         host.file("/run/ssh/authorized_keys").write_text(text)
+
+
+@pytest.fixture
+def known_hosts(network, monkeypatch):
+    """The home of the hosts' network, whose ssh knows their keys."""
+    monkeypatch.setenv("HOME", str(network.home))
+
+
+@pytest.fixture
+def nothing_stays(network):
+    """Afterwards no process of a test is left on a host."""
+    from tests.cluster.over_hosts import nothing_left
+
+    yield
+    for host in network.hosts[1:]:
+        host.mend()
+        for pid, command in host.processes():
+            if "autodist_core.cluster.on_node.agent" in command:
+                # It may end by itself meanwhile.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+    assert nothing_left(network) == []

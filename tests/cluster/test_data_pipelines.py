@@ -25,16 +25,11 @@ from tests.support.training import SEED, run, seeded, train_plain, trained
 from tests.support.waiting import until
 
 pytestmark = [
-    pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
+    pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
     pytest.mark.filterwarnings("ignore:Your input ran out of data"),
 ]  # fmt: skip
 ON_MACHINES = "each machine runs its tf.data pipeline"
 FED = "fed each step"
-
-
-@pytest.fixture(autouse=True)
-def known_hosts(network, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
 
 
 def rows(weights=False):

@@ -24,16 +24,11 @@ from tests.support.training import run, seeded, train_plain
 from tests.support.waiting import HANGS, until
 
 pytestmark = [
-    pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
+    pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
     pytest.mark.filterwarnings("ignore:Your input ran out of data"),
 ]  # fmt: skip
 ON_MACHINES = "each machine runs its tf.data pipeline"
 KEPT = "sent once to each machine"
-
-
-@pytest.fixture(autouse=True)
-def known_hosts(network, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
 
 
 def way_of(front, what):

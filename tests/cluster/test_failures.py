@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -22,74 +16,21 @@ from autodist_core.cluster.chief import fleet
 from autodist_core.errors import NodeLostError
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
-from tests.cluster.over_hosts import OverHosts, nothing_left
+from tests.cluster.hurting import agents, cut, kill, loss_is_noticed, starve, stop
+from tests.cluster.over_hosts import OverHosts
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
 from tests.support.models import DENSE, dense_data
 from tests.support.training import compiled, seeded, trained
 from tests.support.waiting import HANGS, until
 
-pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
+pytestmark = [pytest.mark.usefixtures("float64", "known_hosts", "nothing_stays"), pytest.mark.filterwarnings(OF_KERAS)]
 
 ROOT = Path(__file__).parents[2]
 LOST_AFTER = 3.0
 DATA = dense_data(400)
 BATCH = 10
 PER_EPOCH = 40
-
-
-@pytest.fixture(autouse=True)
-def known_hosts(network, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays(network):
-    yield
-    for host in network.hosts[1:]:
-        host.mend()
-        for pid, command in host.processes():
-            if "autodist_core.cluster.on_node.agent" in command:
-                # It may end by itself meanwhile.
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
-    assert nothing_left(network) == []
-
-
-def agents(host):
-    """The agents of a host, by id."""
-    return [pid for pid, command in host.processes() if "autodist_core.cluster.on_node.agent" in command]
-
-
-def kill(host):
-    for pid in agents(host):
-        os.kill(pid, signal.SIGKILL)
-
-
-def loss_is_noticed():
-    """Whether nothing watches the nodes any more, as after the first that is lost."""
-    return all(thread.name != "autodist-watch" for thread in threading.enumerate())
-
-
-def stop(host):
-    for pid in agents(host):
-        os.kill(pid, signal.SIGSTOP)
-
-
-def cut(host):
-    host.cut()
-
-
-def children(pid):
-    """The processes that a process has started and that still run."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def starve(host):
-    """Let the agent run out of memory: it gets hardly any more than it has."""
-    for pid in agents(host):
-        used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        subprocess.run(["prlimit", f"--pid={pid}", f"--as={used + (1 << 20)}"], check=True)
 
 
 class Hurt(keras.callbacks.Callback):
@@ -344,54 +285,6 @@ def test_an_error_of_the_step_on_a_worker_is_the_users_and_ends_nothing_else(net
         assert_same(named(alone.optimizer.variables), named(model.optimizer.variables))
         # TensorFlow's collectives over several servers end for good, or wait for ever, once a step of theirs failed.
         assert (agents(network.hosts[1]) == servers) == survives
-
-
-@pytest.fixture
-def chief(network, request):
-    """A program of its own that trains for long, and is in the middle of an epoch."""
-    command = [sys.executable, "-m", "tests.cluster.chief", getattr(request, "param", "waiting")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as program:
-        try:
-            program.stdin.write(json.dumps(network.spec(hosts=network.hosts[:2])) + "\n")
-            program.stdin.flush()
-            assert program.stdout.readline() == "training\n"
-            yield program
-        finally:
-            program.kill()
-
-
-def test_a_killed_chief_leaves_no_process_on_any_host(network, chief):
-    own = children(chief.pid)
-    assert agents(network.hosts[1]) and len(own) == 1
-    chief.kill()
-    assert nothing_left(network) == []
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in own))
-
-
-@pytest.mark.quick("ahead")
-@pytest.mark.parametrize("chief", ["waiting", "ahead", "apart"], indirect=True)
-def test_an_interrupt_ends_the_fit_and_the_next_one_works(chief):
-    chief.send_signal(signal.SIGINT)
-    try:
-        output, _ = chief.communicate(timeout=2 * HANGS)
-    except subprocess.TimeoutExpired:
-        chief.send_signal(signal.SIGUSR1)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            chief.wait(timeout=5)  # until the stacks of its threads are written
-        raise
-    interrupted, seconds, iterations, again = output.split()
-    assert (interrupted, again, chief.returncode) == ("interrupted", "again", 0)
-    assert float(seconds) < HANGS and int(iterations) > 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("way", ["waiting", "ahead", "apart"])
-def test_interrupted_again_and_again(network, way):
-    """Replicas that wait for each other take their rows from data pipelines on the machines."""
-    command = [sys.executable, "-m", "tests.support.interrupted", "5", way, "hosts"]
-    spec = json.dumps(network.spec()) + "\n"
-    run = subprocess.run(command, cwd=ROOT, input=spec, capture_output=True, text=True, timeout=240, check=False)
-    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.long

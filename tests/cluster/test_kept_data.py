@@ -21,13 +21,8 @@ from tests.support.models import DENSE, dense_data
 from tests.support.training import SEED, run, seeded, train_plain, trained
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long]
+pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long]
 FED = "fed each step"
-
-
-@pytest.fixture(autouse=True)
-def known_hosts(network, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
 
 
 def everything(front, model):

@@ -15,15 +15,10 @@ from tests.support.models import Data, ReferenceModel
 from tests.support.training import SEED, run, train_plain
 
 pytestmark = [
-    pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
+    pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
     pytest.mark.filterwarnings("ignore:Your input ran out of data"),
 ]  # fmt: skip
 WORDS = ["", "one", "three", "é", "a longer word", "x" * 30]
-
-
-@pytest.fixture(autouse=True)
-def known_hosts(network, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
 
 
 class Lengths(keras.layers.Layer):

@@ -13,12 +13,7 @@ from tests.support.compare import assert_equally_trained
 from tests.support.models import DENSE
 from tests.support.training import compiled, plain
 
-pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
-
-
-@pytest.fixture(autouse=True)
-def known_hosts(network, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
+pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS)]
 
 
 def connections(host) -> set[tuple[str, str]]:

@@ -1,0 +1,45 @@
+"""What tests do to the agents of a host: kill, stop, cut off, starve."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+
+def agents(host):
+    """The agents of a host, by id."""
+    return [pid for pid, command in host.processes() if "autodist_core.cluster.on_node.agent" in command]
+
+
+def kill(host):
+    for pid in agents(host):
+        os.kill(pid, signal.SIGKILL)
+
+
+def loss_is_noticed():
+    """Whether nothing watches the nodes any more, as after the first that is lost."""
+    return all(thread.name != "autodist-watch" for thread in threading.enumerate())
+
+
+def stop(host):
+    for pid in agents(host):
+        os.kill(pid, signal.SIGSTOP)
+
+
+def cut(host):
+    host.cut()
+
+
+def children(pid):
+    """The processes that a process has started and that still run."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def starve(host):
+    """Let the agent run out of memory: it gets hardly any more than it has."""
+    for pid in agents(host):
+        used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        subprocess.run(["prlimit", f"--pid={pid}", f"--as={used + (1 << 20)}"], check=True)
