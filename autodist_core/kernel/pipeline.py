@@ -35,6 +35,7 @@ from autodist_core.kernel.passes.compile import Compile
 from autodist_core.kernel.passes.numbers_together import NumbersTogether
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.outputs import Outputs
+from autodist_core.kernel.passes.random_streams import follows_from_number
 from autodist_core.kernel.passes.replicator import Replicator
 from autodist_core.kernel.passes.residuals import Residuals
 from autodist_core.kernel.passes.state_combiner import StateCombiner
@@ -102,9 +103,7 @@ def build(
     ('joined/loss/output0/done', 'update/server_localhost_CPU_0/norm/Squeeze')
     """
     everyone = active is None or active == len(placement.replicas)
-    # One machine beside the first shows enough, if no constant of a replica follows from the replica's number.
-    same = len(set(sizes)) < 2 and not StepIndex.of(item).draws
-    for built in (1, STANDING) if same else (STANDING,):
+    for built in (1, STANDING) if _first_is_witness(item, placement, sizes) else (STANDING,):
         alike = found_alike(placement, sizes, built) if everyone and kernels is PIPELINE else None
         if alike:
             try:
@@ -123,6 +122,15 @@ def build(
         used, counts, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
         tuple(draft.added), draft.collectives,
     )
+
+
+def _first_is_witness(item: GraphItem, placement: Placement, sizes: Sequence[int]) -> bool:
+    """Whether one machine besides the first may show enough.
+
+    The constants of replica 1, which is on the first machine if that has two, tell how constants follow from a number.
+    """
+    step, hosts = StepIndex.of(item), [replica.host for replica in placement.replicas]
+    return len(set(sizes)) < 2 and (not step.draws or (hosts[:1] == hosts[1:2] and follows_from_number(step)))
 
 
 def _build_alike(item: GraphItem, placement: Placement, alike: Alike, sizes: Sequence[int]) -> DistributedGraph:

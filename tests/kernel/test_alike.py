@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -28,11 +29,32 @@ _CALL = re.compile(r"(machine|replica)(\d+)/own\d+$")
 _SIGNAL = re.compile(r"(?:^|/)(?:signal/|returned/|signal\d+_\d+$)")
 
 
+class _Noise(keras.layers.Layer):
+    """Draws with a seed that TensorFlow keeps as an attribute of the operation."""
+
+    def call(self, x):
+        return x + tf.random.normal(tf.shape(x), seed=3, dtype=x.dtype)
+
+
+class _NoiseInLoop(keras.layers.Dropout):
+    """Draws in a loop's function."""
+
+    def call(self, x):
+        return tf.map_fn(lambda row: keras.layers.Dropout.call(self, row, training=True), x)
+
+
+DRAWING: dict[str, Callable[[], list[keras.layers.Layer]]] = {
+    "no draws": list,
+    "dropout": lambda: [keras.layers.Dropout(0.5)],
+    "attribute": lambda: [_Noise()],
+    "loop": lambda: [_NoiseInLoop(0.5)],
+}
+
+
 @cache
-def _item(scaled: bool = False, name: str = "replica99", drawing: bool = True) -> GraphItem:
-    """A model with batch statistics, dropout, metrics and an optimizer with slots."""
-    layers = keras.layers
-    dropout = [layers.Dropout(0.5)] if drawing else []
+def _item(scaled: bool = False, name: str = "replica99", drawing: str = "dropout") -> GraphItem:
+    """A model with batch statistics, random draws, metrics and an optimizer with slots."""
+    layers, dropout = keras.layers, DRAWING[drawing]()
     model = keras.Sequential([
         keras.Input((5,)), layers.Dense(4, "tanh"), layers.BatchNormalization(), *dropout, layers.Dense(3, name=name),
     ])  # fmt: skip
@@ -168,7 +190,7 @@ def test_the_graph_is_the_one_that_is_built_replica_by_replica(builder):
     _assert_same(build(_item(), placement), build(_item(), placement, kernels=[*PIPELINE]))
 
 
-def _assert_same_and_one_machine_is_enough(item: GraphItem, placement: Placement, each: int, caplog) -> None:
+def _assert_one_machine_is_enough(item: GraphItem, placement: Placement, each: int, caplog) -> None:
     count = len(placement.replicas)
     with caplog.at_level("DEBUG", "autodist"):
         for sizes in ([2] * count, []):
@@ -179,10 +201,20 @@ def _assert_same_and_one_machine_is_enough(item: GraphItem, placement: Placement
 
 @pytest.mark.quick("PSLoadBalancing", "AllReduce")
 @pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
-def test_one_machine_besides_the_first_is_enough_without_draws(builder, caplog):
+def test_one_machine_besides_the_first_is_enough(builder, caplog):
     for machines, each, kind in ((6, 1, "cpus"), (4, 2, "gpus"), (5, 2, "cpus"), (4, 5, "gpus"), (4, 5, "cpus")):
-        placement = _placed(_item(drawing=False), builder, machines, each, kind)
-        _assert_same_and_one_machine_is_enough(_item(drawing=False), placement, each, caplog)
+        item = _item(drawing="no draws" if each == 1 else "dropout")
+        _assert_one_machine_is_enough(item, _placed(item, builder, machines, each, kind), each, caplog)
+
+
+@pytest.mark.quick("attribute-AllReduce", "loop-PSLoadBalancing")
+@pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing"])
+@pytest.mark.parametrize("drawing", ["attribute", "loop"])
+def test_draws_that_are_no_constants_are_built_replica_by_replica(drawing: str, builder):
+    """Their seeds are attributes, or in functions that each replica has a copy of."""
+    item = _item(drawing=drawing)
+    for machines, each, kind in ((6, 1, "cpus"), (4, 2, "gpus"), (4, 5, "cpus")):
+        assert _calls(build(item, _placed(item, builder, machines, each, kind))) == 0
 
 
 @pytest.mark.quick("PSLoadBalancing")

@@ -9,9 +9,10 @@ examples::
 The first machine is of no kind: it has the inputs of the session, sums and results. Of the replicas of each machine,
 all but the first do the same, too: the first one has what is there once for the machine.
 
-If all replicas have as many examples, and draw no random numbers, one machine besides the first is enough: the first
-one is its **witness**, and shows which nodes are on servers, and which constants have the number of a replica. So of 8
-machines with 8 replicas each, 2 machines are built, one of them with 3 replicas and the first with 2.
+If all replicas have as many examples, one machine besides the first is enough: the first one is its **witness**, and
+shows which nodes are on servers, and which constants have the number of a replica. If replicas draw random numbers, the
+first machine needs a second replica for that, since its first one draws what one device draws. So of 8 machines with 8
+replicas each, 2 machines are built, one of them with 3 replicas and the first with 2.
 """
 
 from __future__ import annotations

@@ -186,9 +186,13 @@ class Roles:
         number = self.of[name]
         if node.op == "VarHandleOp" and self.units[number].has(node.attr["shared_name"].s.decode()):
             return True
-        others = (self.nodes[self.number[unit]] for unit in self._kind[number].shown_by)
-        partners = (nodes.get(self.own(name, number), name) for nodes in others)
-        return not all(partner == name or _equal(node, self.editor[partner]) for partner in partners)
+        kind, own = self._kind[number], self.own(name, number)
+        partners = [self.nodes[self.number[unit]].get(own, name) for unit in kind.shown_by]
+        if kind.witness and partners[-1] == name:
+            # The first replica of all has no constants of random streams, and the second one has.
+            _, partners[-1] = local(own, "replica1") or (0, name)
+        shown = (self.editor[partner] for partner in partners if partner != name and partner in self.editor)
+        return not all(_equal(node, other) for other in shown)
 
     def copy(self, target: Editor, name: str, unit: Unit) -> None:
         """Add the node that a unit has in place of a node of a built unit that is in no function."""

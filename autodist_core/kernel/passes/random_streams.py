@@ -27,6 +27,7 @@ from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step.draws import Stream, function_references, seed_input, seed_type, stream_of
 from autodist_core.step.editor import NodeEdit
+from autodist_core.step.index import StepIndex
 
 _SEED_STEP = 1_000_003
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -49,6 +50,24 @@ def take_own_stream(draft: Draft, name: str, replica: Replica, captured: str) ->
     """
     if replica.index:
         _change(draft, draft.editor.edit(name), replica, (captured,))
+
+
+def follows_from_number(step: StepIndex) -> bool:
+    """Whether all that is different in a replica's draws are constants of the graph: `mask` of the replica's number.
+
+    It is not if a seed is an attribute, or if a draw is in a function, of which each replica has a copy then.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> follows_from_number(StepIndex.of(example_step()))
+    True
+    """
+    alone = seeded_alone(step)
+    changed = [
+        draw for drawn in step.draws.values() for draw in drawn if draw.stream in _CHANGED and draw.path not in alone
+    ]
+    return not changed or (
+        not step.item.jit_compile and all(draw.stream is Stream.INPUT and len(draw.path) == 1 for draw in changed)
+    )
 
 
 def mask(replica: int, dtype: tf.DType) -> np.ndarray:
