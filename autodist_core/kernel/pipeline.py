@@ -14,6 +14,7 @@ kernel did. For a dense layer, a parameter server and two replicas::
     Outputs: AddV2: 4 -> 5, Const: 22 -> 24, ExpandDims: 0 -> 1, Identity: 4 -> 5, Mul: 10 -> 11, Pack: 0 -> 2, ...
     Order: NoOp: 3 -> 4
     NumbersTogether: no change
+    LookupsTogether: no change
     Compile: no change
 
 Of many machines that do the same, a few are built, and `kernel/alike/` makes the graph of all from theirs.
@@ -32,6 +33,7 @@ from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.after_update import AfterUpdate
 from autodist_core.kernel.passes.barriers import Barriers
 from autodist_core.kernel.passes.compile import Compile
+from autodist_core.kernel.passes.lookups_together import LookupsTogether
 from autodist_core.kernel.passes.numbers_together import NumbersTogether
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.outputs import Outputs
@@ -48,7 +50,7 @@ from autodist_core.step.index import StepIndex
 
 PIPELINE: tuple[Kernel, ...] = (
     Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Residuals(), Update(), AfterUpdate(),
-    StateCombiner(), Outputs(), Order(), NumbersTogether(), Compile(),
+    StateCombiner(), Outputs(), Order(), NumbersTogether(), LookupsTogether(), Compile(),
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -113,8 +115,9 @@ def test_large_tensors_travel_alone_and_vectors_are_of_bounded_size(monkeypatch)
     assert most[1] - most[0] == (12 + 6) - (3 + 2)
 
 
-def test_the_rows_of_all_tables_travel_in_two_messages():
-    few, many = (_messages(_tables_item(tables), AllReduce()) for tables in (2, 7))
+@pytest.mark.parametrize("builder", [AllReduce(), PS(), PartitionedPS()], ids=str)
+def test_the_rows_of_all_tables_travel_together(builder):
+    few, many = (_messages(_tables_item(tables), builder) for tables in (2, 7))
     assert few == many
 
 
@@ -126,9 +129,42 @@ def test_packed_rows_equal_one_device(monkeypatch, builder):
     values = {variable.name: random.normal(size=variable.shape) for variable in item.variables}
     batches = [random.integers(0, 5, (size, 2)).astype("int32") for size in (7, 5, 2, 1)]
     placement = placed(item, builder, machine(cpus=3))
-    assert any("/packed/" in node.name for node in build(item, placement).graph_def.node)
+    names = [node.name for node in build(item, placement).graph_def.node]
+    assert any("/packed/" in name for name in names)
+    assert any("/lookups/" in name for name in names) is not isinstance(builder, AllReduce)
     expected = train(item, placed(item, AllReduce(), machine(cpus=1)), values, batches)
     assert_same(expected, train(item, placement, values, batches))
+
+
+def test_a_lookup_waits_for_no_other_one_that_depends_on_it_or_on_compute():
+    """The second table is asked for what the first one has, the third for what compute finds; large rows go alone."""
+    random = np.random.default_rng(7)
+    shapes = {"first": (6, 1), "second": (6, 2), "third": (6, 3), "fourth": (6, 2), "wide": (6, 200)}
+    variables = {name: tf.Variable(random.normal(size=shape), name=name) for name, shape in shapes.items()}
+    variables["scale"] = tf.Variable(1.5, dtype=tf.float64, name="scale")
+
+    def loss_of(given, ids):
+        first = tf.nn.embedding_lookup(given["first"], ids)
+        largest = tf.cast(tf.reduce_max(tf.cast(ids, tf.float64) * given["scale"], axis=1) / 3.0, tf.int32)
+        rows = [
+            first, tf.nn.embedding_lookup(given["second"], tf.cast(first[:, :, 0] > 0.0, tf.int32)),
+            tf.nn.embedding_lookup(given["third"], largest), tf.nn.embedding_lookup(given["fourth"], ids),
+            tf.nn.embedding_lookup(given["wide"], ids),
+        ]
+        return given["scale"] * tf.add_n([tf.reduce_mean(tf.square(each - 0.5)) for each in rows])
+
+    def step(tracer, ids):
+        loss, gradients = gradients_of(variables, ids, loss_of)
+        tracer.apply(gradients, descend(variables))
+        return [loss]
+
+    item = capture(trace(step, variables, TABLE_SPECS))
+    nodes = [{"address": host, "chief": host == HOSTS[0], "cpus": [0]} for host in HOSTS[:2]]
+    spec = ResourceSpec({"nodes": nodes})
+    strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
+    graph = build(item, place(item, strategy, False, Tasks("run", HOSTS[:2]))).graph_def
+    vectors = [node for node in graph.node if re.fullmatch(r"replica1/lookups/\d+/found/concat", node.name)]
+    assert [node.attr["N"].i for node in vectors] == [2]
 
 
 @pytest.mark.quick(str(PS()), str(UnevenPartitionedPS()), str(Mixed()))

@@ -12,9 +12,10 @@ from autodist_core.kernel.kernel import Change
 from autodist_core.strategy import PS, AllReduce, PSLoadBalancing
 from tests.kernel.graphs import dense_item, draft_of, placed
 
-REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, RESIDUALS, UPDATE, AFTER_UPDATE, COMBINER, OUTPUTS, ORDER, NUMBERS, XLA = (
-    PIPELINE
-)
+(
+    REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, RESIDUALS, UPDATE, AFTER_UPDATE, COMBINER, OUTPUTS, ORDER, NUMBERS,
+    LOOKUPS, XLA,
+) = PIPELINE  # fmt: skip
 
 
 def _added(draft: Draft, kernel: Kernel) -> dict[str, int]:
@@ -27,7 +28,7 @@ def _added(draft: Draft, kernel: Kernel) -> dict[str, int]:
 def test_the_pipeline_is_in_the_order_of_the_flow():
     assert [kernel.name for kernel in PIPELINE] == [
         "Replicator", "AllReduceSynchronizer", "PSSynchronizer", "Barriers", "Residuals", "Update", "AfterUpdate",
-        "StateCombiner", "Outputs", "Order", "NumbersTogether", "Compile",
+        "StateCombiner", "Outputs", "Order", "NumbersTogether", "LookupsTogether", "Compile",
     ]  # fmt: skip
     assert tuple(type(kernel)() for kernel in PIPELINE) == PIPELINE, "kernels are values"
 
@@ -51,6 +52,7 @@ def test_each_kernel_by_itself_where_replicas_reduce():
     }  # fmt: skip
     assert _added(draft, ORDER) == {"NoOp": 1}
     assert _added(draft, NUMBERS) == {}
+    assert _added(draft, LOOKUPS) == {}
     assert _added(draft, XLA) == {}
 
 
@@ -69,7 +71,9 @@ def test_changes_read_as_counts_before_and_after():
     assert changes[1].startswith("AllReduceSynchronizer: CollectiveReduceV2: 0 -> 2, ConcatV2: 0 -> 2, Const: ")
     assert changes[2] == "PSSynchronizer: no change"
     assert changes[6:8] == ["AfterUpdate: no change", "StateCombiner: no change"]
-    assert changes[-3:] == ["Order: NoOp: 3 -> 4", "NumbersTogether: no change", "Compile: no change"]
+    assert changes[-4:] == [
+        "Order: NoOp: 3 -> 4", "NumbersTogether: no change", "LookupsTogether: no change", "Compile: no change",
+    ]  # fmt: skip
     assert str(Change("Some", (("AddN", 0, 2), ("Mul", 3, 1)))) == "Some: AddN: 0 -> 2, Mul: 3 -> 1"
 
 

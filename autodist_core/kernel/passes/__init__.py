@@ -12,6 +12,6 @@ their own. `synchronizer/` reduces the gradients. `packing` lets small tensors t
 variables. `update` runs the update once for each owner. `after_update` runs the nodes of compute that need reduced
 gradients. `state_combiner` makes one state of the replicas' metrics and statistics. `outputs` makes one result for the
 whole batch. `order` adds the order between reads and writes of each variable. `numbers_together` packs the numbers that
-servers need of each other. `compile` puts each replica's compute into functions that XLA compiles, if the model asks
-for it.
+servers need of each other, and `lookups_together` what replicas look up in several tables of a server. `compile` puts
+each replica's compute into functions that XLA compiles, if the model asks for it.
 """

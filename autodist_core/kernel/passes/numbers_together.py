@@ -39,7 +39,7 @@ class NumbersTogether(Kernel):
         """Replace the numbers that cross between two servers at one level by one vector."""
         if not packing.apart(owner.device for owner in draft.placement.owners if owner.replica is None):
             return
-        editor, level_of, shapes = draft.editor, _levels(draft), static_shapes(draft.step)
+        editor, level_of, shapes = draft.editor, packing.messages_before(draft), static_shapes(draft.step)
         crossing: dict[tuple[str, str, int, int, tf.DType], dict[str, list[tuple[str, int]]]] = {}
         for node in editor:
             reader = _OF_SERVER.match(node.name)
@@ -75,24 +75,3 @@ def _pack(
             inputs = list(editor[name].input)
             inputs[position] = naming.tensor(received, index)
             editor.change(name, inputs=inputs)
-
-
-def _levels(draft: Draft) -> dict[str, int]:
-    """Return for each node how many messages between machines precede it, on the longest way."""
-    editor, sources = draft.editor, draft.editor.sources()
-    waiting = {name: len(before) for name, before in sources.items()}
-    readers: dict[str, list[str]] = {}
-    for name, before in sources.items():
-        for source in before:
-            readers.setdefault(source, []).append(name)
-    level_of = {name: 0 for name, count in waiting.items() if not count}
-    ready = list(level_of)
-    while ready:
-        name = ready.pop()
-        for reader in readers.get(name, ()):
-            crosses = packing.apart([editor[name].device, editor[reader].device])
-            level_of[reader] = max(level_of.get(reader, 0), level_of[name] + crosses)
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    return level_of

@@ -213,3 +213,29 @@ def unpacked_rows(
 
     found = draft.editor.trace(name, apart_again, specs, device)
     return [Rows(values, indices) for values, indices in zip(found[:count], found[count:], strict=True)]
+
+def messages_before(draft: Draft) -> dict[str, int]:
+    """Return for each node how many messages between machines precede it, on the longest way.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> set(messages_before(example_draft(PS(), before="Update")).values())
+    {0}
+    """
+    editor, sources = draft.editor, draft.editor.sources()
+    waiting = {name: len(before) for name, before in sources.items()}
+    readers: dict[str, list[str]] = {}
+    for name, before in sources.items():
+        for source in before:
+            readers.setdefault(source, []).append(name)
+    level_of = {name: 0 for name, count in waiting.items() if not count}
+    ready = list(level_of)
+    while ready:
+        name = ready.pop()
+        for reader in readers.get(name, ()):
+            crosses = apart([editor[name].device, editor[reader].device])
+            level_of[reader] = max(level_of.get(reader, 0), level_of[name] + crosses)
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    return level_of

@@ -183,11 +183,23 @@ def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
         return _copy_for(draft, touched[0].variable, replica).device
     if any(naming.node_of(source) in _table_handles(draft) for source in naming.data_inputs(node)):
         return replica.host
-    if node.op in _LOOKUPS:
-        rows = step.touches.get(naming.node_of(node.input[0]), ())
-        if rows and rows[0].variable in draft.placement.remote_rows:
-            return draft.placement.mirror(rows[0].variable, replica).device
-    return replica.device
+    table = table_of_lookup(draft, node.name)
+    return draft.placement.mirror(table, replica).device if table else replica.device
+
+
+def table_of_lookup(draft: Draft, name: str) -> str | None:
+    """Return the table in which a captured node looks rows up, if the table is on a server only.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> table_of_lookup(example_draft(PS()), "matmul") is None
+    True
+    """
+    step, node = draft.step, draft.step.nodes[name]
+    if node.op not in _LOOKUPS:
+        return None
+    rows = step.touches.get(naming.node_of(node.input[0]), ()) or step.touches.get(name, ())
+    return rows[0].variable if rows and rows[0].variable in draft.placement.remote_rows else None
 
 
 def _replace(draft: Draft, name: str, combine: Callable[[str, Sequence[str], tf.DType, str], str]) -> None:
