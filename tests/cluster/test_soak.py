@@ -7,16 +7,20 @@ import os
 import threading
 from pathlib import Path
 
+import keras
 import pytest
 
 from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
+from tests.support.compare import assert_equally_trained
 from tests.support.models import DENSE, dense_data
+from tests.support.training import train_plain
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.filterwarnings(OF_KERAS), pytest.mark.usefixtures("collecting")]
 
 WARM, MORE = 30, 100
+EPOCHS = 150
 MEGABYTES = 15
 """What allocators may still take for themselves after the first fits; a step's batch kept each time would be more."""
 
@@ -49,6 +53,14 @@ def sizes(network) -> dict[str, float]:
     return found
 
 
+def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """What has become more than it may."""
+    return {
+        name: (before[name], size) for name, size in after.items()
+        if size - before[name] > (MEGABYTES if "memory" in name else 2)
+    }
+
+
 @pytest.mark.long
 def test_hundreds_of_fits_leave_everything_as_it_was(network, monkeypatch):
     monkeypatch.setenv("HOME", str(network.home))
@@ -61,11 +73,7 @@ def test_hundreds_of_fits_leave_everything_as_it_was(network, monkeypatch):
             if count + 1 == WARM:
                 before = sizes(network)
         after = sizes(network)
-    grown = {
-        name: (before[name], size) for name, size in after.items()
-        if size - before[name] > (MEGABYTES if "memory" in name else 2)
-    }
-    assert grown == {}
+    assert grown(before, after) == {}
 
 
 @pytest.mark.long
@@ -81,4 +89,27 @@ def test_clusters_that_come_and_go_leave_nothing(network, monkeypatch):
         counts.append(open_here())
     # What was told to end may still be ending.
     until(lambda: all(open_here()[what] <= count for what, count in counts[0].items()))
+    assert nothing_left(network) == []
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("count", [8, 16])
+def test_many_agents_train_for_long_as_one_device(make_network, monkeypatch, count):
+    """The processes of all hosts share the cores, so a step waits until each of them has had its turn."""
+    network = make_network(count)
+    monkeypatch.setenv("HOME", str(network.home))
+    data, options = dense_data(3 * count + 1), {"batch_size": count + 3, "epochs": EPOCHS}
+    expected = train_plain(DENSE, optimizer="sgd", data=data, **options)
+    with OverHosts(DENSE, network.spec()) as hosts:
+        for builder in ("AllReduce", "PSLoadBalancing"):
+            seen: list[dict[str, float]] = []
+
+            def look(epoch: int, logs: object, seen: list[dict[str, float]] = seen) -> None:
+                if epoch in (EPOCHS // 3, EPOCHS - 1):
+                    seen.append(sizes(network))
+
+            callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=look)]
+            assert_equally_trained(expected, hosts.train("sgd", builder, data, callbacks=callbacks, **options))
+            assert grown(*seen) == {}
     assert nothing_left(network) == []
