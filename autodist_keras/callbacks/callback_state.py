@@ -4,7 +4,7 @@ In: the callbacks of a `fit`. Out: values that `encoding.py` can encode. A callb
 and `set_state(state)` decides itself what is saved. The state of every other callback is the attributes whose values
 have changed since the beginning of `fit`: numbers, strings, None, arrays, functions of modules, and lists, tuples and
 dictionaries of them. The attributes that have not changed are settings. If the user changes a setting before a resume,
-such as `patience`, the new value holds.
+such as `patience`, the new value holds, and so does what `on_train_begin` has made of it.
 
 >>> early = keras.callbacks.EarlyStopping(patience=3)
 >>> states = CallbackStates([early])
@@ -27,8 +27,8 @@ import numpy as np
 
 from autodist_keras.callbacks.encoding import decode, encode
 
-_NO_STATE = {"_model", "params"}
-"""The attributes that Keras sets on every callback."""
+_NO_STATE = {"_model", "params", "_is_tracing", "_profiler_started"}
+"""The attributes that Keras sets on every callback, and what the profiler of one process does for TensorBoard."""
 
 _log = logging.getLogger("autodist")
 
@@ -39,8 +39,14 @@ class CallbackStates:
     def __init__(self, callbacks: Sequence[Any]) -> None:
         self._before = {id(callback): dict(_attributes(callback)) for callback in callbacks}
         """What each callback held before `fit`, encoded."""
+        self._begun: dict[int, dict[str, Any]] = {}
+        """What each callback held after its `on_train_begin`, encoded."""
         self._kept = tuple(callbacks)
         self._mentioned: set[str] = set()
+
+    def begin(self) -> None:
+        """Note what `on_train_begin` has made of the callbacks, when it has run for all."""
+        self._begun = self._begun or {id(callback): dict(_attributes(callback)) for callback in self._kept}
 
     def get(self, callbacks: Sequence[Any]) -> dict[str, Any]:
         """The state of each callback, by its class and its position among those of the class."""
@@ -54,10 +60,13 @@ class CallbackStates:
             elif _has_protocol(callback):
                 callback.set_state(states[name])
             else:
-                now = {name for name, _ in _attributes(callback)}  # an open file, which is no state, stays
-                before = self._before.get(id(callback), {}).items()
-                settings = {name: decode(*each) for name, each in before if name in now}
-                vars(callback).update({**settings, **states[name]})
+                now = dict(_attributes(callback))  # an open file, which is no state, stays
+                settings = {
+                    name: decode(*each) for name, each in self._first(callback).items()
+                    if name in now and not _equal(now[name], each)
+                }
+                for key, value in {**settings, **states[name]}.items():
+                    _put(callback, key, value)
 
     def _get(self, callback: Any) -> Any:
         if _has_protocol(callback):
@@ -71,11 +80,15 @@ class CallbackStates:
                 ) from None
             return state
         self._mention(callback)
-        before = self._before.get(id(callback), {})
+        earlier = self._before.get(id(callback), {}), self._first(callback)
         return {
             name: decode(tree, arrays) for name, (tree, arrays) in _attributes(callback)
-            if name not in before or not _equal(before[name], (tree, arrays))
+            if any(name not in before or not _equal(before[name], (tree, arrays)) for before in earlier)
         }
+
+    def _first(self, callback: Any) -> dict[str, Any]:
+        """What the callback held when the first epoch began."""
+        return self._begun.get(id(callback)) or self._before.get(id(callback), {})
 
     def _mention(self, callback: Any) -> None:
         """Say once which attributes of a user's callback are not saved."""
@@ -84,12 +97,35 @@ class CallbackStates:
             return
         self._mentioned.add(kind.__name__)
         saved = {name for name, _ in _attributes(callback)} | _NO_STATE
-        left = sorted(name for name, value in vars(callback).items() if name not in saved and not callable(value))
+        left = sorted(
+            name for name, value in vars(callback).items()
+            if name not in saved and (not callable(value) or _has_variables_of_its_own(callback, value))
+        )
         if left:
             _log.warning(
                 "Resume: of callback %s, %s %s not saved. Give it get_state() and set_state(state) if that is state.",
                 kind.__name__, ", ".join(left), "is" if len(left) == 1 else "are",
             )
+
+
+def _has_variables_of_its_own(callback: Any, value: Any) -> bool:
+    """Whether a value is a model, a layer or a metric with variables that are not those of the training."""
+    if not isinstance(value, keras.Layer | keras.Metric):
+        return False
+    trained = {id(variable) for variable in callback.model.variables}
+    return any(id(variable) not in trained for variable in value.variables)
+
+
+def _put(callback: Any, name: str, value: Any) -> None:
+    """Set an attribute. The program may hold a list or a dictionary, too, so these are filled anew."""
+    present = vars(callback).get(name)
+    if type(present) is type(value) is list:
+        present[:] = value
+    elif type(present) is type(value) is dict:
+        present.clear()
+        present.update(value)
+    else:
+        vars(callback)[name] = value
 
 
 def _has_protocol(callback: Any) -> bool:

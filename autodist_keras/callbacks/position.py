@@ -56,7 +56,8 @@ class Position:
         self._unstarted: bytes | None = None
         """The iterator of a dataset before its first batch."""
         self._draws: Any = None
-        """The states of Python's and numpy's random numbers before the iterator's first batch."""
+        """The states of Python's and numpy's random numbers before the epoch in which the iterator began."""
+        self._epoch_draws: Any = None
         self._skips = _is_python(x) or shuffle == "batch"
 
     @property
@@ -76,12 +77,16 @@ class Position:
             if self._unstarted is not None:
                 _set_iterator(iter(dataset), self._unstarted)
 
+    def begin_epoch(self) -> None:
+        """Note the random numbers before Keras's loop begins an epoch: the threads of a `PyDataset` draw at once."""
+        self._epoch_draws = draws()
+
     def take_over(self, iterator: Any) -> None:
         """Note the iterator from which the next batch will come."""
         if iterator is not self._iterator:
             self._iterator, self._taken = iterator, 0
             self._before = self._made - 1
-            self._draws = draws()
+            self._draws = self._epoch_draws
             # Before its first batch an iterator has the seeds that `shuffle` draws for the iterators after it.
             self._unstarted = self._saved(iterator) if isinstance(self._x, tf.data.Dataset) else None
 
@@ -118,14 +123,26 @@ class Position:
             elif isinstance(self._x, types.GeneratorType):
                 for _ in dataset:
                     pass
+        set_draws(saved["draws"])
+
+    def left(self) -> dict[str, Any]:
+        """What a complete training leaves to the rest of the program: random numbers, and the seeds of a dataset."""
+        return {"draws": draws(), "made": self._made}
+
+    def leave(self, saved: dict[str, Any], dataset: Any) -> None:
+        """Leave to the rest of the program what a complete training, which is not run again, has left."""
+        if isinstance(self._x, tf.data.Dataset):
+            for _ in range(saved["made"] - self._made):
+                iter(dataset)
+        set_draws(saved["draws"])
 
     def go_to(self, saved: dict[str, Any], iterator: Any) -> None:
         """Bring a new iterator to a saved position. The class has an example."""
         self._iterator, self._taken = iterator, saved["taken"]
         self._before, self._made = saved["before"], saved["before"] + 1
-        self._draws = saved["draws"]
-        set_draws(saved["draws"])
+        self._draws = self._epoch_draws = saved["draws"]
         if saved["iterator"] is not None:
+            set_draws(saved["draws"])
             _set_iterator(iterator, saved["iterator"])
             self._unstarted, self._followed = saved["unstarted"], True
             return

@@ -83,7 +83,7 @@ class ResumableFit:
         if self._found is None:
             return None
         place, epochs = self._found["place"], self._arguments.get("epochs", 1)
-        if place["finished"] and (place["stopped"] or place["epoch"] >= epochs):
+        if self._is_complete:
             if str(self._files.folder.resolve()) in _ended:
                 raise SessionError(
                     f"{self._whose} holds a training that this program has completed already. Give every fit a folder "
@@ -96,6 +96,12 @@ class ResumableFit:
                 "epochs. Pass epochs as before, or more."
             )
         return int(place["epoch"])
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the state that was found is one after which nothing is left to train."""
+        place, epochs = self._found["place"], self._arguments.get("epochs", 1)
+        return bool(place["finished"] and (place["stopped"] or place["epoch"] >= epochs))
 
     @property
     def _whose(self) -> str:
@@ -121,8 +127,14 @@ class ResumableFit:
 
         return build
 
+    def begin(self) -> None:
+        """Make the variables of a complete training: Keras ends a `fit` with what the optimizer has of each weight."""
+        if self._found is not None and self._is_complete:
+            self._variables.make(self._loop)
+
     def begin_epoch(self, epoch: int) -> None:
         """Note the epoch. Take up the state of a complete training that is to be longer."""
+        self._states.begin()
         self._epoch = epoch
         if self._found is not None and self._found["place"]["finished"]:
             self._take_up(metrics=False)
@@ -131,6 +143,7 @@ class ResumableFit:
         """The steps of one epoch, as Keras's epoch iterator gives them; after a failure, those that are left."""
         loop, found = self._loop, self._found
         done = 0
+        self._position.begin_epoch()
         if found is not None:
             done = found["place"]["step"]
             loop._num_batches = found["loop"]["batches"]
@@ -168,8 +181,10 @@ class ResumableFit:
     def end(self) -> None:
         """Save the state of the complete training. If it was complete before, take its state up."""
         if self._found is not None:
-            self._variables.make(self._loop)
+            self._states.begin()
+            left = self._found["left"]
             self._take_up(metrics=True, complete=True)
+            self._position.leave(left, type(self._loop)._get_iterator(self._loop))
         elif self._batches:
             self._writer.start(self._copy(0, None))
         self._writer.finish()
@@ -207,6 +222,7 @@ class ResumableFit:
                 "settings": self._settings,
                 "loop": {"batches": self._loop._num_batches, "seen": self._seen},
                 "data": None if finished else self._position.get(iterator),
+                "left": self._position.left() if finished else None,
                 "callbacks": self._states.get(self._all_callbacks()),
                 **self._variables.get(),
             },

@@ -73,6 +73,7 @@ class Resume(keras.callbacks.Callback):
                 "Resume works with DistributedModel.fit only: wrap the model, DistributedModel(model). With one "
                 "replica its numbers are those of plain Keras, bit by bit."
             )
+        self.running.begin()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Note the epoch. After a complete training that is to be longer, take up its state."""

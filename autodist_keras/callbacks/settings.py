@@ -16,15 +16,18 @@ import keras
 import numpy as np
 
 from autodist_core.errors import SessionError
+from autodist_keras.capture.optimizers import optimizers_of
 
 _OF_FIT = {
     "batch_size": None, "shuffle": True, "validation_split": 0.0, "class_weight": None, "initial_epoch": 0,
-    "steps_per_epoch": None,
+    "steps_per_epoch": None, "validation_freq": 1, "validation_steps": None,
 }
 """Arguments of `fit` on which the numbers depend, with their defaults."""
 _OF_COMPILE = ("optimizer", "loss", "loss_weights", "metrics", "weighted_metrics")
 _NAME = re.compile(r'"name": "[^"]*"(, )?')
 """The names of optimizers and losses, which Keras numbers in each process."""
+_LINES = 6
+"""How many settings a message names."""
 _ROWS = 16
 """How many rows of an array are compared."""
 
@@ -39,8 +42,13 @@ def settings_of(model: Any, arguments: Mapping[str, Any], loop: Any, kind: str) 
     >>> found["fit(batch_size=...)"], found["number of batches in an epoch"], found["data, x[0]"].partition(",")[0]
     ('4', '2', 'float64[8')
     """
-    found = {f"fit({name}=...)": repr(arguments.get(name, default)) for name, default in _OF_FIT.items()}
+    found = {f"fit({name}=...)": repr(_plain(arguments.get(name, default))) for name, default in _OF_FIT.items()}
     found |= _compiled(model)
+    found["compile(jit_compile=...)"] = repr(bool(model.jit_compile))
+    found |= _layers(model)
+    for number, optimizer in enumerate(optimizers_of(model)):
+        if optimizer is not model.optimizer:
+            found[f"optimizer {number} of the model"] = _text(optimizer.get_config())
     found["compile(steps_per_execution=...)"] = repr(model.steps_per_execution)
     found["kind of data"] = kind
     # None for data whose end Keras does not know before it is there.
@@ -52,7 +60,42 @@ def settings_of(model: Any, arguments: Mapping[str, Any], loop: Any, kind: str) 
         for name in ("x", "y", "sample_weight"):
             for index, leaf in enumerate(keras.tree.flatten(arguments.get(name))):
                 found[f"data, {name}[{index}]"] = _described(leaf)
+    validation = arguments.get("validation_data")
+    if isinstance(validation, tuple | list):
+        for index, leaf in enumerate(keras.tree.flatten(tuple(validation))):
+            found[f"data, validation_data[{index}]"] = _described(leaf)
     return found
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _text(config: Any) -> str:
+    """A configuration as text, without the names that Keras numbers in each process."""
+    return _NAME.sub("", json.dumps(config, default=lambda value: type(value).__name__, sort_keys=True))
+
+
+def _layers(model: Any) -> dict[str, str]:
+    """The class of each layer, and a checksum of its configuration where Keras can describe it.
+
+    Initializers do not count: the weights are those of the saved training.
+    """
+    found = {}
+    for number, layer in enumerate(model._flatten_layers(include_self=False)):
+        try:
+            text = _text(_without_initializers(layer.get_config()))
+        except Exception:
+            text = ""
+        found[f"layer {number} of the model"] = f"{type(layer).__name__}, checksum {crc32(text.encode()):08x}"
+    return found
+
+
+def _without_initializers(config: Any) -> Any:
+    if isinstance(config, dict):
+        return {key: _without_initializers(each) for key, each in config.items() if not key.endswith("initializer")}
+    return [_without_initializers(each) for each in config] if isinstance(config, list | tuple) else config
 
 
 def require_equal(whose: str, saved: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -68,11 +111,12 @@ def require_equal(whose: str, saved: Mapping[str, str], now: Mapping[str, str]) 
     if names:
         lines = [
             f"\n  - {name}: {saved.get(name, 'nothing')} in the saved training, {now.get(name, 'nothing')} in this one"
-            for name in names
+            for name in names[:_LINES]
         ]
+        more = f"\n  and {len(names) - _LINES} more" if len(names) > _LINES else ""
         raise SessionError(
-            f"{whose} holds a training with other settings:{''.join(lines)}\nPass what was passed before, or give this "
-            "training another folder. Strategy and cluster may change."
+            f"{whose} holds a training with other settings:{''.join(lines)}{more}\nPass what was passed before, or "
+            "give this training another folder. Strategy and cluster may change."
         )
 
 
@@ -83,10 +127,7 @@ def _compiled(model: Any) -> dict[str, str]:
     except Exception:
         return {"compile(optimizer=...)": type(model.optimizer).__name__}
     return {
-        f"compile({name}=...)": _NAME.sub(
-            "", json.dumps(config[name], default=lambda value: type(value).__name__, sort_keys=True)
-        )
-        for name in _OF_COMPILE if name in config
+        f"compile({name}=...)": _text(config[name]) for name in _OF_COMPILE if name in config
     }
 
 

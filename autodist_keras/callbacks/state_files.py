@@ -22,6 +22,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,7 @@ import tensorflow as tf
 from autodist_core.errors import SessionError
 
 _TREE = "state.json"
+_STATE = re.compile(r"state-\d+\.resume")
 _BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError, RuntimeError)
 """What reading a file raises that is not a complete state. One changed bit can claim compression or a password."""
 
@@ -74,8 +76,15 @@ class StateFiles:
 
         A second program that trains into the same folder gets a SessionError.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / "lock", "a") as lock:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = open(self.folder / "lock", "a")  # noqa: SIM115
+        except OSError as error:
+            raise SessionError(
+                f"Resume({str(self.folder)!r}): states cannot be written there ({error}). Pass a folder in which this "
+                "program may make files."
+            ) from None
+        with file as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -109,7 +118,21 @@ class StateFiles:
         return None
 
     def write(self, tree: Any, arrays: Sequence[np.ndarray]) -> None:
-        """Write a state to a new file, and delete the oldest files."""
+        """Write a state to a new file, and delete the oldest files.
+
+        If that fails, as on a full disk, the log says so, and the earlier states stay. The training goes on.
+        """
+        try:
+            self._save(tree, arrays)
+        except OSError as error:
+            for partial in self.folder.glob("*.partial"):
+                partial.unlink()
+            _log.error(
+                "Resume(%r): a state was not saved (%s). The training goes on, and after a failure it begins with an "
+                "earlier state. Free space there.", str(self.folder), error,
+            )  # fmt: skip
+
+    def _save(self, tree: Any, arrays: Sequence[np.ndarray]) -> None:
         paths = self._paths()
         number = int(paths[-1].stem.partition("-")[2]) + 1 if paths else 1
         path = self.folder / f"state-{number:08}.resume"
@@ -128,7 +151,8 @@ class StateFiles:
             old.unlink()
 
     def _paths(self) -> list[Path]:
-        return sorted(self.folder.glob("state-*.resume"))
+        found = (path for path in self.folder.glob("state-*.resume") if _STATE.fullmatch(path.name))
+        return sorted(path for path in found if path.is_file())
 
 
 def _write(file: Any, tree: Any, arrays: Sequence[np.ndarray]) -> None:

@@ -48,14 +48,15 @@ class Throughput(keras.callbacks.Callback):
         if one_replica is not None and not one_replica > 0:
             raise ValueError(f"Throughput(one_replica={one_replica!r}): expected examples per second, above 0.")
         self.one_replica = one_replica
-        self._steps = 0
+        self._before = 0
+        """The steps of earlier fits."""
         self._first: _Mark | None = None
         """The mark after the first step of the `fit`."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Refuse a `fit` that is not the one of a DistributedModel."""
         driver_of(self)
-        self._steps, self._first = 0, None
+        self._first, self._before = None, driver_of(self).steps
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Begin to count."""
@@ -63,7 +64,6 @@ class Throughput(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Count a round of Keras's loop."""
-        self._steps += self.model.steps_per_execution
         self._end = self._mark()
         if self._first is None:
             self._first = self._end
@@ -83,4 +83,5 @@ class Throughput(keras.callbacks.Callback):
             logs["scaling_efficiency"] = logs["examples_per_second"] / (replicas * self.one_replica)
 
     def _mark(self) -> _Mark:
-        return _Mark(time.perf_counter(), driver_of(self).examples, self._steps)
+        driver = driver_of(self)
+        return _Mark(time.perf_counter(), driver.examples, driver.steps - self._before)

@@ -61,6 +61,7 @@ class Timeline(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         """Refuse a `fit` that is not the one of a DistributedModel."""
         driver_of(self)
+        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
         self._rounds, self._timings = 0, None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -113,6 +113,11 @@ class Driver:
         """How many examples training steps have had; it only grows, until settings change."""
         return self._functions["train"].examples if "train" in self._functions else 0
 
+    @property
+    def steps(self) -> int:
+        """How many training steps there were; it only grows, until settings change."""
+        return self._functions["train"].steps if "train" in self._functions else 0
+
     def captured_for(self, data: Any) -> CapturedStep:
         """The training step, captured for a batch as `train_step` gets it; nothing runs."""
         checks.compiled(self.model)

@@ -62,8 +62,8 @@ class StepFunction:
         """What runs once, when the next step is captured and all its variables exist, and before that step runs."""
         self.timings: Timings | None = None
         """What is told how long the next batches take to come, where somebody measures."""
-        self.examples = 0
-        """How many examples the steps have had."""
+        self.examples = self.steps = 0
+        """How many steps there were, and how many examples they have had."""
 
     def trace_anew(self, step: Callable[[Any], Any]) -> None:
         """Forget what was captured: the next batch captures this step, which is the model's now."""
@@ -97,6 +97,7 @@ class StepFunction:
             require_rows(captured.item, str(error))
             raise_in_words(error, captured.lines, captured.owner, self._training)
         self.examples += batch.total
+        self.steps += 1
         self._ran()
         return results
 
