@@ -85,9 +85,9 @@ def headline(table: TimeTable) -> str:
     'a step of 7.5 examples takes 12.5 ms on 1 replica (measured in 1 step)'
     """
     return (
-        f"a step of {table.batch:g} example{'' if table.batch == 1 else 's'} takes {milliseconds(table.step)} on "
-        f"{table.replicas} replica{'' if table.replicas == 1 else 's'} (measured in {table.steps} "
-        f"step{'' if table.steps == 1 else 's'})"
+        f"a step of {round(table.batch, 1):g} example{'' if table.batch == 1 else 's'} takes "
+        f"{milliseconds(table.step)} on {table.replicas} replica{'' if table.replicas == 1 else 's'} "
+        f"(measured in {table.steps} step{'' if table.steps == 1 else 's'})"
     )
 
 

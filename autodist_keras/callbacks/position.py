@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.runtime.data_pipelines import draws_while_iterated
 from autodist_keras.training.batches import BatchIterator
 from autodist_keras.training.kept_data import KeptIterator
 from autodist_keras.training.step_functions import feed_of
@@ -69,13 +70,18 @@ class Position:
         """Note that Keras makes an iterator of this. Not all are used, and each may draw the seeds of a shuffle.
 
         The first one after an iterator whose saved position was taken up draws the seeds that it would have drawn.
-        TensorFlow does not give these back with every position, but with one before the first batch.
+        TensorFlow does not give these back with every position, but with one before the first batch. An iterator that
+        draws further seeds on its way goes this way again.
         """
         self._made += 1
         if self._followed:
             self._followed = False
             if self._unstarted is not None:
-                _set_iterator(iter(dataset), self._unstarted)
+                earlier = iter(dataset)
+                _set_iterator(earlier, self._unstarted)
+                if draws_while_iterated(self._x):
+                    for _ in earlier:
+                        pass
 
     def begin_epoch(self) -> None:
         """Note the random numbers before Keras's loop begins an epoch: the threads of a `PyDataset` draw at once."""
@@ -132,8 +138,11 @@ class Position:
     def leave(self, saved: dict[str, Any], dataset: Any) -> None:
         """Leave to the rest of the program what a complete training, which is not run again, has left."""
         if isinstance(self._x, tf.data.Dataset):
+            again = draws_while_iterated(self._x)
             for _ in range(saved["made"] - self._made):
-                iter(dataset)
+                earlier = iter(dataset)
+                for _ in earlier if again else ():
+                    pass
         set_draws(saved["draws"])
 
     def go_to(self, saved: dict[str, Any], iterator: Any) -> None:

@@ -119,6 +119,20 @@ def test_the_order_of_batches_that_threads_make(workers: int, tmp_path: Path):
     assert_same(expected[1], found[1], 0.0)
 
 
+def test_a_dataset_that_draws_seeds_on_its_way(tmp_path: Path):
+    def start(name: str, *callbacks: Any):
+        keras.utils.set_random_seed(2)
+        dataset = tf.data.Dataset.from_tensor_slices(data(12)).shuffle(12, seed=4).repeat(2).batch(8)
+        return fit(tmp_path / name, *callbacks, given=dataset, shuffle=False, epochs=4)
+
+    expected = start("whole")
+    with pytest.raises(Killed):
+        start("killed", kill(4))
+    found = start("killed")
+    assert expected[0] == found[0]
+    assert_same(expected[1], found[1], 0.0)
+
+
 def _program(folder: Path, *callbacks: Any) -> dict[str, np.ndarray]:
     """Two fits of one dataset, with random numbers between them."""
     model = seeded(build)
@@ -126,13 +140,19 @@ def _program(folder: Path, *callbacks: Any) -> dict[str, np.ndarray]:
     random.seed(5)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(24).batch(8)
 
-    def batches():
+    def batches():  # TensorFlow takes batches ahead, so it draws nothing that the rest of the program draws, too
+        draws = np.random.default_rng(1)
         while True:
-            yield np.random.normal(size=(8, 5)), np.random.normal(size=(8, 1))
+            yield draws.normal(size=(8, 5)), draws.normal(size=(8, 1))
+
+    def draw(batch: int, logs: Any) -> None:
+        np.random.normal(), random.random()
+
+    drawing = keras.callbacks.LambdaCallback(on_train_batch_end=draw)
 
     with distributed(model, replicas=1) as front:
         def run(name: str, *given: Any, **options: Any) -> None:
-            own = callbacks if name == "third" else ()
+            own = callbacks if name == "third" else (drawing,)
             front.fit(*given, epochs=2, verbose=0, callbacks=[Resume(folder / name, every=1), *own], **options)
 
         run("first", dataset, shuffle=False)

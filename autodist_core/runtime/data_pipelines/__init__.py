@@ -7,6 +7,9 @@ the values that travel.
 
 from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass
 from autodist_core.runtime.data_pipelines.on_machines import PipelineSlot, PipelinesOnMachines
-from autodist_core.runtime.data_pipelines.travelling import travelling
+from autodist_core.runtime.data_pipelines.travelling import draws_while_iterated, travelling
 
-__all__ = ["DataPipeline", "DrawnBatch", "DrawnRows", "Pass", "PipelineSlot", "PipelinesOnMachines", "travelling"]
+__all__ = [
+    "DataPipeline", "DrawnBatch", "DrawnRows", "Pass", "PipelineSlot", "PipelinesOnMachines", "draws_while_iterated",
+    "travelling",
+]  # fmt: skip

@@ -82,6 +82,23 @@ def travelling(dataset: Any, say: Callable[[str], None] = lambda _: None) -> tup
     return DataPipeline(found, tuple(specs), foreseen, bool(_seeded(graph)), say), dataset
 
 
+def draws_while_iterated(dataset: Any) -> bool:
+    """Whether an iterator of a dataset draws seeds that the next one depends on while one goes through it.
+
+    A shuffle before a `repeat` that ends does. Where TensorFlow cannot write the graph, nothing is known, and it may.
+
+    >>> numbers = tf.data.Dataset.range(4)
+    >>> [draws_while_iterated(each) for each in (numbers.shuffle(4), numbers.shuffle(4).repeat(2), numbers.repeat())]
+    [False, True, False]
+    """
+    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+        return False
+    try:
+        return not _draws_once(_graph_of(dataset))
+    except ValueError:
+        return True
+
+
 def _is_tensor(spec: Any) -> bool:
     return isinstance(spec, tf.TensorSpec) or is_composite(spec)
 
