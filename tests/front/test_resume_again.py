@@ -59,6 +59,7 @@ def fit(folder: Path, *callbacks: Any, case: Any = build, given: Any = None, **o
     return history.history, named(model.weights)
 
 
+@pytest.mark.quick("scaled")
 @pytest.mark.parametrize("wrap", [lambda inner: inner, keras.optimizers.LossScaleOptimizer], ids=["alone", "scaled"])
 def test_a_complete_training_with_averages_of_the_weights(wrap, tmp_path: Path, monkeypatch):
     """Keras ends each `fit` by writing the averages, also a `fit` that has no step left."""
@@ -109,6 +110,7 @@ class Rows(keras.utils.PyDataset):
         return x[4 * index : 4 * index + 4], y[4 * index : 4 * index + 4]
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_order_of_batches_that_threads_make(workers: int, tmp_path: Path):
     expected = fit(tmp_path / "whole", given=Rows(workers=workers))
@@ -162,6 +164,7 @@ def _program(folder: Path, *callbacks: Any) -> dict[str, np.ndarray]:
     return named(model.weights)
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("steps", [0, 4])
 def test_a_program_of_several_fits_goes_on_with_the_random_numbers_of_those_before(steps, tmp_path: Path, monkeypatch):
     from autodist_keras.callbacks import resumable

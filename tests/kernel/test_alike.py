@@ -199,7 +199,7 @@ def _assert_one_machine_is_enough(item: GraphItem, placement: Placement, each: i
     assert "More replicas are built" not in caplog.text, caplog.text
 
 
-@pytest.mark.quick("PSLoadBalancing", "AllReduce")
+@pytest.mark.quick("PSLoadBalancing")
 @pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
 def test_one_machine_besides_the_first_is_enough(builder, caplog):
     for machines, each, kind in ((6, 1, "cpus"), (4, 2, "gpus"), (5, 2, "cpus"), (4, 5, "gpus"), (4, 5, "cpus")):
