@@ -60,25 +60,27 @@ class LookupsTogether(Kernel):
         if not draft.placement.remote_rows:
             return
         lookups, level_of = _lookups(draft), packing.messages_before(draft)
-        names = {copied(replica, lookup.name) for lookup in lookups for replica in draft.active_replicas}
-        readers = [
-            node.name for node in draft.editor if not names.isdisjoint(map(naming.node_of, node.input))
-        ]
-        answers: dict[str, str] = {}
-        for replica in draft.active_replicas:
-            groups: dict[tuple[object, ...], list[_Lookup]] = {}
-            for lookup in lookups:
-                node = draft.editor[copied(replica, lookup.name)]
-                if packing.apart([node.device, replica.device]):
-                    kind = (
-                        node.device, level_of[node.name], lookup.follows_from_variables, lookup.index_type,
-                        lookup.row_type,
-                    )
-                    groups.setdefault(kind, []).append(lookup)
-            together = [group for group in groups.values() if len(group) > 1]
+        replicas, editor = draft.active_replicas, draft.editor
+        # Each replica asks each server in the same way, also a server on its own machine: so machines stay alike.
+        groups: dict[tuple[object, ...], list[_Lookup]] = {}
+        for lookup in lookups:
+            copies = [copied(replica, lookup.name) for replica in replicas]
+            devices = {editor[name].device for name in copies}
+            if len(devices) == 1 and packing.apart([*devices, *(replica.device for replica in replicas)]):
+                levels = tuple(level_of[name] for name in copies)
+                kind = *devices, levels, lookup.follows_from_variables, lookup.index_type, lookup.row_type
+                groups.setdefault(kind, []).append(lookup)
+        together = [group for group in groups.values() if len(group) > 1]
+        for replica in replicas:
+            names = {copied(replica, lookup.name) for group in together for lookup in group}
+            readers = [
+                node.name for node in editor
+                if not names.isdisjoint(map(naming.node_of, node.input)) and _is_of(replica, node.name)
+            ]
+            answers: dict[str, str] = {}
             for number, group in enumerate(together):
                 answers |= _pack(draft, replica, f"{replica.prefix}/lookups/{number}", group)
-        _read(draft, readers, answers)
+            _read(draft, readers, answers)
 
 
 def _lookups(draft: Draft) -> list[_Lookup]:
@@ -141,19 +143,23 @@ def _pack(draft: Draft, replica: Replica, label: str, lookups: Sequence[_Lookup]
     return dict(zip(copies, editor.trace(f"{label}/rows", apart, values | of_indices, replica.device), strict=True))
 
 
+def _is_of(replica: Replica, name: str) -> bool:
+    """Whether a node does something for a replica, and nothing for a server."""
+    return replica.prefix in name.split("/")
+
+
 def _read(draft: Draft, readers: Sequence[str], answers: dict[str, str]) -> None:
-    """Let nodes of other machines than the server read, and await, what came of lookups in place of the lookups."""
+    """Let a replica's nodes read, and await, what came of its lookups in place of the lookups."""
     editor = draft.editor
 
-    def in_place_of(source: str, device: str) -> str:
-        name = naming.node_of(source)
-        if name not in answers or not packing.apart([editor[name].device, device]):
+    def in_place_of(source: str) -> str:
+        found = answers.get(naming.node_of(source))
+        if found is None:
             return source
-        return f"^{naming.node_of(answers[name])}" if naming.is_control(source) else answers[name]
+        return f"^{naming.node_of(found)}" if naming.is_control(source) else found
 
     for name in readers:
-        node = editor[name]
-        inputs = [in_place_of(source, node.device) for source in node.input]
+        inputs = [in_place_of(source) for source in editor[name].input]
         data = [source for source in inputs if not naming.is_control(source)]
         editor.change(name, inputs=[*data, *dict.fromkeys(filter(naming.is_control, inputs))])
     draft.outputs[:] = [answers.get(naming.canonical(name), name) for name in draft.outputs]
