@@ -40,6 +40,24 @@ def table_item() -> GraphItem:
     return capture(trace(table_step(variables), variables, TABLE_SPECS))
 
 
+def tables_item(tables: int) -> GraphItem:
+    """A step that looks rows of several widths up, and that has a vector of numbers, too."""
+    random = np.random.default_rng(7)
+    shapes = {f"table{index}": (6, 1 + index % 3) for index in range(tables)} | {"numbers": (6,)}
+    variables = {name: tf.Variable(random.normal(size=shape), name=name) for name, shape in shapes.items()}
+
+    def loss_of(given, ids):
+        rows = [tf.nn.embedding_lookup(table, ids + 1) for table in given.values()]
+        return tf.add_n([tf.reduce_mean(tf.square(each - 0.5)) for each in rows])
+
+    def step(tracer, ids):
+        loss, gradients = gradients_of(variables, ids, loss_of)
+        tracer.apply(gradients, descend(variables))
+        return [loss]
+
+    return capture(trace(step, variables, TABLE_SPECS))
+
+
 def copies_item(
     variables: dict[str, tf.Variable], specs: Sequence[tf.TensorSpec] = SPECS, described: Any = None
 ) -> GraphItem:

@@ -19,7 +19,7 @@ from autodist_core.step import naming
 from autodist_core.strategy import AllReduce
 from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_keras.capture.tracing import trace_step
-from tests.kernel.graphs import table_item
+from tests.kernel.graphs import table_item, tables_item
 from tests.support.strategies import BUILDERS, strategy_named
 
 UNEVEN = (4, 4, 4, 3, 3, 3)
@@ -256,6 +256,8 @@ def test_rows_are_looked_up_on_servers(builder):
         placement, sizes = _placed(table_item(), builder, 6, each, kind), (2,) * 6 * each
         found = [build(table_item(), placement, kernels=pipeline, sizes=sizes) for pipeline in (PIPELINE, [*PIPELINE])]
         _assert_same(*found, per_machine=each)
+        # Of several tables on a server, the rows travel together on each machine in the same way.
+        assert _calls(build(tables_item(14), _placed(tables_item(14), builder, 6, each, kind), sizes=sizes)) > 0
 
 
 @cache

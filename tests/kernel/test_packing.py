@@ -16,7 +16,7 @@ from autodist_core.step import naming
 from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, UnevenPartitionedPS
 from autodist_core.strategy.compiler import StrategyCompiler
 from tests.capture.plain import TABLE_SPECS, descend, gradients_of, trace
-from tests.kernel.graphs import layered_item, layered_variables, machine, placed, train
+from tests.kernel.graphs import layered_item, layered_variables, machine, placed, tables_item, train
 from tests.support.compare import assert_same
 from tests.support.strategies import Mixed
 
@@ -49,24 +49,6 @@ def _chain_item(layers: int, clipped: bool = False) -> GraphItem:
         return [loss]
 
     return capture(trace(step, variables))
-
-
-def _tables_item(tables: int) -> GraphItem:
-    """A step that looks rows of several widths up, and that has a vector of numbers, too."""
-    random = np.random.default_rng(7)
-    shapes = {f"table{index}": (6, 1 + index % 3) for index in range(tables)} | {"numbers": (6,)}
-    variables = {name: tf.Variable(random.normal(size=shape), name=name) for name, shape in shapes.items()}
-
-    def loss_of(given, ids):
-        rows = [tf.nn.embedding_lookup(table, ids + 1) for table in given.values()]
-        return tf.add_n([tf.reduce_mean(tf.square(each - 0.5)) for each in rows])
-
-    def step(tracer, ids):
-        loss, gradients = gradients_of(variables, ids, loss_of)
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
-    return capture(trace(step, variables, TABLE_SPECS))
 
 
 def _messages(item: GraphItem, builder) -> dict[tuple[str, str], int]:
@@ -117,7 +99,7 @@ def test_large_tensors_travel_alone_and_vectors_are_of_bounded_size(monkeypatch)
 
 @pytest.mark.parametrize("builder", [AllReduce(), PS(), PartitionedPS()], ids=str)
 def test_the_rows_of_all_tables_travel_together(builder):
-    few, many = (_messages(_tables_item(tables), builder) for tables in (2, 7))
+    few, many = (_messages(tables_item(tables), builder) for tables in (2, 7))
     assert few == many
 
 
@@ -125,7 +107,7 @@ def test_the_rows_of_all_tables_travel_together(builder):
 @pytest.mark.parametrize("builder", [AllReduce(), PS(), PartitionedPS()], ids=str)
 def test_packed_rows_equal_one_device(monkeypatch, builder):
     monkeypatch.setattr(packing, "apart", lambda devices: len(set(devices)) > 1)
-    item, random = _tables_item(3), np.random.default_rng(6)
+    item, random = tables_item(3), np.random.default_rng(6)
     values = {variable.name: random.normal(size=variable.shape) for variable in item.variables}
     batches = [random.integers(0, 5, (size, 2)).astype("int32") for size in (7, 5, 2, 1)]
     placement = placed(item, builder, machine(cpus=3))
