@@ -18,7 +18,9 @@ import yaml
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parent.parent
-SAID = re.compile(r"autodist: ((\w+: )?\d+ per step = |waiting for \d|.*: \d+ s so far$)")
+SAID = re.compile(
+    r"autodist: ((\w+: )?\d+ per step = |waiting for \d|the \w+( \w+)? of the present fit: |.*: \d+ s so far$)"
+)
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -63,7 +65,8 @@ def kernel(tmp_path, monkeypatch) -> str:
 def run(name: str, folder: Path, kernel: str) -> str:
     """Run a notebook in `folder`, and return what its cells print. No cell may fail.
 
-    On stderr stands only what a training does, for which machines it waits, and which stage takes long.
+    On stderr stands only what a training does, which way its data takes, for which machines it waits, and which stage
+    takes long.
     """
     notebook: Any = nbformat.read(ROOT / "notebooks" / name, as_version=4)
     folder.mkdir(exist_ok=True)
