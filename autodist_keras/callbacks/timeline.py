@@ -16,7 +16,7 @@ from autodist_core.reports import timeline
 from autodist_core.runtime import Timings
 from autodist_keras.callbacks.measured import driver_of
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("autodist")
 
 
 class Timeline(keras.callbacks.Callback):
