@@ -71,7 +71,7 @@ class LookupsTogether(Kernel):
                 kind = *devices, levels, lookup.follows_from_variables, lookup.index_type, lookup.row_type
                 groups.setdefault(kind, []).append(lookup)
         together = [group for group in groups.values() if len(group) > 1]
-        for replica in replicas:
+        for replica in replicas if together else ():
             names = {copied(replica, lookup.name) for group in together for lookup in group}
             readers = [
                 node.name for node in editor
