@@ -155,6 +155,10 @@ class Steps(Generic[B, C]):
             self._announce(state, step, batch)
         return found.captured, outputs
 
+    def say_again(self) -> None:
+        """Say after the next step what the function does, in case its batches are others now."""
+        self._announced = None
+
     def prepare(self, batch: B, same_size: bool = False) -> C:
         """The function, captured for batches like this one and added to the session; nothing runs."""
         found = self._alternative(batch) or self._add(batch, same_size)

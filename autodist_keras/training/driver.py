@@ -158,6 +158,8 @@ class Driver:
     def looping(self, loop: str, args: Any, kwargs: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
         """`running` for a call of a loop. The value is what Keras's loop is called with."""
         with self.running(loop), self.data.loop(loop, args, kwargs) as given:
+            if loop == "fit" and "train" in self._functions:
+                self._functions["train"].say_again()
             yield given
 
     @contextmanager

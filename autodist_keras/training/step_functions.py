@@ -69,6 +69,10 @@ class StepFunction:
         """Forget what was captured: the next batch captures this step, which is the model's now."""
         self._steps = self._made_of(step)
 
+    def say_again(self) -> None:
+        """Say after the next step how its batch is divided and what travels, unless this was said before."""
+        self._steps.say_again()
+
     @property
     def captured(self) -> CapturedStep | None:
         """The first captured step."""

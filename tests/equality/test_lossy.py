@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zipfile
-from functools import cache
+from functools import cache, partial
 
 import keras
 import numpy as np
@@ -59,6 +59,22 @@ def _same_bits(one: keras.Model, other: keras.Model) -> bool:
 @cache
 def _losses_of_one_device() -> np.ndarray:
     return np.array(_fit(_compiled(), 40, *_data()))
+
+
+def test_numbers_do_not_depend_on_the_names_of_the_layers():
+    """Keras numbers automatic names on, so the same model built again in one program has other names."""
+
+    def built(first: str) -> keras.Model:
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(6, "tanh", name=first), keras.layers.Dense(1)])
+
+    models = [seeded(partial(built, name)) for name in ("one", "other")]
+    for model in models:
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        with distributed(model, share_memory=None, strategy=POWER) as front:
+            _fit(front, 2, *_data())
+            assert "PowerSGD" in front.plan()
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.long

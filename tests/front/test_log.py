@@ -35,10 +35,10 @@ def said_in(shown: str) -> str:
     return "".join(line for line in shown.splitlines(True) if not line.endswith(" s so far\n"))
 
 
-def test_a_fit_says_once_what_it_does(capsys):
+def test_a_fit_says_once_what_it_does_and_again_with_another_batch(capsys):
     data = dense_data(20)
     with unconfigured(), distributed(compiled(DENSE), "AllReduce", replicas=3) as front:
-        for size in (7, 4):
+        for size in (7, 4, 7):
             front.fit(data.x, data.y, batch_size=size, epochs=2, validation_split=0.2, verbose=2)
         shown = capsys.readouterr()
         total = front.plan().splitlines()
@@ -48,8 +48,9 @@ def test_a_fit_says_once_what_it_does(capsys):
         front.fit(data.x, data.y, batch_size=2, verbose=0)
     size = next(line for line in total if "travel between" in line).partition("; ")[2].partition(" travel")[0]
     parameters = compiled(DENSE).count_params()
-    assert said_in(shown.err) == (
-        f"autodist: 7 per step = 1 x 3 + 2 x 2 on 1 machine; {parameters} parameters; {size} per step in 1 bucket\n"
+    rest = f"on 1 machine; {parameters} parameters; {size} per step in 1 bucket\n"
+    assert said_in(shown.err) == "".join(
+        f"autodist: {batch} {rest}" for batch in ("7 per step = 1 x 3 + 2 x 2", "4 per step = 1 x 2 + 2 x 1")
     )
     assert "autodist" not in shown.out and shown.out.startswith("Epoch 1/2\n")
     first, second = said_in(capsys.readouterr().err).splitlines()

@@ -91,6 +91,12 @@ class Parcel:
         return self.variable.shape
 
     @property
+    def seed(self) -> str:
+        """The seed of what it draws: the variable's position, since Keras numbers names on within a program."""
+        trained = dict.fromkeys(gradient.variable for gradient in self.draft.step.item.gradients)
+        return f"gradient {[*trained].index(self.gradient.variable)}"
+
+    @property
     def ready(self) -> int:
         """The position in the captured graph of the node that computes the gradient."""
         step = self.draft.step
@@ -200,7 +206,7 @@ def _factors(parcel: Parcel) -> Rounds:
     full, matrix = tf.TensorSpec(parcel.shape, parcel.dtype), tf.TensorSpec((rows, columns), parcel.dtype)
     tall, wide = tf.TensorSpec((rows, rank), parcel.dtype), tf.TensorSpec((columns, rank), parcel.dtype)
     error = parcel.recall("error", parcel.shape)
-    directions = parcel.recall("directions", (columns, rank), seed=parcel.gradient.variable)
+    directions = parcel.recall("directions", (columns, rank), seed=parcel.seed)
     part = parcel.on_each(
         "part", lambda local, error: tf.reshape(local + error, (rows, columns)), {parcel.local(): full, error: full}
     )
@@ -213,7 +219,7 @@ def _factors(parcel: Parcel) -> Rounds:
     parcel.remember("directions", (columns, rank), parcel.on_each(
         "directions", lambda total, before: _unless_overflown(total, before, _orthonormal(total)),
         {total: wide, directions: wide},
-    ), seed=parcel.gradient.variable)  # fmt: skip
+    ), seed=parcel.seed)  # fmt: skip
     parcel.remember("error", parcel.shape, parcel.on_each(
         "lost", _left_of_projection, {total: wide, error: full, part: matrix, basis: tall, right: wide}
     ))  # fmt: skip
