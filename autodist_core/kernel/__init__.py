@@ -16,7 +16,7 @@ from autodist_core.kernel.analysis.compilable import compilable
 from autodist_core.kernel.analysis.random_draws import drawn_by_replicas, drawn_by_update, drawn_explicitly
 from autodist_core.kernel.analysis.results import Joining, joining
 from autodist_core.kernel.draft import Draft
-from autodist_core.kernel.drawn import drawn, iterator_types, next_of, sample_of
+from autodist_core.kernel.drawn import Compared, drawn, iterator_types, next_of, sample_of
 from autodist_core.kernel.gathered import gathered
 from autodist_core.kernel.kernel import Kernel, run
 from autodist_core.kernel.parts import PARTS, Part, part_of
@@ -28,8 +28,8 @@ from autodist_core.kernel.refuse import examine
 from autodist_core.kernel.stages import GraphStage, graph_stages
 
 __all__ = [
-    "PARTS", "PIPELINE", "Arrangement", "DistributedGraph", "Draft", "GraphStage", "Joining", "Kernel", "Part",
-    "Placement", "Tasks", "arrange", "build", "compilable", "drawn", "drawn_by_replicas", "drawn_by_update",
+    "PARTS", "PIPELINE", "Arrangement", "Compared", "DistributedGraph", "Draft", "GraphStage", "Joining", "Kernel",
+    "Part", "Placement", "Tasks", "arrange", "build", "compilable", "drawn", "drawn_by_replicas", "drawn_by_update",
     "drawn_explicitly", "examine", "gathered", "graph_stages", "inference", "iterator_types", "joining",
     "mixed_results", "next_of", "part_of", "place", "run", "sample_of", "with_alike_updates",
 ]  # fmt: skip

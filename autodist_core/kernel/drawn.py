@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -45,15 +46,23 @@ def sample_of(tensors: Sequence[Any]) -> Any:
     return tf.concat(found, 0) if found else tf.zeros([0], tf.uint8)
 
 
+class Compared(Enum):
+    """With what a machine compares the sample of the batch that it has made."""
+
+    FED = "a sample that is fed"
+    FIRST = "the sample of the first machine"
+    NOTHING = "nothing, since each machine makes other rows and nobody makes them too"
+
+
 def drawn(
     graph: DistributedGraph, replicas: Sequence[Replica], hosts: Sequence[str], specs: Sequence[Any],
-    components: Sequence[int], sampled: bool = True,
+    components: Sequence[int], compared: Compared = Compared.FED,
 ) -> DistributedGraph:
     """Return a graph whose replicas on these hosts take rows from an iterator there.
 
     `specs` are those of a batch's tensors. `components` says which tensor each captured input is, where each component
-    of a ragged or sparse tensor is one. The first replica of a host is also fed the handle of the iterator. A sample is
-    fed if `sampled`. Else the machines compare their batches with that of the first of these hosts.
+    of a ragged or sparse tensor is one. The first replica of a host is also fed the handle of the iterator. `compared`
+    says whether each replica is fed a sample, too.
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
@@ -81,7 +90,7 @@ def drawn(
             feeds.append(names)
             continue
         iterator, bounds, sample = (f"feed/{replica.prefix}/{what}" for what in ("iterator", "bounds", "sample"))
-        told = (bounds, sample) if sampled else (bounds,)
+        told = (bounds, sample) if compared is Compared.FED else (bounds,)
         if host not in batches:
             told = iterator, *told
             editor.add("Placeholder", iterator, device=host, dtype=tf.string, shape=tf.TensorShape([]))
@@ -91,12 +100,13 @@ def drawn(
         editor.add("Placeholder", bounds, device=host, dtype=tf.int64, shape=tf.TensorShape([2]))
         feeds.append(told)
         made = dict(zip(batches[host], flat, strict=True))
-        if sampled:
+        if compared is Compared.FED:
             editor.add("Placeholder", sample, device=host, dtype=tf.uint8, shape=tf.TensorShape([None]))
-        else:
+        elif compared is Compared.FIRST:
             first = first or editor.trace("data/sample", lambda *tensors: sample_of(tensors), made, host)[0]
             sample = first
-        given = {bounds: tf.TensorSpec([2], tf.int64), sample: tf.TensorSpec([None], tf.uint8), **made}
+        samples = {} if compared is Compared.NOTHING else {sample: tf.TensorSpec([None], tf.uint8)}
+        given = {bounds: tf.TensorSpec([2], tf.int64), **made, **samples}
         sources = editor.trace(f"data/{replica.prefix}", rows, given, host)
         for each, source in zip(names, sources, strict=True):
             shape, dtype = (editor[each].attr[key] for key in ("shape", "dtype"))
@@ -146,13 +156,15 @@ def rows_of(tensor: Any, start: Any, stop: Any) -> Any:
     return tensor[start:stop] if tensor.shape.rank else tf.identity(tensor)
 
 
-def _rows(specs: Sequence[Any], wanted: Sequence[int], bounds: Any, sample: Any, *tensors: Any) -> list[Any]:
-    """A replica's rows of these tensors of a batch, if the batch is the one of which this is a sample."""
+def _rows(specs: Sequence[Any], wanted: Sequence[int], bounds: Any, *given: Any) -> list[Any]:
+    """A replica's rows of these tensors of a batch, if the batch is the one whose sample may follow the tensors."""
+    many = len(tf.nest.flatten(list(specs), expand_composites=True))
+    tensors, samples = given[:many], given[many:]
     own = sample_of(tensors)
     # Samples of other lengths are not equal either.
-    same = tf.raw_ops.Equal(x=own, y=sample, incompatible_shape_error=False)
-    checked = tf.raw_ops.Assert(condition=tf.reduce_all(same), data=[_OTHER])
-    with tf.control_dependencies([checked]):
+    same = [tf.raw_ops.Equal(x=own, y=sample, incompatible_shape_error=False) for sample in samples]
+    checked = [tf.raw_ops.Assert(condition=tf.reduce_all(each), data=[_OTHER]) for each in same]
+    with tf.control_dependencies(checked):
         batch = tf.nest.pack_sequence_as(list(specs), list(map(tf.identity, tensors)), expand_composites=True)
         cut = tf.nest.flatten([rows_of(tensor, bounds[0], bounds[1]) for tensor in batch], expand_composites=True)
         return [cut[index] for index in wanted]

@@ -3,7 +3,7 @@
 In: a placement, captured steps and batches. Out: results, and the state of all replicas.
 """
 
-from autodist_core.runtime.batch_slices import Each
+from autodist_core.runtime.batch_slices import Each, slices
 from autodist_core.runtime.composites import (
     COMPOSITE,
     are_row_splits,
@@ -18,7 +18,15 @@ from autodist_core.runtime.composites import (
     result_of,
     spec_of,
 )
-from autodist_core.runtime.data_pipelines import DataPipeline, DrawnBatch, DrawnRows, Pass, travelling
+from autodist_core.runtime.data_pipelines import (
+    DataPipeline,
+    DrawnBatch,
+    DrawnRows,
+    Pass,
+    is_by_file,
+    samples_of,
+    travelling,
+)
 from autodist_core.runtime.kept_arrays import KeptArrays, KeptRows, bytes_of
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.recovering import RecoveringSession
@@ -28,6 +36,7 @@ from autodist_core.runtime.timings import Call, Operation, Run, Timings
 __all__ = [
     "COMPOSITE", "Call", "Condition", "DataPipeline", "DistributedSession", "DrawnBatch", "DrawnRows", "Each",
     "KeptArrays", "KeptRows", "Operation", "Pass", "RecoveringSession", "Run", "Session", "SessionStep", "Step",
-    "Timings", "are_row_splits", "are_values", "array_of", "arrays_of", "bytes_of", "component_specs", "is_composite",
-    "kind_of", "packed", "parts_of_result", "result_of", "spec_of", "travelling",
+    "Timings", "are_row_splits", "are_values", "array_of", "arrays_of", "bytes_of", "component_specs", "is_by_file",
+    "is_composite", "kind_of", "packed", "parts_of_result", "result_of", "samples_of", "slices", "spec_of",
+    "travelling",
 ]  # fmt: skip

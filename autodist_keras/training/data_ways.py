@@ -17,13 +17,14 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
 
 from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.runtime import travelling
+from autodist_core.runtime import is_by_file, slices, travelling
 from autodist_core.step.graph_item import format_bytes
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook
@@ -79,6 +80,20 @@ def share_of_others(spec: ResourceSpec) -> float:
     """
     devices = [device for _, device in spec.replica_devices]
     return sum(device.address != spec.chief.address for device in devices) / max(1, len(devices))
+
+
+def rows_of_machines(spec: ResourceSpec, total: int) -> list[int]:
+    """How many examples of a batch of so many each machine with replicas has.
+
+    >>> nodes = [{"address": "10.0.0.1", "chief": True, "cpus": [0, 1]}, {"address": "10.0.0.2"}]
+    >>> rows_of_machines(ResourceSpec({"nodes": nodes}), 7)
+    [5, 2]
+    """
+    devices = [device.address for _, device in spec.replica_devices]
+    rows = dict.fromkeys(devices, 0)
+    for address, (start, stop) in zip(devices, slices(total, len(devices)), strict=True):
+        rows[address] += stop - start
+    return list(rows.values())
 
 
 @dataclass(eq=False)
@@ -223,9 +238,12 @@ class DataWays:
 
         if not share:
             return Way()
-        known = self._met.dataset(iterator._distributed_dataset)
+        given = iterator._distributed_dataset
+        by_file = what == FIT and is_by_file(given) and len(rows_of_machines(self._spec(), 0)) > 1
+        known = self._met.dataset(given, by_file)
         try:
-            pipeline, dataset = known.pipeline or travelling(iterator._distributed_dataset, fed)
+            rows = partial(rows_of_machines, self._spec()) if by_file else None
+            pipeline, dataset = known.pipeline or travelling(given, fed, rows)
         except ValueError as error:
             return Way(f"fed each step: {error}")
         pipeline.say = fed
@@ -238,6 +256,11 @@ class DataWays:
         known.pipeline = pipeline, dataset
         iterator._distributed_dataset = PipelineBatches(dataset, pipeline, limit())
         said = f"each machine runs its tf.data pipeline ({format_bytes(size)}, sent once) and takes its rows"
+        if pipeline.shares:
+            said = (
+                f"by file: each machine runs its tf.data pipeline ({format_bytes(size)}, sent once) over its own part "
+                "of the files; so the batches are others than on one device"
+            )
         if not pipeline.foreseen:
             said += "; this program runs it too, finds sizes and the end, and feeds the replicas of its own machine"
         return Way(said, True)

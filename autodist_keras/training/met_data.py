@@ -30,6 +30,8 @@ class Met:
 
     parts: tuple[Any, ...]
     """Weak references to the arrays, or to the dataset."""
+    by_file: bool = False
+    """Whether each machine reads its part of the dataset's files."""
     sent: float = 0.0
     """How often the chief has sent all of it, in the batches of loops that were fed."""
     kept: KeptArrays | None = None
@@ -59,19 +61,20 @@ class MetData:
         """What is known of these arrays."""
         return self._of(tuple(arrays))
 
-    def dataset(self, dataset: Any) -> Met:
-        """What is known of a dataset.
+    def dataset(self, dataset: Any, by_file: bool = False) -> Met:
+        """What is known of a dataset. It has other batches `by_file`.
 
         >>> import tensorflow as tf
         >>> MetData().dataset(tf.data.Dataset.range(3)).pipeline is None
         True
         """
-        return self._of((dataset,))
+        return self._of((dataset,), by_file)
 
-    def _of(self, parts: tuple[Any, ...]) -> Met:
+    def _of(self, parts: tuple[Any, ...], by_file: bool = False) -> Met:
         self.met = [each for each in self.met if all(part() is not None for part in each.parts)]
         for each in self.met:
-            if len(each.parts) == len(parts) and all(a() is b for a, b in zip(each.parts, parts, strict=True)):
+            known = [part() for part in each.parts]
+            if each.by_file is by_file and [*map(id, known)] == [*map(id, parts)]:
                 return each
-        self.met.append(Met(tuple(weakref.ref(part) for part in parts)))
+        self.met.append(Met(tuple(weakref.ref(part) for part in parts), by_file))
         return self.met[-1]

@@ -16,12 +16,10 @@ from itertools import count
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.kernel import sample_of
-from autodist_core.runtime import DataPipeline, DrawnBatch, DrawnRows, Pass, component_specs
+from autodist_core.runtime import DataPipeline, DrawnBatch, DrawnRows, Pass, component_specs, samples_of
 from autodist_core.step.graph_item import format_bytes
 from autodist_keras.training.batches import Batch, BatchIterator, read_batch
 
@@ -104,9 +102,9 @@ class PipelineIterator(BatchIterator):
             return self._batches.foreseen(DrawnBatch(self._pass, position))
         data = fetch()
         batch = read_batch(data)
-        with defer_interrupt():
-            sample = np.asarray(sample_of(tf.nest.flatten(data, expand_composites=True)))
-        drawn = DrawnBatch(self._pass, position, sample)
+        drawn = DrawnBatch(
+            self._pass, position, samples_of(self._pipeline, tf.nest.flatten(data, expand_composites=True))
+        )
         arrays = zip(self._batches.components, batch.arrays, strict=True)
         return replace(batch, arrays=tuple(DrawnRows(drawn, number, array) for number, array in arrays))
 

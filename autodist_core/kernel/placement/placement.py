@@ -154,6 +154,11 @@ class Placement:
         return self.tasks.addresses or (DeviceSpec.parse(self.replicas[0].name).address,)
 
     @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """The CPU of each machine with replicas, in the order of the replicas."""
+        return tuple(dict.fromkeys(replica.host for replica in self.replicas))
+
+    @cached_property
     def places(self) -> tuple[int, ...]:
         """The place of each replica among the replicas of its machine."""
         seen: dict[str, list[Replica]] = {}

@@ -4,14 +4,14 @@ The machines are told which batch of which pass it is, and make the same one. Wh
 dataset too, a batch has its values, and any of its rows can be fed. Else the pass makes them when somebody asks.
 
 >>> source = Pass(DataPipeline(b"", (tf.TensorSpec([None], tf.int64),)), b"")
->>> rows = DrawnRows(DrawnBatch(source, 0, np.zeros(16, np.uint8)), 0, np.array([0, 1]))
+>>> rows = DrawnRows(DrawnBatch(source, 0, (np.zeros(16, np.uint8),)), 0, np.array([0, 1]))
 >>> rows[1:].tolist(), np.asarray(rows).tolist(), rows.nbytes
 ([1], [0, 1], 16)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,20 @@ import tensorflow as tf
 
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import sample_of
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows of each batch that one machine makes, where machines read files of their own.
+
+    >>> Share(4, 6).graph
+    b''
+    """
+
+    start: int
+    stop: int
+    graph: bytes = b""
+    """The graph of the machine's dataset. Its batches have these rows only."""
 
 
 @dataclass(eq=False)
@@ -42,8 +56,22 @@ class DataPipeline:
     draws: bool = True
     """Whether it draws random numbers, whose seeds the machines must get."""
     say: Callable[[str], None] = lambda _: None
+    shares: tuple[Share, ...] = ()
+    """What each machine makes, in the order of the replicas; empty if each makes whole batches."""
     fed: bool = False
     """Whether the machines cannot run it after all, so that each batch is fed."""
+
+    @property
+    def made_specs(self) -> tuple[Any, ...]:
+        """The types and shapes of what a machine makes."""
+        if not self.shares:
+            return self.specs
+        return tuple(tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) for spec in self.specs)
+
+    @property
+    def graphs(self) -> list[bytes]:
+        """The graph of each machine, or the one graph of all."""
+        return [share.graph for share in self.shares] or [self.graph]
 
     def feed(self, reason: str) -> None:
         """Feed each batch from now on. `say` is told the reason."""
@@ -102,14 +130,14 @@ class DrawnBatch:
     source: Pass
     position: int
     """The number of batches of the pass before this one."""
-    sample: np.ndarray | None = None
-    """Fingerprints of some rows, with which machines compare their batch; None if this process does not make it."""
+    samples: tuple[np.ndarray, ...] = ()
+    """Fingerprints of some rows of what each machine makes, or of the whole batch if all make this. Machines compare
+    them with those of their batch. Empty if this process does not make the batch."""
 
     @property
-    def own_sample(self) -> np.ndarray:
-        """The sample, of the batch as this process makes it."""
-        found = self.sample if self.sample is not None else sample_of(self.source.element(self.position))
-        return np.asarray(found)
+    def own_samples(self) -> tuple[np.ndarray, ...]:
+        """The samples of the batch as this process makes it."""
+        return self.samples or samples_of(self.source.pipeline, self.source.element(self.position))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,3 +167,20 @@ class DrawnRows:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.values, dtype)
+
+
+def samples_of(pipeline: DataPipeline, tensors: Sequence[Any]) -> tuple[np.ndarray, ...]:
+    """Fingerprints of some rows of a batch's tensors, for each part of the batch that machines make.
+
+    >>> shares = Share(0, 2), Share(2, 3)
+    >>> pipeline = DataPipeline(b"", (tf.TensorSpec([None], tf.int64),), shares=shares)
+    >>> whole, first = samples_of(pipeline, [tf.constant([1, 2, 1])]), sample_of([tf.constant([1, 2])])
+    >>> len(whole), bool(tf.reduce_all(whole[0] == first))
+    (2, True)
+    """
+    with defer_interrupt():
+        if not pipeline.shares:
+            return (np.asarray(sample_of(tensors)),)
+        return tuple(
+            np.asarray(sample_of([tensor[share.start : share.stop] for tensor in tensors])) for share in pipeline.shares
+        )

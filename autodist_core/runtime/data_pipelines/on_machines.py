@@ -8,6 +8,9 @@ Each machine has the dataset in a variable, and an iterator over it for each pas
 iterator in the user's process, so the machines continue exactly there. Graph and state go from machine to machine, so
 the chief sends them once.
 
+Where machines read files of their own (`by_file.py`), each has a graph, rows and samples of its own; all else is the
+same.
+
 The machines never search for a batch. Where they are elsewhere (after a restart, after a step that failed, after a
 batch for which a machine had no replica), the batch is fed and `Pass.missed` is set. The next batch then begins another
 pass, from where the user's process is. So nothing is computed a second time.
@@ -32,7 +35,7 @@ import tensorflow as tf
 
 from autodist_core.errors import NodeLostError
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.kernel import DistributedGraph, Placement, drawn, iterator_types, next_of, sample_of
+from autodist_core.kernel import Compared, DistributedGraph, Placement, drawn, iterator_types, next_of, sample_of
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.log import log, stage
 from autodist_core.resource_spec import DeviceSpec
@@ -55,6 +58,8 @@ class PipelineSlot:
     hosts: tuple[str, ...]
     """All machines with replicas; without the chief's, where the user's process makes the batches too."""
     foreseen: bool = False
+    by_share: bool = False
+    """Whether each machine makes only its own rows."""
     content: DataPipeline | None = None
     tried: bool = False
     """Whether the machines have made a batch of the pipeline."""
@@ -70,7 +75,9 @@ class PipelineSlot:
     ) -> DistributedGraph:
         """The graph of a step in which the machines' replicas take their rows of batches like this one."""
         components = [array.component for array in arrays]
-        return drawn(graph, replicas, self.hosts, self.specs, components, sampled=not self.foreseen)
+        alone = Compared.NOTHING if self.by_share else Compared.FIRST
+        compared = alone if self.foreseen else Compared.FED
+        return drawn(graph, replicas, self.hosts, self.specs, components, compared)
 
     def feeds(
         self, arrays: Sequence[DrawnRows], inputs: Sequence[int], replica: int, start: int, stop: int
@@ -80,8 +87,16 @@ class PipelineSlot:
         host = hosts.pop()
         if not inputs or host not in self.hosts:
             return None
-        told = [np.array([start, stop])] if self.foreseen else [np.array([start, stop]), arrays[0].batch.sample]
+        number = self.share_of(host)
+        begins = self.content.shares[number].start if self.content and self.by_share else 0
+        told = [np.array([start - begins, stop - begins])]
+        if not self.foreseen:
+            told.append(arrays[0].batch.samples[number])
         return told if host in hosts else [self.iterators[self.hosts.index(host)], *told]
+
+    def share_of(self, host: str) -> int:
+        """Which of the machines' graphs and samples a machine has; the first where all machines make the same."""
+        return self.placement.hosts.index(host) if self.by_share else 0
 
     @contextmanager
     def running(self, arrays: Sequence[DrawnRows], active: int) -> Iterator[None]:
@@ -98,9 +113,8 @@ class PipelinesOnMachines:
     def __init__(self, graph: Any, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
         self._graph, self._session, self._placement, self._call = graph, session, placement, call
         self._chief = placement.tasks.chief
-        hosts = dict.fromkeys(replica.host for replica in placement.replicas)
         # The chief's machine first: graphs and states are there.
-        self._hosts = tuple(sorted(hosts, key=lambda host: host != self._chief))
+        self._hosts = tuple(sorted(placement.hosts, key=lambda host: host != self._chief))
         self._slots: list[PipelineSlot] = []
         self._calls: dict[tuple[str, str], Callable[..., Any]] = {}
         self._ending: list[threading.Thread] = []
@@ -111,6 +125,10 @@ class PipelinesOnMachines:
         """Where the machines make this batch next; None if it is to be fed."""
         pipeline = batch.source.pipeline
         if pipeline.fed or self._hosts == (self._chief,):
+            return None
+        if pipeline.shares and len(pipeline.shares) != len(self._hosts):
+            before, left = len(pipeline.shares), len(self._hosts)
+            pipeline.feed(f"its files were shared out among {before} machines, and {left} are left")
             return None
         try:
             return self._at(batch)
@@ -164,37 +182,50 @@ class PipelinesOnMachines:
         doing = "the beginning of a data pipeline"
         with stage(doing):
             slot.iterators = tuple(self._run(doing, slot, "create"))
-            state = [source.state] if source.state else []
-            self._run(doing, slot, "begin" if state else "begin anew", [*slot.iterators, *state])
+            self._begin(doing, slot, source.state)
             if slot.tried:
                 slot.at = source, 0
                 return slot
             made = self._run(doing, slot, "make", slot.iterators)
         slot.tried, slot.at = True, (source, 1)
         for host, sample in zip(slot.hosts, made, strict=True):
-            if not np.array_equal(sample, batch.own_sample):
+            if not np.array_equal(sample, batch.own_samples[slot.share_of(host)]):
                 name = next(replica.name for replica in self._placement.replicas if replica.host == host)
                 address = DeviceSpec.parse(name).address
                 source.pipeline.feed(f"{address} makes another first batch than the chief: its files may be others")
         return None
+
+    def _begin(self, doing: str, slot: PipelineSlot, state: bytes) -> None:
+        """Let each machine's iterator begin there. A machine that cannot must not break the others off.
+
+        TensorFlow waits for ever for an iterator that runs a function when its restoring is broken off. So each
+        machine restores in a call of its own.
+        """
+        if not state:
+            self._run(doing, slot, "begin anew", slot.iterators)
+            return
+        self._run(doing, slot, "tell", [state])
+        for host, iterator in zip(slot.hosts, slot.iterators, strict=True):
+            self._run(doing, slot, f"begin {host}", [iterator])
 
     def _filled(self, pipeline: DataPipeline) -> PipelineSlot:
         """A slot for a pipeline, whose graph is sent to the machines."""
         free = (
             slot for slot in self._slots
             if slot.content is None and slot.foreseen == pipeline.foreseen
-            and slot.specs == pipeline.specs
+            and slot.by_share == bool(pipeline.shares) and slot.specs == pipeline.made_specs
         )  # fmt: skip
         slot = next(free, None) or self._add(pipeline)
         slot.content, slot.tried = pipeline, False
         with stage("the sending of a data pipeline"):
-            self._run("the sending of a data pipeline", slot, "put", [pipeline.graph])
+            self._run("the sending of a data pipeline", slot, "put", [pipeline.graphs])
         return slot
 
     def _add(self, pipeline: DataPipeline) -> PipelineSlot:
         name = f"pipeline{len(self._slots)}"
         hosts = tuple(host for host in self._hosts if pipeline.foreseen or host != self._chief)
-        slot = PipelineSlot(name, pipeline.specs, self._placement, hosts, pipeline.foreseen)
+        by_share = bool(pipeline.shares)
+        slot = PipelineSlot(name, pipeline.made_specs, self._placement, hosts, pipeline.foreseen, by_share)
         with defer_interrupt(), self._graph.as_default():
             slot.actions = _actions(slot, self._chief)
         # Another thread calls it, and only this one may extend the graph.
@@ -236,15 +267,16 @@ class PipelinesOnMachines:
 def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[Any], list[Any]]]:
     """Add the operations of a slot to the present graph; return the feeds, fetches and targets of each action."""
     with tf.device(chief):
-        graph = sent_graph = tf.compat.v1.placeholder(tf.string, [])
+        graphs = sent_graphs = tf.compat.v1.placeholder(tf.string, [None])
         state = sent_state = tf.compat.v1.placeholder(tf.string, [])
     typed = iterator_types(slot.specs)
-    put, drop, create, anew, begin, make, end, handles = [], [], [], [], [], [], [], []
+    put, drop, create, anew, tell, make, end, handles = [], [], [], [], [], [], [], []
+    begins: dict[str, tuple[list[Any], list[Any], list[Any]]] = {}
     for host in slot.hosts:
         with tf.device(host):
-            sent_graph, sent_state = tf.identity(sent_graph), tf.identity(sent_state)
+            sent_graphs, sent_state = tf.identity(sent_graphs), tf.identity(sent_state)
             holder = tf.raw_ops.VarHandleOp(dtype=tf.variant, shape=[], shared_name=f"{slot.name}/dataset")
-            dataset = tf.raw_ops.DatasetFromGraph(graph_def=sent_graph)
+            dataset = tf.raw_ops.DatasetFromGraph(graph_def=sent_graphs[slot.share_of(host)])
             put.append(tf.raw_ops.AssignVariableOp(resource=holder, value=dataset))
             drop.append(tf.raw_ops.DestroyResourceOp(resource=holder))
             create.append(tf.raw_ops.IteratorToStringHandle(resource_handle=tf.raw_ops.AnonymousIterator(**typed)))
@@ -252,16 +284,20 @@ def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[
             iterator = tf.raw_ops.IteratorFromStringHandleV2(string_handle=handles[-1], **typed)
             held = tf.raw_ops.ReadVariableOp(resource=holder, dtype=tf.variant)
             anew.append(tf.raw_ops.MakeIterator(dataset=held, iterator=iterator))
+            told = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=f"{slot.name}/state")
+            tell.append(tf.raw_ops.AssignVariableOp(resource=told, value=sent_state))
             with tf.control_dependencies([anew[-1]]):
-                saved = tf.io.parse_tensor(sent_state, tf.variant)
-                begin.append(tf.raw_ops.DeserializeIterator(resource_handle=iterator, serialized=saved))
+                saved = tf.io.parse_tensor(tf.raw_ops.ReadVariableOp(resource=told, dtype=tf.string), tf.variant)
+                begun = tf.raw_ops.DeserializeIterator(resource_handle=iterator, serialized=saved)
+            with tf.control_dependencies([begun]):
+                begins[f"begin {host}"] = ([handles[-1]], [], [tf.raw_ops.DestroyResourceOp(resource=told)])
             make.append(sample_of(next_of(handles[-1], slot.specs)))
             end.append(tf.raw_ops.DestroyResourceOp(resource=iterator))
     return {
-        "put": ([graph], [], put), "drop": ([], [], drop), "create": ([], create, []),
-        "begin": ([*handles, state], [], begin), "begin anew": (handles, [], anew), "make": (handles, make, []),
-        "end": (handles, [], end),
-    }
+        "put": ([graphs], [], put), "drop": ([], [], drop), "create": ([], create, []),
+        "begin anew": (handles, [], anew), "make": (handles, make, []), "tell": ([state], [], tell),
+        "end": (handles, [], end), **begins,
+    }  # fmt: skip
 
 
 def _short(error: Exception) -> str:

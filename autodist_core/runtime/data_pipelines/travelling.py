@@ -13,19 +13,19 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.runtime.composites import is_composite
-from autodist_core.runtime.data_pipelines.batches import DataPipeline
+from autodist_core.runtime.data_pipelines.as_graph import dataset_of, graph_of
+from autodist_core.runtime.data_pipelines.batches import DataPipeline, Share
+from autodist_core.runtime.data_pipelines.by_file import batch_size, by_file
 from autodist_core.seams.table import OP_DEF
 from autodist_core.step.editor import Editor
 from autodist_core.step.naming import node_of
 
-_IGNORE = 1
-"""What TensorFlow does about operations with a state of their own: it writes them. They are looked for here."""
-_POLICY = tf.data.experimental.AutoShardPolicy
 _IN_PYTHON = {
     "GeneratorDataset": "from_generator", "PyFunc": "py_function or numpy_function",
     "EagerPyFunc": "py_function", "PyFuncStateless": "numpy_function",
@@ -46,10 +46,13 @@ _ONE_BY_ONE = re.compile(
 _UNKNOWN = tf.data.experimental.UNKNOWN_CARDINALITY
 
 
-def travelling(dataset: Any, say: Callable[[str], None] = lambda _: None) -> tuple[DataPipeline, Any]:
+def travelling(
+    dataset: Any, say: Callable[[str], None] = lambda _: None, rows: Callable[[int], Sequence[int]] | None = None
+) -> tuple[DataPipeline, Any]:
     """The pipeline of a dataset, and the dataset through which the user's process goes: the same, with all seeds set.
 
-    A ValueError gives the reason why its batches must be fed. `say` is told of a reason that is found later.
+    `rows` says how many examples of a batch each machine has, if each is to read its part of the files. The batches are
+    then others. A ValueError gives the reason why batches must be fed. `say` is told of a reason that is found later.
 
     >>> pipeline, same = travelling(tf.data.Dataset.range(5).batch(2))
     >>> pipeline.specs[0].dtype, [batch.numpy().tolist() for batch in same]
@@ -61,12 +64,7 @@ def travelling(dataset: Any, say: Callable[[str], None] = lambda _: None) -> tup
     options = dataset.options()
     if options.deterministic is False:
         raise ValueError("its order is not fixed (deterministic=False)")
-    if options.experimental_distribute.auto_shard_policy in (_POLICY.FILE, _POLICY.HINT):
-        raise ValueError(
-            f"its AutoShardPolicy.{options.experimental_distribute.auto_shard_policy.name} asks for other batches than "
-            "one device's, which are not made; AUTO, DATA and OFF let the machines make them"
-        )
-    graph = _graph_of(dataset)
+    graph = graph_of(dataset)
     # TensorFlow's order of functions is not fixed. `from_generator` runs Python functions of its own.
     for reason in sorted(_obstacles(graph), key=lambda each: "from_generator" not in each):
         raise ValueError(reason)
@@ -76,10 +74,21 @@ def travelling(dataset: Any, say: Callable[[str], None] = lambda _: None) -> tup
     seeded = _with_seeds(graph)
     found = graph.SerializeToString() if seeded is None else seeded.SerializeToString()
     if seeded is not None:
-        variant = tf.raw_ops.DatasetFromGraph(graph_def=found)
-        dataset = tf.data.experimental.from_variant(variant, dataset.element_spec)
+        dataset = dataset_of(seeded, dataset.element_spec)
+    shares: tuple[Share, ...] = ()
+    if rows is not None:
+        dataset, shares = _shared_out(dataset, rows, options.experimental_distribute.auto_shard_policy)
+        found, specs = graph_of(dataset).SerializeToString(), tf.nest.flatten(dataset.element_spec)
     foreseen = _same_known_size(specs) and int(dataset.cardinality()) != _UNKNOWN and _draws_once(graph)
-    return DataPipeline(found, tuple(specs), foreseen, bool(_seeded(graph)), say), dataset
+    return DataPipeline(found, tuple(specs), foreseen, bool(_seeded(graph)), say, shares), dataset
+
+
+def _shared_out(dataset: Any, rows: Callable[[int], Sequence[int]], policy: Any) -> tuple[Any, tuple[Share, ...]]:
+    size = batch_size(dataset)
+    if size is None:
+        raise ValueError("the size of its batches is not known, so its files are not shared out")
+    joined, shares = by_file(dataset, rows(size), policy)
+    return joined, tuple(replace(share, graph=graph_of(each).SerializeToString()) for each, share in shares)
 
 
 def draws_while_iterated(dataset: Any) -> bool:
@@ -94,7 +103,7 @@ def draws_while_iterated(dataset: Any) -> bool:
     if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
         return False
     try:
-        return not _draws_once(_graph_of(dataset))
+        return not _draws_once(graph_of(dataset))
     except ValueError:
         return True
 
@@ -128,18 +137,6 @@ def _draws_once(graph: Any) -> bool:
     while node.name not in seeded and (node.op == "_Retval" or _ONE_BY_ONE.match(node.op)):
         node = nodes[node_of(node.input[0])]
     return [node.name] == seeded
-
-
-def _graph_of(dataset: Any) -> Any:
-    try:
-        variant = tf.data.experimental.to_variant(dataset)
-        serialized = tf.raw_ops.DatasetToGraphV2(
-            input_dataset=variant, external_state_policy=_IGNORE, strip_device_assignment=True
-        )
-        return tf.compat.v1.GraphDef.FromString(serialized.numpy())
-    except tf.errors.OpError as error:
-        text = error.message.rpartition("}} ")[2].partition(" [Op")[0]
-        raise ValueError(f"TensorFlow cannot write its graph ({text.rstrip('.')})") from None
 
 
 def _obstacles(graph: Any) -> Iterator[str]:
