@@ -81,8 +81,8 @@ def tf_variable_of(variable: Any) -> Any:
 
 
 def _path(model: Any, variable: Any) -> str:
-    path: str = variable.path if isinstance(variable, keras.Variable) else variable.name.partition(":")[0]
-    return path.removeprefix(f"{model.name}/")
+    # A TFSMLayer passes TensorFlow's names on, with the number of the tensor behind them.
+    return _title(variable).removesuffix(":0").removeprefix(f"{model.name}/")
 
 
 def _title(variable: Any) -> str:

@@ -83,7 +83,11 @@ def call(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     'rows along axis 0'
     """
     graphs = graphs_of(operation)
-    return flow.run(graphs[0], states, operation) if graphs else _lost(flow, operation, states)
+    if not graphs:
+        return _lost(flow, operation, states)
+    # Whoever takes a gradient adds results to the function's graph, for values that the gradient uses again.
+    results: list[State] = flow.run(graphs[0], states, operation)
+    return results[: len(operation.outputs)]
 
 
 def _lost(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
