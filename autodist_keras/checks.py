@@ -258,6 +258,20 @@ def identity_of_adapted(model: Any) -> Identity:
     return Identity(*(vars(layer).get(name) for layer in layers for name in _ADAPTED))
 
 
+def identity_of_variables(model: Any) -> Identity:
+    """The variables of a model. A layer that was replaced or quantized has others, possibly of the same names.
+
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="head")])
+    >>> before = identity_of_variables(model)
+    >>> model.pop()
+    <Dense name=head, built=True>
+    >>> model.add(keras.layers.Dense(1, name="head"))
+    >>> identity_of_variables(model) == before
+    False
+    """
+    return Identity(*(vars(variable)["_value"] for variable in model.variables))
+
+
 def say_if_single(spec: ResourceSpec) -> None:
     """Log that there is a single replica, over which nothing is distributed.
 

@@ -185,6 +185,6 @@ def _remedy(table: TimeTable, part: str) -> str:
             "cluster file, or leave it out"
         )
     return (
-        "this is the model's arithmetic, and the rest cannot win much. More devices, compile(jit_compile=True), or on "
-        "GPUs the policy mixed_float16 make it faster"
+        "this is the model's arithmetic, and the rest cannot win much. More devices may make it faster, or the other "
+        "setting of compile(jit_compile=...), or on GPUs the policy mixed_float16"
     )

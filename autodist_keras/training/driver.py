@@ -55,6 +55,8 @@ class Driver:
         """The step functions by mode."""
         self._compiled_as: checks.Identity | None = None
         self._adapted_as: checks.Identity | None = None
+        self._variables_as: checks.Identity | None = None
+        """The model's variables at the end of the last call. A call may build layers."""
         self._said: set[str] = set()
         """The notes on differences from one device that were logged already."""
         self._left: dict[str, Any] = {}
@@ -168,6 +170,7 @@ class Driver:
         with ExitStack() as ending:
             self._drop_what_is_outdated()
             ending.callback(self._close_if_lost)
+            ending.callback(self._note_variables)
             ending.enter_context(self._functions_put_back())
             ending.callback(self.training.release)
             ending.callback(self.training.release_kept)
@@ -186,7 +189,8 @@ class Driver:
     def _drop_what_is_outdated(self) -> None:
         identity = checks.identity_of_compile(self.model)
         adapted = checks.identity_of_adapted(self.model)
-        if identity != self._compiled_as or adapted != self._adapted_as or self.training.is_outdated:
+        replaced = self._variables_as is not None and checks.identity_of_variables(self.model) != self._variables_as
+        if identity != self._compiled_as or adapted != self._adapted_as or replaced or self.training.is_outdated:
             self._drop()
             self._compiled_as, self._adapted_as = identity, adapted
         for mode, step in self._functions.items():
@@ -211,6 +215,9 @@ class Driver:
                 if same and function is None and mode in self._functions:
                     getattr(self.model, f"make_{mode}_function")()
                 self._left[mode] = getattr(self.model, f"{mode}_function")
+
+    def _note_variables(self) -> None:
+        self._variables_as = checks.identity_of_variables(self.model)
 
     def _close_if_lost(self) -> None:
         if self.training.is_lost:

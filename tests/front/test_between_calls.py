@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.models import DENSE, even_data
-from tests.support.training import assert_equal_training, compiled, distributed
+from tests.support.training import assert_equal_training, compiled, distributed, seeded
 
 
 @tf.function(jit_compile=True)
@@ -82,3 +83,76 @@ def test_what_nobody_changed_is_not_loaded_again(caplog):
     metrics = len(model.metrics_variables)  # Keras resets them at the beginning of each call.
     everything = len(model.variables) + len(model.optimizer.variables) + metrics
     assert loaded == [everything, metrics, metrics, metrics + 1, metrics + len(model.weights)]
+
+
+def _small():
+    layers = [keras.layers.Dense(4, "tanh", name="hidden"), keras.layers.Dense(1, name="head")]
+    model = keras.Sequential([keras.Input((6,)), *layers], name="small")
+    model.compile("sgd", "mse")
+    return model
+
+
+def _another_head(model):
+    model.pop()
+    model.add(keras.layers.Dense(1, name="head"))
+
+
+@pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize` method")
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize(
+    "change", [_another_head, lambda model: model.quantize("int8")], ids=["another layer", "quantized"]
+)
+def test_a_variable_that_another_one_of_its_name_replaces_counts(change):
+    """Keras traces `predict` and `evaluate` when they are first called, and finds the new variable."""
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(22, 6)), random.normal(size=(22, 1))
+
+    def program(front, model):
+        front.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+        change(model)
+        return [*front.predict(x, verbose=0).ravel(), front.evaluate(x, y, verbose=0)]
+
+    expected = program(*[seeded(_small)] * 2)
+    with distributed(seeded(_small)) as front:
+        found = program(front, front.model)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert np.std(expected) > 0.0
+
+
+class _Function(keras.layers.Layer):
+    """A layer whose call is a function of TensorFlow."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(6, 6), name="kernel")
+
+    @tf.function
+    def call(self, x):
+        return tf.tanh(x @ tf.convert_to_tensor(self.kernel))
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("saved", [False, True], ids=["function", "SavedModel"])
+def test_a_function_in_a_layer_is_evaluated_after_it_was_trained(tmp_path, saved):
+    """To take its gradient adds results to the function's graph, which an evaluation calls then."""
+    random = np.random.default_rng(1)
+    x, y = random.normal(size=(22, 6)), random.normal(size=(22, 1))
+    if saved:
+        exported = seeded(lambda: keras.Sequential([keras.Input((6,)), keras.layers.Dense(6, "tanh")]))
+        exported.export(tmp_path, verbose=False)
+
+    def build():
+        # The variables of a SavedModel have TensorFlow's names.
+        layer = keras.layers.TFSMLayer(tmp_path, call_endpoint="serve", trainable=True) if saved else _Function()
+        model = keras.Sequential([keras.Input((6,)), layer, keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=["mae"])
+        return model
+
+    def program(front, model):
+        history = front.fit(x, y, batch_size=8, shuffle=False, verbose=0, validation_data=(x, y)).history
+        return [*history.values(), front.predict(x, verbose=0), *model.get_weights()]
+
+    expected = program(*[seeded(build)] * 2)
+    with distributed(seeded(build)) as front:
+        found = program(front, front.model)
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
