@@ -2,7 +2,8 @@
 
 In: a dataset of tf.data. Out: a `DataPipeline`, if it can run on other machines (`travelling.py`), and a machine's own
 copy of it (`on_machines.py`) from which the graph of a step takes rows (`autodist_core.kernel.drawn`). `by_file.py`
-shares its files out among the machines, where the user asks for this. `batches.py` has the values that travel.
+shares its files out among the machines, where the user asks for this. `as_graph.py` makes a graph of a
+dataset and the other way round, and `batches.py` has the values that travel.
 """
 
 from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass, samples_of
