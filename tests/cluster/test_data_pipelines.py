@@ -295,7 +295,7 @@ def fed_datasets(folder):
             lambda x, y: (x, 2.0 * y), num_parallel_calls=2, deterministic=False
         ),
         "its order is not fixed (deterministic=False) ": pairs.with_options(unordered),
-        "its AutoShardPolicy.FILE asks for other batches": pairs.with_options(by_file),
+        "TensorFlow finds no files in it that machines could share out": pairs.with_options(by_file),
         "it keeps a cache in a file": pairs.cache(str(folder / "cache")),
         "its function shuffles or draws without a seed": tf.data.Dataset.range(2).flat_map(inner),
     }

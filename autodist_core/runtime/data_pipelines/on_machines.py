@@ -24,6 +24,7 @@ waits for the end of one. A session that is closed before its iterators have end
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,8 +43,10 @@ from autodist_core.resource_spec import DeviceSpec
 from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass
 from autodist_core.runtime.interruptible import BrokenOffError
 
-_FRAME = ("'", "Graph execution error", "From /job:", "Detected at node", "<stack traces", "the beginning of", "[[")
-"""The beginnings of lines of TensorFlow's messages that do not say what went wrong."""
+_FRAME = re.compile(
+    r"^('|Graph execution error|Detected at node|<stack traces|the beginning of|\[\[)|From /job:|root error\(s\) found"
+)
+"""What stands in lines of TensorFlow's messages that do not say what went wrong."""
 END_SECONDS = 5.0
 """How long the close of a session waits for the end of its iterators."""
 
@@ -305,5 +308,5 @@ def _short(error: Exception) -> str:
     text = str(error).rpartition("\nNode: ")[2]
     lines = [line.rpartition("}} ")[2].strip() for line in text.splitlines()]
     # A line of signs only stands around the errors of several machines.
-    said = (line for line in lines if any(map(str.isalpha, line)) and not line.startswith(_FRAME))
+    said = (line for line in lines if any(map(str.isalpha, line)) and not _FRAME.search(line))
     return next(said, type(error).__name__).rstrip(".:")[:300]
