@@ -13,14 +13,16 @@ aggregation becomes the mean over the active replicas, weighted by their numbers
 the value of the first active replica. The state of a seed generator is equal on all active replicas. It is sent to the
 idle replicas only.
 
-Over several machines, small variables of one type that are combined in one way travel in one message in each direction.
+Over several machines, small variables of one type travel in one message to the first replica, in whichever way they are
+combined, and what all replicas get travels back in one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import tensorflow as tf
 
@@ -56,16 +58,17 @@ class StateCombiner(Kernel):
         if len(draft.placement.replicas) == 1:
             return
         idle = len(draft.active_replicas) < len(draft.placement.replicas)
-        together: dict[tuple[str, str, tuple[str, ...]], list[Variable]] = {}
+        together: dict[tuple[str, tuple[str, ...]], list[Variable]] = {}
         for name in sorted(draft.step.written_by_compute):
             variable = draft.step.variables[name]
             if (idle or is_combined(variable)) and len(draft.placement.copies(name)) > 1:
                 devices = tuple(draft.placement.mirror(name, replica).device for replica in draft.placement.replicas)
-                together.setdefault((_way(variable), variable.dtype, devices), []).append(variable)
-        for (_, dtype, devices), group in together.items():
+                together.setdefault((variable.dtype, devices), []).append(variable)
+        for (dtype, devices), group in together.items():
             are_packed = _is_packed(tf.as_dtype(dtype), devices)
-            bundles = packing.bundles(group, _spec) if are_packed else [[variable] for variable in group]
-            for bundle in bundles:
+            # Those that are combined in one way follow each other.
+            group.sort(key=_way)
+            for bundle in packing.bundles(group, _spec) if are_packed else [[variable] for variable in group]:
                 _combine(draft, bundle)
 
 
@@ -87,15 +90,42 @@ def _is_packed(dtype: tf.DType, devices: Collection[str]) -> bool:
     return packing.apart(devices) and (dtype.is_floating or (dtype.is_integer and on_cpus))
 
 
-def _combine(draft: Draft, group: list[Variable]) -> None:
-    way, dtype = _way(group[0]), tf.as_dtype(group[0].dtype)
-    pack = _Pack(draft, group, way)
-    label, replicas = pack.label, draft.placement.replicas
-    # Between steps, replica 0 has the sum: its copy counts even if replica 0 is idle.
-    sources = sorted({0, *draft.active}) if way == "sum" else draft.active
-    if way == "sum" and len(sources) == 1:
-        return
-    values = [pack.read(replicas[index]) for index in sources]
+def _combine(draft: Draft, bundle: list[Variable]) -> None:
+    ways = {way: list(group) for way, group in groupby(bundle, _way)}
+    if len(draft.active) == 1 and draft.active[0] == 0:
+        # The sum of replica 0 alone is what it has.
+        ways.pop("sum", None)
+    packs = [_Pack(draft, group, way) for way, group in ways.items()]
+    of_packs = _brought(draft, packs) if len(packs) > 1 else [
+        {index: pack.read(draft.placement.replicas[index]) for index in _sources(draft, pack.way)} for pack in packs
+    ]  # fmt: skip
+    for pack, values in zip(packs, of_packs, strict=True):
+        _combine_values(draft, pack, values)
+
+
+def _brought(draft: Draft, packs: Sequence[_Pack]) -> list[dict[int, str]]:
+    """Bring all packs of each replica to the first one together; return the values of each pack by replica."""
+    whole = _Pack(draft, [variable for pack in packs for variable in pack.group], "all")
+    first, values = whole.device(draft.placement.replicas[0]), {}
+    for index in sorted({0, *draft.active}):
+        replica = draft.placement.replicas[index]
+        values[index] = packing.unpacked(
+            draft, f"{whole.label}/ways_{replica.prefix}", whole.read(replica),
+            [tuple(pack.spec.shape) for pack in packs], whole.dtype, first,
+        )
+    return [
+        {index: values[index][number] for index in _sources(draft, pack.way)} for number, pack in enumerate(packs)
+    ]
+
+
+def _sources(draft: Draft, way: str) -> list[int]:
+    """The replicas whose values count. Between steps, replica 0 has the sum: its copy counts even if it is idle."""
+    return sorted({0, *draft.active}) if way == "sum" else list(draft.active)
+
+
+def _combine_values(draft: Draft, pack: _Pack, of_replicas: Mapping[int, str]) -> None:
+    way, dtype, label, replicas = pack.way, pack.dtype, pack.label, draft.placement.replicas
+    sources, values = [*of_replicas], [*of_replicas.values()]
     device = pack.device(replicas[0])
     if way == "sum":
         pack.write(draft.add_up(f"{label}/sum", values, dtype, device), replicas[:1])
@@ -124,14 +154,15 @@ class _Pack:
 
     def __init__(self, draft: Draft, group: list[Variable], way: str) -> None:
         self._draft, self._names = draft, [variable.name for variable in group]
-        self._dtype = tf.as_dtype(group[0].dtype)
+        self.group = group
+        self.way, self.dtype = way, tf.as_dtype(group[0].dtype)
         self._shapes = [variable.shape for variable in group]
         place = naming.safe(group[0].name)
         if len(group) == 1:
             self.label, self.spec = f"combine/{place}", draft.spec(group[0].name)
         else:
             self.label = f"combine/packed/{way}/{place}"
-            self.spec = tf.TensorSpec((sum(map(math.prod, self._shapes)),), self._dtype)
+            self.spec = tf.TensorSpec((sum(map(math.prod, self._shapes)),), self.dtype)
 
     def device(self, replica: Replica) -> str:
         """The device that has the replica's copies."""
@@ -140,13 +171,13 @@ class _Pack:
     def read(self, replica: Replica) -> str:
         """Return the values of a replica."""
         reads = [self._read(name, replica) for name in self._names]
-        return packing.packed(self._draft, f"{self.label}/{replica.prefix}", reads, self._dtype, self.device(replica))
+        return packing.packed(self._draft, f"{self.label}/{replica.prefix}", reads, self.dtype, self.device(replica))
 
     def write(self, combined: str, replicas: Sequence[Replica]) -> None:
         """Write these values to the copies of the replicas."""
         for replica in replicas:
             here = f"{self.label}/parts_{replica.prefix}"
-            parts = packing.unpacked(self._draft, here, combined, self._shapes, self._dtype, self.device(replica))
+            parts = packing.unpacked(self._draft, here, combined, self._shapes, self.dtype, self.device(replica))
             for name, part in zip(self._names, parts, strict=True):
                 self._write("write", name, replica, part)
 
@@ -156,7 +187,7 @@ class _Pack:
             for name in self._names:
                 label = f"combine/{naming.safe(name)}/nothing_{replica.prefix}"
                 read = self._read(name, replica)
-                zeros = self._draft.editor.add("ZerosLike", label, [read], self.device(replica), T=self._dtype)
+                zeros = self._draft.editor.add("ZerosLike", label, [read], self.device(replica), T=self.dtype)
                 self._write("clear", name, replica, zeros)
 
     def _read(self, name: str, replica: Replica) -> str:
