@@ -9,6 +9,8 @@ arrays, shuffled in each epoch. The contenders take turns of one epoch (`turns.p
 - `kept`: the arrays are sent once, and each step feeds the numbers of rows;
 - `pipeline`: the data is a `tf.data.Dataset` of the same batches, with `prefetch`, which each machine runs;
 - `followed`: the same without known sizes: the chief's program goes through it too, and feeds its own machine;
+- `decoded`: the images are JPEG in as many files as there are hosts, and each machine decodes each batch;
+- `by file`: the same with `AutoShardPolicy.FILE`, so that each machine decodes the images of its own file;
 - `constant`: each replica computes on images that are weights of the model, so that nothing of them travels or is
   gathered. It is the bound.
 """
@@ -16,9 +18,12 @@ arrays, shuffled in each epoch. The contenders take turns of one epoch (`turns.p
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -36,7 +41,8 @@ from workloads import BATCH, WORKLOADS
 from tests.network.lan import missing
 
 FED, KEPT, PIPELINE, FOLLOWED, CONSTANT = "fed", "kept", "pipeline", "followed", "constant"
-_WAYS = (FED, KEPT, PIPELINE, FOLLOWED, CONSTANT)
+DECODED, BY_FILE = "decoded", "by file"
+_WAYS = (FED, KEPT, PIPELINE, FOLLOWED, DECODED, BY_FILE, CONSTANT)
 _WORKLOAD, _BATCHES = "images", 8
 
 
@@ -66,6 +72,46 @@ def _dataset(x: Any, y: Any, known: bool) -> Any:
     return batches.shuffle(_BATCHES, seed=0).prefetch(2)
 
 
+def _written(x: Any, y: Any, files: int) -> list[str]:
+    """The images as JPEG in this many files of records, which all hosts see."""
+    import tensorflow as tf
+
+    # The hosts of the test network have disks of their own, and see the project.
+    folder = tempfile.mkdtemp(prefix=".images-", dir=Path(__file__).parent)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    names = [f"{folder}/{number}.tfrecord" for number in range(files)]
+    for number, name in enumerate(names):
+        with tf.io.TFRecordWriter(name) as file:
+            for image, label in zip(x[number::files], y[number::files], strict=True):
+                pixels = tf.io.encode_jpeg(tf.cast(255.0 * image, tf.uint8)).numpy()
+                features = {
+                    "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[pixels])),
+                    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)])),
+                }
+                file.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+    return names
+
+
+def _records(x: Any, y: Any, files: int, by_file: bool) -> Any:
+    """The images, read from files and decoded: on each machine all of them, or those of its own file."""
+    import tensorflow as tf
+
+    policies = tf.data.experimental.AutoShardPolicy
+    features = {"image": tf.io.FixedLenFeature([], tf.string), "label": tf.io.FixedLenFeature([], tf.int64)}
+    shape = x.shape[1:]
+
+    def decoded(record: Any) -> tuple[Any, Any]:
+        read = tf.io.parse_single_example(record, features)
+        image = tf.ensure_shape(tf.io.decode_jpeg(read["image"], channels=shape[-1]), shape)
+        return tf.cast(image, tf.float32) / 255.0, read["label"]
+
+    read = tf.data.Dataset.from_tensor_slices(_written(x, y, files)).interleave(tf.data.TFRecordDataset)
+    batches = read.repeat().map(decoded, num_parallel_calls=2).batch(BATCH, drop_remainder=True).prefetch(2)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = policies.FILE if by_file else policies.DATA
+    return batches.with_options(options)
+
+
 def train(job: Job, turns: Turns, way: str) -> None:
     """One training over the hosts, whose data takes one of the ways."""
     import keras
@@ -85,6 +131,9 @@ def train(job: Job, turns: Turns, way: str) -> None:
         data: dict[str, Any] = {"x": x, "y": y, "batch_size": BATCH}
         if way in (PIPELINE, FOLLOWED):
             data = {"x": _dataset(x, y, known=way == PIPELINE), "shuffle": False}
+        if way in (DECODED, BY_FILE) and job.spec is not None:
+            records = _records(x, y, len(job.spec["nodes"]), way == BY_FILE)
+            data = {"x": records, "steps_per_epoch": _BATCHES, "shuffle": False}
         front.fit(**data, epochs=job.epochs, callbacks=[turns.callback(keras)], verbose=0)
 
 
@@ -117,7 +166,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--rate", default="1gbit", help="what each cable carries each way, as 250mbit or 1gbit")
     parser.add_argument("--rounds", type=int, default=8, help="turns of each way, of 8 steps (default: 8)")
-    parser.add_argument("--ways", nargs="+", choices=_WAYS, default=_WAYS, metavar="WAY", help="some of the five ways")
+    parser.add_argument("--ways", nargs="+", choices=_WAYS, default=_WAYS, metavar="WAY", help="some of the ways")
     parser.add_argument("--json", action="store_true", help="print the times of all rounds as JSON instead of a table")
     given = parser.parse_args()
     if missing():
