@@ -1,0 +1,94 @@
+"""A program that was killed is started again: which variables and random numbers are state, and which of them is which.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from autodist_keras.callbacks import Resume
+from tests.support.compare import Trained, assert_equally_trained
+from tests.support.training import distributed, run, seeded
+
+STEPS = 5
+"""Batches of an epoch."""
+
+
+class Killed(BaseException):
+    """Ends a training where it is, as a signal does."""
+
+
+def kill(steps: int) -> keras.callbacks.Callback:
+    """End the training before a step, counted from its beginning."""
+    ran = iter(range(10**6))
+
+    def end(batch: int, logs: Any) -> None:
+        if next(ran) == steps:
+            raise Killed
+
+    return keras.callbacks.LambdaCallback(on_train_batch_begin=end)
+
+
+def train(folder: Path | None, case: Any, *last: Any, **options: Any) -> Trained:
+    """One start of a program. `case` makes a model and its callbacks; a callback may have a number `found`."""
+    made: list[Any] = []
+
+    def build() -> keras.Model:
+        model, *callbacks = case()
+        made.extend(callbacks)
+        return model
+
+    def program(front: Any, model: keras.Model) -> dict[str, Any]:
+        draws = np.random.default_rng(3)
+        x, y = draws.normal(size=(4 * STEPS, 3)), draws.normal(size=(4 * STEPS, 1))
+        resume = [] if folder is None else [Resume(folder, every=1)]
+        history = front.fit(
+            x, y, **{"batch_size": 4, "epochs": 2, "verbose": 0, **options}, callbacks=[*resume, *made, *last]
+        )
+        return {**history.history, "found": [each.found for each in made if hasattr(each, "found")]}
+
+    with distributed(seeded(build), replicas=1) as front:
+        return run(program, front, front.model)
+
+
+def assert_resumed(tmp_path: Path, case: Any, steps: int = 7, **options: Any) -> None:
+    """Bit for bit: a training that is ended before a step and started again, and one that is not."""
+    expected = train(None, case, **options)
+    with pytest.raises(Killed):
+        train(tmp_path, case, kill(steps), **options)
+    assert_equally_trained(expected, train(tmp_path, case, **options), tolerance=0.0)
+
+
+class Sets(keras.callbacks.Callback):
+    """Gives variables values that depend on the number of the step."""
+
+    def __init__(self, variables: list[Any], moment: str) -> None:
+        super().__init__()
+        self._set = [variable.assign for variable in variables]  # state of the training, and none of the callback
+        setattr(self, moment, self._on)
+
+    def _on(self, batch: int, logs: Any = None) -> None:
+        for number, assign in enumerate(self._set):
+            assign(float(self.model.optimizer.iterations) * (number + 1) / 50.0)
+
+
+def of_variables(moment: str) -> tuple[Any, ...]:
+    """Four variables that are not the model's, which its loss reads. A callback of the moment sets them."""
+    variables = [keras.Variable(0.0, name="weight") for _ in range(4)]
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+    def loss(y: Any, found: Any) -> Any:
+        mean = keras.ops.mean
+        parts = [mean((y - found) ** 2), mean(found), mean(found**3), mean(keras.ops.abs(found))]
+        return parts[0] + sum(variable * part for variable, part in zip(variables, parts, strict=True))
+
+    model.compile("adam", loss)
+    return model, Sets(variables, moment)
+
+
+def test_variables_of_one_name_that_the_loss_reads_keep_their_order(tmp_path: Path):
+    assert_resumed(tmp_path, lambda: of_variables("on_train_batch_end"))
