@@ -130,19 +130,22 @@ class ResumableFit:
     def begin(self) -> None:
         """Make the variables of a complete training: Keras ends a `fit` with what the optimizer has of each weight."""
         if self._found is not None and self._is_complete:
-            self._variables.make(self._loop)
+            self._variables.make(type(self._loop)._get_iterator(self._loop), self._loop._get_iterator)
 
     def begin_epoch(self, epoch: int) -> None:
         """Note the epoch. Take up the state of a complete training that is to be longer."""
         self._states.begin()
         self._epoch = epoch
         if self._found is not None and self._found["place"]["finished"]:
+            self._variables.make(type(self._loop)._get_iterator(self._loop))
             self._take_up(metrics=False)
 
     def _steps(self) -> Iterator[tuple[int, int, Any]]:
         """The steps of one epoch, as Keras's epoch iterator gives them; after a failure, those that are left."""
         loop, found = self._loop, self._found
         done = 0
+        if found is not None:
+            self._variables.make(type(loop)._get_iterator(loop))
         self._position.begin_epoch()
         if found is not None:
             done = found["place"]["step"]

@@ -33,7 +33,7 @@ def kill(steps: int) -> keras.callbacks.Callback:
     return keras.callbacks.LambdaCallback(on_train_batch_begin=end)
 
 
-def train(folder: Path | None, case: Any, *last: Any, **options: Any) -> Trained:
+def train(folder: Path | None, case: Any, *last: Any, data: Any = None, **options: Any) -> Trained:
     """One start of a program. `case` makes a model and its callbacks; a callback may have a number `found`."""
     made: list[Any] = []
 
@@ -46,9 +46,8 @@ def train(folder: Path | None, case: Any, *last: Any, **options: Any) -> Trained
         draws = np.random.default_rng(3)
         x, y = draws.normal(size=(4 * STEPS, 3)), draws.normal(size=(4 * STEPS, 1))
         resume = [] if folder is None else [Resume(folder, every=1)]
-        history = front.fit(
-            x, y, **{"batch_size": 4, "epochs": 2, "verbose": 0, **options}, callbacks=[*resume, *made, *last]
-        )
+        given = {"x": x, "y": y, "batch_size": 4} if data is None else {"x": data()}
+        history = front.fit(**given, epochs=2, verbose=0, callbacks=[*resume, *made, *last], **options)
         return {**history.history, "found": [each.found for each in made if hasattr(each, "found")]}
 
     with distributed(seeded(build), replicas=1) as front:
@@ -92,3 +91,33 @@ def of_variables(moment: str) -> tuple[Any, ...]:
 
 def test_variables_of_one_name_that_the_loss_reads_keep_their_order(tmp_path: Path):
     assert_resumed(tmp_path, lambda: of_variables("on_train_batch_end"))
+
+
+def test_what_a_callback_gives_a_variable_before_the_first_step_stays(tmp_path: Path):
+    assert_resumed(tmp_path, lambda: of_variables("on_train_batch_begin"))
+
+
+def built_late() -> tuple[Any, ...]:
+    """A layer that exists before the first step stands behind one of its shape that does not."""
+    early = keras.layers.Dense(3, activation="tanh")
+    early.build((None, 3))
+    model = keras.Sequential([keras.layers.Dense(3, activation="tanh"), early, keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return (model,)
+
+
+class OfOpenSizes(keras.utils.PyDataset):
+    """Batches of which Keras does not know how wide they are."""
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        x = np.random.default_rng(index).normal(size=(4, 2 + index % 2, 3))
+        return x, x[..., :1]
+
+
+@pytest.mark.quick("arrays")
+@pytest.mark.parametrize("data", [None, OfOpenSizes], ids=["arrays", "open sizes"])
+def test_a_layer_that_is_built_late_gets_its_own_values(data: Any, tmp_path: Path):
+    assert_resumed(tmp_path, built_late, data=data)
