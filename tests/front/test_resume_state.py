@@ -33,7 +33,7 @@ def kill(steps: int) -> keras.callbacks.Callback:
     return keras.callbacks.LambdaCallback(on_train_batch_begin=end)
 
 
-def train(folder: Path | None, case: Any, *last: Any, data: Any = None, **options: Any) -> Trained:
+def train(folder: Path | None, case: Any, *last: Any, data: Any = None, then: Any = None, **options: Any) -> Trained:
     """One start of a program. `case` makes a model and its callbacks; a callback may have a number `found`."""
     made: list[Any] = []
 
@@ -48,7 +48,8 @@ def train(folder: Path | None, case: Any, *last: Any, data: Any = None, **option
         resume = [] if folder is None else [Resume(folder, every=1)]
         given = {"x": x, "y": y, "batch_size": 4} if data is None else {"x": data()}
         history = front.fit(**given, epochs=2, verbose=0, callbacks=[*resume, *made, *last], **options)
-        return {**history.history, "found": [each.found for each in made if hasattr(each, "found")]}
+        found = [each.found for each in made if hasattr(each, "found")]
+        return {**history.history, "found": found, "then": then and then(front)}
 
     with distributed(seeded(build), replicas=1) as front:
         return run(program, front, front.model)
@@ -121,3 +122,20 @@ class OfOpenSizes(keras.utils.PyDataset):
 @pytest.mark.parametrize("data", [None, OfOpenSizes], ids=["arrays", "open sizes"])
 def test_a_layer_that_is_built_late_gets_its_own_values(data: Any, tmp_path: Path):
     assert_resumed(tmp_path, built_late, data=data)
+
+
+def test_the_metrics_after_a_complete_training_that_is_not_run_again(tmp_path: Path, monkeypatch):
+    """The next `evaluate` begins with metrics of its own."""
+    from autodist_keras.callbacks import resumable
+
+    def case() -> tuple[Any, ...]:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=["mae"])
+        return (model,)
+
+    def then(front: Any) -> Any:
+        return front.evaluate(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
+
+    first = train(tmp_path, case, then=then)
+    monkeypatch.setattr(resumable, "_ended", set())  # another process
+    assert_equally_trained(first, train(tmp_path, case, then=then), tolerance=0.0)
