@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from autodist_core.errors import SessionError
+from autodist_keras.callbacks import global_seed
 from autodist_keras.callbacks.callback_state import CallbackStates
 from autodist_keras.callbacks.encoding import decode, encode
 from autodist_keras.callbacks.position import Position
@@ -130,14 +131,18 @@ class ResumableFit:
     def begin(self) -> None:
         """Make the variables of a complete training: Keras ends a `fit` with what the optimizer has of each weight."""
         if self._found is not None and self._is_complete:
-            self._variables.make(type(self._loop)._get_iterator(self._loop), self._loop._get_iterator)
+            self._make(self._loop._get_iterator)
+
+    def _make(self, source: Callable[[], Any] | None = None) -> None:
+        dataset = type(self._loop)._get_iterator(self._loop)
+        self._variables.make(dataset, self._found.get("keras.random"), source)
 
     def begin_epoch(self, epoch: int) -> None:
         """Note the epoch. Take up the state of a complete training that is to be longer."""
         self._states.begin()
         self._epoch = epoch
         if self._found is not None and self._found["place"]["finished"]:
-            self._variables.make(type(self._loop)._get_iterator(self._loop))
+            self._make()
             self._take_up(metrics=False)
 
     def _steps(self) -> Iterator[tuple[int, int, Any]]:
@@ -145,7 +150,7 @@ class ResumableFit:
         loop, found = self._loop, self._found
         done = 0
         if found is not None:
-            self._variables.make(type(loop)._get_iterator(loop))
+            self._make()
         self._position.begin_epoch()
         if found is not None:
             done = found["place"]["step"]
@@ -202,6 +207,8 @@ class ResumableFit:
         """
         found, self._found = self._found, None
         rest = self._variables.set(self._whose, found["variables"], found["compressors"], metrics)
+        # States of earlier versions do not have it.
+        global_seed.set_value(found.get("keras.random"))
         if complete:
             rest()
         else:

@@ -23,8 +23,10 @@ import tensorflow as tf
 from autodist_core.errors import SessionError
 from autodist_core.kernel import drawn_by_replicas
 from autodist_core.step.draws import Stream
+from autodist_core.step.graph_item import Variable
 from autodist_core.step.index import StepIndex
 from autodist_core.training import CompressorState, Entry
+from autodist_keras.callbacks import global_seed
 from autodist_keras.callbacks.position import draws, set_draws
 from autodist_keras.capture.fresh_metrics import updated
 from autodist_keras.capture.tracing import CapturedStep, optimizers_of
@@ -67,7 +69,13 @@ class VariableState:
         state = driver.training.state
         values = [entry.read() for entry in self._entries] if state is None else state.values(self._entries)
         compressors = self._front.compressor_state()
+
+        def read(variable: Any) -> Any:
+            entry = Entry(Variable("keras.random", tuple(variable.shape), variable.dtype.name), variable)
+            return entry.read() if state is None else state.values([entry])[0]
+
         return {
+            "keras.random": global_seed.value(read),
             "variables": [
                 {"name": entry.spec.name, "kind": entry.spec.kind, "value": value}
                 for entry, value in zip(self._entries, values, strict=True)
@@ -115,13 +123,14 @@ class VariableState:
 
         return rest
 
-    def make(self, dataset: Any, source: Callable[[], Any] | None = None) -> None:
-        """Make the variables that the first step would make. Nothing is trained.
+    def make(self, dataset: Any, drawn: np.ndarray | None, source: Callable[[], Any] | None = None) -> None:
+        """Make the variables that the first step would make, and Keras's own seed if one was saved. Nothing is trained.
 
         If the types of the batches leave sizes open, a batch of the `source` is taken, if there is one. The random
         numbers of Python and numpy go on as if nothing had been made.
         """
         driver, before = self._front._driver, draws()
+        global_seed.set_value(drawn)
         try:
             batch = _of_types(dataset.element_spec)
             if batch is not None:

@@ -139,3 +139,31 @@ def test_the_metrics_after_a_complete_training_that_is_not_run_again(tmp_path: P
     first = train(tmp_path, case, then=then)
     monkeypatch.setattr(resumable, "_ended", set())  # another process
     assert_equally_trained(first, train(tmp_path, case, then=then), tolerance=0.0)
+
+
+class Draws(keras.callbacks.Callback):
+    """Draws a number with `keras.random` at the end of each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[float] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.found.append(float(keras.random.uniform(())))
+
+
+class DrawsInValidation(keras.layers.Layer):
+    """A layer that adds noise where no step trains."""
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return x if training else x + keras.random.normal(keras.ops.shape(x))
+
+
+def test_draws_without_a_seed_generator_of_their_own(tmp_path: Path):
+    """In a validation and in a callback. No training step draws."""
+    def case() -> tuple[Any, ...]:
+        model = keras.Sequential([keras.Input((3,)), DrawsInValidation(), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        return model, Draws()
+
+    assert_resumed(tmp_path, case, validation_split=0.2)
