@@ -1,0 +1,74 @@
+"""What counts as the same program when a training is started again, and what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from autodist_core.errors import SessionError
+from autodist_keras.callbacks import Resume
+from tests.support.compare import assert_same, in_order
+from tests.support.training import distributed
+
+
+class Killed(BaseException):
+    """Ends a training where it is, as a signal does."""
+
+
+class Kill(keras.callbacks.Callback):
+    """Ends the training before its fourth step."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self.model.optimizer.iterations == 3:
+            raise Killed
+
+
+def nested(loss: str = "mse") -> keras.Model:
+    """A model in a model. Each one that is made gets names with other numbers."""
+    keras.utils.set_random_seed(5)
+    inputs, outer = keras.Input((3,)), keras.Input((3,))
+    inner = keras.Model(inputs, keras.layers.Dense(4, activation="tanh")(inputs))
+    model = keras.Model(outer, keras.layers.Dense(1)(inner(outer)))
+    model.compile("adam", loss)
+    return model
+
+
+def fit(model: keras.Model, folder: Path, *callbacks: Any, **options: Any) -> dict[str, Any]:
+    draws = np.random.default_rng(3)
+    x, y = draws.normal(size=(8, 3)), draws.integers(0, 2, size=(8, 1))
+    rate = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
+    with distributed(model, replicas=1) as front:
+        front.fit(
+            x, y, batch_size=4, epochs=3, verbose=0, callbacks=[Resume(folder, every=1), rate, *callbacks], **options
+        )
+    return in_order(model.weights, model.optimizer.variables)
+
+
+@pytest.mark.parametrize("cells", ["one", "all"])
+def test_a_notebook_runs_its_cells_again(cells: str, tmp_path: Path):
+    """The cell with `fit` alone, after a callback has changed the learning rate; and all cells."""
+    expected, model = fit(nested(), tmp_path / "whole"), nested()
+    with pytest.raises(Killed):
+        fit(model, tmp_path / "killed", Kill())
+    found = fit(model if cells == "one" else nested(), tmp_path / "killed")
+    assert_same(expected, found, tolerance=0.0)
+
+
+def test_the_same_in_other_words_is_the_same(tmp_path: Path):
+    with pytest.raises(Killed):
+        fit(
+            nested(), tmp_path, Kill(), class_weight={0: 1.0, 1: 2.0}, steps_per_epoch=np.int64(2), validation_split=0
+        )
+    fit(nested("mean_squared_error"), tmp_path, class_weight={1: 2, 0: 1}, steps_per_epoch=2)
+
+
+def test_another_policy_is_refused(tmp_path: Path):
+    with pytest.raises(Killed):
+        fit(nested(), tmp_path, Kill())
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    with pytest.raises(SessionError, match=r"layer \d of the model: Dense, checksum .* in the saved training"):
+        fit(nested(), tmp_path)
