@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from autodist_core.errors import SessionError
+from autodist_keras.callbacks.encoding import name_of_type, type_of_name
 
 _TREE = "state.json"
 _STATE = re.compile(r"state-\d+\.resume")
@@ -156,7 +156,7 @@ class StateFiles:
 
 
 def _write(file: Any, tree: Any, arrays: Sequence[np.ndarray]) -> None:
-    types = [{"dtype": array.dtype.name, "shape": array.shape} for array in arrays]
+    types = [{"dtype": name_of_type(array.dtype), "shape": array.shape} for array in arrays]
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for index, array in enumerate(arrays):
             with archive.open(f"arrays/{index}", "w", force_zip64=True) as member:
@@ -169,7 +169,7 @@ def _read(path: Path) -> Found:
     with zipfile.ZipFile(path) as archive:
         content = json.loads(archive.read(_TREE))
         arrays = tuple(
-            _read_bytes(archive, f"arrays/{index}").view(tf.as_dtype(each["dtype"]).as_numpy_dtype)
+            _read_bytes(archive, f"arrays/{index}").view(type_of_name(each["dtype"]))
             .reshape(each["shape"])
             for index, each in enumerate(content["arrays"])
         )
