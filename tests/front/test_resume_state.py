@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -167,3 +167,50 @@ def test_draws_without_a_seed_generator_of_their_own(tmp_path: Path):
         return model, Draws()
 
     assert_resumed(tmp_path, case, validation_split=0.2)
+
+
+class Counts:
+    """An object that can be called, and that changes then."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+
+
+class Collects(keras.callbacks.Callback):
+    """Keeps what it has seen of steps in values of many kinds."""
+
+    seen: ClassVar[list[float]] = []
+    steps = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.swapped, self.long = np.zeros(2, ">f8"), np.longdouble(0)
+        self.since, self.itself, self.count = np.timedelta64(0, "s"), [0], Counts()
+        self.itself.append(self.itself)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.swapped += logs["loss"]
+        self.long += np.longdouble(logs["loss"])
+        self.since += np.timedelta64(3, "s")
+        self.seen.append(logs["loss"])
+        type(self).steps += 1
+        self.count()
+
+    @property
+    def found(self) -> list[Any]:
+        seconds = self.since / np.timedelta64(1, "s")
+        return [self.swapped, self.swapped.dtype.str == ">f8", self.long, seconds, list(self.seen), self.steps]
+
+
+def test_values_of_many_kinds_that_callbacks_keep(tmp_path: Path, caplog):
+    def case() -> tuple[Any, ...]:
+        Collects.seen, Collects.steps = [], 0
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        return model, Collects()
+
+    assert_resumed(tmp_path, case)
+    assert "of callback Collects, count, itself are not saved" in caplog.text
