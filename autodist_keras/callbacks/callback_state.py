@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
@@ -39,6 +41,11 @@ _STATELESS = {"builtins", "functools", "keras", "tensorflow"}
 _log = logging.getLogger("autodist")
 
 
+_left: WeakKeyDictionary[Any, tuple[str, dict[str, Any], dict[str, bytes]]] = WeakKeyDictionary()
+"""Of callbacks that have been in a `fit`: its folder, what they held before it, and checksums of what they held then.
+"""
+
+
 class CallbackStates:
     """The states of the callbacks of one `fit`. The module has an example."""
 
@@ -49,6 +56,25 @@ class CallbackStates:
         """What each callback held after its `on_train_begin`, encoded."""
         self._kept = tuple(callbacks)
         self._mentioned: set[str] = set()
+
+    def rewind(self, folder: str) -> None:
+        """Give callbacks that an earlier `fit` of this process has changed what they held before that `fit`.
+
+        So they begin as in another process, before a state of the folder is set. A value that the program has changed
+        since then stays.
+        """
+        for callback in filter(_is_hashable, self._kept):
+            where, before, left = _left.get(callback, ("", {}, {}))
+            for name, now in self._before[id(callback)].items():
+                if where == folder and name in before and _digest(now) == left.get(name):
+                    _put(callback, name, decode(*before[name]))
+            self._before[id(callback)] = dict(_attributes(callback))
+
+    def leave(self, folder: str) -> None:
+        """Note what the callbacks held before this `fit`, and what they hold at its end."""
+        for callback in filter(_is_hashable, self._kept):
+            left = {name: _digest(each) for name, each in _attributes(callback)}
+            _left[callback] = folder, self._before[id(callback)], left
 
     def begin(self) -> None:
         """Note what `on_train_begin` has made of the callbacks, when it has run for all."""
@@ -182,6 +208,18 @@ def _attributes(callback: Any) -> Iterator[tuple[str, tuple[Any, list[np.ndarray
                 yield name, (encode(value, arrays, copy=True), arrays)
             except TypeError:
                 continue
+
+
+def _is_hashable(callback: Any) -> bool:
+    return type(callback).__hash__ is not None
+
+
+def _digest(value: tuple[Any, list[np.ndarray]]) -> bytes:
+    """A checksum of an encoded value, which may be as large as the model."""
+    found = sha256(repr(value[0]).encode())
+    for array in value[1]:
+        found.update(f"{array.dtype.str} {array.shape}".encode() + array.tobytes())
+    return found.digest()
 
 
 def _equal(one: tuple[Any, list[np.ndarray]], two: tuple[Any, list[np.ndarray]]) -> bool:

@@ -63,6 +63,10 @@ class ResumableFit:
         with ExitStack() as ending:
             ending.enter_context(self._files.locked())
             self._found = self._newest()
+            folder = str(self._files.folder.resolve())
+            if self._found is not None:
+                self._states.rewind(folder)
+            ending.callback(self._states.leave, folder)
             ending.callback(self._writer.finish)
             data = self._found["data"] if self._found is not None else None
             # States of earlier versions do not say it: their positions are in batches.

@@ -20,10 +20,14 @@ class Killed(BaseException):
 
 
 class Kill(keras.callbacks.Callback):
-    """Ends the training before its fourth step."""
+    """Ends the training after so many steps."""
+
+    def __init__(self, steps: int = 3) -> None:
+        super().__init__()
+        self._steps = steps
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self.model.optimizer.iterations == 3:
+        if self.model.optimizer.iterations == self._steps:
             raise Killed
 
 
@@ -37,14 +41,13 @@ def nested(loss: str = "mse") -> keras.Model:
     return model
 
 
-def fit(model: keras.Model, folder: Path, *callbacks: Any, **options: Any) -> dict[str, Any]:
+def fit(model: keras.Model, folder: Path, *callbacks: Any, every: int = 1, **options: Any) -> dict[str, Any]:
     draws = np.random.default_rng(3)
     x, y = draws.normal(size=(8, 3)), draws.integers(0, 2, size=(8, 1))
     rate = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
     with distributed(model, replicas=1) as front:
-        front.fit(
-            x, y, batch_size=4, epochs=3, verbose=0, callbacks=[Resume(folder, every=1), rate, *callbacks], **options
-        )
+        arguments = {"batch_size": 4, "epochs": 3, "verbose": 0, **options}
+        front.fit(x, y, callbacks=[Resume(folder, every), rate, *callbacks], **arguments)
     return in_order(model.weights, model.optimizer.variables)
 
 
@@ -72,3 +75,25 @@ def test_another_policy_is_refused(tmp_path: Path):
     keras.config.set_dtype_policy("mixed_bfloat16")
     with pytest.raises(SessionError, match=r"layer \d of the model: Dense, checksum .* in the saved training"):
         fit(nested(), tmp_path)
+
+
+class Epochs(keras.callbacks.Callback):
+    """Counts epochs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count, self.name = 0, "first"
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.count += 1
+
+
+def test_a_callback_that_an_interrupted_fit_has_changed(tmp_path: Path):
+    """In a notebook it is in the next `fit`, too: what was no state yet is as it was before the first one."""
+    counts = Epochs()
+    with pytest.raises(Killed):
+        fit(nested(), tmp_path, counts, Kill(5), every=3, batch_size=2)
+    assert counts.count == 1, "the state is of the first epoch"
+    counts.name = "second"
+    fit(nested(), tmp_path, counts, batch_size=2)
+    assert (counts.count, counts.name) == (3, "second")
