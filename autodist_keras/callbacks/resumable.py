@@ -53,6 +53,8 @@ class ResumableFit:
         self._epoch = self._first = arguments.get("initial_epoch", 0)
         self._has_length = True
         """Whether Keras knew the number of steps in an epoch when the training began."""
+        self._has_ended = False
+        """Whether the state of the complete training was saved, or taken up."""
         self._batches = 0
         self._seen = 0
         """What Keras's epoch iterator had counted when the epoch began."""
@@ -77,6 +79,9 @@ class ResumableFit:
             ending.enter_context(hook(self._resume, "running", self))
             ending.callback(self._driver.before_next_step, None)
             yield
+            # Not earlier: if another callback fails at its end, the call may be made again.
+            if self._has_ended:
+                _ended.add(folder)
 
     def _newest(self) -> Any:
         """The newest state; None in a folder without states. Nobody else keeps its arrays."""
@@ -200,7 +205,7 @@ class ResumableFit:
         elif self._batches:
             self._writer.start(self._copy(0, None))
         self._writer.finish()
-        _ended.add(str(self._files.folder.resolve()))
+        self._has_ended = True
 
     # States ------------------------------------------------------------------------------------------------------
 

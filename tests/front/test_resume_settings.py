@@ -97,3 +97,18 @@ def test_a_callback_that_an_interrupted_fit_has_changed(tmp_path: Path):
     counts.name = "second"
     fit(nested(), tmp_path, counts, batch_size=2)
     assert (counts.count, counts.name) == (3, "second")
+
+
+class Fails(keras.callbacks.Callback):
+    """Cannot end."""
+
+    def on_train_end(self, logs: Any = None) -> None:
+        raise Killed
+
+
+def test_a_fit_whose_callback_fails_at_its_end_may_be_called_again(tmp_path: Path):
+    with pytest.raises(Killed):
+        fit(nested(), tmp_path, Fails())
+    fit(nested(), tmp_path)
+    with pytest.raises(SessionError, match="this program has completed already"):
+        fit(nested(), tmp_path)
