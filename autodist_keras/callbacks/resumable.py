@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from autodist_core.errors import SessionError
+from autodist_core.log import log
 from autodist_keras.callbacks import global_seed
 from autodist_keras.callbacks.callback_state import CallbackStates
 from autodist_keras.callbacks.encoding import decode, encode
@@ -99,6 +100,12 @@ class ResumableFit:
                     f"{self._whose} holds a training that this program has completed already. Give every fit a folder "
                     "of its own, or delete the folder to train from the start."
                 )
+            if place["epoch"] < epochs:
+                log.info(
+                    "Resume(%r): this training ended in epoch %d of %d, since stop_training was set. It is not run "
+                    "again. Pass more epochs to go on, or delete the folder to train from the start.",
+                    str(self._files.folder), place["epoch"], epochs,
+                )  # fmt: skip
             return max(epochs, 1)
         if place["epoch"] >= epochs:
             raise SessionError(
@@ -111,7 +118,9 @@ class ResumableFit:
     def _is_complete(self) -> bool:
         """Whether the state that was found is one after which nothing is left to train."""
         place, epochs = self._found["place"], self._arguments.get("epochs", 1)
-        return bool(place["finished"] and (place["stopped"] or place["epoch"] >= epochs))
+        # States of earlier versions do not say how many epochs there were to be.
+        stopped = place["stopped"] and epochs <= place.get("epochs", epochs)
+        return bool(place["finished"] and (stopped or place["epoch"] >= epochs))
 
     @property
     def _whose(self) -> str:
@@ -220,11 +229,10 @@ class ResumableFit:
         global_seed.set_value(found.get("keras.random"))
         if complete:
             rest()
+            self._model.stop_training = found["place"]["stopped"]
         else:
             self._driver.before_next_step(rest)
         self._states.set(self._all_callbacks(), found["callbacks"])
-        if found["place"]["finished"]:
-            self._model.stop_training = found["place"]["stopped"]
 
     def _copy(self, step: int, iterator: Any) -> Callable[[], None]:
         """Copy the state before a step of this epoch, or of the complete training; return what writes the copy."""
@@ -235,7 +243,7 @@ class ResumableFit:
             {
                 "place": {
                     "epoch": self._epoch + finished, "step": step, "finished": finished,
-                    "stopped": bool(self._model.stop_training),
+                    "stopped": bool(self._model.stop_training), "epochs": self._arguments.get("epochs", 1),
                 },
                 "first": self._first,
                 "settings": self._settings,

@@ -112,3 +112,24 @@ def test_a_fit_whose_callback_fails_at_its_end_may_be_called_again(tmp_path: Pat
     fit(nested(), tmp_path)
     with pytest.raises(SessionError, match="this program has completed already"):
         fit(nested(), tmp_path)
+
+
+class Stops(keras.callbacks.Callback):
+    """Ends the training in the middle of its second epoch, as a handler of a signal would."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.stop_training = self.model.optimizer.iterations == 3
+
+
+def test_a_training_that_was_stopped_goes_on_with_more_epochs(tmp_path: Path, monkeypatch, caplog):
+    from autodist_keras.callbacks import resumable
+
+    caplog.set_level("INFO", "autodist")
+    steps: list[int] = []
+    for epochs, ran in ((3, 3), (3, 0), (4, 4)):
+        monkeypatch.setattr(resumable, "_ended", set())  # another process
+        steps.clear()
+        count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(batch))
+        fit(nested(), tmp_path, Stops(), count, epochs=epochs)
+        assert len(steps) == ran
+        assert ("this training ended in epoch 2 of 3, since stop_training was set" in caplog.text) == (ran != 3)
