@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from autodist_keras.callbacks import Resume
-from tests.support.compare import Trained, assert_equally_trained
-from tests.support.training import distributed, run, seeded
+from tests.support.compare import Trained, assert_equally_trained, assert_same
+from tests.support.training import distributed, run, seeded, trained
 
 STEPS = 5
 """Batches of an epoch."""
@@ -33,7 +33,12 @@ def kill(steps: int) -> keras.callbacks.Callback:
     return keras.callbacks.LambdaCallback(on_train_batch_begin=end)
 
 
-def train(folder: Path | None, case: Any, *last: Any, data: Any = None, then: Any = None, **options: Any) -> Trained:
+def data() -> tuple[np.ndarray, np.ndarray]:
+    draws = np.random.default_rng(3)
+    return draws.normal(size=(4 * STEPS, 3)), draws.normal(size=(4 * STEPS, 1))
+
+
+def train(folder: Path | None, case: Any, *last: Any, source: Any = None, then: Any = None, **options: Any) -> Trained:
     """One start of a program. `case` makes a model and its callbacks; a callback may have a number `found`."""
     made: list[Any] = []
 
@@ -43,11 +48,11 @@ def train(folder: Path | None, case: Any, *last: Any, data: Any = None, then: An
         return model
 
     def program(front: Any, model: keras.Model) -> dict[str, Any]:
-        draws = np.random.default_rng(3)
-        x, y = draws.normal(size=(4 * STEPS, 3)), draws.normal(size=(4 * STEPS, 1))
+        x, y = data()
         resume = [] if folder is None else [Resume(folder, every=1)]
-        given = {"x": x, "y": y, "batch_size": 4} if data is None else {"x": data()}
-        history = front.fit(**given, epochs=2, verbose=0, callbacks=[*resume, *made, *last], **options)
+        given = {"x": x, "y": y, "batch_size": 4} if source is None else {"x": source()}
+        arguments = {**given, "epochs": 2, "verbose": 0, **options}
+        history = front.fit(**arguments, callbacks=[*resume, *made, *last])
         found = [each.found for each in made if hasattr(each, "found")]
         return {**history.history, "found": found, "then": then and then(front)}
 
@@ -119,9 +124,9 @@ class OfOpenSizes(keras.utils.PyDataset):
 
 
 @pytest.mark.quick("arrays")
-@pytest.mark.parametrize("data", [None, OfOpenSizes], ids=["arrays", "open sizes"])
-def test_a_layer_that_is_built_late_gets_its_own_values(data: Any, tmp_path: Path):
-    assert_resumed(tmp_path, built_late, data=data)
+@pytest.mark.parametrize("source", [None, OfOpenSizes], ids=["arrays", "open sizes"])
+def test_a_layer_that_is_built_late_gets_its_own_values(source: Any, tmp_path: Path):
+    assert_resumed(tmp_path, built_late, source=source)
 
 
 def test_the_metrics_after_a_complete_training_that_is_not_run_again(tmp_path: Path, monkeypatch):
@@ -214,3 +219,17 @@ def test_values_of_many_kinds_that_callbacks_keep(tmp_path: Path, caplog):
 
     assert_resumed(tmp_path, case)
     assert "of callback Collects, count, itself are not saved" in caplog.text
+
+
+def test_averages_that_a_callback_swaps_in_a_longer_training(tmp_path: Path):
+    """The complete training goes on as by a second `fit`."""
+    def case() -> tuple[Any, ...]:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.5), "mse")
+        return model, keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+
+    model, swap = seeded(case)
+    for first, epochs in ((0, 2), (2, 4)):
+        model.fit(*data(), batch_size=4, shuffle=False, initial_epoch=first, epochs=epochs, verbose=0, callbacks=[swap])
+    train(tmp_path, case, epochs=2, shuffle=False)
+    assert_same(trained(model).state, train(tmp_path, case, epochs=4, shuffle=False).state, tolerance=0.0)
