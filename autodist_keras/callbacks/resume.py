@@ -6,6 +6,7 @@ callbacks, and runs Keras's loop inside a `ResumableFit`, which does the work.
 
 from __future__ import annotations
 
+import re
 from os import PathLike
 from typing import Any
 
@@ -14,6 +15,7 @@ import keras
 from autodist_core.errors import did_you_mean
 from autodist_keras.callbacks.resumable import ResumableFit
 
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _EVERY = ("auto", "epoch")
 
 
@@ -53,6 +55,13 @@ class Resume(keras.callbacks.Callback):
 
     def __init__(self, folder: str | PathLike[str], every: int | str = "auto", keep: int = 2) -> None:
         super().__init__()
+        if not isinstance(folder, str | PathLike) or not str(folder):
+            raise ValueError(f"Resume({folder!r}): expected the path of a folder.")
+        if _REMOTE.match(str(folder)):
+            raise ValueError(
+                f"Resume({str(folder)!r}): expected a folder of a file system. Pass one that the next start finds, "
+                "such as a mounted one."
+            )
         if not (every in _EVERY or (type(every) is int and every > 0)):
             hint = did_you_mean(every, _EVERY) if isinstance(every, str) else ""
             raise ValueError(
