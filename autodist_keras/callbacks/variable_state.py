@@ -64,7 +64,7 @@ class VariableState:
         """The values after the last step. The model's variables stay as they are."""
         driver = self._front._driver
         if not self._entries:
-            self._entries = self._all()
+            self._entries, self._captured = self._all(), None
         self._mention_draws()
         state = driver.training.state
         values = [entry.read() for entry in self._entries] if state is None else state.values(self._entries)
@@ -95,7 +95,6 @@ class VariableState:
         if matches is None:
             _require_same(whose, entries, saved)
             matches = dict(enumerate(entries))
-        self._captured = None
         found = {index: matches[index] for index in counts if index in matches}
         before = [(entry, entry.view()) for entry in found.values()]
         for index, entry in found.items():
@@ -144,7 +143,7 @@ class VariableState:
 
     def _all(self) -> tuple[Entry, ...]:
         """Every variable that exists: of the model, its optimizers and metrics, and what the captured step reads."""
-        model, captured = self._front.model, self._captured or self._front._driver.captured
+        model, captured = self._front.model, self._front._driver.captured or self._captured
         read = [] if captured is None else [entry.tf_variable for entry in captured.entries]
         return ModelVariables(model, optimizers_of(model), read).entries
 
