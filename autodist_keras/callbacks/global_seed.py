@@ -14,7 +14,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -22,8 +22,10 @@ import numpy as np
 from autodist_keras.capture.variables import tf_variable_of
 from autodist_keras.seams import GLOBAL_ATTRIBUTE, GLOBAL_SEED
 
+T = TypeVar("T")
 
-def value(read: Callable[[Any], np.ndarray]) -> np.ndarray | None:
+
+def value(read: Callable[[Any], T]) -> T | None:
     """What `read` gives for the generator's TensorFlow variable; None if nothing has been drawn from it.
 
     The module has an example.

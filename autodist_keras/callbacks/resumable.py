@@ -79,6 +79,7 @@ class ResumableFit:
             ending.enter_context(hook(self._model, "_maybe_symbolic_build", self._built(ending)))
             ending.enter_context(hook(self._resume, "running", self))
             ending.callback(self._driver.before_next_step, None)
+            ending.callback(self._driver.before_next_step, None, "test")
             yield
             # Not earlier: if another callback fails at its end, the call may be made again.
             if self._has_ended:
@@ -227,6 +228,7 @@ class ResumableFit:
         rest = self._variables.set(self._whose, found["variables"], found["compressors"], metrics)
         # States of earlier versions do not have it.
         global_seed.set_value(found.get("keras.random"))
+        self._variables.set_of_validation(self._whose, found.get("of validation", ()))
         if complete:
             rest()
             self._model.stop_training = found["place"]["stopped"]

@@ -58,6 +58,8 @@ class VariableState:
         self._front = front
         self._entries: tuple[Entry, ...] = ()
         self._captured: CapturedStep | None = None
+        self._awaited: Sequence[Any] = ()
+        """What variables that only steps of `evaluate` change are set to when such a step is there."""
         self._mentioned = False
 
     def get(self) -> dict[str, Any]:
@@ -67,7 +69,6 @@ class VariableState:
             self._entries, self._captured = self._all(), None
         self._mention_draws()
         state = driver.training.state
-        values = [entry.read() for entry in self._entries] if state is None else state.values(self._entries)
         compressors = self._front.compressor_state()
 
         def read(variable: Any) -> Any:
@@ -76,10 +77,8 @@ class VariableState:
 
         return {
             "keras.random": global_seed.value(read),
-            "variables": [
-                {"name": entry.spec.name, "kind": entry.spec.kind, "value": value}
-                for entry, value in zip(self._entries, values, strict=True)
-            ],
+            "variables": _saved(self._entries, state),
+            "of validation": self._of_validation(state),
             "compressors": compressors and {"strategy": compressors.strategy, "values": dict(compressors.values)},
         }
 
@@ -122,6 +121,33 @@ class VariableState:
 
         return rest
 
+    def set_of_validation(self, whose: str, saved: Sequence[Any]) -> None:
+        """Set what only steps of `evaluate` change, as soon as such a step is captured, and before it runs."""
+        self._awaited = saved
+
+        def rest() -> None:
+            entries = self._changed_by_evaluate()
+            _require_same(whose, entries, saved)
+            for entry, each in zip(entries, saved, strict=True):
+                entry.tf_variable.assign(each["value"])
+
+        if saved:
+            self._front._driver.before_next_step(rest, "test")
+
+    def _of_validation(self, state: Any) -> Sequence[Any]:
+        """What only steps of `evaluate` change; before the first such step, what it will be set to."""
+        captured = self._front._driver.captured_in("test")
+        return self._awaited if captured is None else _saved(self._changed_by_evaluate(), state)
+
+    def _changed_by_evaluate(self) -> tuple[Entry, ...]:
+        """The variables that a captured step of `evaluate` changes, and that are not among all the others."""
+        captured = self._front._driver.captured_in("test")
+        written = StepIndex.of(captured.item).written_by_compute
+        others = {*(id(entry.tf_variable) for entry in self._all()), global_seed.value(id)}
+        return tuple(
+            entry for entry in captured.entries if entry.spec.name in written and id(entry.tf_variable) not in others
+        )
+
     def make(self, dataset: Any, drawn: np.ndarray | None, source: Callable[[], Any] | None = None) -> None:
         """Make the variables that the first step would make, and Keras's own seed if one was saved. Nothing is trained.
 
@@ -162,6 +188,15 @@ class VariableState:
                 "anew. keras.random with a SeedGenerator has a position that is saved.",
                 ", ".join(names[:3]), "draws" if len(names) == 1 else "draw",
             )
+
+
+def _saved(entries: Sequence[Entry], state: Any) -> list[dict[str, Any]]:
+    """Names and values of variables; the session's values, if a session is there."""
+    values = [entry.read() for entry in entries] if state is None else state.values(entries)
+    return [
+        {"name": entry.spec.name, "kind": entry.spec.kind, "value": value}
+        for entry, value in zip(entries, values, strict=True)
+    ]
 
 
 def _is_same(entry: Entry, saved: Any) -> bool:

@@ -160,15 +160,22 @@ class Draws(keras.callbacks.Callback):
 class DrawsInValidation(keras.layers.Layer):
     """A layer that adds noise where no step trains."""
 
+    def __init__(self, *noise: Any) -> None:
+        super().__init__()
+        self._noise = noise
+
     def call(self, x: Any, training: bool = False) -> Any:
-        return x if training else x + keras.random.normal(keras.ops.shape(x))
+        return x if training else x + sum(draw(keras.ops.shape(x)) for draw in self._noise)
 
 
-def test_draws_without_a_seed_generator_of_their_own(tmp_path: Path):
-    """In a validation and in a callback. No training step draws."""
+def test_draws_that_no_training_step_makes(tmp_path: Path):
+    """In a validation and in a callback; without a seed generator, and with one that is not the model's."""
     def case() -> tuple[Any, ...]:
-        model = keras.Sequential([keras.Input((3,)), DrawsInValidation(), keras.layers.Dense(1)])
+        seed = keras.random.SeedGenerator(7)
+        noise = DrawsInValidation(keras.random.normal, lambda shape: keras.random.normal(shape, seed=seed))
+        model = keras.Sequential([keras.Input((3,)), noise, keras.layers.Dense(1)])
         model.compile("adam", "mse")
+        assert not noise.variables
         return model, Draws()
 
     assert_resumed(tmp_path, case, validation_split=0.2)
