@@ -38,8 +38,9 @@ class Resume(keras.callbacks.Callback):
     A file is written in the background, and counts when it is complete. The cluster and the strategy may be others
     after a failure. Other data, another model or other arguments of `fit` and `compile` are refused.
 
-    A callback of your own takes part by its attributes: numbers, strings, None, arrays, and lists, tuples and
-    dictionaries of them are saved. If it has `get_state()` and `set_state(state)`, these are called instead.
+    A callback of your own takes part by its attributes and those of its class: numbers, strings, None, arrays, and
+    lists, tuples and dictionaries of them are saved. If it has `get_state()` and `set_state(state)`, these are called
+    instead.
 
     >>> import tempfile
     >>> import numpy as np
