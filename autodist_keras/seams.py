@@ -83,6 +83,7 @@ _WRONG_UPDATE = "updates in training kernels would be wrong"
 _SLOW = "captures would take longer"
 _FED = "arrays would be fed in every epoch, or not in Keras's order"
 _FROM_THE_START = "a training that is resumed would run the whole epoch again"
+_OTHER_DRAWS = "a validation and callbacks that draw with keras.random would draw others after a failure"
 _OUTDATED = "a model that is compiled again would go on with the old step"
 
 LOSSES = "the correction of losses that are no means over examples"
@@ -98,6 +99,14 @@ LOOPS = "running distributed steps in Keras's own loops"
 
 GET_MASK = Seam("keras.src.backend.common.masking", "get_keras_mask", LOSSES, _WRONG_LOSS)
 SET_MASK = Seam("keras.src.backend.common.masking", "set_keras_mask", LOSSES, _WRONG_LOSS)
+GLOBAL_ATTRIBUTE = Seam(
+    "keras.src.backend.common.global_state", "get_global_attribute", RESUME, _OTHER_DRAWS,
+    callers=("keras.src.random.seed_generator.global_seed_generator",),
+)
+GLOBAL_SEED = Seam(
+    "keras.src.random.seed_generator", "GLOBAL_SEED_GENERATOR", RESUME, _OTHER_DRAWS,
+    callers=("global_seed_generator",),
+)
 EPOCH_ITERATOR = Seam(
     "keras.src.backend.tensorflow.trainer", "TFEpochIterator", KEPT, "the data of predict would be fed"
 )
@@ -207,6 +216,8 @@ TABLE: tuple[Seam, ...] = (
     Seam(_LOSS, "call", LOSSES, _WRONG_LOSS, parameters=("self", "y_true", "y_pred"), callers=("__call__",)),
     Seam(_LOSS, "reduction", LOSSES, _WRONG_LOSS, STORED, callers=("__call__",)),
     GET_MASK,
+    GLOBAL_ATTRIBUTE,
+    GLOBAL_SEED,
     SET_MASK,
     Seam(_COMPILE_METRICS, "metrics", METRICS, _WRONG_METRIC),
     Seam(_COMPILE_METRICS, "_user_metrics", AHEAD, _SLOW, STORED),

@@ -3,8 +3,9 @@
 In: the callbacks of a `fit`. Out: values that `encoding.py` can encode. A callback that has the methods `get_state()`
 and `set_state(state)` decides itself what is saved. The state of every other callback is the attributes whose values
 have changed since the beginning of `fit`: numbers, strings, None, arrays, functions of modules, and lists, tuples and
-dictionaries of them. The attributes that have not changed are settings. If the user changes a setting before a resume,
-such as `patience`, the new value holds, and so does what `on_train_begin` has made of it.
+dictionaries of them. The attributes of a user's class are among them. The attributes that have not changed are
+settings. If the user changes a setting before a resume, such as `patience`, the new value holds, and so does what
+`on_train_begin` has made of it.
 
 >>> early = keras.callbacks.EarlyStopping(patience=3)
 >>> states = CallbackStates([early])
@@ -20,7 +21,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
@@ -30,7 +33,17 @@ from autodist_keras.callbacks.encoding import decode, encode
 _NO_STATE = {"_model", "params", "_is_tracing", "_profiler_started"}
 """The attributes that Keras sets on every callback, and what the profiler of one process does for TensorBoard."""
 
+_OF_CLASS = ": "
+"""Stands between the name of a class and the name of its attribute."""
+_STATELESS = {"builtins", "functools", "keras", "tensorflow"}
+"""The packages whose objects that can be called are functions."""
+
 _log = logging.getLogger("autodist")
+
+
+_left: WeakKeyDictionary[Any, tuple[str, dict[str, Any], dict[str, bytes]]] = WeakKeyDictionary()
+"""Of callbacks that have been in a `fit`: its folder, what they held before it, and checksums of what they held then.
+"""
 
 
 class CallbackStates:
@@ -43,6 +56,25 @@ class CallbackStates:
         """What each callback held after its `on_train_begin`, encoded."""
         self._kept = tuple(callbacks)
         self._mentioned: set[str] = set()
+
+    def rewind(self, folder: str) -> None:
+        """Give callbacks that an earlier `fit` of this process has changed what they held before that `fit`.
+
+        So they begin as in another process, before a state of the folder is set. A value that the program has changed
+        since then stays.
+        """
+        for callback in filter(_is_hashable, self._kept):
+            where, before, left = _left.get(callback, ("", {}, {}))
+            for name, now in self._before[id(callback)].items():
+                if where == folder and name in before and _digest(now) == left.get(name):
+                    _put(callback, name, decode(*before[name]))
+            self._before[id(callback)] = dict(_attributes(callback))
+
+    def leave(self, folder: str) -> None:
+        """Note what the callbacks held before this `fit`, and what they hold at its end."""
+        for callback in filter(_is_hashable, self._kept):
+            left = {name: _digest(each) for name, each in _attributes(callback)}
+            _left[callback] = folder, self._before[id(callback)], left
 
     def begin(self) -> None:
         """Note what `on_train_begin` has made of the callbacks, when it has run for all."""
@@ -98,8 +130,7 @@ class CallbackStates:
         self._mentioned.add(kind.__name__)
         saved = {name for name, _ in _attributes(callback)} | _NO_STATE
         left = sorted(
-            name for name, value in vars(callback).items()
-            if name not in saved and (not callable(value) or _has_variables_of_its_own(callback, value))
+            name for name, value in _values(callback) if name not in saved and _may_be_state(callback, value)
         )
         if left:
             _log.warning(
@@ -108,24 +139,52 @@ class CallbackStates:
             )
 
 
+def _may_be_state(callback: Any, value: Any) -> bool:
+    """Whether a value may change in a training: no function or class, and no object of Keras without own variables."""
+    if isinstance(value, keras.Layer | keras.Metric):
+        return _has_variables_of_its_own(callback, value)
+    if not callable(value):
+        return True
+    of_libraries = type(value).__module__.partition(".")[0] in _STATELESS
+    return bool(getattr(value, "__dict__", None)) and not (of_libraries or isinstance(value, type))
+
+
 def _has_variables_of_its_own(callback: Any, value: Any) -> bool:
-    """Whether a value is a model, a layer or a metric with variables that are not those of the training."""
-    if not isinstance(value, keras.Layer | keras.Metric):
-        return False
+    """Whether a model, a layer or a metric has variables that are not those of the training."""
     trained = {id(variable) for variable in callback.model.variables}
     return any(id(variable) not in trained for variable in value.variables)
 
 
 def _put(callback: Any, name: str, value: Any) -> None:
     """Set an attribute. The program may hold a list or a dictionary, too, so these are filled anew."""
-    present = vars(callback).get(name)
+    owner, _, name = name.rpartition(_OF_CLASS)
+    classes = [kind for kind in _own_classes(callback) if kind.__qualname__ == owner]
+    held = next(iter(classes), None) if owner else callback
+    present = vars(held).get(name) if held is not None else None
     if type(present) is type(value) is list:
         present[:] = value
     elif type(present) is type(value) is dict:
         present.clear()
         present.update(value)
-    else:
+    elif held is callback:
         vars(callback)[name] = value
+    elif held is not None:
+        setattr(held, name, value)
+
+
+def _own_classes(callback: Any) -> list[type]:
+    """The classes of a callback that are not Keras's."""
+    kinds = type(callback).__mro__
+    return [kind for kind in kinds if kind is not object and not kind.__module__.startswith("keras.")]
+
+
+def _values(callback: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of a callback, and of its own classes: those that are no methods and no properties."""
+    yield from vars(callback).items()
+    for kind in _own_classes(callback):
+        for name, value in vars(kind).items():
+            if not (name.startswith("__") or name == "_abc_impl" or hasattr(value, "__get__")):
+                yield f"{kind.__qualname__}{_OF_CLASS}{name}", value
 
 
 def _has_protocol(callback: Any) -> bool:
@@ -142,13 +201,25 @@ def _named(callbacks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 def _attributes(callback: Any) -> Iterator[tuple[str, tuple[Any, list[np.ndarray]]]]:
     """The attributes of a callback that can be encoded, encoded. Their arrays are copies."""
-    for name, value in vars(callback).items():
+    for name, value in _values(callback):
         arrays: list[np.ndarray] = []
         if name not in _NO_STATE and not isinstance(value, keras.Model):
             try:
                 yield name, (encode(value, arrays, copy=True), arrays)
             except TypeError:
                 continue
+
+
+def _is_hashable(callback: Any) -> bool:
+    return type(callback).__hash__ is not None
+
+
+def _digest(value: tuple[Any, list[np.ndarray]]) -> bytes:
+    """A checksum of an encoded value, which may be as large as the model."""
+    found = sha256(repr(value[0]).encode())
+    for array in value[1]:
+        found.update(f"{array.dtype.str} {array.shape}".encode() + array.tobytes())
+    return found.digest()
 
 
 def _equal(one: tuple[Any, list[np.ndarray]], two: tuple[Any, list[np.ndarray]]) -> bool:

@@ -18,6 +18,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 
 def encode(value: Any, arrays: list[np.ndarray], copy: bool = False) -> Any:
@@ -29,22 +30,58 @@ def encode(value: Any, arrays: list[np.ndarray], copy: bool = False) -> Any:
     Traceback (most recent call last):
     TypeError: object
     """
+    try:
+        return _encoded(value, arrays, copy)
+    except RecursionError:
+        raise TypeError(f"{type(value).__name__} that contains itself") from None
+
+
+def _encoded(value: Any, arrays: list[np.ndarray], copy: bool) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, np.ndarray | np.generic) and np.asarray(value).dtype.kind not in "OUSM":
+    if isinstance(value, np.ndarray | np.generic) and _is_known(np.asarray(value).dtype):
         arrays.append(np.array(value) if copy else np.asarray(value))
         return {"array" if isinstance(value, np.ndarray) else "number": len(arrays) - 1}
     if isinstance(value, bytes):
         arrays.append(np.frombuffer(value, np.uint8))
         return {"bytes": len(arrays) - 1}
     if type(value) in (list, tuple, set):
-        parts = [encode(part, arrays, copy) for part in value]
+        parts = [_encoded(part, arrays, copy) for part in value]
         return parts if type(value) is list else {type(value).__name__: parts}
     if type(value) is dict:
-        return {"dict": [[encode(key, arrays), encode(part, arrays, copy)] for key, part in value.items()]}
+        pairs = value.items()
+        return {"dict": [[_encoded(key, arrays, False), _encoded(part, arrays, copy)] for key, part in pairs]}
     if isinstance(value, FunctionType | BuiltinFunctionType) and _function(where := _where(value)) is value:
         return {"function": where}
     raise TypeError(type(value).__name__)
+
+
+def name_of_type(dtype: np.dtype) -> str:
+    """The name of an array's type: with the order of its bytes, or one of those that TensorFlow has added.
+
+    >>> name_of_type(np.dtype(">f8"))
+    '>f8'
+    """
+    return dtype.name if dtype.isbuiltin == 2 else dtype.str
+
+
+def type_of_name(name: str) -> np.dtype:
+    """The type that `name_of_type` has named. A TypeError says that there is none.
+
+    >>> [type_of_name(name).name for name in ("<m8[s]", "bfloat16")]
+    ['timedelta64[s]', 'bfloat16']
+    """
+    return np.dtype(name if name[:1] in "<>|" else tf.as_dtype(name).as_numpy_dtype)
+
+
+def _is_known(dtype: np.dtype) -> bool:
+    """Whether an array of this type can be written as bytes, and made of them again."""
+    if dtype.hasobject or not dtype.itemsize:
+        return False
+    try:
+        return bool(type_of_name(name_of_type(dtype)) == dtype)
+    except TypeError:
+        return False
 
 
 def decode(encoded: Any, arrays: Sequence[np.ndarray]) -> Any:

@@ -18,6 +18,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from autodist_core.errors import SessionError
+from autodist_core.log import log
+from autodist_keras.callbacks import global_seed
 from autodist_keras.callbacks.callback_state import CallbackStates
 from autodist_keras.callbacks.encoding import decode, encode
 from autodist_keras.callbacks.position import Position
@@ -52,6 +54,8 @@ class ResumableFit:
         self._epoch = self._first = arguments.get("initial_epoch", 0)
         self._has_length = True
         """Whether Keras knew the number of steps in an epoch when the training began."""
+        self._has_ended = False
+        """Whether the state of the complete training was saved, or taken up."""
         self._batches = 0
         self._seen = 0
         """What Keras's epoch iterator had counted when the epoch began."""
@@ -62,6 +66,10 @@ class ResumableFit:
         with ExitStack() as ending:
             ending.enter_context(self._files.locked())
             self._found = self._newest()
+            folder = str(self._files.folder.resolve())
+            if self._found is not None:
+                self._states.rewind(folder)
+            ending.callback(self._states.leave, folder)
             ending.callback(self._writer.finish)
             data = self._found["data"] if self._found is not None else None
             # States of earlier versions do not say it: their positions are in batches.
@@ -71,7 +79,11 @@ class ResumableFit:
             ending.enter_context(hook(self._model, "_maybe_symbolic_build", self._built(ending)))
             ending.enter_context(hook(self._resume, "running", self))
             ending.callback(self._driver.before_next_step, None)
+            ending.callback(self._driver.before_next_step, None, "test")
             yield
+            # Not earlier: if another callback fails at its end, the call may be made again.
+            if self._has_ended:
+                _ended.add(folder)
 
     def _newest(self) -> Any:
         """The newest state; None in a folder without states. Nobody else keeps its arrays."""
@@ -89,6 +101,12 @@ class ResumableFit:
                     f"{self._whose} holds a training that this program has completed already. Give every fit a folder "
                     "of its own, or delete the folder to train from the start."
                 )
+            if place["epoch"] < epochs:
+                log.info(
+                    "Resume(%r): this training ended in epoch %d of %d, since stop_training was set. It is not run "
+                    "again. Pass more epochs to go on, or delete the folder to train from the start.",
+                    str(self._files.folder), place["epoch"], epochs,
+                )  # fmt: skip
             return max(epochs, 1)
         if place["epoch"] >= epochs:
             raise SessionError(
@@ -101,7 +119,9 @@ class ResumableFit:
     def _is_complete(self) -> bool:
         """Whether the state that was found is one after which nothing is left to train."""
         place, epochs = self._found["place"], self._arguments.get("epochs", 1)
-        return bool(place["finished"] and (place["stopped"] or place["epoch"] >= epochs))
+        # States of earlier versions do not say how many epochs there were to be.
+        stopped = place["stopped"] and epochs <= place.get("epochs", epochs)
+        return bool(place["finished"] and (stopped or place["epoch"] >= epochs))
 
     @property
     def _whose(self) -> str:
@@ -130,19 +150,26 @@ class ResumableFit:
     def begin(self) -> None:
         """Make the variables of a complete training: Keras ends a `fit` with what the optimizer has of each weight."""
         if self._found is not None and self._is_complete:
-            self._variables.make(self._loop)
+            self._make(self._loop._get_iterator)
+
+    def _make(self, source: Callable[[], Any] | None = None) -> None:
+        dataset = type(self._loop)._get_iterator(self._loop)
+        self._variables.make(dataset, self._found.get("keras.random"), source)
 
     def begin_epoch(self, epoch: int) -> None:
         """Note the epoch. Take up the state of a complete training that is to be longer."""
         self._states.begin()
         self._epoch = epoch
         if self._found is not None and self._found["place"]["finished"]:
+            self._make()
             self._take_up(metrics=False)
 
     def _steps(self) -> Iterator[tuple[int, int, Any]]:
         """The steps of one epoch, as Keras's epoch iterator gives them; after a failure, those that are left."""
         loop, found = self._loop, self._found
         done = 0
+        if found is not None:
+            self._make()
         self._position.begin_epoch()
         if found is not None:
             done = found["place"]["step"]
@@ -188,7 +215,7 @@ class ResumableFit:
         elif self._batches:
             self._writer.start(self._copy(0, None))
         self._writer.finish()
-        _ended.add(str(self._files.folder.resolve()))
+        self._has_ended = True
 
     # States ------------------------------------------------------------------------------------------------------
 
@@ -199,13 +226,15 @@ class ResumableFit:
         """
         found, self._found = self._found, None
         rest = self._variables.set(self._whose, found["variables"], found["compressors"], metrics)
+        # States of earlier versions do not have it.
+        global_seed.set_value(found.get("keras.random"))
+        self._variables.set_of_validation(self._whose, found.get("of validation", ()))
         if complete:
             rest()
+            self._model.stop_training = found["place"]["stopped"]
         else:
             self._driver.before_next_step(rest)
         self._states.set(self._all_callbacks(), found["callbacks"])
-        if found["place"]["finished"]:
-            self._model.stop_training = found["place"]["stopped"]
 
     def _copy(self, step: int, iterator: Any) -> Callable[[], None]:
         """Copy the state before a step of this epoch, or of the complete training; return what writes the copy."""
@@ -216,7 +245,7 @@ class ResumableFit:
             {
                 "place": {
                     "epoch": self._epoch + finished, "step": step, "finished": finished,
-                    "stopped": bool(self._model.stop_training),
+                    "stopped": bool(self._model.stop_training), "epochs": self._arguments.get("epochs", 1),
                 },
                 "first": self._first,
                 "settings": self._settings,

@@ -6,6 +6,7 @@ callbacks, and runs Keras's loop inside a `ResumableFit`, which does the work.
 
 from __future__ import annotations
 
+import re
 from os import PathLike
 from typing import Any
 
@@ -14,6 +15,7 @@ import keras
 from autodist_core.errors import did_you_mean
 from autodist_keras.callbacks.resumable import ResumableFit
 
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _EVERY = ("auto", "epoch")
 
 
@@ -36,8 +38,9 @@ class Resume(keras.callbacks.Callback):
     A file is written in the background, and counts when it is complete. The cluster and the strategy may be others
     after a failure. Other data, another model or other arguments of `fit` and `compile` are refused.
 
-    A callback of your own takes part by its attributes: numbers, strings, None, arrays, and lists, tuples and
-    dictionaries of them are saved. If it has `get_state()` and `set_state(state)`, these are called instead.
+    A callback of your own takes part by its attributes and those of its class: numbers, strings, None, arrays, and
+    lists, tuples and dictionaries of them are saved. If it has `get_state()` and `set_state(state)`, these are called
+    instead.
 
     >>> import tempfile
     >>> import numpy as np
@@ -53,6 +56,13 @@ class Resume(keras.callbacks.Callback):
 
     def __init__(self, folder: str | PathLike[str], every: int | str = "auto", keep: int = 2) -> None:
         super().__init__()
+        if not isinstance(folder, str | PathLike) or not str(folder):
+            raise ValueError(f"Resume({folder!r}): expected the path of a folder.")
+        if _REMOTE.match(str(folder)):
+            raise ValueError(
+                f"Resume({str(folder)!r}): expected a folder of a file system. Pass one that the next start finds, "
+                "such as a mounted one."
+            )
         if not (every in _EVERY or (type(every) is int and every > 0)):
             hint = did_you_mean(every, _EVERY) if isinstance(every, str) else ""
             raise ValueError(

@@ -6,8 +6,6 @@ one. Strategy and cluster are not among them.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
@@ -16,6 +14,7 @@ import keras
 import numpy as np
 
 from autodist_core.errors import SessionError
+from autodist_keras.callbacks.configurations import text_of
 from autodist_keras.capture.optimizers import optimizers_of
 
 _OF_FIT = {
@@ -24,8 +23,8 @@ _OF_FIT = {
 }
 """Arguments of `fit` on which the numbers depend, with their defaults."""
 _OF_COMPILE = ("optimizer", "loss", "loss_weights", "metrics", "weighted_metrics")
-_NAME = re.compile(r'"name": "[^"]*"(, )?')
-"""The names of optimizers and losses, which Keras numbers in each process."""
+_RATE = "compile(optimizer=...), learning rate"
+"""Compared if both trainings began with an optimizer that had made no step: a callback may have changed it since."""
 _LINES = 6
 """How many settings a message names."""
 _ROWS = 16
@@ -47,12 +46,16 @@ def settings_of(model: Any, arguments: Mapping[str, Any], loop: Any, kind: str) 
     found["compile(jit_compile=...)"] = repr(bool(model.jit_compile))
     found |= _layers(model)
     for number, optimizer in enumerate(optimizers_of(model)):
-        if optimizer is not model.optimizer:
-            found[f"optimizer {number} of the model"] = _text(optimizer.get_config())
+        own = optimizer is model.optimizer
+        if not own:
+            found[f"optimizer {number} of the model"] = text_of(optimizer.get_config(), _is_rate)
+        if not int(optimizer.iterations):
+            name = _RATE if own else f"{_RATE} of optimizer {number} of the model"
+            found[name] = repr(float(optimizer.learning_rate))
     found["compile(steps_per_execution=...)"] = repr(model.steps_per_execution)
     found["kind of data"] = kind
     # None for data whose end Keras does not know before it is there.
-    found["number of batches in an epoch"] = repr(loop.num_batches)
+    found["number of batches in an epoch"] = repr(_plain(loop.num_batches))
     x: Any = arguments.get("x")
     if kind == "tf.data.Dataset":
         found["type of the data"] = repr(x.element_spec)
@@ -68,13 +71,16 @@ def settings_of(model: Any, arguments: Mapping[str, Any], loop: Any, kind: str) 
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy as one of Python."""
-    return value.item() if isinstance(value, np.generic) else value
+    """The same for what counts alike: numbers of numpy and of Python, a whole number as a float, the order of a dict.
 
-
-def _text(config: Any) -> str:
-    """A configuration as text, without the names that Keras numbers in each process."""
-    return _NAME.sub("", json.dumps(config, default=lambda value: type(value).__name__, sort_keys=True))
+    >>> _plain({1: np.int64(4), 0: 0.0})
+    {0: 0, 1: 4}
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, dict):
+        return {_plain(key): _plain(value[key]) for key in sorted(value, key=repr)}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _layers(model: Any) -> dict[str, str]:
@@ -85,17 +91,16 @@ def _layers(model: Any) -> dict[str, str]:
     found = {}
     for number, layer in enumerate(model._flatten_layers(include_self=False)):
         try:
-            text = _text(_without_initializers(layer.get_config()))
+            text = text_of(layer.get_config(), lambda key, _: key.endswith("initializer"))
         except Exception:
             text = ""
         found[f"layer {number} of the model"] = f"{type(layer).__name__}, checksum {crc32(text.encode()):08x}"
     return found
 
 
-def _without_initializers(config: Any) -> Any:
-    if isinstance(config, dict):
-        return {key: _without_initializers(each) for key, each in config.items() if not key.endswith("initializer")}
-    return [_without_initializers(each) for each in config] if isinstance(config, list | tuple) else config
+def _is_rate(key: str, value: Any) -> bool:
+    """Whether an entry of a configuration is the current learning rate, and no schedule."""
+    return key == "learning_rate" and isinstance(value, float)
 
 
 def require_equal(whose: str, saved: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -107,7 +112,10 @@ def require_equal(whose: str, saved: Mapping[str, str], now: Mapping[str, str]) 
       - fit(batch_size=...): 32 in the saved training, 64 in this one
     Pass what was passed before, or give this training another folder. Strategy and cluster may change.
     """
-    names = [name for name in {**saved, **now} if saved.get(name) != now.get(name)]
+    names = [
+        name for name in {**saved, **now}
+        if saved.get(name) != now.get(name) and (not name.startswith(_RATE) or (name in saved and name in now))
+    ]
     if names:
         lines = [
             f"\n  - {name}: {saved.get(name, 'nothing')} in the saved training, {now.get(name, 'nothing')} in this one"
@@ -126,9 +134,16 @@ def _compiled(model: Any) -> dict[str, str]:
         config = model.get_compile_config() or {}
     except Exception:
         return {"compile(optimizer=...)": type(model.optimizer).__name__}
-    return {
-        f"compile({name}=...)": _text(config[name]) for name in _OF_COMPILE if name in config
-    }
+    config["loss"] = keras.tree.map_structure(_loss, config.get("loss"))
+    return {f"compile({name}=...)": text_of(config[name], _is_rate) for name in _OF_COMPILE if name in config}
+
+
+def _loss(given: Any) -> Any:
+    """A loss by its full name, if it was given by a name: "mse" and "mean_squared_error" are one."""
+    try:
+        return keras.losses.get(given).__name__ if isinstance(given, str) else given
+    except (ValueError, AttributeError):
+        return given
 
 
 def _described(array: Any) -> str:

@@ -32,13 +32,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from autodist_core.errors import SessionError
+from autodist_keras.callbacks.encoding import name_of_type, type_of_name
 
 _TREE = "state.json"
 _STATE = re.compile(r"state-\d+\.resume")
-_BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError, RuntimeError)
+_PARTIAL = re.compile(r"state-\d+\.partial")
+_BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, LookupError, TypeError, ValueError, RuntimeError)
 """What reading a file raises that is not a complete state. One changed bit can claim compression or a password."""
 
 _PIECE = 1 << 20
@@ -67,7 +68,8 @@ class StateFiles:
     """The states of one training in one folder; at most `keep` files stay. The module has an example."""
 
     def __init__(self, folder: str | os.PathLike[str], keep: int) -> None:
-        self.folder = Path(folder)
+        # The program may change its directory while it trains.
+        self.folder = Path(folder).absolute()
         self._keep = keep
 
     @contextmanager
@@ -92,8 +94,12 @@ class StateFiles:
                     f"Resume({str(self.folder)!r}): another fit uses this folder at the moment. "
                     "Let it end, or give this fit a folder of its own."
                 ) from None
-            for path in self.folder.glob("*.partial"):
-                path.unlink()
+            except OSError as error:
+                raise SessionError(
+                    f"Resume({str(self.folder)!r}): the file 'lock' in it cannot be locked ({error}). Pass a folder "
+                    "of a file system that has locks, so that two programs cannot train into one folder."
+                ) from None
+            self._delete_partial()
             yield
 
     def newest(self) -> Found | None:
@@ -125,8 +131,7 @@ class StateFiles:
         try:
             self._save(tree, arrays)
         except OSError as error:
-            for partial in self.folder.glob("*.partial"):
-                partial.unlink()
+            self._delete_partial()
             _log.error(
                 "Resume(%r): a state was not saved (%s). The training goes on, and after a failure it begins with an "
                 "earlier state. Free space there.", str(self.folder), error,
@@ -150,13 +155,20 @@ class StateFiles:
         for old in self._paths()[: -self._keep]:
             old.unlink()
 
+    def _delete_partial(self) -> None:
+        """Delete what an interrupted program has begun to write. Other files in the folder are not the project's."""
+        for path in self._named(_PARTIAL):
+            path.unlink()
+
     def _paths(self) -> list[Path]:
-        found = (path for path in self.folder.glob("state-*.resume") if _STATE.fullmatch(path.name))
-        return sorted(path for path in found if path.is_file())
+        return sorted(self._named(_STATE))
+
+    def _named(self, pattern: re.Pattern[str]) -> list[Path]:
+        return [path for path in self.folder.glob("state-*") if pattern.fullmatch(path.name) and path.is_file()]
 
 
 def _write(file: Any, tree: Any, arrays: Sequence[np.ndarray]) -> None:
-    types = [{"dtype": array.dtype.name, "shape": array.shape} for array in arrays]
+    types = [{"dtype": name_of_type(array.dtype), "shape": array.shape} for array in arrays]
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for index, array in enumerate(arrays):
             with archive.open(f"arrays/{index}", "w", force_zip64=True) as member:
@@ -168,8 +180,10 @@ def _write(file: Any, tree: Any, arrays: Sequence[np.ndarray]) -> None:
 def _read(path: Path) -> Found:
     with zipfile.ZipFile(path) as archive:
         content = json.loads(archive.read(_TREE))
+        if not (isinstance(content, dict) and isinstance(content.get("tree"), dict)):
+            raise ValueError(f"{_TREE} has no state")
         arrays = tuple(
-            _read_bytes(archive, f"arrays/{index}").view(tf.as_dtype(each["dtype"]).as_numpy_dtype)
+            _read_bytes(archive, f"arrays/{index}").view(type_of_name(each["dtype"]))
             .reshape(each["shape"])
             for index, each in enumerate(content["arrays"])
         )

@@ -1,8 +1,9 @@
 """The variables of a training, and the compressors' state, as `Resume` saves them and gives them back.
 
 In: a `DistributedModel`. Out: names and arrays. When a process begins, Keras has not made all variables yet: many are
-made by the first step. So the variables that exist are set at once, where callbacks see them, and the others when the
-first step is captured, before it runs.
+made by the first step. So `make` captures a step for batches of the data's types, before the variables are set. Where
+these types leave sizes open, the variables that exist are set at once, and all of them when the first step is captured,
+before it runs. A value that a callback has given a variable in the meantime stays.
 
 Variables are matched by their order, their shapes and their names. The numbers with which Keras makes names unique may
 differ, as they do when a notebook's cell runs again.
@@ -15,13 +16,19 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
+import tensorflow as tf
 
 from autodist_core.errors import SessionError
 from autodist_core.kernel import drawn_by_replicas
 from autodist_core.step.draws import Stream
+from autodist_core.step.graph_item import Variable
 from autodist_core.step.index import StepIndex
 from autodist_core.training import CompressorState, Entry
+from autodist_keras.callbacks import global_seed
+from autodist_keras.callbacks.position import draws, set_draws
+from autodist_keras.capture.fresh_metrics import updated
 from autodist_keras.capture.tracing import CapturedStep, optimizers_of
 from autodist_keras.capture.variables import ModelVariables
 from autodist_keras.training.step_functions import feed_of
@@ -51,22 +58,27 @@ class VariableState:
         self._front = front
         self._entries: tuple[Entry, ...] = ()
         self._captured: CapturedStep | None = None
+        self._awaited: Sequence[Any] = ()
+        """What variables that only steps of `evaluate` change are set to when such a step is there."""
         self._mentioned = False
 
     def get(self) -> dict[str, Any]:
         """The values after the last step. The model's variables stay as they are."""
         driver = self._front._driver
         if not self._entries:
-            self._entries = self._all()
+            self._entries, self._captured = self._all(), None
         self._mention_draws()
         state = driver.training.state
-        values = [entry.read() for entry in self._entries] if state is None else state.values(self._entries)
         compressors = self._front.compressor_state()
+
+        def read(variable: Any) -> Any:
+            entry = Entry(Variable("keras.random", tuple(variable.shape), variable.dtype.name), variable)
+            return entry.read() if state is None else state.values([entry])[0]
+
         return {
-            "variables": [
-                {"name": entry.spec.name, "kind": entry.spec.kind, "value": value}
-                for entry, value in zip(self._entries, values, strict=True)
-            ],
+            "keras.random": global_seed.value(read),
+            "variables": _saved(self._entries, state),
+            "of validation": self._of_validation(state),
             "compressors": compressors and {"strategy": compressors.strategy, "values": dict(compressors.values)},
         }
 
@@ -77,15 +89,20 @@ class VariableState:
         SessionError says so, and all variables keep their values.
         """
         counts = [index for index, each in enumerate(saved) if metrics or each["kind"] != "metric"]
-        matches = _matches(self._all(), saved)
+        entries, made = self._all(), self._captured is not None
+        matches = None if made else _matches(entries, saved)
         if matches is None:
-            _require_same(whose, self._all(), saved)
-        found = {index: entry for index, entry in (matches or {}).items() if index in counts}
+            _require_same(whose, entries, saved)
+            matches = dict(enumerate(entries))
+        found = {index: matches[index] for index in counts if index in matches}
         before = [(entry, entry.view()) for entry in found.values()]
         for index, entry in found.items():
             entry.tf_variable.assign(saved[index]["value"])
+        if metrics:
+            updated(self._front.model)  # these are values of steps, which the next reset takes away
         if compressors is not None:
             self._front._driver.training.set_compressor_state(CompressorState(**compressors))
+        given = {id(entry.tf_variable): index for index, entry in found.items()}
 
         def rest() -> None:
             entries = self._all()
@@ -96,18 +113,63 @@ class VariableState:
                     entry.tf_variable.assign(value)
                 raise
             for index in counts:
-                if index not in found:
-                    entries[index].tf_variable.assign(saved[index]["value"])
+                entry = entries[index]
+                # A variable that was made early may have matched one that stands before it.
+                earlier = given.get(id(entry.tf_variable))
+                if earlier is None or (earlier != index and _has(entry, saved[earlier]["value"])):
+                    entry.tf_variable.assign(saved[index]["value"])
 
         return rest
 
-    def make(self, loop: Any) -> None:
-        """Make the variables that the first step would make, of the first batch of the data. Nothing is trained."""
-        self._captured = self._front._driver.captured_for(feed_of(iter(loop._get_iterator())).fetch())
+    def set_of_validation(self, whose: str, saved: Sequence[Any]) -> None:
+        """Set what only steps of `evaluate` change, as soon as such a step is captured, and before it runs."""
+        self._awaited = saved
+
+        def rest() -> None:
+            entries = self._changed_by_evaluate()
+            _require_same(whose, entries, saved)
+            for entry, each in zip(entries, saved, strict=True):
+                entry.tf_variable.assign(each["value"])
+
+        if saved:
+            self._front._driver.before_next_step(rest, "test")
+
+    def _of_validation(self, state: Any) -> Sequence[Any]:
+        """What only steps of `evaluate` change; before the first such step, what it will be set to."""
+        captured = self._front._driver.captured_in("test")
+        return self._awaited if captured is None else _saved(self._changed_by_evaluate(), state)
+
+    def _changed_by_evaluate(self) -> tuple[Entry, ...]:
+        """The variables that a captured step of `evaluate` changes, and that are not among all the others."""
+        captured = self._front._driver.captured_in("test")
+        written = StepIndex.of(captured.item).written_by_compute
+        others = {*(id(entry.tf_variable) for entry in self._all()), global_seed.value(id)}
+        return tuple(
+            entry for entry in captured.entries if entry.spec.name in written and id(entry.tf_variable) not in others
+        )
+
+    def make(self, dataset: Any, drawn: np.ndarray | None, source: Callable[[], Any] | None = None) -> None:
+        """Make the variables that the first step would make, and Keras's own seed if one was saved. Nothing is trained.
+
+        If the types of the batches leave sizes open, a batch of the `source` is taken, if there is one. The random
+        numbers of Python and numpy go on as if nothing had been made.
+        """
+        driver, before = self._front._driver, draws()
+        global_seed.set_value(drawn)
+        try:
+            batch = _of_types(dataset.element_spec)
+            if batch is not None:
+                self._captured = driver.captured_for(batch)
+        except Exception:
+            # The first step meets the same error, and raises it.
+            _log.debug("Resume: a step could not be captured for batches of zeros", exc_info=True)
+        if self._captured is None and source is not None:
+            self._captured = driver.captured_for(feed_of(iter(source())).fetch())
+        set_draws(before)
 
     def _all(self) -> tuple[Entry, ...]:
         """Every variable that exists: of the model, its optimizers and metrics, and what the captured step reads."""
-        model, captured = self._front.model, self._captured or self._front._driver.captured
+        model, captured = self._front.model, self._front._driver.captured or self._captured
         read = [] if captured is None else [entry.tf_variable for entry in captured.entries]
         return ModelVariables(model, optimizers_of(model), read).entries
 
@@ -128,11 +190,40 @@ class VariableState:
             )
 
 
+def _saved(entries: Sequence[Entry], state: Any) -> list[dict[str, Any]]:
+    """Names and values of variables; the session's values, if a session is there."""
+    values = [entry.read() for entry in entries] if state is None else state.values(entries)
+    return [
+        {"name": entry.spec.name, "kind": entry.spec.kind, "value": value}
+        for entry, value in zip(entries, values, strict=True)
+    ]
+
+
 def _is_same(entry: Entry, saved: Any) -> bool:
     value: np.ndarray = saved["value"]
     spec = entry.spec
     same = spec.kind == saved["kind"] and tuple(spec.shape) == value.shape and spec.dtype == value.dtype.name
     return same and _NUMBER.sub("", spec.name) == _NUMBER.sub("", saved["name"])
+
+
+def _has(entry: Entry, value: np.ndarray) -> bool:
+    """Whether a variable has this value, bit by bit."""
+    return np.asarray(entry.tf_variable).tobytes() == value.tobytes()
+
+
+def _of_types(spec: Any) -> Any:
+    """A batch of zeros of the types of a dataset; None if these leave more open than the number of examples.
+
+    >>> [part.shape for part in _of_types((tf.TensorSpec((None, 3)), tf.TensorSpec((8, 1))))]
+    [TensorShape([8, 3]), TensorShape([8, 1])]
+    >>> _of_types(tf.TensorSpec((None, None)))
+    """
+    parts = keras.tree.flatten(spec)
+    if not all(isinstance(part, tf.TensorSpec) and part.shape.rank and None not in part.shape[1:] for part in parts):
+        return None
+    # A batch of one example would not be divided.
+    examples = next((part.shape[0] for part in parts if part.shape[0]), 2)
+    return keras.tree.map_structure(lambda part: tf.zeros([examples, *part.shape[1:]], part.dtype), spec)
 
 
 def _matches(entries: Sequence[Entry], saved: Sequence[Any]) -> dict[int, Entry] | None:

@@ -243,7 +243,7 @@ def _captured(
         function, trace = _trace(model, step, data, specs, fused_updates, of_whole_batch, adds)
     _require_used(model, step, trace)
     graph = function.graph
-    variables = ModelVariables(model, optimizers_of(model), graph.variables)
+    variables = ModelVariables(model, optimizers_of(model), _by_first_read(graph))
     flat = keras.tree.flatten(trace.result)
     tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
     inputs = function.inputs[: sum(len(component_specs(spec)) for spec in specs)]
@@ -300,6 +300,15 @@ def _captured(
     owner = mixing_notes.owners(model, trace.seen, _place(model, step))
     two = along_two_axes(graph, inputs, traced.outputs) if concat and not any(is_part) else ()
     return CapturedStep(item, rebuild, entries, other_notes, notes, source_lines(graph, trace.updated), owner, two)
+
+
+def _by_first_read(graph: Any) -> list[Any]:
+    """The variables of a graph, those that it captured first, first: a restarted program has the same order.
+
+    TensorFlow keeps a graph's variables in a set, and gives them in the order of their addresses in memory.
+    """
+    places = {id(handle): place for place, (handle, _) in enumerate(graph.captures)}
+    return sorted(graph.variables, key=lambda variable: places.get(id(variable.handle), len(places)))
 
 
 def _place(model: Any, step: Callable[[Any], Any]) -> str:

@@ -57,6 +57,8 @@ class Driver:
         self._adapted_as: checks.Identity | None = None
         self._variables_as: checks.Identity | None = None
         """The model's variables at the end of the last call. A call may build layers."""
+        self._before_next: dict[str, Callable[[], None] | None] = {}
+        """What runs before the next step, by mode, for functions that Keras has not asked for yet."""
         self._said: set[str] = set()
         """The notes on differences from one device that were logged already."""
         self._left: dict[str, Any] = {}
@@ -95,13 +97,19 @@ class Driver:
     @property
     def captured(self) -> CapturedStep | None:
         """The training step, if one was captured."""
-        train = self._functions.get("train")
-        return train.captured if train is not None else None
+        return self.captured_in("train")
 
-    def before_next_step(self, run: Callable[[], None] | None) -> None:
-        """Run this once in the current `fit`: when the next training step is captured, and before it runs."""
-        if "train" in self._functions:
-            self._functions["train"].before_next = run
+    def captured_in(self, mode: str) -> CapturedStep | None:
+        """The step of a mode, if one was captured."""
+        function = self._functions.get(mode)
+        return function.captured if function is not None else None
+
+    def before_next_step(self, run: Callable[[], None] | None, mode: str = "train") -> None:
+        """Run this once in the current `fit`: when the next step of a mode is captured, and before it runs."""
+        if mode in self._functions:
+            self._functions[mode].before_next = run
+        else:
+            self._before_next[mode] = run
 
     def measure(self, timings: Timings | None) -> None:
         """Measure each training step from now on; None ends this. At least one step must have run in this call."""
@@ -238,6 +246,7 @@ class Driver:
                     checks.optimizer(self.model)
                     checks.say_if_single(self.settings.resource_spec)
                 function = self._functions[mode] = self._function(mode)
+                function.before_next = self._before_next.pop(mode, None)
             elif force:
                 function.trace_anew(getattr(self.model, f"{mode}_step"))
             run = on_batches(function) if mode == "predict" else on_iterator(function, self.model)

@@ -337,7 +337,7 @@ def of_other_rate() -> keras.Model:
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "batch_size": ({"batch_size": 5}, r"fit\(batch_size=...\): 4 in the saved training, 5 in this one"),
     "data": ({"y": lambda: data()[1] + 1.0}, r"data, y\[0\]: float64\[24,1\], checksum .* in the saved training"),
-    "optimizer": ({"case": of_other_rate}, r"compile\(optimizer=...\): "),
+    "optimizer": ({"case": of_other_rate}, r"compile\(optimizer=...\), learning rate: 0.001"),
     "model": ({"case": wider}, r"layer 1 of the model: Dense, checksum \w+ in the saved training, Dense, checksum"),
     "lazy model": ({"case": deeper}, r"layer \d of the model: \w+, checksum \w+ in the saved training, nothing in"),
     "epochs": ({"epochs": 1}, "in epoch 2, and this fit has 1 epochs. Pass epochs as before, or more"),

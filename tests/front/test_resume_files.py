@@ -1,0 +1,69 @@
+"""The folder of a `Resume` callback: which folders are taken, and which of their files are the project's."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from autodist_core.errors import SessionError
+from autodist_keras.callbacks import Resume
+from autodist_keras.callbacks.state_files import StateFiles
+from tests.support.training import distributed
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        (None, r"Resume\(None\): expected the path of a folder"), ("", r"Resume\(''\): expected the path of a folder"),
+        ("gs://bucket/states", "expected a folder of a file system. Pass one that the next start finds"),
+    ],
+)
+def test_what_is_no_folder_is_refused_at_once(folder: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        Resume(folder)
+
+
+def test_files_of_others_stay(tmp_path: Path):
+    others = [tmp_path / "movie.mp4.partial", tmp_path / "state-best.partial"]
+    for path in others:
+        path.write_text("of somebody else")
+    (tmp_path / "state-1.partial").mkdir()
+    (tmp_path / "state-00000003.partial").write_bytes(b"begun")
+    files = StateFiles(tmp_path, keep=1)
+    with files.locked():
+        files.write({"step": 3}, [])
+    left = {path.name for path in tmp_path.iterdir()} - {"lock"}
+    assert left == {*(path.name for path in others), "state-1.partial", "state-00000001.resume"}
+
+
+@pytest.mark.parametrize("content", [[1], {}, {"tree": 3, "arrays": []}, {"tree": {}, "arrays": [3]}], ids=str)
+def test_a_file_of_another_package_is_no_state(content: Any, tmp_path: Path, caplog):
+    files = StateFiles(tmp_path, keep=2)
+    files.write({"step": 3}, [])
+    with zipfile.ZipFile(tmp_path / "state-00000002.resume", "w") as archive:
+        archive.writestr("state.json", json.dumps(content))
+    found = files.newest()
+    assert found is not None and found.tree == {"step": 3}
+    assert "state-00000002.resume is not complete" in caplog.text
+    (tmp_path / "state-00000001.resume").unlink()
+    with pytest.raises(SessionError, match="none of its 1 states can be read"):
+        files.newest()
+
+
+def test_a_relative_folder_stays_where_it_was_when_the_program_goes_elsewhere(tmp_path: Path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    leave = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: monkeypatch.chdir(tmp_path / "elsewhere")
+    )
+    with distributed(model, replicas=1) as front:
+        front.fit(np.ones((8, 3)), np.ones((8, 1)), batch_size=4, verbose=0, callbacks=[Resume("states", 1), leave])
+    assert len(list((tmp_path / "states").glob("*.resume"))) == 2 and not list((tmp_path / "elsewhere").iterdir())
