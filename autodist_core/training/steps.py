@@ -123,6 +123,8 @@ class Steps(Generic[B, C]):
         self._alone = training.settings.replicas == 1
         """Whether there is one replica. Its slice is then the batch."""
         self._known: dict[Hashable, list[_Alternative[C]]] = {}
+        self._ready: tuple[Hashable, tuple[Any, ...], C] | None = None
+        """What `capture` has kept for the first batch, with the signature and the shapes for which it was captured."""
         self.captured: C | None = None
         """The first captured step that was not refused."""
         self.specs: tuple[Any, ...] = ()
@@ -165,9 +167,17 @@ class Steps(Generic[B, C]):
         self._session_step(found)
         return found.captured
 
-    def capture(self, batch: B) -> C:
-        """The function, captured for batches like this one; nothing is added or run."""
-        return self._traced(batch, self._specs_for(batch))
+    def capture(self, batch: B, keep: bool = False, same_size: bool = False) -> C:
+        """The function, captured for batches like this one; nothing is added or run.
+
+        With `keep`, the first batch that runs is not captured once more, if it is like this one. `same_size` says that
+        other batches have as many examples.
+        """
+        specs = self._usual_specs(batch, same_size)
+        captured = self._traced(batch, specs)
+        if keep:
+            self._ready = batch.signature, specs, captured
+        return captured
 
     def found(self, batch: B) -> C | None:
         """The function as it was captured for batches like this one, if it was."""
@@ -180,6 +190,9 @@ class Steps(Generic[B, C]):
         return not self._known
 
     def _traced(self, batch: B, specs: Sequence[Any]) -> C:
+        ready, self._ready = self._ready, None
+        if ready is not None and ready[:2] == (batch.signature, specs):
+            return ready[2]
         with stage("the capture of a step", "tracing a step of the model, once for each kind of batch"):
             captured = self._trace(batch, specs)
         # One replica computes a batch of one example: such a batch is not divided.
@@ -192,6 +205,9 @@ class Steps(Generic[B, C]):
                 "-1 in the shape, or tf.shape(x)[0] where the shape has another -1."
             )
         return captured
+
+    def _usual_specs(self, batch: B, same_size: bool, known: tuple[Any, ...] | None = None) -> tuple[Any, ...]:
+        return tuple(batch.specs) if same_size and self._alone else self._specs_for(batch, known)
 
     def _specs_for(self, batch: B, known: tuple[Any, ...] | None = None) -> tuple[Any, ...]:
         """The batch's specs with a dynamic batch axis. Axes in which the batch differs from `known` are dynamic too."""
@@ -214,7 +230,7 @@ class Steps(Generic[B, C]):
         alternatives = self._known.get(batch.signature, [])
         known = alternatives[-1].specs if alternatives else None
         same_size = same_size and not (self._alone and known)
-        specs = batch.specs if same_size and self._alone else self._specs_for(batch, known)
+        specs = self._usual_specs(batch, same_size, known)
         usual = batch.total if same_size else None
         if known and specs != (exact := self._specs_for(batch)):
             found = _Alternative(exact, self._traced(batch, exact), usual)

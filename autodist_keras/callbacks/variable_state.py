@@ -159,7 +159,8 @@ class VariableState:
         try:
             batch = _of_types(dataset.element_spec)
             if batch is not None:
-                self._captured = driver.captured_for(batch)
+                same = all(part.shape[0] for part in keras.tree.flatten(dataset.element_spec))
+                self._captured = driver.captured_for(batch, keep=True, same_size=same)
         except Exception:
             # The first step meets the same error, and raises it.
             _log.debug("Resume: a step could not be captured for batches of zeros", exc_info=True)

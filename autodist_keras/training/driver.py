@@ -128,8 +128,12 @@ class Driver:
         """How many training steps there were; it only grows, until settings change."""
         return self._functions["train"].steps if "train" in self._functions else 0
 
-    def captured_for(self, data: Any) -> CapturedStep:
-        """The training step, captured for a batch as `train_step` gets it; nothing runs."""
+    def captured_for(self, data: Any, keep: bool = False, same_size: bool = False) -> CapturedStep:
+        """The training step, captured for a batch as `train_step` gets it; nothing runs.
+
+        With `keep`, the `fit` that runs uses it for its first batch. `same_size` says that all batches have as many
+        examples.
+        """
         checks.compiled(self.model)
         checks.optimizer(self.model)
         checks.without_strategy(self.model)
@@ -137,7 +141,8 @@ class Driver:
         if refusal := checks.step_function(self.model, "train"):
             raise ValueError(refusal)
         batch = read_batch(data)
-        return self._function("train").captured_for(batch)
+        running = self._functions.get("train") if keep else None
+        return (running or self._function("train")).captured_for(batch, keep, same_size)
 
     # A call ------------------------------------------------------------------------------------------------------
 

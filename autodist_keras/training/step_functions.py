@@ -78,10 +78,10 @@ class StepFunction:
         """The first captured step."""
         return self._steps.captured
 
-    def captured_for(self, batch: Batch) -> CapturedStep:
-        """The step, captured for batches like this one; nothing runs."""
+    def captured_for(self, batch: Batch, keep: bool = False, same_size: bool = False) -> CapturedStep:
+        """The step, captured for batches like this one; nothing runs. With `keep`, the first batch may use it."""
         with undone_if_refused(*unbuilt_optimizers(self._model)):
-            return self._steps.capture(batch)
+            return self._steps.capture(batch, keep, same_size)
 
     def __call__(self, data: Any, same_size: bool = False) -> Any:
         """Run the step on one batch; return the results of the step for the whole batch (see `Steps`)."""

@@ -112,6 +112,26 @@ def built_late() -> tuple[Any, ...]:
     return (model,)
 
 
+def test_the_step_is_captured_once(tmp_path: Path):
+    """The capture that makes the variables for a saved state is that of the first step."""
+    calls: list[int] = []
+
+    def case() -> tuple[Any, ...]:
+        def loss(y: Any, found: Any) -> Any:
+            calls.append(1)
+            return keras.ops.mean((y - found) ** 2)
+
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", loss)
+        return (model,)
+
+    with pytest.raises(Killed):
+        train(tmp_path, case, kill(7))
+    first = len(calls)
+    train(tmp_path, case)
+    assert len(calls) == 2 * first
+
+
 class OfOpenSizes(keras.utils.PyDataset):
     """Batches of which Keras does not know how wide they are."""
 
