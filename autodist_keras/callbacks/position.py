@@ -108,12 +108,20 @@ class Position:
         self._taken += batches
 
     def get(self, iterator: Any) -> dict[str, Any]:
-        """The position, before the next batch."""
+        """The position, before the next batch of this iterator."""
+        self.take_over(iterator)
         state, drawn = self._saved(iterator)
         return {
             "iterator": state, "taken": self._taken, "before": self._before,
             "drawn": drawn, "drawn_first": self._drawn_first,
             "draws": self._draws if state is None else draws(), "rows": isinstance(iterator, KeptIterator),
+        }
+
+    def between(self) -> dict[str, Any]:
+        """The position between two epochs, where the next one has an iterator of its own."""
+        return {
+            "iterator": None, "taken": 0, "before": self._made, "drawn": self._seeds(),
+            "drawn_first": self._drawn_first, "draws": draws(), "rows": None,
         }
 
     def prepare(self, saved: dict[str, Any], dataset: Any, epochs: int) -> None:
@@ -125,10 +133,11 @@ class Position:
         self._fill_caches(saved)
         if saved["iterator"] is not None:
             return
-        _log.warning(
-            "Resume: the position in the data (%s) is not saved, so %d batches are taken again and skipped. The "
-            "training goes on exactly if they come in the same order again.", self.kind, saved["taken"],
-        )
+        if saved["taken"] or _is_python(self._x):
+            _log.warning(
+                "Resume: the position in the data (%s) is not saved, so %d batches are taken again and skipped. The "
+                "training goes on exactly if they come in the same order again.", self.kind, saved["taken"],
+            )
         if isinstance(self._x, keras.utils.PyDataset):
             for _ in range(epochs):
                 self._x.on_epoch_begin()

@@ -47,6 +47,8 @@ class ResumableFit:
         self._settings: dict[str, Any] = {}
         self._found: Any = None
         """The state with which this `fit` begins, until it is taken up."""
+        self._start: Any = None
+        """The part of it that says where in the data the first epoch begins, until that is found."""
         self._loop: Any = None
         """Keras's epoch iterator."""
         self._epoch = self._first = arguments.get("initial_epoch", 0)
@@ -64,6 +66,8 @@ class ResumableFit:
             self._found = self._newest()
             ending.callback(self._writer.finish)
             data = self._found["data"] if self._found is not None else None
+            # Complete trainings of earlier versions have no position.
+            self._start = None if data is None else {"data": data, "loop": self._found["loop"]}
             # States of earlier versions do not say it: their positions are in batches.
             by_rows = None if data is None else data.get("rows", False)
             ending.enter_context(hook(self._driver, "data_by_rows", by_rows))
@@ -141,22 +145,23 @@ class ResumableFit:
 
     def _steps(self) -> Iterator[tuple[int, int, Any]]:
         """The steps of one epoch, as Keras's epoch iterator gives them; after a failure, those that are left."""
-        loop, found = self._loop, self._found
-        done = 0
+        loop, start, done = self._loop, self._start, 0
+        self._start = None
         self._position.begin_epoch()
-        if found is not None:
-            done = found["place"]["step"]
-            loop._num_batches = found["loop"]["batches"]
-            self._position.prepare(found["data"], type(loop)._get_iterator(loop), self._epoch - self._first)
+        if start is not None:
+            done = self._found["place"]["step"] if self._found is not None else 0
+            loop._num_batches = start["loop"]["batches"]
+            self._position.prepare(start["data"], type(loop)._get_iterator(loop), self._epoch - self._first)
         begins = True
         for first, last, iterator in type(loop)._enumerate_iterator(loop):
             if begins:
                 begins = False
-                if found is not None:
-                    loop._steps_seen = found["loop"]["seen"] + loop.steps_per_execution
-                    self._position.go_to(found["data"], iterator)
+                if start is not None:
+                    loop._steps_seen = start["loop"]["seen"] + loop.steps_per_execution
+                    self._position.go_to(start["data"], iterator)
+                    start = None  # it may be large, and this function runs until the end of the epoch
+                if self._found is not None:
                     self._take_up(metrics=True)
-                    found = None  # as large as the model, and this function runs until the end of the epoch
                 self._seen = loop._steps_seen - loop.steps_per_execution
             if first < done:
                 continue
@@ -210,7 +215,12 @@ class ResumableFit:
     def _copy(self, step: int, iterator: Any) -> Callable[[], None]:
         """Copy the state before a step of this epoch, or of the complete training; return what writes the copy."""
         begun, written = time.monotonic(), self._writer.seconds
-        finished = iterator is None
+        finished, seen = iterator is None, self._seen
+        if finished:
+            self._position.begin_epoch()
+            # With `steps_per_epoch` Keras goes on with an iterator in the next epoch.
+            iterator = self._loop._current_iterator if self._loop.steps_per_epoch else None
+            seen = self._loop._steps_seen if iterator is not None else 0
         arrays: list[Any] = []
         tree = encode(
             {
@@ -220,8 +230,8 @@ class ResumableFit:
                 },
                 "first": self._first,
                 "settings": self._settings,
-                "loop": {"batches": self._loop._num_batches, "seen": self._seen},
-                "data": None if finished else self._position.get(iterator),
+                "loop": {"batches": self._loop._num_batches, "seen": seen},
+                "data": self._position.get(iterator) if iterator is not None else self._position.between(),
                 "left": self._position.left() if finished else None,
                 "callbacks": self._states.get(self._all_callbacks()),
                 **self._variables.get(),

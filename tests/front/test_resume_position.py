@@ -83,3 +83,52 @@ def test_shuffles_that_draw_their_seeds_at_different_moments(name: str, tmp_path
         with pytest.raises(Killed):
             fit(source, tmp_path, kill(steps), **options)
     assert_same(expected, fit(source, tmp_path, **options), 0.0)
+
+
+class Rows(keras.utils.PyDataset):
+    """Batches in another order in each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._draws, self._order = np.random.default_rng(1), np.arange(5)
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> Any:
+        first = 4 * int(self._order[index])
+        return next(iter(rows(first, first + 4).batch(4)))
+
+    def on_epoch_end(self) -> None:
+        self._draws.shuffle(self._order)
+
+
+def generated() -> Any:
+    draws = np.random.default_rng(1)
+    while True:
+        yield draws.normal(size=(4, 5)), draws.normal(size=(4, 1))
+
+
+LONGER: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "dataset": (lambda: rows().shuffle(12).batch(4).shuffle(3), {}),
+    "unknown": (lambda: rows().shuffle(12).filter(lambda x, y: x[0] < 1.0).batch(4), {}),
+    "without an end": (lambda: rows().shuffle(12).repeat().batch(5), {"steps_per_epoch": 2}),
+    "steps": (lambda: rows().shuffle(12).batch(2), {"steps_per_epoch": 4}),
+    "skipped": (lambda: rows().shuffle(12).map(in_python).shuffle(4).batch(2), {"steps_per_epoch": 4}),
+    "arrays": (
+        lambda: next(iter(rows().batch(12)))[0].numpy(), {"y": np.ones(12), "batch_size": 2, "steps_per_epoch": 4},
+    ),
+    "py_dataset": (Rows, {}),
+    "generator": (generated, {"steps_per_epoch": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.quick("dataset", "without an end")
+@pytest.mark.parametrize("name", LONGER)
+def test_a_longer_training_goes_on_in_the_data(name: str, tmp_path: Path):
+    """A complete training with more epochs than before has the batches of one that had these epochs at once."""
+    source, options = LONGER[name]
+    expected = fit(source, None, **options)
+    for epochs in (1, 3):
+        fit(source, tmp_path / str(epochs), epochs=epochs, **options)
+        assert_same(expected, fit(source, tmp_path / str(epochs), **options), 0.0)
