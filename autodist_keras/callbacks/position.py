@@ -138,10 +138,7 @@ class Position:
                 "Resume: the position in the data (%s) is not saved, so %d batches are taken again and skipped. The "
                 "training goes on exactly if they come in the same order again.", self.kind, saved["taken"],
             )
-        if isinstance(self._x, keras.utils.PyDataset):
-            for _ in range(epochs):
-                self._x.on_epoch_begin()
-                self._x.on_epoch_end()
+        self._tell_of_epochs(epochs, epochs)
         if isinstance(self._x, types.GeneratorType):
             for _ in range(saved["before"]):
                 for _ in dataset:
@@ -153,12 +150,30 @@ class Position:
         """What a complete training leaves to the rest of the program: random numbers, and the seeds of a dataset."""
         return {"draws": draws(), "drawn": self._seeds(), "drawn_first": self._drawn_first}
 
-    def leave(self, saved: dict[str, Any], dataset: Any) -> None:
-        """Leave to the rest of the program what a complete training, which is not run again, has left."""
+    def leave(self, saved: dict[str, Any], dataset: Any, begun: int, ended: int) -> None:
+        """Leave to the rest of the program what a complete training, which is not run again, has left.
+
+        `begun` and `ended` are the numbers of its epochs. A generator has batches that Keras takes ahead, in a number
+        that depends on the time, so it cannot be brought to where it was.
+        """
+        self._tell_of_epochs(begun, ended)
+        if isinstance(self._x, types.GeneratorType):
+            _log.warning(
+                "Resume: this fit is complete, and its batches are not taken from the generator again. A later fit "
+                "that takes batches from the same generator gets others than before."
+            )
         self._find_generators(dataset)
         self._fill_caches(saved)
         self._set_seeds(saved.get("drawn"))
         set_draws(saved["draws"])
+
+    def _tell_of_epochs(self, begun: int, ended: int) -> None:
+        """Let a `PyDataset` know of epochs that are not run again."""
+        if isinstance(self._x, keras.utils.PyDataset):
+            for epoch in range(begun):
+                self._x.on_epoch_begin()
+                if epoch < ended:
+                    self._x.on_epoch_end()
 
     def go_to(self, saved: dict[str, Any], iterator: Any) -> None:
         """Bring a new iterator to a saved position. The class has an example."""

@@ -54,6 +54,8 @@ class ResumableFit:
         self._epoch = self._first = arguments.get("initial_epoch", 0)
         self._has_length = True
         """Whether Keras knew the number of steps in an epoch when the training began."""
+        self._whole = True
+        """Whether no epoch was broken off: then Keras has told the data of its end."""
         self._batches = 0
         self._seen = 0
         """What Keras's epoch iterator had counted when the epoch began."""
@@ -146,7 +148,7 @@ class ResumableFit:
     def _steps(self) -> Iterator[tuple[int, int, Any]]:
         """The steps of one epoch, as Keras's epoch iterator gives them; after a failure, those that are left."""
         loop, start, done = self._loop, self._start, 0
-        self._start = None
+        self._start, self._whole = None, False
         self._position.begin_epoch()
         if start is not None:
             done = self._found["place"]["step"] if self._found is not None else 0
@@ -176,6 +178,7 @@ class ResumableFit:
                 self._writer.start(write)
             self._batches += last - first + 1
             self._position.taken(last - first + 1)
+        self._whole = True
 
     def _iterator(self) -> Any:
         """What Keras's epoch iterator makes its iterators of."""
@@ -187,9 +190,10 @@ class ResumableFit:
         """Save the state of the complete training. If it was complete before, take its state up."""
         if self._found is not None:
             self._states.begin()
-            left = self._found["left"]
+            left, begun = self._found["left"], self._found["place"]["epoch"] - self._found["first"]
             self._take_up(metrics=True, complete=True)
-            self._position.leave(left, type(self._loop)._get_iterator(self._loop))
+            ended = begun - (not left.get("whole", True))
+            self._position.leave(left, type(self._loop)._get_iterator(self._loop), begun, ended)
         elif self._batches:
             self._writer.start(self._copy(0, None))
         self._writer.finish()
@@ -232,7 +236,7 @@ class ResumableFit:
                 "settings": self._settings,
                 "loop": {"batches": self._loop._num_batches, "seen": seen},
                 "data": self._position.get(iterator) if iterator is not None else self._position.between(),
-                "left": self._position.left() if finished else None,
+                "left": {**self._position.left(), "whole": self._whole} if finished else None,
                 "callbacks": self._states.get(self._all_callbacks()),
                 **self._variables.get(),
             },

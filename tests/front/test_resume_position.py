@@ -132,3 +132,29 @@ def test_a_longer_training_goes_on_in_the_data(name: str, tmp_path: Path):
     for epochs in (1, 3):
         fit(source, tmp_path / str(epochs), epochs=epochs, **options)
         assert_same(expected, fit(source, tmp_path / str(epochs), **options), 0.0)
+
+
+@pytest.mark.quick("stopped")
+@pytest.mark.parametrize("stops", [False, True], ids=["whole", "stopped"])
+def test_two_fits_of_one_py_dataset(stops: bool, tmp_path: Path, monkeypatch):
+    """The first one is not run again. The data is told of its epochs, as far as they had ended."""
+    from autodist_keras.callbacks import resumable
+
+    def start(folder: Path, *callbacks: Any) -> dict[str, np.ndarray]:
+        keras.utils.set_random_seed(2)
+        model, data = seeded(build), Rows()
+
+        def stop(batch: int, logs: Any) -> None:
+            model.stop_training = stops and batch == 3 and len(model.history.epoch) == 1
+
+        stopping = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+        with distributed(model, replicas=1) as front:
+            for name, own in (("first", (stopping,)), ("second", callbacks)):
+                front.fit(data, epochs=3, verbose=0, callbacks=[Resume(folder / name, every=1), *own])
+        return named(model.weights)
+
+    expected = start(tmp_path / "whole")
+    with pytest.raises(Killed):
+        start(tmp_path / "killed", kill(7))
+    monkeypatch.setattr(resumable, "_ended", set())  # another process
+    assert_same(expected, start(tmp_path / "killed"), 0.0)
