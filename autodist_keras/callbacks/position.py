@@ -195,6 +195,9 @@ class Position:
         again = None, self._drawn_before
         if self._skips or not isinstance(_of_tensorflow(iterator), tf.data.Iterator):
             return again
+        if self._generators is not None and self._generators.writes_file:
+            # Its state needs the files as they are at this moment, and they will have changed.
+            return again
         # Of arrays, Keras draws the epoch's permutation with an operation that is done when the first batch is there.
         policy = _FAIL if isinstance(self._x, tf.data.Dataset) else _IGNORE
         before = self._seeds()

@@ -85,6 +85,23 @@ def test_shuffles_that_draw_their_seeds_at_different_moments(name: str, tmp_path
     assert_same(expected, fit(source, tmp_path, **options), 0.0)
 
 
+@pytest.mark.quick("while it is written")
+@pytest.mark.parametrize("steps", [1, 4], ids=["while it is written", "later"])
+def test_a_cache_in_a_file(steps: int, tmp_path: Path):
+    """TensorFlow writes it in the first epoch. A user deletes a part of a file before the program starts again."""
+    def source(name: str) -> tf.data.Dataset:
+        return rows().shuffle(12).cache(str(tmp_path / name)).shuffle(2).batch(4)
+
+    expected = fit(lambda: source("whole"), None)
+    with pytest.raises(Killed):
+        fit(lambda: source("killed"), tmp_path / "states", kill(steps))
+    complete = (tmp_path / "killed.index").exists()
+    assert complete == (steps == 4)
+    for file in [] if complete else tmp_path.glob("killed*"):
+        file.unlink()
+    assert_same(expected, fit(lambda: source("killed"), tmp_path / "states"), 0.0)
+
+
 class Rows(keras.utils.PyDataset):
     """Batches in another order in each epoch."""
 

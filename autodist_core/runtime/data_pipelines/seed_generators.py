@@ -43,7 +43,11 @@ class SeedGenerators:
     def __init__(self, dataset: Any) -> None:
         graph = graph_of(dataset)
         self._probes = [_Probe(handle) for handle in _handles(graph)]
-        self._cached = [_part(graph, node) for node in graph.node if _is_drawn_cache(graph, node)]
+        files = {node.name: _cache_file(graph, node) for node in graph.node if node.op.startswith("CacheDataset")}
+        self._files = [file for file in files.values() if file]
+        self._cached = [
+            _part(graph, node) for node in graph.node if files.get(node.name) == "" and _draws_before(graph, node)
+        ]
 
     def drawn(self) -> list[int]:
         """How many numbers each generator has drawn."""
@@ -53,6 +57,15 @@ class SeedGenerators:
         """Let each generator go on as if it had drawn so many numbers."""
         for probe, number in zip(self._probes, drawn, strict=True):
             probe.set(number)
+
+    @property
+    def writes_file(self) -> bool:
+        """Whether the dataset keeps a cache in a file that is not complete.
+
+        >>> SeedGenerators(tf.data.Dataset.range(9).cache("/no such folder/cache")).writes_file
+        True
+        """
+        return any(not tf.io.gfile.exists(f"{file}.index") for file in self._files)
 
     @property
     def has_caches(self) -> bool:
@@ -127,11 +140,16 @@ def _handles(graph: Any) -> Iterator[Any]:
             yield tf.io.parse_tensor(tensor.SerializeToString(), tf.resource)
 
 
-def _is_drawn_cache(graph: Any, node: Any) -> bool:
-    """Whether an operation keeps in memory what comes from datasets that draw seeds."""
+def _cache_file(graph: Any, node: Any) -> str:
+    """The file in which a cache is kept; empty if it is kept in memory."""
+    nodes = {each.name: each for each in graph.node}
+    found: bytes = constant_of(nodes, node.input[1]) or b""
+    return found.decode()
+
+
+def _draws_before(graph: Any, node: Any) -> bool:
+    """Whether an operation gets its elements from datasets that draw seeds."""
     nodes, waiting = {each.name: each for each in graph.node}, [node.name]
-    if not node.op.startswith("CacheDataset") or any(constant_of(nodes, name) != b"" for name in node.input[1:2]):
-        return False
     met = set(waiting)
     while waiting:
         names = {node_of(name) for name in nodes[waiting.pop()].input} - met
