@@ -130,6 +130,8 @@ class Position:
         `dataset` is what Keras iterates over.
         """
         self._find_generators(dataset)
+        if isinstance(dataset, PipelineBatches) and self._generators is not None and not self._generators.in_state:
+            dataset.pipeline.feed("it goes on from a saved state, and machines cannot be told the seeds of shuffles")
         self._fill_caches(saved)
         if saved["iterator"] is not None:
             return

@@ -11,6 +11,7 @@ element has the generator in its state: with such a state the numbers drawn are 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,10 @@ from autodist_core.seams.table import SEED_GENERATOR
 from autodist_core.step.editor import Editor
 from autodist_core.step.naming import node_of
 
+_SIMPLE = re.compile(
+    "(Options|Prefetch|Repeat|(Parallel)?Map|(Parallel)?Batch|MapAndBatch|Take|Skip|AssertCardinality)Dataset(V[0-9]+)?$"
+)
+"""Datasets that have one iterator of their input at a time, from the beginning to the end."""
 _DRAWN = "epoch_num_random_samples"
 """The name in an iterator's state of the numbers that its generator has drawn."""
 
@@ -43,6 +48,8 @@ class SeedGenerators:
     def __init__(self, dataset: Any) -> None:
         graph = graph_of(dataset)
         self._probes = [_Probe(handle) for handle in _handles(graph)]
+        self.in_state = _in_state(graph)
+        """Whether each state of an iterator has all of them: one shuffle, with nothing but simple parts after it."""
         files = {node.name: _cache_file(graph, node) for node in graph.node if node.op.startswith("CacheDataset")}
         self._files = [file for file in files.values() if file]
         self._cached = [
@@ -138,6 +145,15 @@ def _handles(graph: Any) -> Iterator[Any]:
         if source.op == "Const" and tensor.resource_handle_val and tensor.resource_handle_val[0].name not in met:
             met.add(tensor.resource_handle_val[0].name)
             yield tf.io.parse_tensor(tensor.SerializeToString(), tf.resource)
+
+
+def _in_state(graph: Any) -> bool:
+    nodes = {node.name: node for node in graph.node}
+    seeded = [node.name for node in graph.node if "seed_generator" in inputs_of(node)]
+    (node,) = (each for each in graph.node if each.op == "_Retval")
+    while seeded and node.name not in seeded and (node.op == "_Retval" or _SIMPLE.match(node.op)):
+        node = nodes[node_of(node.input[0])]
+    return seeded in ([], [node.name])
 
 
 def _cache_file(graph: Any, node: Any) -> str:
