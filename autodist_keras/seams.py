@@ -281,6 +281,8 @@ TABLE: tuple[Seam, ...] = (
          callers=("_enumerate_iterator",)),
     Seam(_EPOCH, "_steps_seen", RESUME, "data that lasts for several epochs would end at another step", STORED,
          callers=("_enumerate_iterator",)),
+    Seam(_EPOCH, "_current_iterator", RESUME, "a longer training would begin with the data of its first epoch", STORED,
+         callers=("_enumerate_iterator",)),
     Seam(_EPOCH, "_num_batches", RESUME, "Keras would warn again where data without a known length ends", STORED,
          callers=("_enumerate_iterator",)),
     Seam(_TF_EPOCH, "_distributed_dataset", KEPT, _FED, STORED, callers=("_get_iterator",)),

@@ -143,6 +143,10 @@ CUSTOM_GRADIENT_IS_NAMED = Seam(
     "tensorflow", "a custom gradient is an IdentityN that names it in _gradient_op_type",
     "releasing the graphs of traced steps", "every capture would keep its graph for ever", AT_USE,
 )
+SEED_GENERATOR = Seam(
+    "tensorflow", "the state of an iterator of a shuffle has the numbers that its generator of seeds has drawn",
+    "the order of a dataset after a failure", "later epochs would have another order: wrong numbers", AT_USE,
+)
 
 TABLE: tuple[Seam, ...] = (
     OP_DEF, KERNELS, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, LEGACY_FUNCTION, CONTROL_FLOW_GRAPH, FUNC_GRAPH,
@@ -191,7 +195,7 @@ TABLE: tuple[Seam, ...] = (
         "tensorflow", "stateful draws have an attribute seed2", "giving each replica random numbers of its own",
         "replicas would draw the same numbers", BEHAVIOUR, probe=_draws_have_seeds,
     ),
-    TAPE_IS_SEEN, GRAPH_IS_FOUND, HANDLE_IS_READ, CUSTOM_GRADIENT_IS_NAMED,
+    TAPE_IS_SEEN, GRAPH_IS_FOUND, HANDLE_IS_READ, CUSTOM_GRADIENT_IS_NAMED, SEED_GENERATOR,
     Seam(
         "tensorflow", "calls say which variables they only read (_read_only_resource_inputs)",
         "the ordering of reads and writes",

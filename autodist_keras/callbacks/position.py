@@ -6,6 +6,9 @@ In: the iterators from which Keras's loop takes its batches. Out: a position tha
   `shuffle`. It goes on exactly there.
 - Where TensorFlow cannot save it (a generator, a `PyDataset`, Python or unsaved random numbers inside the dataset), the
   same number of batches is taken again and skipped. That is exact if the source gives the same batches again.
+
+Each iterator of a dataset draws the seeds of its shuffles. How many seeds were drawn is saved too: before the iterator
+where its batches are taken again, and else at the position.
 """
 
 from __future__ import annotations
@@ -13,19 +16,23 @@ from __future__ import annotations
 import logging
 import random
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.runtime.data_pipelines import draws_while_iterated
+from autodist_core.runtime.data_pipelines import SeedGenerators
 from autodist_keras.training.batches import BatchIterator
 from autodist_keras.training.kept_data import KeptIterator
 from autodist_keras.training.step_functions import feed_of
+from autodist_keras.training.travelling_data import PipelineBatches
 
 _IGNORE, _FAIL = 1, 2
 """What TensorFlow does about operations with a state of their own in a dataset that is saved."""
+_TRIES = 20
+"""How often a position is read while a thread of tf.data draws seeds, before its batches are taken again instead."""
 
 _log = logging.getLogger("autodist")
 
@@ -33,16 +40,22 @@ _log = logging.getLogger("autodist")
 class Position:
     """Follows the iterators of one `fit`, and brings the first one to a saved position.
 
-    >>> position = Position(np.zeros((6, 1)), shuffle=True)
-    >>> iterator = iter(tf.data.Dataset.range(6).shuffle(6, seed=1))
-    >>> position.note_iterator(None)
+    >>> def numbers():
+    ...     return tf.data.Dataset.range(6).shuffle(6, seed=1)
+    >>> dataset = numbers()
+    >>> position = Position(dataset, shuffle=False)
+    >>> position.note_iterator(dataset)
+    >>> iterator = iter(dataset)
     >>> position.take_over(iterator)
     >>> before = next(iterator)
     >>> position.taken(1)
-    >>> saved, rest = position.get(iterator), [int(number) for number in iterator]
-    >>> other = iter(tf.data.Dataset.range(6).shuffle(6, seed=1))
-    >>> Position(np.zeros((6, 1)), shuffle=True).go_to(saved, other)
-    >>> [int(number) for number in other] == rest
+    >>> saved, rest = position.get(iterator), [[int(number) for number in numbers] for numbers in (iterator, dataset)]
+    >>> other = numbers()
+    >>> position = Position(other, shuffle=False)
+    >>> position.note_iterator(other)
+    >>> iterator = iter(other)
+    >>> position.go_to(saved, iterator)
+    >>> [[int(number) for number in numbers] for numbers in (iterator, other)] == rest
     True
     """
 
@@ -52,10 +65,15 @@ class Position:
         self._iterator: Any = None
         self._made = self._before = self._taken = 0
         """How many iterators Keras has made, how many it made before the current one, and the latter's batches."""
-        self._followed = False
-        """Whether the current iterator was brought to a saved position, and no other was made since."""
-        self._unstarted: bytes | None = None
-        """The iterator of a dataset before its first batch."""
+        self._generators: SeedGenerators | None = None
+        """What the dataset draws seeds from."""
+        self._searched = False
+        self._drawn_first: Any = None
+        """How many seeds were drawn before the first iterator of the training was made."""
+        self._drawn: Any = None
+        """How many seeds were drawn before the last iterator that Keras made."""
+        self._drawn_before: Any = None
+        """How many seeds were drawn before the current iterator was made."""
         self._draws: Any = None
         """The states of Python's and numpy's random numbers before the epoch in which the iterator began."""
         self._epoch_draws: Any = None
@@ -67,21 +85,12 @@ class Position:
         return _kind(self._x)
 
     def note_iterator(self, dataset: Any) -> None:
-        """Note that Keras makes an iterator of this. Not all are used, and each may draw the seeds of a shuffle.
-
-        The first one after an iterator whose saved position was taken up draws the seeds that it would have drawn.
-        TensorFlow does not give these back with every position, but with one before the first batch. An iterator that
-        draws further seeds on its way goes this way again.
-        """
+        """Note that Keras makes an iterator of this. Not all are used, and each may draw the seeds of a shuffle."""
+        self._find_generators(dataset)
         self._made += 1
-        if self._followed:
-            self._followed = False
-            if self._unstarted is not None:
-                earlier = iter(dataset)
-                _set_iterator(earlier, self._unstarted)
-                if draws_while_iterated(self._x):
-                    for _ in earlier:
-                        pass
+        self._drawn = self._seeds()
+        if self._drawn_first is None:
+            self._drawn_first = self._drawn
 
     def begin_epoch(self) -> None:
         """Note the random numbers before Keras's loop begins an epoch: the threads of a `PyDataset` draw at once."""
@@ -92,20 +101,27 @@ class Position:
         if iterator is not self._iterator:
             self._iterator, self._taken = iterator, 0
             self._before = self._made - 1
-            self._draws = self._epoch_draws
-            # Before its first batch an iterator has the seeds that `shuffle` draws for the iterators after it.
-            self._unstarted = self._saved(iterator) if isinstance(self._x, tf.data.Dataset) else None
+            self._draws, self._drawn_before = self._epoch_draws, self._drawn
 
     def taken(self, batches: int) -> None:
         """Note that so many batches were taken from the iterator."""
         self._taken += batches
 
     def get(self, iterator: Any) -> dict[str, Any]:
-        """The position, before the next batch."""
-        state = self._saved(iterator)
+        """The position, before the next batch of this iterator."""
+        self.take_over(iterator)
+        state, drawn = self._saved(iterator)
         return {
-            "iterator": state, "unstarted": self._unstarted, "taken": self._taken, "before": self._before,
+            "iterator": state, "taken": self._taken, "before": self._before,
+            "drawn": drawn, "drawn_first": self._drawn_first,
             "draws": self._draws if state is None else draws(), "rows": isinstance(iterator, KeptIterator),
+        }
+
+    def between(self) -> dict[str, Any]:
+        """The position between two epochs, where the next one has an iterator of its own."""
+        return {
+            "iterator": None, "taken": 0, "before": self._made, "drawn": self._seeds(),
+            "drawn_first": self._drawn_first, "draws": draws(), "rows": None,
         }
 
     def prepare(self, saved: dict[str, Any], dataset: Any, epochs: int) -> None:
@@ -113,37 +129,53 @@ class Position:
 
         `dataset` is what Keras iterates over.
         """
+        self._find_generators(dataset)
+        if isinstance(dataset, PipelineBatches) and self._generators is not None and not self._generators.in_state:
+            dataset.pipeline.feed("it goes on from a saved state, and machines cannot be told the seeds of shuffles")
+        self._fill_caches(saved)
         if saved["iterator"] is not None:
             return
-        _log.warning(
-            "Resume: the position in the data (%s) is not saved, so %d batches are taken again and skipped. The "
-            "training goes on exactly if they come in the same order again.", self.kind, saved["taken"],
-        )
-        if isinstance(self._x, keras.utils.PyDataset):
-            for _ in range(epochs):
-                self._x.on_epoch_begin()
-                self._x.on_epoch_end()
-        for _ in range(saved["before"]):
-            if isinstance(self._x, tf.data.Dataset):
-                iter(dataset)
-            elif isinstance(self._x, types.GeneratorType):
+        if saved["taken"] or _is_python(self._x):
+            _log.warning(
+                "Resume: the position in the data (%s) is not saved, so %d batches are taken again and skipped. The "
+                "training goes on exactly if they come in the same order again.", self.kind, saved["taken"],
+            )
+        self._tell_of_epochs(epochs, epochs)
+        if isinstance(self._x, types.GeneratorType):
+            for _ in range(saved["before"]):
                 for _ in dataset:
                     pass
+        self._set_seeds(saved.get("drawn"))
         set_draws(saved["draws"])
 
     def left(self) -> dict[str, Any]:
         """What a complete training leaves to the rest of the program: random numbers, and the seeds of a dataset."""
-        return {"draws": draws(), "made": self._made}
+        return {"draws": draws(), "drawn": self._seeds(), "drawn_first": self._drawn_first}
 
-    def leave(self, saved: dict[str, Any], dataset: Any) -> None:
-        """Leave to the rest of the program what a complete training, which is not run again, has left."""
-        if isinstance(self._x, tf.data.Dataset):
-            again = draws_while_iterated(self._x)
-            for _ in range(saved["made"] - self._made):
-                earlier = iter(dataset)
-                for _ in earlier if again else ():
-                    pass
+    def leave(self, saved: dict[str, Any], dataset: Any, begun: int, ended: int) -> None:
+        """Leave to the rest of the program what a complete training, which is not run again, has left.
+
+        `begun` and `ended` are the numbers of its epochs. A generator has batches that Keras takes ahead, in a number
+        that depends on the time, so it cannot be brought to where it was.
+        """
+        self._tell_of_epochs(begun, ended)
+        if isinstance(self._x, types.GeneratorType):
+            _log.warning(
+                "Resume: this fit is complete, and its batches are not taken from the generator again. A later fit "
+                "that takes batches from the same generator gets others than before."
+            )
+        self._find_generators(dataset)
+        self._fill_caches(saved)
+        self._set_seeds(saved.get("drawn"))
         set_draws(saved["draws"])
+
+    def _tell_of_epochs(self, begun: int, ended: int) -> None:
+        """Let a `PyDataset` know of epochs that are not run again."""
+        if isinstance(self._x, keras.utils.PyDataset):
+            for epoch in range(begun):
+                self._x.on_epoch_begin()
+                if epoch < ended:
+                    self._x.on_epoch_end()
 
     def go_to(self, saved: dict[str, Any], iterator: Any) -> None:
         """Bring a new iterator to a saved position. The class has an example."""
@@ -153,30 +185,81 @@ class Position:
         if saved["iterator"] is not None:
             set_draws(saved["draws"])
             _set_iterator(iterator, saved["iterator"])
-            self._unstarted, self._followed = saved["unstarted"], True
+            self._set_seeds(saved.get("drawn"))
             return
+        self._drawn_before = saved.get("drawn")
         fetch = feed_of(iterator).fetch
         for _ in range(saved["taken"]):
             fetch()
 
-    def _saved(self, iterator: Any) -> bytes | None:
+    def _saved(self, iterator: Any) -> tuple[bytes | None, Any]:
+        """The state of an iterator, and how many seeds were drawn; without a state, before the iterator was made."""
+        again = None, self._drawn_before
         if self._skips or not isinstance(_of_tensorflow(iterator), tf.data.Iterator):
-            return None
+            return again
+        if self._generators is not None and self._generators.writes_file:
+            # Its state needs the files as they are at this moment, and they will have changed.
+            return again
         # Of arrays, Keras draws the epoch's permutation with an operation that is done when the first batch is there.
         policy = _FAIL if isinstance(self._x, tf.data.Dataset) else _IGNORE
+        before = self._seeds()
+        for _ in range(_TRIES):
+            try:
+                state = tf.raw_ops.SerializeIterator(
+                    resource_handle=_resource(iterator), external_state_policy=policy
+                )
+            except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
+                self._skips = True
+                _log.warning(
+                    "Resume: TensorFlow cannot save the position in this dataset (%s). After a failure the batches "
+                    "before it are taken again and skipped.", error.message.rpartition("}} ")[2].partition(" [Op")[0],
+                )
+                return again
+            # Threads of tf.data go ahead. The state and the seeds are of one moment if nobody drew in between.
+            after = self._seeds()
+            if before == after:
+                return tf.raw_ops.SerializeTensor(tensor=state).numpy(), after
+            before = after
+        return again
+
+    # Seeds -------------------------------------------------------------------------------------------------------
+
+    def _find_generators(self, dataset: Any) -> None:
+        """Find what a dataset draws seeds from. `dataset` is what Keras iterates over."""
+        if self._searched or not isinstance(self._x, tf.data.Dataset):
+            return
+        self._searched = True
         try:
-            state = tf.raw_ops.SerializeIterator(
-                resource_handle=_resource(iterator), external_state_policy=policy
-            )
-        except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
-            self._skips = True
+            self._generators = SeedGenerators(dataset.dataset if isinstance(dataset, PipelineBatches) else dataset)
+        except ValueError as error:
             _log.warning(
-                "Resume: TensorFlow cannot save the position in this dataset (%s). After a failure the batches before "
-                "it are taken again and skipped.", error.message.rpartition("}} ")[2].partition(" [Op")[0],
+                "Resume: the seeds of this dataset cannot be saved (%s). After a failure, or after a fit that is not "
+                "run again, its shuffles may have another order.", error,
             )
-            return None
-        found: bytes = tf.raw_ops.SerializeTensor(tensor=state).numpy()
-        return found
+
+    def _fill_caches(self, saved: dict[str, Any]) -> None:
+        """Fill the caches of the dataset in the order of the first epoch: an iterator's state does not always have it.
+
+        A state of an earlier version has no seeds.
+        """
+        self._drawn_first = saved.get("drawn_first")
+        if self._generators is not None and self._generators.has_caches and self._drawn_first is not None:
+            _log.info("Resume: the cache of the dataset is filled again, in the order of the first epoch.")
+            self._generators.fill_caches(self._drawn_first)
+
+    def _seeds(self) -> list[int] | None:
+        return None if self._generators is None else self._generators.drawn()
+
+    def _set_seeds(self, drawn: Sequence[int] | None) -> None:
+        if self._generators is None:
+            return
+        if drawn is None or len(drawn) != len(self._generators.drawn()):
+            _log.warning(
+                "Resume: the state does not have the seeds of this dataset. Its shuffles may have another order in "
+                "later epochs."
+            )
+            return
+        self._generators.set(drawn)
 
 
 def draws() -> tuple[Any, Any]:

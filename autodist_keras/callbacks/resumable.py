@@ -49,6 +49,8 @@ class ResumableFit:
         self._settings: dict[str, Any] = {}
         self._found: Any = None
         """The state with which this `fit` begins, until it is taken up."""
+        self._start: Any = None
+        """The part of it that says where in the data the first epoch begins, until that is found."""
         self._loop: Any = None
         """Keras's epoch iterator."""
         self._epoch = self._first = arguments.get("initial_epoch", 0)
@@ -56,6 +58,8 @@ class ResumableFit:
         """Whether Keras knew the number of steps in an epoch when the training began."""
         self._has_ended = False
         """Whether the state of the complete training was saved, or taken up."""
+        self._whole = True
+        """Whether no epoch was broken off: then Keras has told the data of its end."""
         self._batches = 0
         self._seen = 0
         """What Keras's epoch iterator had counted when the epoch began."""
@@ -72,6 +76,8 @@ class ResumableFit:
             ending.callback(self._states.leave, folder)
             ending.callback(self._writer.finish)
             data = self._found["data"] if self._found is not None else None
+            # Complete trainings of earlier versions have no position.
+            self._start = None if data is None else {"data": data, "loop": self._found["loop"]}
             # States of earlier versions do not say it: their positions are in batches.
             by_rows = None if data is None else data.get("rows", False)
             ending.enter_context(hook(self._driver, "data_by_rows", by_rows))
@@ -166,24 +172,25 @@ class ResumableFit:
 
     def _steps(self) -> Iterator[tuple[int, int, Any]]:
         """The steps of one epoch, as Keras's epoch iterator gives them; after a failure, those that are left."""
-        loop, found = self._loop, self._found
-        done = 0
-        if found is not None:
+        loop, start, done = self._loop, self._start, 0
+        self._start, self._whole = None, False
+        if self._found is not None:
             self._make()
         self._position.begin_epoch()
-        if found is not None:
-            done = found["place"]["step"]
-            loop._num_batches = found["loop"]["batches"]
-            self._position.prepare(found["data"], type(loop)._get_iterator(loop), self._epoch - self._first)
+        if start is not None:
+            done = self._found["place"]["step"] if self._found is not None else 0
+            loop._num_batches = start["loop"]["batches"]
+            self._position.prepare(start["data"], type(loop)._get_iterator(loop), self._epoch - self._first)
         begins = True
         for first, last, iterator in type(loop)._enumerate_iterator(loop):
             if begins:
                 begins = False
-                if found is not None:
-                    loop._steps_seen = found["loop"]["seen"] + loop.steps_per_execution
-                    self._position.go_to(found["data"], iterator)
+                if start is not None:
+                    loop._steps_seen = start["loop"]["seen"] + loop.steps_per_execution
+                    self._position.go_to(start["data"], iterator)
+                    start = None  # it may be large, and this function runs until the end of the epoch
+                if self._found is not None:
                     self._take_up(metrics=True)
-                    found = None  # as large as the model, and this function runs until the end of the epoch
                 self._seen = loop._steps_seen - loop.steps_per_execution
             if first < done:
                 continue
@@ -198,6 +205,7 @@ class ResumableFit:
                 self._writer.start(write)
             self._batches += last - first + 1
             self._position.taken(last - first + 1)
+        self._whole = True
 
     def _iterator(self) -> Any:
         """What Keras's epoch iterator makes its iterators of."""
@@ -209,9 +217,10 @@ class ResumableFit:
         """Save the state of the complete training. If it was complete before, take its state up."""
         if self._found is not None:
             self._states.begin()
-            left = self._found["left"]
+            left, begun = self._found["left"], self._found["place"]["epoch"] - self._found["first"]
             self._take_up(metrics=True, complete=True)
-            self._position.leave(left, type(self._loop)._get_iterator(self._loop))
+            ended = begun - (not left.get("whole", True))
+            self._position.leave(left, type(self._loop)._get_iterator(self._loop), begun, ended)
         elif self._batches:
             self._writer.start(self._copy(0, None))
         self._writer.finish()
@@ -239,7 +248,12 @@ class ResumableFit:
     def _copy(self, step: int, iterator: Any) -> Callable[[], None]:
         """Copy the state before a step of this epoch, or of the complete training; return what writes the copy."""
         begun, written = time.monotonic(), self._writer.seconds
-        finished = iterator is None
+        finished, seen = iterator is None, self._seen
+        if finished:
+            self._position.begin_epoch()
+            # With `steps_per_epoch` Keras goes on with an iterator in the next epoch.
+            iterator = self._loop._current_iterator if self._loop.steps_per_epoch else None
+            seen = self._loop._steps_seen if iterator is not None else 0
         arrays: list[Any] = []
         tree = encode(
             {
@@ -249,9 +263,9 @@ class ResumableFit:
                 },
                 "first": self._first,
                 "settings": self._settings,
-                "loop": {"batches": self._loop._num_batches, "seen": self._seen},
-                "data": None if finished else self._position.get(iterator),
-                "left": self._position.left() if finished else None,
+                "loop": {"batches": self._loop._num_batches, "seen": seen},
+                "data": self._position.get(iterator) if iterator is not None else self._position.between(),
+                "left": {**self._position.left(), "whole": self._whole} if finished else None,
                 "callbacks": self._states.get(self._all_callbacks()),
                 **self._variables.get(),
             },

@@ -256,6 +256,32 @@ def test_a_training_goes_on_on_other_machines(network, tmp_path, here_first, kin
     assert_equally_trained(expected, trained(part(then)))
 
 
+@pytest.mark.long
+def test_a_training_goes_on_with_shuffles_in_several_places(network, tmp_path):
+    """The machines cannot be told the seeds of all of them, so the batches are fed."""
+    spec, options = network.spec(cpus=[1, 2], hosts=network.hosts[:2]), {"epochs": 3, "verbose": 0, "shuffle": False}
+
+    def train(fit, *callbacks):
+        dataset = tf.data.Dataset.range(220).shuffle(50, seed=5).map(made).shuffle(30, seed=2).batch(50)
+        keras.utils.set_random_seed(SEED)
+        fit(untuned(dataset), callbacks=list(callbacks), **options)
+
+    def end(batch, logs):
+        if model.optimizer.iterations.numpy() == 8:
+            raise Ended
+
+    alone = seeded(learning)
+    train(alone.fit)
+    model = seeded(learning)
+    with DistributedModel(model, spec, "PS") as front, pytest.raises(Ended):
+        train(front.fit, Resume(tmp_path, every=1), keras.callbacks.LambdaCallback(on_train_batch_end=end))
+    model = seeded(learning)
+    with DistributedModel(model, spec, "PS") as front:
+        train(front.fit, Resume(tmp_path, every=1))
+        assert ON_MACHINES not in str(front.plan())
+    assert_equally_trained(trained(alone), trained(model))
+
+
 def generated():
     for number in range(6):
         yield np.full(500, float(number)), [1.0]

@@ -121,20 +121,6 @@ def test_the_order_of_batches_that_threads_make(workers: int, tmp_path: Path):
     assert_same(expected[1], found[1], 0.0)
 
 
-def test_a_dataset_that_draws_seeds_on_its_way(tmp_path: Path):
-    def start(name: str, *callbacks: Any):
-        keras.utils.set_random_seed(2)
-        dataset = tf.data.Dataset.from_tensor_slices(data(12)).shuffle(12, seed=4).repeat(2).batch(8)
-        return fit(tmp_path / name, *callbacks, given=dataset, shuffle=False, epochs=4)
-
-    expected = start("whole")
-    with pytest.raises(Killed):
-        start("killed", kill(4))
-    found = start("killed")
-    assert expected[0] == found[0]
-    assert_same(expected[1], found[1], 0.0)
-
-
 def _program(folder: Path, *callbacks: Any) -> dict[str, np.ndarray]:
     """Two fits of one dataset, with random numbers between them."""
     model = seeded(build)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from autodist_core import ResourceSpec
 from autodist_core.capture import tape
 from autodist_core.errors import SeamError
+from autodist_core.runtime.data_pipelines import SeedGenerators
 from autodist_core.seams.seam import AT_USE
 from autodist_core.seams.table import TABLE as CORE
 from autodist_core.training import watching
@@ -138,6 +139,11 @@ def handle_is_read(patches):
     fit()
 
 
+def seeds_are_set(patches):
+    patches.setattr(tf.raw_ops, "DeserializeIterator", lambda **_: None)
+    SeedGenerators(tf.data.Dataset.range(3).shuffle(3))
+
+
 BROKEN = {
     "fit, evaluate and predict ask make_train_function and its siblings for what they call": loop_asks,
     "train and test functions are called with an iterator": loop_iterates,
@@ -153,6 +159,7 @@ BROKEN = {
     "the graph of a nested function is found by its name": graph_is_found,
     "an operation on a variable asks for its handle, or for its _handle": handle_is_read,
     "a custom gradient is an IdentityN that names it in _gradient_op_type": custom_gradient_is_named,
+    "the state of an iterator of a shuffle has the numbers that its generator of seeds has drawn": seeds_are_set,
 }  # fmt: skip
 HARMLESS = {"calls say which variables they only read (_read_only_resource_inputs)"}
 """Without this, nothing is wrong: more is refused."""

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.runtime.data_pipelines.as_graph import with_own_seeds
 from autodist_core.runtime.data_pipelines.batches import Share
+from autodist_core.runtime.data_pipelines.graphs import with_own_seeds
 
 _POLICY = tf.data.experimental.AutoShardPolicy
 

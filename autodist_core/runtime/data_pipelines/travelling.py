@@ -19,9 +19,9 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.runtime.composites import is_composite
-from autodist_core.runtime.data_pipelines.as_graph import dataset_of, graph_of
 from autodist_core.runtime.data_pipelines.batches import DataPipeline, Share
 from autodist_core.runtime.data_pipelines.by_file import batch_size, by_file
+from autodist_core.runtime.data_pipelines.graphs import constant_of, dataset_of, graph_of, inputs_of
 from autodist_core.seams.table import OP_DEF
 from autodist_core.step.editor import Editor
 from autodist_core.step.naming import node_of
@@ -91,23 +91,6 @@ def _shared_out(dataset: Any, rows: Callable[[int], Sequence[int]], policy: Any)
     return joined, tuple(replace(share, graph=graph_of(each).SerializeToString()) for each, share in shares)
 
 
-def draws_while_iterated(dataset: Any) -> bool:
-    """Whether an iterator of a dataset draws seeds that the next one depends on while one goes through it.
-
-    A shuffle before a `repeat` that ends does. Where TensorFlow cannot write the graph, nothing is known, and it may.
-
-    >>> numbers = tf.data.Dataset.range(4)
-    >>> [draws_while_iterated(each) for each in (numbers.shuffle(4), numbers.shuffle(4).repeat(2), numbers.repeat())]
-    [False, True, False]
-    """
-    if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        return False
-    try:
-        return not _draws_once(graph_of(dataset))
-    except ValueError:
-        return True
-
-
 def _is_tensor(spec: Any) -> bool:
     return isinstance(spec, tf.TensorSpec) or is_composite(spec)
 
@@ -122,7 +105,7 @@ def _same_known_size(specs: Sequence[Any]) -> bool:
 
 def _seeded(graph: Any) -> list[str]:
     """The datasets that draw from seeds."""
-    return [node.name for node in graph.node if "seed2" in _inputs(node)]
+    return [node.name for node in graph.node if "seed2" in inputs_of(node)]
 
 
 def _draws_once(graph: Any) -> bool:
@@ -162,13 +145,13 @@ def _of_node(node: Any, nodes: Mapping[str, Any]) -> Iterator[str]:
         yield "it reads variables, as a preprocessing layer with state does"
     elif _ELSEWHERE.match(node.op):
         yield f"it writes files, or other processes make its elements ({node.op})"
-    elif node.op.startswith("CacheDataset") and any(_constant(nodes, name) != b"" for name in node.input[1:2]):
+    elif node.op.startswith("CacheDataset") and any(constant_of(nodes, name) != b"" for name in node.input[1:2]):
         yield "it keeps a cache in a file"
     elif _has(node, "deterministic", b"false") or _has(node, "sloppy", True):
         yield "its order is not fixed (deterministic=False)"
     elif any(_is_resource(nodes, name) for name in set(node.input) - _stand_ins(node)):
         yield f"it uses a resource of this program ({node.op})"
-    elif "seed_generator" in _inputs(node) and "seed2" not in _inputs(node):
+    elif "seed_generator" in inputs_of(node) and "seed2" not in inputs_of(node):
         yield f"a seed of its own lives in this program ({node.op})"
 
 
@@ -184,30 +167,16 @@ def _is_resource(nodes: Mapping[str, Any], name: str) -> bool:
 
 def _stand_ins(node: Any) -> set[str]:
     """The inputs for which a dataset makes a resource of its own: a generator of seeds, a cache in memory."""
-    names = _inputs(node)
+    names = inputs_of(node)
     return {node.input[names.index(name)] for name in ("seed_generator", "cache") if name in names}
-
-
-def _inputs(node: Any) -> list[str]:
-    """The names of an operation's inputs, as far as each is one tensor."""
-    definition = OP_DEF.get()(node.op)
-    return [] if definition is None else [argument.name for argument in definition.input_arg]
-
-
-def _constant(nodes: Mapping[str, Any], name: str) -> Any:
-    """The scalar that an input is; None if it is no constant."""
-    source = nodes.get(node_of(name))
-    if source is None or source.op != "Const":
-        return None
-    return tf.make_ndarray(source.attr["value"].tensor).item()
 
 
 def _is_unseeded(node: Any, nodes: Mapping[str, Any]) -> bool:
     """Whether an operation draws its seed anew each time: TensorFlow says so by two seeds of zero."""
-    names = _inputs(node)
+    names = inputs_of(node)
     if "seed" not in names or "seed2" not in names or "Dataset" not in node.op:
         return False
-    return all(_constant(nodes, node.input[names.index(name)]) == 0 for name in ("seed", "seed2"))
+    return all(constant_of(nodes, node.input[names.index(name)]) == 0 for name in ("seed", "seed2"))
 
 
 def _with_seeds(graph: Any) -> Any:
@@ -222,5 +191,5 @@ def _with_seeds(graph: Any) -> Any:
         for name in ("seed", "seed2"):
             value = tf.make_tensor_proto(1 + secrets.randbits(62), tf.int64)
             source = edit.add("Const", f"{name}/{number}", dtype=tf.int64, value=value)
-            edit.set_input(_inputs(node).index(name), source)
+            edit.set_input(inputs_of(node).index(name), source)
     return editor.graph_def()

@@ -1,0 +1,177 @@
+"""After a failure a training has the batches that it would have had: in the epoch it goes on in, and in later ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_keras.callbacks import Resume
+from tests.conftest import OF_KERAS
+from tests.support.compare import assert_same, named
+from tests.support.training import distributed, seeded
+
+pytestmark = [
+    pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS, "ignore:Your input ran out of data"),
+]  # fmt: skip
+
+
+class Killed(BaseException):
+    """Ends a training where it is, as a signal does."""
+
+
+def kill(steps: int) -> keras.callbacks.Callback:
+    """End the training before a step, counted from its beginning."""
+    ran = iter(range(10**6))
+
+    def end(batch: int, logs: Any) -> None:
+        if next(ran) == steps:
+            raise Killed
+
+    return keras.callbacks.LambdaCallback(on_train_batch_begin=end)
+
+
+def build() -> keras.Model:
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def fit(source: Any, folder: Path | None, *callbacks: Any, **options: Any) -> dict[str, np.ndarray]:
+    """One start of a program with one `fit`; the weights, which depend on the order of the batches."""
+    keras.utils.set_random_seed(2)
+    model, x = seeded(build), source()
+    own = [] if folder is None else [Resume(folder, every=1)]
+    with distributed(model, replicas=1) as front:
+        front.fit(x, verbose=0, shuffle=False, callbacks=[*own, *callbacks], **{"epochs": 4, **options})
+    return named(model.weights)
+
+
+def rows(first: int = 0, last: int = 12) -> tf.data.Dataset:
+    draws = np.random.default_rng(3)
+    x, y = draws.normal(size=(20, 5)), draws.normal(size=(20, 1))
+    return tf.data.Dataset.from_tensor_slices((x[first:last], y[first:last]))
+
+
+def in_python(x: Any, y: Any) -> Any:
+    return tf.ensure_shape(tf.numpy_function(lambda row: row * 2.0, [x], tf.float64), (5,)), y
+
+
+SOURCES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "shuffled twice": (lambda: rows().shuffle(12).map(lambda x, y: (2.0 * x, y)).shuffle(4).batch(4).prefetch(2), {}),
+    "concatenated": (
+        lambda: rows(0, 5).concatenate(rows(5).shuffle(9)).batch(4).repeat(), {"steps_per_epoch": 3},
+    ),
+    "repeated": (lambda: rows().shuffle(12, seed=4).repeat(2).batch(8), {}),
+    "cached": (lambda: rows().shuffle(12).cache().shuffle(4).batch(4), {}),
+    "in python": (lambda: rows(0, 5).concatenate(rows(5).shuffle(9)).map(in_python).shuffle(4).batch(4), {}),
+}  # fmt: skip
+
+
+@pytest.mark.quick("shuffled twice", "cached")
+@pytest.mark.parametrize("name", SOURCES)
+def test_shuffles_that_draw_their_seeds_at_different_moments(name: str, tmp_path: Path):
+    """TensorFlow makes an inner iterator when it is first needed, and its seeds are drawn then."""
+    source, options = SOURCES[name]
+    expected = fit(source, None, **options)
+    for steps in (1, 3):
+        with pytest.raises(Killed):
+            fit(source, tmp_path, kill(steps), **options)
+    assert_same(expected, fit(source, tmp_path, **options), 0.0)
+
+
+@pytest.mark.quick("while it is written")
+@pytest.mark.parametrize("steps", [1, 4], ids=["while it is written", "later"])
+def test_a_cache_in_a_file(steps: int, tmp_path: Path):
+    """TensorFlow writes it in the first epoch. A user deletes a part of a file before the program starts again."""
+    def source(name: str) -> tf.data.Dataset:
+        return rows().shuffle(12).cache(str(tmp_path / name)).shuffle(2).batch(4)
+
+    expected = fit(lambda: source("whole"), None)
+    with pytest.raises(Killed):
+        fit(lambda: source("killed"), tmp_path / "states", kill(steps))
+    complete = (tmp_path / "killed.index").exists()
+    assert complete == (steps == 4)
+    for file in [] if complete else tmp_path.glob("killed*"):
+        file.unlink()
+    assert_same(expected, fit(lambda: source("killed"), tmp_path / "states"), 0.0)
+
+
+class Rows(keras.utils.PyDataset):
+    """Batches in another order in each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._draws, self._order = np.random.default_rng(1), np.arange(5)
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> Any:
+        first = 4 * int(self._order[index])
+        return next(iter(rows(first, first + 4).batch(4)))
+
+    def on_epoch_end(self) -> None:
+        self._draws.shuffle(self._order)
+
+
+def generated() -> Any:
+    draws = np.random.default_rng(1)
+    while True:
+        yield draws.normal(size=(4, 5)), draws.normal(size=(4, 1))
+
+
+LONGER: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "dataset": (lambda: rows().shuffle(12).batch(4).shuffle(3), {}),
+    "unknown": (lambda: rows().shuffle(12).filter(lambda x, y: x[0] < 1.0).batch(4), {}),
+    "without an end": (lambda: rows().shuffle(12).repeat().batch(5), {"steps_per_epoch": 2}),
+    "steps": (lambda: rows().shuffle(12).batch(2), {"steps_per_epoch": 4}),
+    "skipped": (lambda: rows().shuffle(12).map(in_python).shuffle(4).batch(2), {"steps_per_epoch": 4}),
+    "arrays": (
+        lambda: next(iter(rows().batch(12)))[0].numpy(), {"y": np.ones(12), "batch_size": 2, "steps_per_epoch": 4},
+    ),
+    "py_dataset": (Rows, {}),
+    "generator": (generated, {"steps_per_epoch": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.quick("dataset", "without an end")
+@pytest.mark.parametrize("name", LONGER)
+def test_a_longer_training_goes_on_in_the_data(name: str, tmp_path: Path):
+    """A complete training with more epochs than before has the batches of one that had these epochs at once."""
+    source, options = LONGER[name]
+    expected = fit(source, None, **options)
+    for epochs in (1, 3):
+        fit(source, tmp_path / str(epochs), epochs=epochs, **options)
+        assert_same(expected, fit(source, tmp_path / str(epochs), **options), 0.0)
+
+
+@pytest.mark.quick("stopped")
+@pytest.mark.parametrize("stops", [False, True], ids=["whole", "stopped"])
+def test_two_fits_of_one_py_dataset(stops: bool, tmp_path: Path, monkeypatch):
+    """The first one is not run again. The data is told of its epochs, as far as they had ended."""
+    from autodist_keras.callbacks import resumable
+
+    def start(folder: Path, *callbacks: Any) -> dict[str, np.ndarray]:
+        keras.utils.set_random_seed(2)
+        model, data = seeded(build), Rows()
+
+        def stop(batch: int, logs: Any) -> None:
+            model.stop_training = stops and batch == 3 and len(model.history.epoch) == 1
+
+        stopping = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+        with distributed(model, replicas=1) as front:
+            for name, own in (("first", (stopping,)), ("second", callbacks)):
+                front.fit(data, epochs=3, verbose=0, callbacks=[Resume(folder / name, every=1), *own])
+        return named(model.weights)
+
+    expected = start(tmp_path / "whole")
+    with pytest.raises(Killed):
+        start(tmp_path / "killed", kill(7))
+    monkeypatch.setattr(resumable, "_ended", set())  # another process
+    assert_same(expected, start(tmp_path / "killed"), 0.0)
