@@ -7,6 +7,7 @@ expected is made of two datasets here, with tf.data alone, and trained on one de
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import keras
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
+from autodist_keras.callbacks import Resume
 from tests.cluster.hurting import agents, kill
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_equally_trained
@@ -196,3 +198,31 @@ def test_more_machines_than_files_is_an_error(network, files):
     few = pytest.raises(tf.errors.InvalidArgumentError, match="not enough for the required 2 shards")
     with DistributedModel(seeded(model), network.spec(hosts=network.hosts[:2]), PS()) as front, few:
         front.fit(by_file(unseeded(files[:1], 4)), steps_per_epoch=2, verbose=0, shuffle=False)
+
+
+class Ended(Exception):
+    """Ends a training, as a signal would."""
+
+
+@pytest.mark.parametrize("name", ["followed", "foreseen"])
+def test_a_training_goes_on_in_its_files(network, files, name, tmp_path):
+    kind, options = CASES[name]
+    for path in files:
+        network.hosts[1].file(path).write_bytes(Path(path).read_bytes())
+    spec = network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+
+    def part(ends):
+        distributed = seeded(model)
+
+        def end(batch, logs):
+            if ends and int(distributed.optimizer.iterations) == 6:
+                raise Ended
+
+        keras.utils.set_random_seed(SEED)
+        callbacks = [Resume(tmp_path / "states", every=1), keras.callbacks.LambdaCallback(on_train_batch_end=end)]
+        with DistributedModel(distributed, spec, PS()) as front, pytest.raises(Ended) if ends else nullcontext():
+            run(front, lambda: by_file(kind(files, 7)), callbacks=callbacks, **options)
+        return trained(distributed)
+
+    part(ends=True)
+    assert_equally_trained(on_one_device(kind, files, options), part(ends=False))
