@@ -14,7 +14,7 @@ that all follow from the inputs alone, or all from variables too. Large rows tra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -71,16 +71,13 @@ class LookupsTogether(Kernel):
                 kind = *devices, levels, lookup.follows_from_variables, lookup.index_type, lookup.row_type
                 groups.setdefault(kind, []).append(lookup)
         together = [group for group in groups.values() if len(group) > 1]
+        packed = [lookup for group in together for lookup in group]
+        readers = _readers(draft, {copied(each, lookup.name): each for each in replicas for lookup in packed})
         for replica in replicas if together else ():
-            names = {copied(replica, lookup.name) for group in together for lookup in group}
-            readers = [
-                node.name for node in editor
-                if not names.isdisjoint(map(naming.node_of, node.input)) and _is_of(replica, node.name)
-            ]
             answers: dict[str, str] = {}
             for number, group in enumerate(together):
                 answers |= _pack(draft, replica, f"{replica.prefix}/lookups/{number}", group)
-            _read(draft, readers, answers)
+            _read(draft, readers.get(replica.prefix, ()), answers)
 
 
 def _lookups(draft: Draft) -> list[_Lookup]:
@@ -141,6 +138,19 @@ def _pack(draft: Draft, replica: Replica, label: str, lookups: Sequence[_Lookup]
     (answer,) = editor.trace(f"{label}/found", found, of_rows, server)
     values = {answer: tf.TensorSpec((None,), first.row_type)}
     return dict(zip(copies, editor.trace(f"{label}/rows", apart, values | of_indices, replica.device), strict=True))
+
+
+def _readers(draft: Draft, replicas: Mapping[str, Replica]) -> dict[str, list[str]]:
+    """Return the nodes of each replica that read its lookups. `replicas` are those of the lookups.
+
+    All are found in one pass: the graph grows with the replicas, and a pass for each would take their square.
+    """
+    found: dict[str, list[str]] = {}
+    for node in draft.editor if replicas else ():
+        for replica in {replicas[name] for name in map(naming.node_of, node.input) if name in replicas}:
+            if _is_of(replica, node.name):
+                found.setdefault(replica.prefix, []).append(node.name)
+    return found
 
 
 def _is_of(replica: Replica, name: str) -> bool:

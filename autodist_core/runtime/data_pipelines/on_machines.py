@@ -195,7 +195,10 @@ class PipelinesOnMachines:
             if not np.array_equal(sample, batch.own_samples[slot.share_of(host)]):
                 name = next(replica.name for replica in self._placement.replicas if replica.host == host)
                 address = DeviceSpec.parse(name).address
-                source.pipeline.feed(f"{address} makes another first batch than the chief: its files may be others")
+                source.pipeline.feed(
+                    f"{address} makes another first batch than the chief: its files may be others, or the dataset "
+                    "shuffles in several places and was gone through before"
+                )
         return None
 
     def _begin(self, doing: str, slot: PipelineSlot, state: bytes) -> None:
