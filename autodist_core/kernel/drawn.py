@@ -47,7 +47,11 @@ def sample_of(tensors: Sequence[Any]) -> Any:
 
 
 class Compared(Enum):
-    """With what a machine compares the sample of the batch that it has made."""
+    """With what a machine compares the sample of the batch that it has made.
+
+    >>> Compared.FED.value
+    'a sample that is fed'
+    """
 
     FED = "a sample that is fed"
     FIRST = "the sample of the first machine"

@@ -30,6 +30,7 @@ _IGNORE = 1
 class PipelineBatches:
     """The batches of a dataset that can run on each machine.
 
+    >>> import numpy as np
     >>> from autodist_core.runtime import travelling
     >>> pipeline, dataset = travelling(tf.data.Dataset.range(3).batch(2))
     >>> [(rows.batch.position, np.asarray(rows).tolist()) for rows, in (
