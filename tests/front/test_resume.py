@@ -22,26 +22,12 @@ from autodist_core.strategy import AllReduce
 from autodist_keras.callbacks import Resume
 from autodist_keras.callbacks.state_files import StateFiles
 from tests.support.compare import TOLERANCE, Trained, assert_equally_trained
+from tests.support.ended import Killed, kill
 from tests.support.training import distributed, run, seeded
 
 EXAMPLES, BATCH, EPOCHS = 24, 4, 3
 STEPS = 6
 """Batches of an epoch, all of one size. The last batch of the program that is killed has one example."""
-
-
-class Killed(Exception):
-    """Ends a training at a step, as a signal would."""
-
-
-def kill(at: int) -> keras.callbacks.Callback:
-    """A callback that ends the training before its step number `at`, counted over all epochs of this process."""
-    steps = iter(range(1000))
-
-    def begin(batch: int, logs: Any) -> None:
-        if next(steps) == at:
-            raise Killed
-
-    return keras.callbacks.LambdaCallback(on_train_batch_begin=begin)
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:

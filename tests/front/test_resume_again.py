@@ -17,24 +17,10 @@ from autodist_core.errors import SessionError
 from autodist_keras.callbacks import Resume, Throughput
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
+from tests.support.ended import Killed, kill
 from tests.support.training import distributed, seeded
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
-
-
-class Killed(BaseException):
-    """Ends a training where it is, as a signal does."""
-
-
-def kill(steps: int) -> keras.callbacks.Callback:
-    """End the training before a step, counted from its beginning."""
-    ran = iter(range(10**6))
-
-    def end(batch: int, logs: Any) -> None:
-        if next(ran) == steps:
-            raise Killed
-
-    return keras.callbacks.LambdaCallback(on_train_batch_begin=end)
 
 
 def data(rows: int = 24) -> tuple[np.ndarray, np.ndarray]:

@@ -12,11 +12,8 @@ import pytest
 from autodist_core.errors import SessionError
 from autodist_keras.callbacks import Resume
 from tests.support.compare import assert_same, in_order
+from tests.support.ended import Killed
 from tests.support.training import distributed
-
-
-class Killed(BaseException):
-    """Ends a training where it is, as a signal does."""
 
 
 class Kill(keras.callbacks.Callback):

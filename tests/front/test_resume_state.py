@@ -12,25 +12,11 @@ import pytest
 
 from autodist_keras.callbacks import Resume
 from tests.support.compare import Trained, assert_equally_trained, assert_same
+from tests.support.ended import Killed, kill
 from tests.support.training import distributed, run, seeded, trained
 
 STEPS = 5
 """Batches of an epoch."""
-
-
-class Killed(BaseException):
-    """Ends a training where it is, as a signal does."""
-
-
-def kill(steps: int) -> keras.callbacks.Callback:
-    """End the training before a step, counted from its beginning."""
-    ran = iter(range(10**6))
-
-    def end(batch: int, logs: Any) -> None:
-        if next(ran) == steps:
-            raise Killed
-
-    return keras.callbacks.LambdaCallback(on_train_batch_begin=end)
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
