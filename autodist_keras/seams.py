@@ -103,10 +103,6 @@ GLOBAL_ATTRIBUTE = Seam(
     "keras.src.backend.common.global_state", "get_global_attribute", RESUME, _OTHER_DRAWS,
     callers=("keras.src.random.seed_generator.global_seed_generator",),
 )
-GLOBAL_SEED = Seam(
-    "keras.src.random.seed_generator", "GLOBAL_SEED_GENERATOR", RESUME, _OTHER_DRAWS,
-    callers=("global_seed_generator",),
-)
 EPOCH_ITERATOR = Seam(
     "keras.src.backend.tensorflow.trainer", "TFEpochIterator", KEPT, "the data of predict would be fed"
 )
@@ -217,7 +213,6 @@ TABLE: tuple[Seam, ...] = (
     Seam(_LOSS, "reduction", LOSSES, _WRONG_LOSS, STORED, callers=("__call__",)),
     GET_MASK,
     GLOBAL_ATTRIBUTE,
-    GLOBAL_SEED,
     SET_MASK,
     Seam(_COMPILE_METRICS, "metrics", METRICS, _WRONG_METRIC),
     Seam(_COMPILE_METRICS, "_user_metrics", AHEAD, _SLOW, STORED),

@@ -20,9 +20,11 @@ import keras
 import numpy as np
 
 from autodist_keras.capture.variables import tf_variable_of
-from autodist_keras.seams import GLOBAL_ATTRIBUTE, GLOBAL_SEED
+from autodist_keras.seams import GLOBAL_ATTRIBUTE
 
 T = TypeVar("T")
+_NAME = "global_seed_generator"
+"""Keras's name of the generator. Its older versions have no constant for it."""
 
 
 def value(read: Callable[[Any], T]) -> T | None:
@@ -46,4 +48,4 @@ def set_value(value: np.ndarray | None) -> None:
 
 
 def _generator() -> Any:
-    return GLOBAL_ATTRIBUTE.get()(GLOBAL_SEED.get())
+    return GLOBAL_ATTRIBUTE.get()(_NAME)
