@@ -23,16 +23,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.runtime.data_pipelines import SeedGenerators
+from autodist_core.runtime.data_pipelines import FAIL, IGNORE, SeedGenerators, set_state, state_and_drawn
 from autodist_keras.training.batches import BatchIterator
 from autodist_keras.training.kept_data import KeptIterator
 from autodist_keras.training.step_functions import feed_of
 from autodist_keras.training.travelling_data import PipelineBatches
-
-_IGNORE, _FAIL = 1, 2
-"""What TensorFlow does about operations with a state of their own in a dataset that is saved."""
-_TRIES = 20
-"""How often a position is read while a thread of tf.data draws seeds, before its batches are taken again instead."""
 
 _log = logging.getLogger("autodist")
 
@@ -130,8 +125,6 @@ class Position:
         `dataset` is what Keras iterates over.
         """
         self._find_generators(dataset)
-        if isinstance(dataset, PipelineBatches) and self._generators is not None and not self._generators.in_state:
-            dataset.pipeline.feed("it goes on from a saved state, and machines cannot be told the seeds of shuffles")
         self._fill_caches(saved)
         if saved["iterator"] is not None:
             return
@@ -184,7 +177,7 @@ class Position:
         self._draws = self._epoch_draws = saved["draws"]
         if saved["iterator"] is not None:
             set_draws(saved["draws"])
-            _set_iterator(iterator, saved["iterator"])
+            set_state(_of_tensorflow(iterator), saved["iterator"])
             self._set_seeds(saved.get("drawn"))
             return
         self._drawn_before = saved.get("drawn")
@@ -201,26 +194,16 @@ class Position:
             # Its state needs the files as they are at this moment, and they will have changed.
             return again
         # Of arrays, Keras draws the epoch's permutation with an operation that is done when the first batch is there.
-        policy = _FAIL if isinstance(self._x, tf.data.Dataset) else _IGNORE
-        before = self._seeds()
-        for _ in range(_TRIES):
-            try:
-                state = tf.raw_ops.SerializeIterator(
-                    resource_handle=_resource(iterator), external_state_policy=policy
-                )
-            except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
-                self._skips = True
-                _log.warning(
-                    "Resume: TensorFlow cannot save the position in this dataset (%s). After a failure the batches "
-                    "before it are taken again and skipped.", error.message.rpartition("}} ")[2].partition(" [Op")[0],
-                )
-                return again
-            # Threads of tf.data go ahead. The state and the seeds are of one moment if nobody drew in between.
-            after = self._seeds()
-            if before == after:
-                return tf.raw_ops.SerializeTensor(tensor=state).numpy(), after
-            before = after
-        return again
+        policy = FAIL if isinstance(self._x, tf.data.Dataset) else IGNORE
+        try:
+            return state_and_drawn(_of_tensorflow(iterator), self._seeds, policy) or again
+        except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
+            self._skips = True
+            _log.warning(
+                "Resume: TensorFlow cannot save the position in this dataset (%s). After a failure the batches "
+                "before it are taken again and skipped.", error.message.rpartition("}} ")[2].partition(" [Op")[0],
+            )
+            return again
 
     # Seeds -------------------------------------------------------------------------------------------------------
 
@@ -230,7 +213,7 @@ class Position:
             return
         self._searched = True
         try:
-            self._generators = SeedGenerators(dataset.dataset if isinstance(dataset, PipelineBatches) else dataset)
+            self._generators = SeedGenerators.of(dataset.dataset if isinstance(dataset, PipelineBatches) else dataset)
         except ValueError as error:
             _log.warning(
                 "Resume: the seeds of this dataset cannot be saved (%s). After a failure, or after a fit that is not "
@@ -301,12 +284,3 @@ def _kind(x: Any) -> str:
 def _of_tensorflow(iterator: Any) -> Any:
     """The iterator of tf.data: over batches, or over the numbers of the rows of kept arrays."""
     return iterator.at_next if isinstance(iterator, BatchIterator) else iterator
-
-
-def _set_iterator(iterator: Any, saved: bytes) -> None:
-    state = tf.io.parse_tensor(saved, tf.variant)
-    tf.raw_ops.DeserializeIterator(resource_handle=_resource(iterator), serialized=state)
-
-
-def _resource(iterator: Any) -> Any:
-    return tf.nest.flatten(_of_tensorflow(iterator), expand_composites=True)[0]

@@ -20,11 +20,9 @@ import tensorflow as tf
 
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.runtime import DataPipeline, DrawnBatch, DrawnRows, Pass, component_specs, samples_of
+from autodist_core.runtime.data_pipelines import state_and_drawn
 from autodist_core.step.graph_item import format_bytes
 from autodist_keras.training.batches import Batch, BatchIterator, read_batch
-
-_IGNORE = 1
-"""What TensorFlow does about operations with a state of their own. `travelling` has looked for them."""
 
 
 class PipelineBatches:
@@ -119,15 +117,18 @@ class PipelineIterator(BatchIterator):
         if self._ahead and not (self._given or self._pipeline.draws):
             self._pass = Pass(self._pipeline, b"")
             return
-        resource = tf.nest.flatten(self.inner, expand_composites=True)[0]
+        generators = self._pipeline.generators
         try:
-            state = tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=_IGNORE)
+            found = state_and_drawn(self.inner, list if generators is None else generators.drawn)
         except tf.errors.OpError as error:
             text = error.message.rpartition("}} ")[2].partition(" [Op")[0]
             self._pipeline.feed(f"TensorFlow cannot save where it is ({text.rstrip('.')})")
             return
-        saved: bytes = tf.raw_ops.SerializeTensor(tensor=state).numpy()
+        if found is None:
+            self._pipeline.feed("its threads draw seeds all the time, so where it is cannot be said")
+            return
+        saved, drawn = found
         if len(saved) > self._batches.most:
             self._pipeline.feed(f"where it is takes {format_bytes(len(saved))} to say")
             return
-        self._pass = Pass(self._pipeline, saved)
+        self._pass = Pass(self._pipeline, saved, drawn)

@@ -20,6 +20,7 @@ from autodist_keras.training import kept_data
 from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_equally_trained
+from tests.support.made_data import learning, made, small, untuned
 from tests.support.models import DENSE, dense_data
 from tests.support.training import SEED, run, seeded, train_plain, trained
 from tests.support.waiting import until
@@ -45,13 +46,6 @@ def sharded(dataset, policy):
     """The dataset with a policy that does not change which batches there are."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
-    return dataset.with_options(options)
-
-
-def untuned(dataset):
-    """The dataset, tuned on no machine: so the tests leave every iterator of this process (`tests/conftest.py`)."""
-    options = tf.data.Options()
-    options.autotune.enabled = False
     return dataset.with_options(options)
 
 
@@ -125,18 +119,6 @@ def images(count=600):
     return rng.normal(size=(count, 500)), rng.normal(size=(count, 1))
 
 
-def small():
-    model = keras.Sequential([keras.Input((500,)), keras.layers.Dense(1, name="dense")])
-    model.compile(keras.optimizers.SGD(0.0), "mse")
-    return model
-
-
-def made(number):
-    """An image that a function of TensorFlow makes: 4000 bytes of 8."""
-    x = tf.random.stateless_normal((500,), tf.stack([number, 7]), dtype=tf.float64)
-    return x, tf.reduce_sum(x, keepdims=True)
-
-
 def sent_by_fit(network, front, dataset, **options):
     """The bytes that the chief has sent to other hosts during a fit, and the losses."""
     before = network.hosts[0].sent_bytes()
@@ -175,12 +157,6 @@ def kill_an_agent(network):
 
 def endless():
     return untuned(tf.data.Dataset.range(120).shuffle(50, seed=5).map(made).repeat().batch(50).prefetch(2))
-
-
-def learning():
-    model = small()
-    model.compile(keras.optimizers.SGD(1e-3), "mse")
-    return model
 
 
 def foreseen():
@@ -256,32 +232,6 @@ def test_a_training_goes_on_on_other_machines(network, tmp_path, here_first, kin
     assert_equally_trained(expected, trained(part(then)))
 
 
-@pytest.mark.long
-def test_a_training_goes_on_with_shuffles_in_several_places(network, tmp_path):
-    """The machines cannot be told the seeds of all of them, so the batches are fed."""
-    spec, options = network.spec(cpus=[1, 2], hosts=network.hosts[:2]), {"epochs": 3, "verbose": 0, "shuffle": False}
-
-    def train(fit, *callbacks):
-        dataset = tf.data.Dataset.range(220).shuffle(50, seed=5).map(made).shuffle(30, seed=2).batch(50)
-        keras.utils.set_random_seed(SEED)
-        fit(untuned(dataset), callbacks=list(callbacks), **options)
-
-    def end(batch, logs):
-        if model.optimizer.iterations.numpy() == 8:
-            raise Ended
-
-    alone = seeded(learning)
-    train(alone.fit)
-    model = seeded(learning)
-    with DistributedModel(model, spec, "PS") as front, pytest.raises(Ended):
-        train(front.fit, Resume(tmp_path, every=1), keras.callbacks.LambdaCallback(on_train_batch_end=end))
-    model = seeded(learning)
-    with DistributedModel(model, spec, "PS") as front:
-        train(front.fit, Resume(tmp_path, every=1))
-        assert ON_MACHINES not in str(front.plan())
-    assert_equally_trained(trained(alone), trained(model))
-
-
 def generated():
     for number in range(6):
         yield np.full(500, float(number)), [1.0]
@@ -293,7 +243,7 @@ def in_python(x):
 
 def fed_datasets(folder):
     """Datasets that are fed, by the words in which the plan says why."""
-    pairs = tf.data.Dataset.range(6).map(made)
+    pairs, shuffled = tf.data.Dataset.range(6).map(made), tf.data.Dataset.range(6).shuffle(6, seed=1).map(made)
     spec = tf.TensorSpec((500,), tf.float64), tf.TensorSpec((1,), tf.float64)
     scale = tf.Variable(2.0, dtype=tf.float64)
     by_file, unordered = tf.data.Options(), tf.data.Options()
@@ -323,6 +273,7 @@ def fed_datasets(folder):
         "its order is not fixed (deterministic=False) ": pairs.with_options(unordered),
         "TensorFlow finds no files in it that machines could share out": pairs.with_options(by_file),
         "it keeps a cache in a file": pairs.cache(str(folder / "cache")),
+        "two of its parts share the seeds of one shuffle": shuffled.concatenate(shuffled),
         "its function shuffles or draws without a seed": tf.data.Dataset.range(2).flat_map(inner),
     }
 

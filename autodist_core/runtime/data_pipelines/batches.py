@@ -20,6 +20,8 @@ import tensorflow as tf
 
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import sample_of
+from autodist_core.runtime.data_pipelines.iterator_states import set_state
+from autodist_core.runtime.data_pipelines.seed_generators import SeedGenerators
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class DataPipeline:
     say: Callable[[str], None] = lambda _: None
     shares: tuple[Share, ...] = ()
     """What each machine makes, in the order of the replicas; empty if each makes whole batches."""
+    generators: SeedGenerators | None = None
+    """From what the dataset draws seeds in the user's process, if the state of an iterator does not have all of it."""
     fed: bool = False
     """Whether the machines cannot run it after all, so that each batch is fed."""
 
@@ -92,6 +96,8 @@ class Pass:
     pipeline: DataPipeline
     state: bytes
     """The state of the iterator at the beginning: seeds, buffers and positions. Empty: the beginning of the dataset."""
+    drawn: Sequence[int] = ()
+    """How many seeds each of the pipeline's generators had drawn then."""
     missed: bool = False
     """Whether the machines are elsewhere, as after a restart. The next batch should begin another pass."""
     _made: tuple[int, Any, Any] | None = None
@@ -117,9 +123,7 @@ class Pass:
         variant = tf.raw_ops.DatasetFromGraph(graph_def=self.pipeline.graph)
         iterator = iter(tf.data.experimental.from_variant(variant, self.pipeline.specs))
         if self.state:
-            resource = tf.nest.flatten(iterator, expand_composites=True)[0]
-            state = tf.io.parse_tensor(self.state, tf.variant)
-            tf.raw_ops.DeserializeIterator(resource_handle=resource, serialized=state)
+            set_state(iterator, self.state)
         return iterator
 
 

@@ -14,7 +14,6 @@ of the other's too: machines begin where the iterator of the user's process is.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.runtime.data_pipelines.batches import Share
-from autodist_core.runtime.data_pipelines.graphs import with_own_seeds
+from autodist_core.runtime.data_pipelines.graphs import dataset_of, graph_of, with_own_resources
 
 _POLICY = tf.data.experimental.AutoShardPolicy
 
@@ -88,7 +87,8 @@ def _shard(dataset: Any, policy: Any, machines: int, machine: int) -> Any:
         # TensorFlow's message is the dataset's node, over many lines.
         raise ValueError("TensorFlow finds no files in it that machines could share out") from None
     shard = tf.data.experimental.from_variant(variant, dataset.element_spec)
-    return with_own_seeds(shard, f"{secrets.token_hex(8)}/{machine}").unbatch()
+    # Without generators of their own, the shards would take the seeds of an epoch from each other.
+    return dataset_of(with_own_resources(graph_of(shard)), shard.element_spec).unbatch()
 
 
 def _joined(shards: Sequence[Any], machines: np.ndarray, size: int) -> Any:

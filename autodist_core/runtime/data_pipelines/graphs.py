@@ -5,16 +5,15 @@ In: a dataset of tf.data. Out: its graph, for whoever looks for operations in it
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.runtime.data_pipelines.iterator_states import IGNORE
 from autodist_core.seams.table import OP_DEF
 from autodist_core.step.naming import node_of
-
-_IGNORE = 1
-"""What TensorFlow does about operations with a state of their own: it writes them, for whoever looks for them."""
 
 
 def graph_of(dataset: Any) -> Any:
@@ -24,14 +23,21 @@ def graph_of(dataset: Any) -> Any:
     ['BatchDatasetV2']
     """
     try:
-        variant = tf.data.experimental.to_variant(dataset)
-        serialized = tf.raw_ops.DatasetToGraphV2(
-            input_dataset=variant, external_state_policy=_IGNORE, strip_device_assignment=True
-        )
-        return tf.compat.v1.GraphDef.FromString(serialized.numpy())
+        return tf.compat.v1.GraphDef.FromString(written(tf.data.experimental.to_variant(dataset)).numpy())
     except tf.errors.OpError as error:
         text = error.message.rpartition("}} ")[2].partition(" [Op")[0]
         raise ValueError(f"TensorFlow cannot write its graph ({text.rstrip('.')})") from None
+
+
+def written(variant: Any) -> Any:
+    """The graph of a dataset as a tensor of bytes. Operations with a state of their own are in it, to be looked for.
+
+    >>> written(tf.data.experimental.to_variant(tf.data.Dataset.range(3))).dtype
+    tf.string
+    """
+    return tf.raw_ops.DatasetToGraphV2(
+        input_dataset=variant, external_state_policy=IGNORE, strip_device_assignment=True
+    )
 
 
 def inputs_of(node: Any) -> list[str]:
@@ -67,19 +73,18 @@ def dataset_of(graph: Any, spec: Any) -> Any:
     return tf.data.experimental.from_variant(tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString()), spec)
 
 
-def with_own_seeds(dataset: Any, name: str) -> Any:
-    """The same dataset, with generators of seeds of its own.
+def with_own_resources(graph: Any) -> Any:
+    """The graph of a dataset with generators of seeds and caches of its own.
 
-    Datasets that are made of one dataset share its generators, and take the seeds of an epoch from each other. A
-    generator is a resource with a name. A dataset makes those that do not exist.
+    Each is a resource with a name. A dataset makes those that do not exist, and shares those that do.
 
     >>> numbers = tf.data.Dataset.range(9).shuffle(9, seed=3)
-    >>> one, other = (with_own_seeds(numbers, name) for name in ("one", "other"))
+    >>> one, other = (dataset_of(with_own_resources(graph_of(numbers)), numbers.element_spec) for _ in range(2))
     >>> [[*one.as_numpy_iterator()] == [*other.as_numpy_iterator()] for _ in range(2)]
     [True, True]
     """
-    graph = graph_of(dataset)
-    for node in graph.node:
+    own, name = type(graph).FromString(graph.SerializeToString()), secrets.token_hex(8)
+    for node in own.node:
         for handle in node.attr["value"].tensor.resource_handle_val if node.op == "Const" else ():
             handle.name = f"{handle.name}/{name}"
-    return dataset_of(graph, dataset.element_spec)
+    return own

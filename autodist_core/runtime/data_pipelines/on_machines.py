@@ -6,7 +6,8 @@ chief's machine are fed; else the agent there makes the batches as all others do
 
 Each machine has the dataset in a variable, and an iterator over it for each pass. A pass begins with the state of the
 iterator in the user's process, so the machines continue exactly there. Graph and state go from machine to machine, so
-the chief sends them once.
+the chief sends them once. Where the state does not say how many seeds each shuffle has drawn, the shuffles of each
+machine are told: a machine names their generators, and a small dataset on such a generator sets it (`seed_probe.py`).
 
 Where machines read files of their own (`by_file.py`), each has a graph, rows and samples of its own; all else is the
 same.
@@ -41,6 +42,9 @@ from autodist_core.kernel.placement.placement import Replica
 from autodist_core.log import log, stage
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass
+from autodist_core.runtime.data_pipelines.graphs import written
+from autodist_core.runtime.data_pipelines.seed_generators import short_nodes
+from autodist_core.runtime.data_pipelines.seed_probe import SPEC
 from autodist_core.runtime.interruptible import BrokenOffError
 
 _FRAME = re.compile(
@@ -70,6 +74,8 @@ class PipelineSlot:
     """The batch that all machines make next; None if they may be at different ones."""
     iterators: tuple[bytes, ...] = ()
     """The handles of the machines' present iterators."""
+    probes: list[list[bytes]] = field(default_factory=list)
+    """For each generator of seeds that machines are told of, the graphs that set it, one for each machine."""
     actions: dict[str, tuple[list[Any], list[Any], list[Any]]] = field(default_factory=dict)
     """The feeds, fetches and targets of each action."""
 
@@ -185,7 +191,7 @@ class PipelinesOnMachines:
         doing = "the beginning of a data pipeline"
         with stage(doing):
             slot.iterators = tuple(self._run(doing, slot, "create"))
-            self._begin(doing, slot, source.state)
+            self._begin(doing, slot, source)
             if slot.tried:
                 slot.at = source, 0
                 return slot
@@ -195,24 +201,28 @@ class PipelinesOnMachines:
             if not np.array_equal(sample, batch.own_samples[slot.share_of(host)]):
                 name = next(replica.name for replica in self._placement.replicas if replica.host == host)
                 address = DeviceSpec.parse(name).address
-                source.pipeline.feed(
-                    f"{address} makes another first batch than the chief: its files may be others, or the dataset "
-                    "shuffles in several places and was gone through before"
-                )
+                why, generators = "its files may be others", source.pipeline.generators
+                if generators is not None and generators.has_caches:
+                    why += ", or its cache has an order that was drawn before"
+                source.pipeline.feed(f"{address} makes another first batch than the chief: {why}")
         return None
 
-    def _begin(self, doing: str, slot: PipelineSlot, state: bytes) -> None:
+    def _begin(self, doing: str, slot: PipelineSlot, source: Pass) -> None:
         """Let each machine's iterator begin there. A machine that cannot must not break the others off.
 
         TensorFlow waits for ever for an iterator that runs a function when its restoring is broken off. So each
         machine restores in a call of its own.
         """
-        if not state:
+        if not source.state:
             self._run(doing, slot, "begin anew", slot.iterators)
             return
-        self._run(doing, slot, "tell", [state])
+        self._run(doing, slot, "tell", [source.state])
         for host, iterator in zip(slot.hosts, slot.iterators, strict=True):
             self._run(doing, slot, f"begin {host}", [iterator])
+        generators = source.pipeline.generators
+        if generators is not None:
+            for graphs, told in zip(slot.probes, generators.states(source.drawn), strict=True):
+                self._run(doing, slot, "set seeds", [told, *graphs])
 
     def _filled(self, pipeline: DataPipeline) -> PipelineSlot:
         """A slot for a pipeline, whose graph is sent to the machines."""
@@ -222,9 +232,14 @@ class PipelinesOnMachines:
             and slot.by_share == bool(pipeline.shares) and slot.specs == pipeline.made_specs
         )  # fmt: skip
         slot = next(free, None) or self._add(pipeline)
-        slot.content, slot.tried = pipeline, False
-        with stage("the sending of a data pipeline"):
-            self._run("the sending of a data pipeline", slot, "put", [pipeline.graphs])
+        slot.content, slot.tried, slot.probes = pipeline, False, []
+        doing = "the sending of a data pipeline"
+        with stage(doing):
+            self._run(doing, slot, "put", [pipeline.graphs])
+            if pipeline.generators is not None:
+                self._add_seeds(slot)
+                probes = map(pipeline.generators.probes_for, self._run(doing, slot, "find generators"))
+                slot.probes = [list(graphs) for graphs in zip(*probes, strict=True)]
         return slot
 
     def _add(self, pipeline: DataPipeline) -> PipelineSlot:
@@ -238,6 +253,12 @@ class PipelinesOnMachines:
         self._callable(slot, "end")
         self._slots.append(slot)
         return slot
+
+    def _add_seeds(self, slot: PipelineSlot) -> None:
+        """Add the operations that tell seeds, for the first content of the slot that needs them."""
+        if "set seeds" not in slot.actions:
+            with defer_interrupt(), self._graph.as_default():
+                slot.actions |= _seed_actions(slot, self._chief)
 
     def _end(self, slot: PipelineSlot) -> None:
         """End the iterators of a slot, without waiting for it."""
@@ -304,6 +325,29 @@ def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[
         "begin anew": (handles, [], anew), "make": (handles, make, []), "tell": ([state], [], tell),
         "end": (handles, [], end), **begins,
     }  # fmt: skip
+
+
+def _seed_actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[Any], list[Any]]]:
+    """Add what finds and sets the generators of seeds on the machines to the present graph; return the actions."""
+    with tf.device(chief):
+        state = sent_state = tf.compat.v1.placeholder(tf.string, [])
+    typed = iterator_types([SPEC])
+    found, graphs, put = [], [], []
+    for host in slot.hosts:
+        with tf.device(host):
+            sent_state = tf.identity(sent_state)
+            holder = tf.raw_ops.VarHandleOp(dtype=tf.variant, shape=[], shared_name=f"{slot.name}/dataset")
+            held = tf.raw_ops.ReadVariableOp(resource=holder, dtype=tf.variant)
+            found.append(short_nodes(written(held)))
+            graphs.append(tf.compat.v1.placeholder(tf.string, []))
+            probe = tf.raw_ops.DatasetFromGraph(graph_def=graphs[-1])
+            iterator = tf.raw_ops.AnonymousIterator(**typed)
+            with tf.control_dependencies([tf.raw_ops.MakeIterator(dataset=probe, iterator=iterator)]):
+                saved = tf.io.parse_tensor(sent_state, tf.variant)
+                begun = tf.raw_ops.DeserializeIterator(resource_handle=iterator, serialized=saved)
+            with tf.control_dependencies([begun]):
+                put.append(tf.raw_ops.DestroyResourceOp(resource=iterator))
+    return {"find generators": ([], found, []), "set seeds": ([state, *graphs], [], put)}
 
 
 def _short(error: Exception) -> str:

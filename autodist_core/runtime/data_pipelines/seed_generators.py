@@ -5,20 +5,21 @@ makes an iterator of it: of an inner one, that is the first time that the outer 
 function of the numbers drawn before. TensorFlow saves these with an iterator only for the parts of the dataset that it
 goes through at that moment.
 
-The generators are resources of the process, which the graph of the dataset names. An iterator of a shuffle of one
-element has the generator in its state: with such a state the numbers drawn are read, and set.
+The generators are resources of the process, which the graph of the dataset names. `seed_probe.py` reads and sets what
+one has drawn. A dataset that runs on another machine has generators there, whose names its graph there says.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.runtime.data_pipelines.graphs import constant_of, graph_of, inputs_of
-from autodist_core.seams.table import SEED_GENERATOR
+from autodist_core.runtime.data_pipelines.seed_probe import SeedProbe
 from autodist_core.step.editor import Editor
 from autodist_core.step.naming import node_of
 
@@ -26,16 +27,26 @@ _SIMPLE = re.compile(
     "(Options|Prefetch|Repeat|(Parallel)?Map|(Parallel)?Batch|MapAndBatch|Take|Skip|AssertCardinality)Dataset(V[0-9]+)?$"
 )
 """Datasets that have one iterator of their input at a time, from the beginning to the end."""
-_DRAWN = "epoch_num_random_samples"
-"""The name in an iterator's state of the numbers that its generator has drawn."""
+_LONGEST = 1 << 16
+"""Operations with more bytes hold arrays: they are no shuffles, and name no generator."""
+
+
+def short_nodes(graph: Any) -> Any:
+    """The operations of a written dataset, as far as they are short, each as bytes. A machine finds its own so.
+
+    >>> len(short_nodes(graph_of(tf.data.Dataset.range(3)).SerializeToString()))
+    5
+    """
+    _, (nodes,) = tf.io.decode_proto(graph, "tensorflow.GraphDef", ["node"], [tf.string])
+    return tf.boolean_mask(nodes, tf.strings.length(nodes) < _LONGEST)
 
 
 class SeedGenerators:
-    """The generators of a dataset, each once. A ValueError says why TensorFlow cannot write the dataset's graph.
+    """The generators of a dataset with this graph, each once.
 
     >>> numbers = tf.data.Dataset.range(3)
     >>> dataset = numbers.concatenate(numbers.shuffle(3, seed=1))
-    >>> generators = SeedGenerators(dataset)
+    >>> generators = SeedGenerators.of(dataset)
     >>> before = generators.drawn()
     >>> order = [int(number) for number in dataset]
     >>> before, generators.drawn()
@@ -45,9 +56,16 @@ class SeedGenerators:
     True
     """
 
-    def __init__(self, dataset: Any) -> None:
-        graph = graph_of(dataset)
-        self._probes = [_Probe(handle) for handle in _handles(graph)]
+    @classmethod
+    def of(cls, dataset: Any) -> SeedGenerators:
+        """Those of a dataset. A ValueError says why TensorFlow cannot write its graph."""
+        return cls(graph_of(dataset))
+
+    def __init__(self, graph: Any) -> None:
+        handles = [*_handles(graph.node)]
+        self._handles = list({handle.resource_handle_val[0].name: handle for handle in handles}.values())
+        self.are_shared = len(self._handles) < len(handles)
+        """Whether two shuffles draw from one generator, as where a dataset is joined with itself."""
         self.in_state = _in_state(graph)
         """Whether each state of an iterator has all of them: one shuffle, with nothing but simple parts after it."""
         files = {node.name: _cache_file(graph, node) for node in graph.node if node.op.startswith("CacheDataset")}
@@ -55,6 +73,10 @@ class SeedGenerators:
         self._cached = [
             _part(graph, node) for node in graph.node if files.get(node.name) == "" and _draws_before(graph, node)
         ]
+
+    @cached_property
+    def _probes(self) -> list[SeedProbe]:
+        return [SeedProbe(handle) for handle in self._handles]
 
     def drawn(self) -> list[int]:
         """How many numbers each generator has drawn."""
@@ -65,11 +87,30 @@ class SeedGenerators:
         for probe, number in zip(self._probes, drawn, strict=True):
             probe.set(number)
 
+    def states(self, drawn: Sequence[int]) -> list[bytes]:
+        """For each generator the state of a probe, if it has drawn so many numbers."""
+        return [probe.state(number) for probe, number in zip(self._probes, drawn, strict=True)]
+
+    def probes_for(self, nodes: Sequence[bytes]) -> list[bytes]:
+        """The graph of a probe for each generator of the same dataset elsewhere, of which these are the operations.
+
+        A ValueError says that there are more or fewer generators.
+
+        >>> here, elsewhere = (tf.data.Dataset.range(9).shuffle(9, seed=1) for _ in range(2))
+        >>> nodes = short_nodes(graph_of(elsewhere).SerializeToString()).numpy()
+        >>> len(SeedGenerators.of(here).probes_for(nodes))
+        1
+        """
+        found = tf.compat.v1.GraphDef()
+        for node in nodes:
+            found.node.add().ParseFromString(node)
+        return [probe.graph_for(handle) for probe, handle in zip(self._probes, _handles(found.node), strict=True)]
+
     @property
     def writes_file(self) -> bool:
         """Whether the dataset keeps a cache in a file that is not complete.
 
-        >>> SeedGenerators(tf.data.Dataset.range(9).cache("/no such folder/cache")).writes_file
+        >>> SeedGenerators.of(tf.data.Dataset.range(9).cache("/no such folder/cache")).writes_file
         True
         """
         return any(not tf.io.gfile.exists(f"{file}.index") for file in self._files)
@@ -83,10 +124,10 @@ class SeedGenerators:
         """Fill these caches as the first iterator does, if it is made after so many drawn numbers.
 
         >>> dataset = tf.data.Dataset.range(9).shuffle(9, seed=1).cache()
-        >>> generators = SeedGenerators(dataset)
+        >>> generators = SeedGenerators.of(dataset)
         >>> generators.fill_caches([4])
         >>> generators.set([0])
-        >>> kept, drawn = [int(number) for number in dataset], SeedGenerators(dataset).drawn()
+        >>> kept, drawn = [int(number) for number in dataset], SeedGenerators.of(dataset).drawn()
         >>> other = tf.data.Dataset.range(9).shuffle(9, seed=1)
         >>> kept == [[int(number) for number in other] for _ in range(3)][2], drawn
         (True, [0])
@@ -97,54 +138,17 @@ class SeedGenerators:
                 pass
 
 
-class _Probe:
-    """An iterator that has a generator in its state."""
-
-    def __init__(self, handle: Any) -> None:
-        # The names of seeds and sizes are those of the operation. The seeds are not used: the generator has its own.
-        one = tf.constant(1, tf.int64)
-        variant = tf.raw_ops.ShuffleDatasetV3(
-            input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(1)), buffer_size=one, seed=one,
-            seed2=one, seed_generator=handle, output_types=[tf.int64], output_shapes=[tf.TensorShape([])],
-        )
-        dataset = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.int64))
-        # Each iterator draws. The second one shows how many numbers that are, and the third one that they are undone.
-        states = []
-        for _ in range(3):
-            self._iterator = iter(dataset)
-            states.append(self._state())
-            if len(states) == 2:
-                first, second = (_read(state) for state in states)
-                self.set(2 * first - second)
-        if states[2] != states[0]:
-            raise SEED_GENERATOR.error("the numbers that a generator has drawn could not be set")
-        self.set(2 * first - second)
-
-    def drawn(self) -> int:
-        return _read(self._state())
-
-    def set(self, number: int) -> None:
-        state = tf.io.parse_tensor(_written(self._state(), number), tf.variant)
-        tf.raw_ops.DeserializeIterator(resource_handle=_resource(self._iterator), serialized=state)
-
-    def _state(self) -> bytes:
-        state = tf.raw_ops.SerializeIterator(resource_handle=_resource(self._iterator), external_state_policy=1)
-        found: bytes = tf.raw_ops.SerializeTensor(tensor=state).numpy()
-        return found
-
-
-def _handles(graph: Any) -> Iterator[Any]:
-    """The handles of the generators that live in this process."""
-    nodes, met = {node.name: node for node in graph.node}, set()
-    for node in graph.node:
+def _handles(operations: Sequence[Any]) -> Iterator[Any]:
+    """The handle of each shuffle's generator. A generator inside a function has none."""
+    nodes = {node.name: node for node in operations}
+    for node in operations:
         names = inputs_of(node)
         if "seed_generator" not in names:
             continue
         source = nodes[node_of(node.input[names.index("seed_generator")])]
         tensor = source.attr["value"].tensor
-        if source.op == "Const" and tensor.resource_handle_val and tensor.resource_handle_val[0].name not in met:
-            met.add(tensor.resource_handle_val[0].name)
-            yield tf.io.parse_tensor(tensor.SerializeToString(), tf.resource)
+        if source.op == "Const" and tensor.resource_handle_val:
+            yield tensor
 
 
 def _in_state(graph: Any) -> bool:
@@ -183,75 +187,3 @@ def _part(graph: Any, node: Any) -> Any:
     specs = tuple(map(tf.TensorSpec, shapes, node.attr["output_types"].list.type))
     variant = tf.raw_ops.DatasetFromGraph(graph_def=part.graph_def().SerializeToString())
     return tf.data.experimental.from_variant(variant, specs)
-
-
-def _resource(iterator: Any) -> Any:
-    return tf.nest.flatten(iterator, expand_composites=True)[0]
-
-
-# The state of an iterator ------------------------------------------------------------------------------------------
-# A tensor of entries. Each has the names of its values, and the values in a compressed form.
-
-
-def _read(state: bytes) -> int:
-    """How many numbers the generator in a state has drawn."""
-    entries = _entries(state)
-    entry, place = _place(entries)
-    return int(_values(entry)[place])
-
-
-def _written(state: bytes, drawn: int) -> bytes:
-    """The state, with so many drawn numbers."""
-    entries = _entries(state)
-    entry, place = _place(entries)
-    values = [*_values(entry)]
-    values[place] = tf.constant(drawn, tf.int64)
-    compressed = tf.raw_ops.SerializeTensor(tensor=tf.raw_ops.CompressElement(components=values)).numpy()
-    entry.tensors[0].CopyFrom(_tensor(_entries(compressed), []))
-    written: bytes = _tensor(entries, [len(entries)]).SerializeToString()
-    return written
-
-
-def _place(entries: Sequence[Any]) -> tuple[Any, int]:
-    """The entry that has the drawn numbers, and their place among its values."""
-    for entry in entries:
-        names = entry.metadata.decode().split("@@")[1:]
-        if _DRAWN in names:
-            return entry, names.index(_DRAWN)
-    raise SEED_GENERATOR.error(f"an iterator's state has no {_DRAWN}")
-
-
-def _values(entry: Any) -> Sequence[Any]:
-    compressed = tf.io.parse_tensor(entry.tensors[0].SerializeToString(), tf.variant)
-    count = entry.metadata.decode().count("@@")
-    return tf.raw_ops.UncompressElement(
-        compressed=compressed, output_types=[tf.int64] * count, output_shapes=[tf.TensorShape([])] * count
-    )
-
-
-def _entries(serialized: bytes) -> list[Any]:
-    """The entries of a serialized tensor of variants: first their sizes, and then they themselves."""
-    tensor = type(tf.make_tensor_proto(0)).FromString(serialized)
-    content, at, sizes = tensor.tensor_content, 0, []
-    for _ in range(tensor.tensor_shape.dim[0].size if tensor.tensor_shape.dim else 1):
-        size = shift = 0
-        while True:
-            byte, at = content[at], at + 1
-            size, shift = size | (byte & 127) << shift, shift + 7
-            if byte < 128:
-                break
-        sizes.append(size)
-    entries = []
-    for size in sizes:
-        entry = tensor.variant_val.add()
-        entry.ParseFromString(content[at : at + size])
-        entries.append(entry)
-        at += size
-    return entries
-
-
-def _tensor(entries: Sequence[Any], shape: Sequence[int]) -> Any:
-    tensor = type(tf.make_tensor_proto(0))(dtype=tf.variant.as_datatype_enum)
-    tensor.tensor_shape.CopyFrom(tf.TensorShape(shape).as_proto())
-    tensor.variant_val.extend(entries)
-    return tensor

@@ -5,7 +5,8 @@ read for what lives in the user's process (Python functions, variables), for wha
 (random operations, an order that is not fixed), and for what other machines should not do again (writing files).
 
 A shuffle without a seed gets one here, since TensorFlow would draw another one on each machine. TensorFlow saves the
-seeds of the current repetition with an iterator, and not the seed from which it draws those of the next.
+seeds of the current repetition with an iterator, and not the seed from which it draws those of the next. How many seeds
+each shuffle has drawn is told to the machines, unless the state of an iterator says it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ import tensorflow as tf
 from autodist_core.runtime.composites import is_composite
 from autodist_core.runtime.data_pipelines.batches import DataPipeline, Share
 from autodist_core.runtime.data_pipelines.by_file import batch_size, by_file
-from autodist_core.runtime.data_pipelines.graphs import constant_of, dataset_of, graph_of, inputs_of
+from autodist_core.runtime.data_pipelines.graphs import (
+    constant_of,
+    dataset_of,
+    graph_of,
+    inputs_of,
+    with_own_resources,
+)
+from autodist_core.runtime.data_pipelines.seed_generators import SeedGenerators
 from autodist_core.seams.table import OP_DEF
 from autodist_core.step.editor import Editor
 from autodist_core.step.naming import node_of
@@ -72,15 +80,23 @@ def travelling(
     if not specs or not all(_is_tensor(spec) and spec.shape.rank is not None for spec in specs):
         raise ValueError("its batches are not dense, ragged or sparse tensors of known rank")
     seeded = _with_seeds(graph)
-    found = graph.SerializeToString() if seeded is None else seeded.SerializeToString()
     if seeded is not None:
         dataset = dataset_of(seeded, dataset.element_spec)
+        graph = graph_of(dataset)
+    generators = SeedGenerators(graph)
+    if generators.are_shared:
+        raise ValueError("two of its parts share the seeds of one shuffle")
+    once = _draws_once(graph)
     shares: tuple[Share, ...] = ()
     if rows is not None:
         dataset, shares = _shared_out(dataset, rows, options.experimental_distribute.auto_shard_policy)
-        found, specs = graph_of(dataset).SerializeToString(), tf.nest.flatten(dataset.element_spec)
-    foreseen = _same_known_size(specs) and int(dataset.cardinality()) != _UNKNOWN and _draws_once(graph)
-    return DataPipeline(found, tuple(specs), foreseen, bool(_seeded(graph)), say, shares), dataset
+        graph, specs = graph_of(dataset), tf.nest.flatten(dataset.element_spec)
+        generators = SeedGenerators(graph)
+    foreseen = _same_known_size(specs) and int(dataset.cardinality()) != _UNKNOWN and once
+    return DataPipeline(
+        with_own_resources(graph).SerializeToString(), tuple(specs), foreseen, bool(_seeded(graph)), say, shares,
+        None if once or generators.in_state else generators,
+    ), dataset
 
 
 def _shared_out(dataset: Any, rows: Callable[[int], Sequence[int]], policy: Any) -> tuple[Any, tuple[Share, ...]]:
@@ -88,7 +104,8 @@ def _shared_out(dataset: Any, rows: Callable[[int], Sequence[int]], policy: Any)
     if size is None:
         raise ValueError("the size of its batches is not known, so its files are not shared out")
     joined, shares = by_file(dataset, rows(size), policy)
-    return joined, tuple(replace(share, graph=graph_of(each).SerializeToString()) for each, share in shares)
+    graphs = (with_own_resources(graph_of(each)).SerializeToString() for each, _ in shares)
+    return joined, tuple(replace(share, graph=graph) for graph, (_, share) in zip(graphs, shares, strict=True))
 
 
 def _is_tensor(spec: Any) -> bool:

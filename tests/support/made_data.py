@@ -1,0 +1,33 @@
+"""A dataset that functions of TensorFlow make, and a small model for it."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+
+def made(number):
+    """An image that a function of TensorFlow makes: 4000 bytes of 8."""
+    x = tf.random.stateless_normal((500,), tf.stack([number, 7]), dtype=tf.float64)
+    return x, tf.reduce_sum(x, keepdims=True)
+
+
+def untuned(dataset):
+    """The dataset, tuned on no machine: so the tests leave every iterator of this process (`tests/conftest.py`)."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def small():
+    """A model of such images that does not learn."""
+    model = keras.Sequential([keras.Input((500,)), keras.layers.Dense(1, name="dense")])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    return model
+
+
+def learning():
+    """The same model, learning."""
+    model = small()
+    model.compile(keras.optimizers.SGD(1e-3), "mse")
+    return model
