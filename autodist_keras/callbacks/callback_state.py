@@ -1,11 +1,11 @@
 """The state of callbacks: what `Resume` saves of each, and gives back to it.
 
 In: the callbacks of a `fit`. Out: values that `encoding.py` can encode. A callback that has the methods `get_state()`
-and `set_state(state)` decides itself what is saved. The state of every other callback is the attributes whose values
-have changed since the beginning of `fit`: numbers, strings, None, arrays, functions of modules, and lists, tuples and
-dictionaries of them. The attributes of a user's class are among them. The attributes that have not changed are
-settings. If the user changes a setting before a resume, such as `patience`, the new value holds, and so does what
-`on_train_begin` has made of it.
+and `set_state(state)` decides itself what is saved. The state of every other callback is the values of its places
+(`callback_places.py`) that have changed since the beginning of `fit`: numbers, strings, None, arrays, functions of
+modules, and lists, tuples, sets and dictionaries of them. Attributes that have not changed are settings. If the user
+changes a setting before a resume, such as `patience`, the new value holds, and so does what `on_train_begin` has made
+of it.
 
 >>> early = keras.callbacks.EarlyStopping(patience=3)
 >>> states = CallbackStates([early])
@@ -28,15 +28,11 @@ from weakref import WeakKeyDictionary
 import keras
 import numpy as np
 
+from autodist_keras.callbacks.callback_places import Place, places
 from autodist_keras.callbacks.encoding import decode, encode
 
 _NO_STATE = {"_model", "params", "_is_tracing", "_profiler_started"}
 """The attributes that Keras sets on every callback, and what the profiler of one process does for TensorBoard."""
-
-_OF_CLASS = ": "
-"""Stands between the name of a class and the name of its attribute."""
-_STATELESS = {"builtins", "functools", "keras", "tensorflow"}
-"""The packages whose objects that can be called are functions."""
 
 _log = logging.getLogger("autodist")
 
@@ -65,9 +61,10 @@ class CallbackStates:
         """
         for callback in filter(_is_hashable, self._kept):
             where, before, left = _left.get(callback, ("", {}, {}))
-            for name, now in self._before[id(callback)].items():
-                if where == folder and name in before and _digest(now) == left.get(name):
-                    _put(callback, name, decode(*before[name]))
+            _put(callback, {
+                name: decode(*before[name]) for name, now in self._before[id(callback)].items()
+                if where == folder and name in before and _digest(now) == left.get(name)
+            })
             self._before[id(callback)] = dict(_attributes(callback))
 
     def leave(self, folder: str) -> None:
@@ -97,8 +94,7 @@ class CallbackStates:
                     name: decode(*each) for name, each in self._first(callback).items()
                     if name in now and not _equal(now[name], each)
                 }
-                for key, value in {**settings, **states[name]}.items():
-                    _put(callback, key, value)
+                _put(callback, {**settings, **states[name]})
 
     def _get(self, callback: Any) -> Any:
         if _has_protocol(callback):
@@ -123,14 +119,15 @@ class CallbackStates:
         return self._begun.get(id(callback)) or self._before.get(id(callback), {})
 
     def _mention(self, callback: Any) -> None:
-        """Say once which attributes of a user's callback are not saved."""
+        """Say once what a user's callback, or a function that a user gave to one of Keras's, keeps and is not saved."""
         kind = type(callback)
-        if kind.__module__.startswith("keras.") or kind.__name__ in self._mentioned:
+        if kind.__name__ in self._mentioned:
             return
         self._mentioned.add(kind.__name__)
-        saved = {name for name, _ in _attributes(callback)} | _NO_STATE
+        saved, of_keras = {name for name, _ in _attributes(callback)} | _NO_STATE, kind.__module__.startswith("keras.")
         left = sorted(
-            name for name, value in _values(callback) if name not in saved and _may_be_state(callback, value)
+            name for name, place in places(callback).items()
+            if name not in saved and (place.of != "callback" or not of_keras) and _may_be_state(callback, place)
         )
         if left:
             _log.warning(
@@ -139,14 +136,18 @@ class CallbackStates:
             )
 
 
-def _may_be_state(callback: Any, value: Any) -> bool:
-    """Whether a value may change in a training: no function or class, and no object of Keras without own variables."""
+def _may_be_state(callback: Any, place: Place) -> bool:
+    """Whether a value may change in a training: no function or class, and no object of Keras without own variables.
+
+    Functions hold much of a program that is no state. Of what they hold, only lists, dictionaries and sets count.
+    """
+    value = place.value
     if isinstance(value, keras.Layer | keras.Metric):
         return _has_variables_of_its_own(callback, value)
-    if not callable(value):
-        return True
-    of_libraries = type(value).__module__.partition(".")[0] in _STATELESS
-    return bool(getattr(value, "__dict__", None)) and not (of_libraries or isinstance(value, type))
+    if place.of == "function":
+        return isinstance(value, list | dict | set)
+    # What an object that can be called holds is a place of its own.
+    return not callable(value)
 
 
 def _has_variables_of_its_own(callback: Any, value: Any) -> bool:
@@ -155,36 +156,14 @@ def _has_variables_of_its_own(callback: Any, value: Any) -> bool:
     return any(id(variable) not in trained for variable in value.variables)
 
 
-def _put(callback: Any, name: str, value: Any) -> None:
-    """Set an attribute. The program may hold a list or a dictionary, too, so these are filled anew."""
-    owner, _, name = name.rpartition(_OF_CLASS)
-    classes = [kind for kind in _own_classes(callback) if kind.__qualname__ == owner]
-    held = next(iter(classes), None) if owner else callback
-    present = vars(held).get(name) if held is not None else None
-    if type(present) is type(value) is list:
-        present[:] = value
-    elif type(present) is type(value) is dict:
-        present.clear()
-        present.update(value)
-    elif held is callback:
-        vars(callback)[name] = value
-    elif held is not None:
-        setattr(held, name, value)
-
-
-def _own_classes(callback: Any) -> list[type]:
-    """The classes of a callback that are not Keras's."""
-    kinds = type(callback).__mro__
-    return [kind for kind in kinds if kind is not object and not kind.__module__.startswith("keras.")]
-
-
-def _values(callback: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of a callback, and of its own classes: those that are no methods and no properties."""
-    yield from vars(callback).items()
-    for kind in _own_classes(callback):
-        for name, value in vars(kind).items():
-            if not (name.startswith("__") or name == "_abc_impl" or hasattr(value, "__get__")):
-                yield f"{kind.__qualname__}{_OF_CLASS}{name}", value
+def _put(callback: Any, values: dict[str, Any]) -> None:
+    """Put values where they were. What a callback does not have becomes an attribute of it, if it was one."""
+    present = places(callback)
+    for name, value in values.items():
+        if name in present:
+            present[name].fill(value)
+        elif name.isidentifier():
+            vars(callback)[name] = value
 
 
 def _has_protocol(callback: Any) -> bool:
@@ -201,11 +180,11 @@ def _named(callbacks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 def _attributes(callback: Any) -> Iterator[tuple[str, tuple[Any, list[np.ndarray]]]]:
     """The attributes of a callback that can be encoded, encoded. Their arrays are copies."""
-    for name, value in _values(callback):
+    for name, place in places(callback).items():
         arrays: list[np.ndarray] = []
-        if name not in _NO_STATE and not isinstance(value, keras.Model):
+        if name not in _NO_STATE and not isinstance(place.value, keras.Model):
             try:
-                yield name, (encode(value, arrays, copy=True), arrays)
+                yield name, (encode(place.value, arrays, copy=True), arrays)
             except TypeError:
                 continue
 

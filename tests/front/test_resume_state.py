@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -219,8 +220,8 @@ class Collects(keras.callbacks.Callback):
 
     @property
     def found(self) -> list[Any]:
-        seconds = self.since / np.timedelta64(1, "s")
-        return [self.swapped, self.swapped.dtype.str == ">f8", self.long, seconds, list(self.seen), self.steps]
+        seconds, calls = self.since / np.timedelta64(1, "s"), self.count.calls
+        return [self.swapped, self.swapped.dtype.str == ">f8", self.long, seconds, list(self.seen), self.steps, calls]
 
 
 def test_values_of_many_kinds_that_callbacks_keep(tmp_path: Path, caplog):
@@ -231,7 +232,43 @@ def test_values_of_many_kinds_that_callbacks_keep(tmp_path: Path, caplog):
         return model, Collects()
 
     assert_resumed(tmp_path, case)
-    assert "of callback Collects, count, itself are not saved" in caplog.text
+    assert "of callback Collects, itself is not saved" in caplog.text
+
+
+class Halves:
+    """A schedule with a state: each call halves the rate."""
+
+    def __init__(self) -> None:
+        self.rate, self.draws = 0.1, random.Random(3)
+
+    def __call__(self, epoch: int, rate: float) -> float:
+        self.rate /= 2.0
+        self.draws.random()
+        return self.rate
+
+
+def test_what_functions_of_callbacks_hold(tmp_path: Path, caplog):
+    """A variable around a function, a list in a dictionary, a method of a list, and a schedule that counts."""
+    def case() -> tuple[Any, ...]:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        steps, inner, begun = 0, [], []
+        kept = {"losses": inner}
+
+        def count(batch: int, logs: Any) -> None:
+            nonlocal steps
+            steps += 1
+            kept["losses"].append(logs["loss"] * steps)
+
+        ended = keras.callbacks.LambdaCallback(
+            on_train_batch_end=count, on_epoch_begin=lambda epoch, logs: begun.append(epoch)
+        )
+        ended.found = inner
+        return model, keras.callbacks.LearningRateScheduler(Halves()), ended
+
+    assert_resumed(tmp_path, case)
+    assert "of callback LearningRateScheduler, schedule(draws) is not saved" in caplog.text
+    assert "of callback LambdaCallback" not in caplog.text
 
 
 def test_averages_that_a_callback_swaps_in_a_longer_training(tmp_path: Path):
