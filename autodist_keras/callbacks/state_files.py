@@ -23,10 +23,11 @@ import json
 import logging
 import os
 import re
+import socket
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,19 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, LookupError, TypeE
 
 _PIECE = 1 << 20
 
+_locks: set[Any] = set()
+"""The files of the locks that this process holds."""
+
 _log = logging.getLogger("autodist")
+
+
+def _let_go() -> None:
+    """Close the locks in a child process, which would hold them for as long as it lives."""
+    for lock in _locks:
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,7 @@ class StateFiles:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            file = open(self.folder / "lock", "a")  # noqa: SIM115
+            file = open(self.folder / "lock", "a+")  # noqa: SIM115
         except OSError as error:
             raise SessionError(
                 f"Resume({str(self.folder)!r}): states cannot be written there ({error}). Pass a folder in which this "
@@ -90,8 +103,9 @@ class StateFiles:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                lock.seek(0)
                 raise SessionError(
-                    f"Resume({str(self.folder)!r}): another fit uses this folder at the moment. "
+                    f"Resume({str(self.folder)!r}): another fit uses this folder at the moment ({lock.read()}). "
                     "Let it end, or give this fit a folder of its own."
                 ) from None
             except OSError as error:
@@ -99,8 +113,15 @@ class StateFiles:
                     f"Resume({str(self.folder)!r}): the file 'lock' in it cannot be locked ({error}). Pass a folder "
                     "of a file system that has locks, so that two programs cannot train into one folder."
                 ) from None
-            self._delete_partial()
-            yield
+            _locks.add(lock)
+            try:
+                with suppress(OSError):  # a full disk is met when a state is written
+                    os.ftruncate(lock.fileno(), 0)
+                    os.write(lock.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
+                self._delete_partial()
+                yield
+            finally:
+                _locks.discard(lock)
 
     def newest(self) -> Found | None:
         """The newest complete state; None in a folder without states.
@@ -139,7 +160,7 @@ class StateFiles:
 
     def _save(self, tree: Any, arrays: Sequence[np.ndarray]) -> None:
         paths = self._paths()
-        number = int(paths[-1].stem.partition("-")[2]) + 1 if paths else 1
+        number = _number(paths[-1]) + 1 if paths else 1
         path = self.folder / f"state-{number:08}.resume"
         partial = path.with_suffix(".partial")
         with open(partial, "wb") as file:
@@ -161,10 +182,14 @@ class StateFiles:
             path.unlink()
 
     def _paths(self) -> list[Path]:
-        return sorted(self._named(_STATE))
+        return sorted(self._named(_STATE), key=_number)
 
     def _named(self, pattern: re.Pattern[str]) -> list[Path]:
         return [path for path in self.folder.glob("state-*") if pattern.fullmatch(path.name) and path.is_file()]
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.partition("-")[2])
 
 
 def _write(file: Any, tree: Any, arrays: Sequence[np.ndarray]) -> None:

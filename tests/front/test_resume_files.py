@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,34 @@ def test_files_of_others_stay(tmp_path: Path):
         files.write({"step": 3}, [])
     left = {path.name for path in tmp_path.iterdir()} - {"lock"}
     assert left == {*(path.name for path in others), "state-1.partial", "state-00000001.resume"}
+
+
+def test_a_state_of_a_higher_number_stays(tmp_path: Path):
+    """Numbers are compared, and not names: 100000000 is behind 99999999."""
+    files = StateFiles(tmp_path, keep=1)
+    (tmp_path / "state-99999999.resume").write_bytes(b"junk")
+    files.write({"step": 3}, [])
+    assert [path.name for path in tmp_path.iterdir()] == ["state-100000000.resume"]
+
+
+def test_a_child_process_does_not_keep_the_folder(tmp_path: Path):
+    """The program is killed, and a process that it has forked lives on: the next start may use the folder."""
+    files, (read, write), (there, begun) = StateFiles(tmp_path, keep=1), os.pipe(), os.pipe()
+    with files.locked():
+        child = os.fork()
+        if child == 0:
+            os.write(begun, b"x")
+            os.read(read, 1)
+            os._exit(0)
+        os.read(there, 1)
+        with pytest.raises(SessionError, match=rf"another fit uses this folder at the moment \(process {os.getpid()} "):
+            files.locked().__enter__()
+    try:
+        with files.locked():
+            pass
+    finally:
+        os.write(write, b"x")
+        assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("content", [[1], {}, {"tree": 3, "arrays": []}, {"tree": {}, "arrays": [3]}], ids=str)
