@@ -13,6 +13,7 @@ where its batches are taken again, and else at the position.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import types
@@ -58,11 +59,14 @@ class Position:
         self._x = x
         self._shuffle = shuffle
         self._iterator: Any = None
-        self._made = self._before = self._taken = 0
-        """How many iterators Keras has made, how many it made before the current one, and the latter's batches."""
+        self._takes: list[int] = []
+        """How many batches were taken from each iterator that Keras has made. It uses not all of them."""
+        self._current = 0
+        """Which of them is the current one."""
         self._generators: SeedGenerators | None = None
         """What the dataset draws seeds from."""
-        self._searched = False
+        self._searched = self._unread = False
+        """Whether they were looked for, and whether they cannot be read."""
         self._drawn_first: Any = None
         """How many seeds were drawn before the first iterator of the training was made."""
         self._drawn: Any = None
@@ -82,7 +86,7 @@ class Position:
     def note_iterator(self, dataset: Any) -> None:
         """Note that Keras makes an iterator of this. Not all are used, and each may draw the seeds of a shuffle."""
         self._find_generators(dataset)
-        self._made += 1
+        self._takes.append(0)
         self._drawn = self._seeds()
         if self._drawn_first is None:
             self._drawn_first = self._drawn
@@ -94,20 +98,19 @@ class Position:
     def take_over(self, iterator: Any) -> None:
         """Note the iterator from which the next batch will come."""
         if iterator is not self._iterator:
-            self._iterator, self._taken = iterator, 0
-            self._before = self._made - 1
+            self._iterator, self._current = iterator, len(self._takes) - 1
             self._draws, self._drawn_before = self._epoch_draws, self._drawn
 
     def taken(self, batches: int) -> None:
         """Note that so many batches were taken from the iterator."""
-        self._taken += batches
+        self._takes[self._current] += batches
 
     def get(self, iterator: Any) -> dict[str, Any]:
         """The position, before the next batch of this iterator."""
         self.take_over(iterator)
         state, drawn = self._saved(iterator)
         return {
-            "iterator": state, "taken": self._taken, "before": self._before,
+            "iterator": state, "taken": self._takes[self._current], "earlier": self._takes[: self._current],
             "drawn": drawn, "drawn_first": self._drawn_first,
             "draws": self._draws if state is None else draws(), "rows": isinstance(iterator, KeptIterator),
         }
@@ -115,7 +118,7 @@ class Position:
     def between(self) -> dict[str, Any]:
         """The position between two epochs, where the next one has an iterator of its own."""
         return {
-            "iterator": None, "taken": 0, "before": self._made, "drawn": self._seeds(),
+            "iterator": None, "taken": 0, "earlier": [*self._takes], "drawn": self._seeds(),
             "drawn_first": self._drawn_first, "draws": draws(), "rows": None,
         }
 
@@ -126,6 +129,8 @@ class Position:
         """
         self._find_generators(dataset)
         self._fill_caches(saved)
+        if self._unread or isinstance(self._x, types.GeneratorType):
+            self._go_through(dataset, _earlier(saved))
         if saved["iterator"] is not None:
             return
         if saved["taken"] or _is_python(self._x):
@@ -134,16 +139,14 @@ class Position:
                 "training goes on exactly if they come in the same order again.", self.kind, saved["taken"],
             )
         self._tell_of_epochs(epochs, epochs)
-        if isinstance(self._x, types.GeneratorType):
-            for _ in range(saved["before"]):
-                for _ in dataset:
-                    pass
         self._set_seeds(saved.get("drawn"))
         set_draws(saved["draws"])
 
     def left(self) -> dict[str, Any]:
         """What a complete training leaves to the rest of the program: random numbers, and the seeds of a dataset."""
-        return {"draws": draws(), "drawn": self._seeds(), "drawn_first": self._drawn_first}
+        return {
+            "earlier": [*self._takes], "draws": draws(), "drawn": self._seeds(), "drawn_first": self._drawn_first
+        }
 
     def leave(self, saved: dict[str, Any], dataset: Any, begun: int, ended: int) -> None:
         """Leave to the rest of the program what a complete training, which is not run again, has left.
@@ -159,6 +162,8 @@ class Position:
             )
         self._find_generators(dataset)
         self._fill_caches(saved)
+        if self._unread:
+            self._go_through(dataset, _earlier(saved))
         self._set_seeds(saved.get("drawn"))
         set_draws(saved["draws"])
 
@@ -172,8 +177,8 @@ class Position:
 
     def go_to(self, saved: dict[str, Any], iterator: Any) -> None:
         """Bring a new iterator to a saved position. The class has an example."""
-        self._iterator, self._taken = iterator, saved["taken"]
-        self._before, self._made = saved["before"], saved["before"] + 1
+        earlier = _earlier(saved)
+        self._iterator, self._takes, self._current = iterator, [*earlier, saved["taken"]], len(earlier)
         self._draws = self._epoch_draws = saved["draws"]
         if saved["iterator"] is not None:
             set_draws(saved["draws"])
@@ -207,17 +212,30 @@ class Position:
 
     # Seeds -------------------------------------------------------------------------------------------------------
 
+    def _go_through(self, dataset: Any, earlier: Sequence[int]) -> None:
+        """Take again what was taken from earlier iterators, so that shuffles draw their seeds again."""
+        if any(earlier) and isinstance(self._x, tf.data.Dataset):
+            _log.info("Resume: %d batches of earlier epochs are taken again and skipped.", sum(earlier))
+        unknown = int(_of_tf_data(dataset).cardinality()) == tf.data.experimental.UNKNOWN_CARDINALITY
+        for taken in earlier:
+            # Where the length is not known, Keras has asked for one more.
+            for _ in itertools.islice(_of_tf_data(dataset), taken + (unknown and taken > 0)):
+                pass
+
     def _find_generators(self, dataset: Any) -> None:
         """Find what a dataset draws seeds from. `dataset` is what Keras iterates over."""
         if self._searched or not isinstance(self._x, tf.data.Dataset):
             return
         self._searched = True
         try:
-            self._generators = SeedGenerators.of(dataset.dataset if isinstance(dataset, PipelineBatches) else dataset)
+            generators = SeedGenerators.of(_of_tf_data(dataset))
+            generators.drawn()
+            self._generators = generators
         except ValueError as error:
+            self._unread = self._skips = True
             _log.warning(
-                "Resume: the seeds of this dataset cannot be saved (%s). After a failure, or after a fit that is not "
-                "run again, its shuffles may have another order.", error,
+                "Resume: the seeds of this dataset cannot be saved (%s). After a failure, all batches before it are "
+                "taken again and skipped.", error,
             )
 
     def _fill_caches(self, saved: dict[str, Any]) -> None:
@@ -270,6 +288,12 @@ def set_draws(states: tuple[Any, Any]) -> None:
     np.random.set_state(states[1])
 
 
+def _earlier(saved: dict[str, Any]) -> list[int]:
+    """How many batches were taken from each of the iterators before the saved one. Earlier versions do not say it."""
+    found: list[int] = saved.get("earlier", [])
+    return found
+
+
 def _is_python(x: Any) -> bool:
     return isinstance(x, keras.utils.PyDataset | types.GeneratorType)
 
@@ -279,6 +303,11 @@ def _kind(x: Any) -> str:
         (tf.data.Dataset, "tf.data.Dataset"), (keras.utils.PyDataset, "PyDataset"), (types.GeneratorType, "generator"),
     )
     return next((name for kind, name in kinds if isinstance(x, kind)), "arrays")
+
+
+def _of_tf_data(dataset: Any) -> Any:
+    """The dataset of tf.data: over batches that machines make, or itself."""
+    return dataset.dataset if isinstance(dataset, PipelineBatches) else dataset
 
 
 def _of_tensorflow(iterator: Any) -> Any:

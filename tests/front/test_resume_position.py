@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_keras.callbacks import Resume
+from autodist_keras.callbacks import Resume, resumable
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
 from tests.support.ended import Killed, kill
@@ -38,6 +38,15 @@ def fit(source: Any, folder: Path | None, *callbacks: Any, **options: Any) -> di
     return named(model.weights)
 
 
+def assert_goes_on(source: Any, folder: Path, *kills: int, **options: Any) -> None:
+    """Bit for bit: a training that is ended before these steps, each counted from its start, and one that is not."""
+    expected = fit(source, None, **options)
+    for steps in kills:
+        with pytest.raises(Killed):
+            fit(source, folder, kill(steps), **options)
+    assert_same(expected, fit(source, folder, **options), 0.0)
+
+
 def rows(first: int = 0, last: int = 12) -> tf.data.Dataset:
     draws = np.random.default_rng(3)
     x, y = draws.normal(size=(20, 5)), draws.normal(size=(20, 1))
@@ -48,6 +57,12 @@ def in_python(x: Any, y: Any) -> Any:
     return tf.ensure_shape(tf.numpy_function(lambda row: row * 2.0, [x], tf.float64), (5,)), y
 
 
+def chosen() -> tf.data.Dataset:
+    """Nobody holds the selector itself, so the seeds of its shuffle cannot be read."""
+    selector = tf.data.Dataset.range(2).shuffle(2, seed=1).repeat(6)
+    return tf.data.Dataset.choose_from_datasets([rows(0, 6).repeat(), rows(6).repeat()], selector).batch(4)
+
+
 SOURCES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "shuffled twice": (lambda: rows().shuffle(12).map(lambda x, y: (2.0 * x, y)).shuffle(4).batch(4).prefetch(2), {}),
     "concatenated": (
@@ -55,6 +70,8 @@ SOURCES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     ),
     "repeated": (lambda: rows().shuffle(12, seed=4).repeat(2).batch(8), {}),
     "cached": (lambda: rows().shuffle(12).cache().shuffle(4).batch(4), {}),
+    "chosen": (chosen, {}),
+    "chosen, of known length": (lambda: chosen().apply(tf.data.experimental.assert_cardinality(3)), {}),
     "in python": (lambda: rows(0, 5).concatenate(rows(5).shuffle(9)).map(in_python).shuffle(4).batch(4), {}),
 }  # fmt: skip
 
@@ -64,11 +81,28 @@ SOURCES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 def test_shuffles_that_draw_their_seeds_at_different_moments(name: str, tmp_path: Path):
     """TensorFlow makes an inner iterator when it is first needed, and its seeds are drawn then."""
     source, options = SOURCES[name]
-    expected = fit(source, None, **options)
-    for steps in (1, 3):
-        with pytest.raises(Killed):
-            fit(source, tmp_path, kill(steps), **options)
-    assert_same(expected, fit(source, tmp_path, **options), 0.0)
+    assert_goes_on(source, tmp_path, 1, 4, 3, **options)
+
+
+def test_a_chosen_dataset_without_an_end(tmp_path: Path, monkeypatch):
+    """What is taken again ends where the training was, also when it is complete and not run again."""
+    def source() -> tf.data.Dataset:
+        selector = tf.data.Dataset.range(2).shuffle(2, seed=1).repeat()
+        return tf.data.Dataset.choose_from_datasets([rows(0, 6).repeat(), rows(6).repeat()], selector).batch(4)
+
+    assert_goes_on(source, tmp_path, 5, steps_per_epoch=3)
+    monkeypatch.setattr(resumable, "_ended", set())  # another process
+    fit(source, tmp_path, kill(0), steps_per_epoch=3)
+
+
+def test_a_snapshot(tmp_path: Path):
+    """TensorFlow writes its files while it is gone through, so a state of its iterator does not fit to them later."""
+    names = iter(["whole", *["killed"] * 3])
+
+    def source() -> tf.data.Dataset:
+        return rows().shuffle(12).snapshot(str(tmp_path / next(names))).shuffle(4).batch(4)
+
+    assert_goes_on(source, tmp_path / "states", 2, 5)
 
 
 @pytest.mark.quick("while it is written")
@@ -141,8 +175,6 @@ def test_a_longer_training_goes_on_in_the_data(name: str, tmp_path: Path):
 @pytest.mark.parametrize("stops", [False, True], ids=["whole", "stopped"])
 def test_two_fits_of_one_py_dataset(stops: bool, tmp_path: Path, monkeypatch):
     """The first one is not run again. The data is told of its epochs, as far as they had ended."""
-    from autodist_keras.callbacks import resumable
-
     def start(folder: Path, *callbacks: Any) -> dict[str, np.ndarray]:
         keras.utils.set_random_seed(2)
         model, data = seeded(build), Rows()

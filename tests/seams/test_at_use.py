@@ -141,7 +141,8 @@ def handle_is_read(patches):
 
 def seeds_are_set(patches):
     patches.setattr(tf.raw_ops, "DeserializeIterator", lambda **_: None)
-    SeedGenerators.of(tf.data.Dataset.range(3).shuffle(3)).drawn()
+    numbers = tf.data.Dataset.range(3).shuffle(3)
+    SeedGenerators.of(numbers).drawn()
 
 
 BROKEN = {

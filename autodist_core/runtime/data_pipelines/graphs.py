@@ -63,6 +63,16 @@ def constant_of(nodes: Mapping[str, Any], name: str) -> Any:
     return tf.make_ndarray(source.attr["value"].tensor).item()
 
 
+def resources_of(graph: Any) -> list[Any]:
+    """The constants of a graph that name resources.
+
+    >>> [each.dtype == tf.resource for each in resources_of(graph_of(tf.data.Dataset.range(3).shuffle(3).cache()))]
+    [True, True]
+    """
+    constants = (node.attr["value"].tensor for node in graph.node if node.op == "Const")
+    return [constant for constant in constants if constant.resource_handle_val]
+
+
 def dataset_of(graph: Any, spec: Any) -> Any:
     """The dataset of a graph, whose elements have this spec.
 
@@ -84,7 +94,7 @@ def with_own_resources(graph: Any) -> Any:
     [True, True]
     """
     own, name = type(graph).FromString(graph.SerializeToString()), secrets.token_hex(8)
-    for node in own.node:
-        for handle in node.attr["value"].tensor.resource_handle_val if node.op == "Const" else ():
+    for resource in resources_of(own):
+        for handle in resource.resource_handle_val:
             handle.name = f"{handle.name}/{name}"
     return own

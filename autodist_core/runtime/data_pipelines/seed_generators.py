@@ -27,6 +27,7 @@ _SIMPLE = re.compile(
     "(Options|Prefetch|Repeat|(Parallel)?Map|(Parallel)?Batch|MapAndBatch|Take|Skip|AssertCardinality)Dataset(V[0-9]+)?$"
 )
 """Datasets that have one iterator of their input at a time, from the beginning to the end."""
+_WRITES = re.compile("(Snapshot|Save)Dataset(V[0-9]+)?$")
 _LONGEST = 1 << 16
 """Operations with more bytes hold arrays: they are no shuffles, and name no generator."""
 
@@ -70,6 +71,7 @@ class SeedGenerators:
         """Whether each state of an iterator has all of them: one shuffle, with nothing but simple parts after it."""
         files = {node.name: _cache_file(graph, node) for node in graph.node if node.op.startswith("CacheDataset")}
         self._files = [file for file in files.values() if file]
+        self._writes = any(_WRITES.match(node.op) for node in graph.node)
         self._cached = [
             _part(graph, node) for node in graph.node if files.get(node.name) == "" and _draws_before(graph, node)
         ]
@@ -79,7 +81,7 @@ class SeedGenerators:
         return [SeedProbe(handle) for handle in self._handles]
 
     def drawn(self) -> list[int]:
-        """How many numbers each generator has drawn."""
+        """How many numbers each generator has drawn. A ValueError says that the name of one is gone."""
         return [probe.drawn() for probe in self._probes]
 
     def set(self, drawn: Sequence[int]) -> None:
@@ -108,12 +110,12 @@ class SeedGenerators:
 
     @property
     def writes_file(self) -> bool:
-        """Whether the dataset keeps a cache in a file that is not complete.
+        """Whether the dataset writes files while it is gone through: a cache that is not complete, or a snapshot.
 
         >>> SeedGenerators.of(tf.data.Dataset.range(9).cache("/no such folder/cache")).writes_file
         True
         """
-        return any(not tf.io.gfile.exists(f"{file}.index") for file in self._files)
+        return self._writes or any(not tf.io.gfile.exists(f"{file}.index") for file in self._files)
 
     @property
     def has_caches(self) -> bool:

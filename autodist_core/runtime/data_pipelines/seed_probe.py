@@ -3,6 +3,9 @@
 In: the handle of a generator, which is a resource of a process. Out: a probe, which reads and sets the numbers drawn.
 A probe is an iterator of a shuffle of one element, because its state has those of the generator. Its graph and a state
 can be sent to another process, to set a generator there.
+
+A dataset may hold a generator whose name is gone: `choose_from_datasets` keeps another form of its selector, and the
+name ends with the selector itself. Nothing can read such a generator. A ValueError says so.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.runtime.data_pipelines.graphs import graph_of
+from autodist_core.runtime.data_pipelines.graphs import graph_of, resources_of
 from autodist_core.runtime.data_pipelines.iterator_states import set_state, state_of
 from autodist_core.seams.table import SEED_GENERATOR
 
@@ -26,8 +29,7 @@ class SeedProbe:
     """An iterator that has a generator in its state.
 
     >>> numbers = tf.data.Dataset.range(9).shuffle(9, seed=1)
-    >>> constants = [node.attr["value"].tensor for node in graph_of(numbers).node if node.op == "Const"]
-    >>> (handle,) = (constant for constant in constants if constant.dtype == tf.resource)
+    >>> (handle,) = resources_of(graph_of(numbers))
     >>> probe = SeedProbe(handle)
     >>> order = [int(number) for number in numbers]
     >>> probe.drawn()
@@ -47,6 +49,10 @@ class SeedProbe:
         )
         dataset = tf.data.experimental.from_variant(variant, SPEC).with_options(_as_written())
         self._graph = graph_of(dataset)
+        (resource,) = resources_of(self._graph)
+        # TensorFlow makes another one where this one is gone.
+        if resource.resource_handle_val[0].name != handle.resource_handle_val[0].name:
+            raise ValueError("the program no longer holds a shuffle in it, as the selector of choose_from_datasets")
         # Each iterator draws. The second one shows how many numbers that are, and the third one that they are undone.
         states = []
         for _ in range(3):
@@ -74,9 +80,8 @@ class SeedProbe:
     def graph_for(self, handle: Any) -> bytes:
         """The graph of such a probe for another generator."""
         graph = type(self._graph).FromString(self._graph.SerializeToString())
-        for node in graph.node:
-            if node.op == "Const" and node.attr["value"].tensor.resource_handle_val:
-                node.attr["value"].tensor.CopyFrom(handle)
+        (resource,) = resources_of(graph)
+        resource.CopyFrom(handle)
         written: bytes = graph.SerializeToString()
         return written
 

@@ -92,10 +92,13 @@ def travelling(
         dataset, shares = _shared_out(dataset, rows, options.experimental_distribute.auto_shard_policy)
         graph, specs = graph_of(dataset), tf.nest.flatten(dataset.element_spec)
         generators = SeedGenerators(graph)
+    told = not (once or generators.in_state)
+    if told:
+        generators.drawn()  # or a ValueError: nobody can read them
     foreseen = _same_known_size(specs) and int(dataset.cardinality()) != _UNKNOWN and once
     return DataPipeline(
         with_own_resources(graph).SerializeToString(), tuple(specs), foreseen, bool(_seeded(graph)), say, shares,
-        None if once or generators.in_state else generators,
+        generators if told else None,
     ), dataset
 
 
