@@ -164,9 +164,10 @@ def _rows(specs: Sequence[Any], wanted: Sequence[int], bounds: Any, *given: Any)
     """A replica's rows of these tensors of a batch, if the batch is the one whose sample may follow the tensors."""
     many = len(tf.nest.flatten(list(specs), expand_composites=True))
     tensors, samples = given[:many], given[many:]
-    own = sample_of(tensors)
     # Samples of other lengths are not equal either.
-    same = [tf.raw_ops.Equal(x=own, y=sample, incompatible_shape_error=False) for sample in samples]
+    same = [
+        tf.raw_ops.Equal(x=sample_of(tensors), y=sample, incompatible_shape_error=False) for sample in samples
+    ]
     checked = [tf.raw_ops.Assert(condition=tf.reduce_all(each), data=[_OTHER]) for each in same]
     with tf.control_dependencies(checked):
         batch = tf.nest.pack_sequence_as(list(specs), list(map(tf.identity, tensors)), expand_composites=True)

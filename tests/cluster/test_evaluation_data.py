@@ -165,6 +165,8 @@ def interrupt_soon():
 
 def test_what_ends_in_the_middle_leaves_nothing(network):
     """Ctrl-C, and an agent that is killed; the same model evaluates and predicts afterwards."""
+    # TensorFlow does not end every call when a machine is lost, as other tests let happen.
+    before = threading.enumerate()
     model = seeded(small)
     x = np.stack([made(number)[0] for number in range(60)])
     expected = {"evaluate": model.evaluate(KINDS["followed"](), verbose=0), "predict": model.predict(x, verbose=0)}
@@ -192,4 +194,6 @@ def test_what_ends_in_the_middle_leaves_nothing(network):
             assert time.monotonic() - begin < HANGS
             check(loop, kind)
     assert nothing_left(network) == []
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("autodist")])
+    until(lambda: not [
+        thread for thread in threading.enumerate() if thread.name.startswith("autodist") and thread not in before
+    ])
