@@ -34,6 +34,8 @@ class Each:
     """The array of each replica."""
     rows: tuple[int, ...]
     """The number of examples of each replica. Replicas without examples come last."""
+    drawn: DrawnRows | None = None
+    """Of which array of a batch they are the slices, if machines can make the batch."""
 
     @property
     def nbytes(self) -> int:
@@ -48,13 +50,25 @@ def copied(array: Any) -> Any:
     24
     """
     if isinstance(array, Each):
-        return Each(tuple(map(copied, array.values)), array.rows)
+        return array if array.drawn is not None else Each(tuple(map(copied, array.values)), array.rows)
     if isinstance(array, DrawnRows):
         # Nobody changes what tf.data has made.
         return array
     if isinstance(array, KeptRows):
         return replace(array, numbers=np.array(array.numbers))
     return array.copied() if isinstance(array, Component) else np.array(array)
+
+
+def of_machines(arrays: Sequence[Any]) -> Sequence[Any]:
+    """The arrays of a batch that machines may have: kept ones, or drawn ones; none if the batch itself is fed.
+
+    >>> of_machines([Each((np.ones(2), np.ones(1)), (2, 1))])
+    ()
+    """
+    drawn = [array.drawn for array in arrays if isinstance(array, Each) and array.drawn is not None]
+    if drawn and len(drawn) == len(arrays):
+        return drawn
+    return arrays if arrays and isinstance(arrays[0], KeptRows | DrawnRows) else ()
 
 
 class BatchSlicer:
@@ -91,7 +105,7 @@ class BatchSlicer:
 
         Where the replica's machine has the rows already, `slot` says what is fed in their place.
         """
-        told = slot.feeds(arrays, inputs, replica, start, stop) if slot is not None else None
+        told = slot.feeds(of_machines(arrays), inputs, replica, start, stop) if slot is not None else None
         if told is not None:
             return told
         return [self._part(index, arrays[index], replica, start, stop) for index in inputs]

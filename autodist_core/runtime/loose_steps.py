@@ -25,7 +25,7 @@ from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import defer_interrupt, wait_for
 from autodist_core.kernel import DistributedGraph
 from autodist_core.kernel import loose_graphs as loose
-from autodist_core.runtime.batch_slices import BatchSlicer
+from autodist_core.runtime.batch_slices import BatchSlicer, of_machines
 from autodist_core.runtime.data_pipelines import DrawnRows
 from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.kept_arrays import KeptArrays, KeptRows, Slot
@@ -142,9 +142,10 @@ class LooseStep(SessionStep):
     def _begin(self, active: int, arrays: Sequence[Any]) -> None:
         if self._progress.failure is not None:
             self._clear_up()
-        if arrays and isinstance(arrays[0], DrawnRows) and not arrays[0].batch.source.pipeline.fed:
-            arrays[0].batch.source.pipeline.feed("the replicas of this strategy do not wait for each other")
-        source = arrays[0].source if arrays and isinstance(arrays[0], KeptRows) else None
+        first = next(iter(of_machines(arrays)), None)
+        if isinstance(first, DrawnRows) and not first.batch.source.pipeline.fed:
+            first.batch.source.pipeline.feed("the replicas of this strategy do not wait for each other")
+        source = first.source if isinstance(first, KeptRows) else None
         if source is not self._source:
             # Only one thread may extend the session's graph.
             self._wait_for(0)

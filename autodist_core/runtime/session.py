@@ -28,11 +28,11 @@ from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement, build
 from autodist_core.log import stage
 from autodist_core.runtime.added_variables import AddedVariables
-from autodist_core.runtime.batch_slices import BatchSlicer, DataSlot
+from autodist_core.runtime.batch_slices import BatchSlicer, DataSlot, of_machines
 from autodist_core.runtime.data_pipelines import DrawnRows, PipelinesOnMachines
 from autodist_core.runtime.failed_replicas import failed_replicas, said
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
-from autodist_core.runtime.kept_arrays import KeptData, KeptRows
+from autodist_core.runtime.kept_arrays import KeptData
 from autodist_core.runtime.loose_steps import LooseStep
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.timings import TimedStep, Timings
@@ -129,12 +129,13 @@ class DistributedSession(Session):
 
     def slot_of(self, arrays: Sequence[Any]) -> DataSlot | None:
         """Where the machines keep the arrays of a batch, or make the batch; None if the batch itself is fed."""
-        if not self.placement.tasks.job or not arrays or not isinstance(arrays[0], KeptRows | DrawnRows):
+        data = of_machines(arrays)
+        if not self.placement.tasks.job or not data:
             return None
         self._require_open()
-        if isinstance(arrays[0], DrawnRows):
-            return self._pipelines.slot_of(arrays[0].batch)
-        return self._data.slot_of(arrays[0].source)
+        if isinstance(data[0], DrawnRows):
+            return self._pipelines.slot_of(data[0].batch)
+        return self._data.slot_of(data[0].source)
 
     def release_kept(self) -> None:
         """Free the memory of the arrays that the machines keep, and end the data pipelines there."""
@@ -311,7 +312,7 @@ class Step(SessionStep):
             for array in self._slicer.rows(arrays, inputs, replica, start, stop, slot)
         ]
         counts = () if total == self._usual else (*(float(stop - start) for start, stop in bounds), float(total))
-        with nullcontext() if slot is None else slot.running(arrays, len(bounds)):
+        with nullcontext() if slot is None else slot.running(of_machines(arrays), len(bounds)):
             return call(*feeds, *counts)
 
     def _build(
@@ -321,7 +322,7 @@ class Step(SessionStep):
         with stage(what, f"building {what}"):
             graph = build(self.item, self._session.placement, active, sizes=sizes if usual else ())
             if slot is not None:
-                graph = slot.put_into(graph, self._session.placement.replicas, arrays)
+                graph = slot.put_into(graph, self._session.placement.replicas, of_machines(arrays))
         self._graph = self._graph or graph
         name = f"{self._prefix}_{active}{'_usual' if usual else ''}{f'_{slot.name}' if slot else ''}"
         return self._session.import_graph(graph, name, self._doing, self._part), graph.inputs

@@ -4,10 +4,10 @@ In: the epoch iterators that Keras makes in `fit`, for the validations in it, in
 same iterators over the numbers of rows (`kept_data.py`), or over batches that each machine makes
 (`travelling_data.py`), or as they were, if the batches are fed; and the way in words, for the plan and the log.
 
-Arrays are kept if they are dense, if they are no larger than `limit()`, and if that sends fewer bytes over the chief's
-link than to feed each batch. A dataset runs on each machine if it can, and if the arrays in it pass the same two tests.
-What was sent before in the same call counts: a callback that evaluates on the same arrays after each epoch, say. What
-the machines have already is not sent again. On one machine nothing is kept.
+Arrays are kept if they are dense, if they are no larger than `kept_limit()`, and if that sends fewer bytes over the
+chief's link than to feed each batch. A dataset runs on each machine if it can, and if the arrays in it pass the same
+two tests. What was sent before in the same call counts: a callback that evaluates on the same arrays after each epoch,
+say. What the machines have already is not sent again. On one machine nothing is kept.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import keras
 
 from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.runtime import is_by_file, slices, travelling
+from autodist_core.runtime import KEPT_VARIABLE, SMALL_GRAPH, is_by_file, kept_limit, slices, travelling
 from autodist_core.step.graph_item import format_bytes
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook
 from autodist_keras.seams import EPOCH_ITERATOR
-from autodist_keras.training.kept_data import VARIABLE, arrays_of, is_kept_kind, limit, over_rows, pairs_of, size_of
+from autodist_keras.training.kept_data import arrays_of, is_kept_kind, over_rows, pairs_of, size_of
 from autodist_keras.training.met_data import MetData
 from autodist_keras.training.travelling_data import PipelineBatches
 
@@ -38,8 +38,6 @@ _DATA = {
     FIT: "the data of the {} fit", VALIDATION: "the validation data of the {} fit",
     EVALUATE: "the data of the {} evaluate", PREDICT: "the data of the {} predict",
 }  # fmt: skip
-_SMALL_BYTES = 1 << 20
-"""The graph of a dataset with fewer bytes is sent without asking what the steps would send."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def rule(spec: ResourceSpec) -> str:
     if not share_of_others(spec):
         return ""
     return (
-        f"arrays of at most {format_bytes(limit())}, sent once to each machine if a fit sends more otherwise; "
+        f"arrays of at most {format_bytes(kept_limit())}, sent once to each machine if a fit sends more otherwise; "
         "datasets, run by each machine if they can be; other data, fed each step"
     )
 
@@ -248,13 +246,13 @@ class DataWays:
             return Way(f"fed each step: {error}")
         pipeline.say = fed
         size = len(pipeline.graph)
-        if known.pipeline is None and (size > _SMALL_BYTES or size > limit()):
+        if known.pipeline is None and (size > SMALL_GRAPH or size > kept_limit()):
             sent = known.sent + share * _sent(iterator, loop.passes(what))
             if refused := _too_large(size, what, sent, bool(known.sent)):
                 known.sent = sent
                 return Way(refused)
         known.pipeline = pipeline, dataset
-        iterator._distributed_dataset = PipelineBatches(dataset, pipeline, limit())
+        iterator._distributed_dataset = PipelineBatches(dataset, pipeline, kept_limit())
         said = f"each machine runs its tf.data pipeline ({format_bytes(size)}, sent once) and takes its rows"
         if pipeline.shares:
             said = (
@@ -275,7 +273,7 @@ class DataWays:
         size, known = sum(size_of(*pair) for pair in pairs), self._met.arrays([leaf for leaf, _ in pairs])
         if by_rows is False:
             return Way("fed each step: so it was when the state was saved from which it goes on")
-        if by_rows is None and (known.kept is None or size > limit()):
+        if by_rows is None and (known.kept is None or size > kept_limit()):
             sent = known.sent + share * _sent(iterator, loop.passes(what))
             if refused := _too_large(size, what, sent, bool(known.sent)):
                 known.sent = sent
@@ -293,9 +291,9 @@ def _sent(iterator: Any, passes: int) -> float:
 
 def _too_large(size: int, what: str, sent: float, again: bool) -> str:
     """Why so many bytes should not be sent to each machine; empty if they should."""
-    if size > limit():
-        most = format_bytes(limit())
-        return f"fed each step: it has {format_bytes(size)}, and machines keep {most} at most ({VARIABLE})"
+    if size > kept_limit():
+        most = format_bytes(kept_limit())
+        return f"fed each step: it has {format_bytes(size)}, and machines keep {most} at most ({KEPT_VARIABLE})"
     if sent <= 1.0:
         said = f"{what} and of earlier loops of its call" if again else what
         return f"fed each step: the steps of this {said} send {sent:.2g} times its {format_bytes(size)}"

@@ -9,8 +9,7 @@ the rows: one over the numbers of the rows, in place of the arrays, makes the sa
 from __future__ import annotations
 
 import copy
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -19,25 +18,6 @@ import tensorflow as tf
 
 from autodist_core.runtime import KeptArrays, bytes_of
 from autodist_keras.training.batches import Batch, BatchIterator
-
-VARIABLE = "AUTODIST_KEPT_BYTES"
-KEPT_BYTES = 1 << 30
-"""The most bytes of arrays that each machine keeps, unless the environment variable says otherwise."""
-
-
-def limit(environment: Mapping[str, str] = os.environ) -> int:
-    """The most bytes of arrays that each machine keeps.
-
-    >>> limit({}), limit({"AUTODIST_KEPT_BYTES": "0"})
-    (1073741824, 0)
-    >>> limit({"AUTODIST_KEPT_BYTES": "2 GB"})
-    Traceback (most recent call last):
-    ValueError: AUTODIST_KEPT_BYTES='2 GB' is no number of bytes, such as 2000000000, or 0 to feed every batch.
-    """
-    text = environment.get(VARIABLE, str(KEPT_BYTES))
-    if not text.strip().isdecimal():
-        raise ValueError(f"{VARIABLE}={text!r} is no number of bytes, such as 2000000000, or 0 to feed every batch.")
-    return int(text)
 
 
 class RowsOfArrays:

@@ -19,9 +19,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.runtime import DataPipeline, DrawnBatch, DrawnRows, Pass, component_specs, samples_of
-from autodist_core.runtime.data_pipelines import state_and_drawn
-from autodist_core.step.graph_item import format_bytes
+from autodist_core.runtime import DataPipeline, DrawnBatch, DrawnRows, Follower, component_specs
 from autodist_keras.training.batches import Batch, BatchIterator, read_batch
 
 
@@ -72,8 +70,7 @@ class PipelineIterator(BatchIterator):
         """Whether batches are given that nobody has made here."""
         self._given = self._behind = 0
         """The number of such batches, and of those among them that the inner iterator has not passed."""
-        self._pass: Pass | None = None
-        self._next = 0
+        self._follower = Follower(batches.pipeline, batches.most)
 
     @property
     def at_next(self) -> Any:
@@ -90,20 +87,22 @@ class PipelineIterator(BatchIterator):
         if self._pipeline.fed:
             self._ahead = False
             self._catch_up(fetch)
-        elif self._pass is None or self._pass.missed:
+        elif self._follower.is_lost:
             self._catch_up(fetch)
-            self._begin()
-        if self._pipeline.fed or self._pass is None:
-            return read_batch(fetch())
-        position, self._next = self._next, self._next + 1
+            if self._ahead and not (self._given or self._pipeline.draws):
+                self._follower.begin_anew()
+            else:
+                self._follower.begin(self.inner)
         if self._ahead:
-            self._given, self._behind = self._given + 1, self._behind + 1
-            return self._batches.foreseen(DrawnBatch(self._pass, position))
+            drawn = self._follower.batch()
+            if drawn is not None:
+                self._given, self._behind = self._given + 1, self._behind + 1
+                return self._batches.foreseen(drawn)
         data = fetch()
         batch = read_batch(data)
-        drawn = DrawnBatch(
-            self._pass, position, samples_of(self._pipeline, tf.nest.flatten(data, expand_composites=True))
-        )
+        drawn = self._follower.batch(tf.nest.flatten(data, expand_composites=True))
+        if drawn is None:
+            return batch
         arrays = zip(self._batches.components, batch.arrays, strict=True)
         return replace(batch, arrays=tuple(DrawnRows(drawn, number, array) for number, array in arrays))
 
@@ -111,24 +110,3 @@ class PipelineIterator(BatchIterator):
         while self._behind:
             fetch()
             self._behind -= 1
-
-    def _begin(self) -> None:
-        self._pass, self._next = None, 0
-        if self._ahead and not (self._given or self._pipeline.draws):
-            self._pass = Pass(self._pipeline, b"")
-            return
-        generators = self._pipeline.generators
-        try:
-            found = state_and_drawn(self.inner, list if generators is None else generators.drawn)
-        except tf.errors.OpError as error:
-            text = error.message.rpartition("}} ")[2].partition(" [Op")[0]
-            self._pipeline.feed(f"TensorFlow cannot save where it is ({text.rstrip('.')})")
-            return
-        if found is None:
-            self._pipeline.feed("its threads draw seeds all the time, so where it is cannot be said")
-            return
-        saved, drawn = found
-        if len(saved) > self._batches.most:
-            self._pipeline.feed(f"where it is takes {format_bytes(len(saved))} to say")
-            return
-        self._pass = Pass(self._pipeline, saved, drawn)

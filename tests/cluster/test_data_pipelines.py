@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from autodist_core.runtime import KEPT_VARIABLE
 from autodist_core.runtime.data_pipelines import on_machines
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Resume
-from autodist_keras.training import kept_data
 from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_equally_trained
@@ -135,10 +135,10 @@ def test_the_chief_sends_little(network, monkeypatch):
             tf.data.Dataset.range(600).shuffle(600).map(made, num_parallel_calls=2).batch(60).prefetch(2),
             tf.data.Dataset.range(600).shuffle(600).map(made).repeat(2).batch(60),
         ):
-            monkeypatch.setenv(kept_data.VARIABLE, "0")
+            monkeypatch.setenv(KEPT_VARIABLE, "0")
             fed, _ = sent_by_fit(network, front, dataset, epochs=4)
             assert f"{FED}: it has" in str(front.plan())
-            monkeypatch.delenv(kept_data.VARIABLE)
+            monkeypatch.delenv(KEPT_VARIABLE)
             sent, losses = sent_by_fit(network, front, dataset, epochs=4)
             assert ON_MACHINES in str(front.plan())
             # The first batch is fed, and compared with what the machine makes.

@@ -10,10 +10,10 @@ import keras
 import numpy as np
 import pytest
 
+from autodist_core.runtime import KEPT_VARIABLE
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Resume
-from autodist_keras.training import kept_data
 from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_equally_trained
@@ -77,10 +77,10 @@ def test_the_chief_sends_kept_arrays_once(network, monkeypatch):
     """Where they may not be kept, half of them travel in each epoch. The next fit sends its own arrays."""
     x, y = images()
     with DistributedModel(seeded(small), network.spec(hosts=network.hosts[:2]), AllReduce()) as front:
-        monkeypatch.setenv(kept_data.VARIABLE, "1000000")
+        monkeypatch.setenv(KEPT_VARIABLE, "1000000")
         assert sent_by_fits(network, front, x, y) > 3 * x.nbytes
         assert f"{FED}: it has 2.3 MiB, and machines keep 976.6 KiB at most" in str(front.plan())
-        monkeypatch.delenv(kept_data.VARIABLE)
+        monkeypatch.delenv(KEPT_VARIABLE)
         for rows in (x, x[:400] + 1.0):
             sent = sent_by_fits(network, front, rows, y[: len(rows)])
             assert rows.nbytes < sent < 1.3 * rows.nbytes

@@ -8,6 +8,7 @@ In: a resource spec, a strategy, and a loop that calls a `tf.distribute.Strategy
     run          one function on each replica, in Python or as an operation of somebody's trace
     context      what the function finds inside: the number of its replica, all_reduce
     dataset      elements with a slice of a batch for each replica
+    on_machines  which datasets each machine runs, and which elements are batches of them
     values       values of each replica: reduced, gathered, looked at one by one
     reads        which variables a trace takes besides run()
     failures     errors of a run within somebody's trace, as they were raised

@@ -10,6 +10,7 @@ A dataset or an iterator is flattened by TensorFlow (`__tf_flatten__`) into what
 from __future__ import annotations
 
 import operator
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,11 @@ import tensorflow as tf
 
 from autodist_core.errors import NotYetError
 from autodist_core.loops.calls.as_written import as_written
+from autodist_core.loops.distribute.on_machines import mark, pipeline_of
 from autodist_core.loops.distribute.refused import refuses
 from autodist_core.loops.distribute.values import per_replica, per_replica_spec, split
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.runtime import DataPipeline, Follower, kept_limit
 from autodist_core.training import read_by_pipeline
 
 
@@ -113,12 +117,19 @@ class DistributedIterator(tf.distribute.DistributedIterator):
     [[0, 1], [2]]
     """
 
-    def __init__(self, iterator: Any, elements: Elements) -> None:
+    def __init__(self, iterator: Any, elements: Elements, source: DistributedDataset | None = None) -> None:
         self.inside = iterator
         """The iterator over batches."""
         self._elements = elements
+        self._source = source
+        """The dataset, if machines run it: they keep it for as long as somebody goes through it."""
+        pipeline = None if source is None else source.pipeline
+        self._follower = None if pipeline is None else Follower(pipeline, kept_limit())
 
     def __tf_flatten__(self) -> tuple[Any, tuple[Any, ...]]:
+        if self._follower is not None:
+            # A traced function may take batches.
+            self._follower.lose()
         return (self._elements,), (self.inside,)
 
     @classmethod
@@ -137,23 +148,40 @@ class DistributedIterator(tf.distribute.DistributedIterator):
     def __next__(self) -> Any:
         if not tf.executing_eagerly():
             return self.get_next()
+        self._begin()
         batches = self._elements.fetch(self.inside)
         if not batches[0].has_value():
             raise StopIteration
-        return self._elements.element(batches)
+        return self._marked(batches)
 
     @as_written
     def get_next(self) -> Any:
         """The next element; TensorFlow's OutOfRangeError at the end of the data."""
+        self._begin()
         first = tf.experimental.Optional.from_value(self.inside.get_next())
-        return self._elements.element((first, *self._elements.fetch(self.inside, 1)))
+        return self._marked((first, *self._elements.fetch(self.inside, 1)))
 
     @as_written
     def get_next_as_optional(self) -> OptionalElement:
         """The next element, if there is one. A `for` loop over an iterator inside a `tf.function` asks for it, too."""
+        if self._follower is not None:
+            self._follower.lose()
         return OptionalElement(self._elements, self._elements.fetch(self.inside))
 
     next = __next__
+
+    def _begin(self) -> None:
+        if self._follower is not None and tf.executing_eagerly() and self._follower.is_lost:
+            self._follower.begin(self.inside)
+
+    def _marked(self, batches: Sequence[Any]) -> Any:
+        """The element of these batches. It knows which batch it is, if machines can make it."""
+        element = self._elements.element(batches)
+        if self._follower is not None and tf.executing_eagerly():
+            drawn = self._follower.batch(tf.nest.flatten(batches[0].get_value()))
+            if drawn is not None:
+                mark(element, drawn)
+        return element
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,10 +221,14 @@ class DistributedDataset(tf.distribute.DistributedDataset):
     [[[0, 1], [2]], [[3], [4]]]
     """
 
-    def __init__(self, dataset: Any, elements: Elements) -> None:
+    def __init__(self, dataset: Any, elements: Elements, spec: ResourceSpec | None = None) -> None:
         self.inside = dataset
         """The dataset of batches."""
         self._elements = elements
+        self._spec = spec
+        """The machines which may run the dataset, until it is known whether they can."""
+        self.pipeline: DataPipeline | None = None
+        """The pipeline that machines run; None if the batches are fed."""
 
     def __tf_flatten__(self) -> tuple[Any, tuple[Any, ...]]:
         if tf.executing_eagerly():
@@ -232,7 +264,12 @@ class DistributedDataset(tf.distribute.DistributedDataset):
                 "iter(dataset) inside a tf.function is not supported. Write `for element in dataset:`, or make the "
                 "iterator outside and pass it to the function, which calls next(iterator)."
             )
-        return DistributedIterator(iter(self.inside), self._elements)
+        spec, self._spec = self._spec, None
+        if spec is not None:
+            self.pipeline, self.inside = pipeline_of(self.inside, spec)
+            if self.pipeline is not None:
+                weakref.finalize(self, setattr, self.pipeline, "over", True)
+        return DistributedIterator(iter(self.inside), self._elements, self)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """Fold over the elements, as TensorFlow does for a `for` loop inside a `tf.function`.

@@ -22,6 +22,7 @@ from autodist_core.loops.calls.arguments import Arguments, Parsed
 from autodist_core.loops.calls.outer_tapes import without_gradient
 from autodist_core.loops.calls.outside_trace import outside_trace
 from autodist_core.loops.distribute.context import ReplicaContext
+from autodist_core.loops.distribute.on_machines import drawn
 from autodist_core.loops.distribute.reads import ReadElsewhere
 from autodist_core.loops.distribute.values import filled_up, per_replica
 from autodist_core.loops.nested_markers import ROWS, SUM
@@ -116,7 +117,7 @@ class OnEachReplica(TracedFunction):
         arguments = self._filled(parsed, tensors)
         prepared = self._steps.prepare(arguments)
         self._require_same(prepared.outer, outer)
-        arrays = (*arguments.arrays, *(value.numpy() for value in values))
+        arrays = (*drawn(arguments.arrays, tensors), *(value.numpy() for value in values))
         with self._explained(prepared):
             captured, outputs = self._steps.run(replace(arguments, arrays=arrays))
         replicas, count = self._strategy.num_replicas_in_sync, len(captured.item.outputs)

@@ -170,7 +170,7 @@ class ReplicaStrategy(tf.distribute.Strategy):
         del options
         refuse_calls_of(*KERAS, through="tensorflow")
         received.require_dataset("experimental_distribute_dataset takes", dataset)
-        return DistributedDataset(dataset, GlobalBatches(self.num_replicas_in_sync))
+        return DistributedDataset(dataset, GlobalBatches(self.num_replicas_in_sync), self.autodist.resource_spec)
 
     @as_written
     def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> DistributedDataset:

@@ -64,6 +64,8 @@ class DataPipeline:
     """From what the dataset draws seeds in the user's process, if the state of an iterator does not have all of it."""
     fed: bool = False
     """Whether the machines cannot run it after all, so that each batch is fed."""
+    over: bool = False
+    """Whether nobody goes through it any more, so that machines need not keep it."""
 
     @property
     def made_specs(self) -> tuple[Any, ...]:

@@ -228,7 +228,7 @@ class PipelinesOnMachines:
         """A slot for a pipeline, whose graph is sent to the machines."""
         free = (
             slot for slot in self._slots
-            if slot.content is None and slot.foreseen == pipeline.foreseen
+            if (slot.content is None or slot.content.over) and slot.foreseen == pipeline.foreseen
             and slot.by_share == bool(pipeline.shares) and slot.specs == pipeline.made_specs
         )  # fmt: skip
         slot = next(free, None) or self._add(pipeline)

@@ -1,0 +1,111 @@
+"""Distributed datasets that run on each machine, so that `run()` feeds only where the rows of its replicas are.
+
+In: a dataset of global batches, and the machines. Out: a pipeline, if the machines can run it; and elements that know
+which batch they are. `run()` is given such elements as they are, and finds out. Whatever was computed of them is fed,
+and so is what a `tf.function` around `run()` hands over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.runtime import (
+    KEPT_VARIABLE,
+    SMALL_GRAPH,
+    DataPipeline,
+    DrawnBatch,
+    DrawnRows,
+    kept_limit,
+    travelling,
+)
+from autodist_core.step.graph_item import format_bytes
+
+_MARK = "_autodist_slice"
+"""The attribute of a tensor that says which rows of which batch it is."""
+
+_log = logging.getLogger("autodist")
+
+
+@dataclass(frozen=True, eq=False)
+class _Slice:
+    rows: DrawnRows
+    replica: int
+
+
+def pipeline_of(dataset: Any, spec: ResourceSpec) -> tuple[DataPipeline | None, Any]:
+    """The pipeline of a dataset, and the dataset through which this process goes. None if the batches are fed.
+
+    >>> pipeline_of(tf.data.Dataset.range(4).batch(2), ResourceSpec.local(cpus=2))[0] is None
+    True
+    """
+    if {device.address for _, device in spec.replica_devices} <= {spec.chief.address}:
+        return None, dataset
+    try:
+        pipeline, same = travelling(dataset, _fed)
+    except ValueError as error:
+        _log.info("a distributed dataset: fed each step: %s", error)
+        return None, dataset
+    size, most = len(pipeline.graph), min(SMALL_GRAPH, kept_limit())
+    if size > most:
+        _log.info(
+            "a distributed dataset: fed each step: it has %s, and such ones travel up to %s (%s)", format_bytes(size),
+            format_bytes(most), KEPT_VARIABLE,
+        )
+        return None, dataset
+    # This process goes through it in any case: a loop may look at the elements.
+    pipeline.foreseen = False
+    _log.info(
+        "a distributed dataset: each machine runs its tf.data pipeline (%s, sent once) and takes its rows; this "
+        "program runs it too", format_bytes(size),
+    )
+    return pipeline, same
+
+
+def _fed(reason: str) -> None:
+    _log.warning("a distributed dataset: fed each step: %s", reason)
+
+
+def mark(element: Any, drawn: DrawnBatch) -> None:
+    """Let the slices of an element say which batch they are of. `drawn` has an example.
+
+    >>> from autodist_core.runtime import Pass
+    >>> mark((), DrawnBatch(Pass(DataPipeline(b"", ()), b""), 3))
+    """
+    for number, each in enumerate(tf.nest.flatten(element)):
+        rows = DrawnRows(drawn, number)
+        for replica, value in enumerate(each.values):
+            setattr(value, _MARK, _Slice(rows, replica))
+
+
+def drawn(arrays: Sequence[Any], tensors: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    """The arrays of a call, which machines can make if all tensors are slices of one batch.
+
+    >>> from autodist_core.loops.distribute.values import per_replica
+    >>> from autodist_core.runtime import Each, Pass
+    >>> slices = tf.constant([1]), tf.constant([2])
+    >>> mark(per_replica(slices), DrawnBatch(Pass(DataPipeline(b"", ()), b""), 3))
+    >>> (array,) = drawn([Each(slices, (1, 1))], [slices])
+    >>> array.drawn.batch.position
+    3
+    """
+    found = [_rows_of(values) for values in tensors]
+    first = found[0] if found else None
+    if first is None or len(found) != len(arrays):
+        return tuple(arrays)
+    if any(rows is None or rows.batch is not first.batch for rows in found):
+        return tuple(arrays)
+    return tuple(replace(array, drawn=rows) for array, rows in zip(arrays, found, strict=True))
+
+
+def _rows_of(values: Sequence[Any]) -> DrawnRows | None:
+    """The array of which these tensors are the slices, one for each replica."""
+    slices = [getattr(value, _MARK, None) for value in values]
+    rows = slices[0].rows if slices[0] is not None else None
+    same = all(each is not None and each.rows is rows and each.replica == at for at, each in enumerate(slices))
+    return rows if same and len(values) > 1 else None
