@@ -91,6 +91,27 @@ def test_the_machines_make_the_batches_of_a_loop(network, caplog, builder):
     assert nothing_left(network) == []
 
 
+def test_a_batch_on_which_a_loop_runs_again_is_fed(network):
+    """The machines make the first use of each batch, and its second use does not make them miss the next batch."""
+    expected, line = alone(2), Line()
+    strategy = distribute(network.spec(cpus=[1, 2], hosts=network.hosts[:2]), "PS")
+    first, again, losses = [], [], []
+    try:
+        dataset = strategy.experimental_distribute_dataset(shuffled())
+        for element in (element for _ in range(2) for element in dataset):
+            before = network.hosts[0].sent_bytes()
+            losses.append(float(strategy.reduce("SUM", strategy.run(line.step, (element,)), axis=None)))
+            between = network.hosts[0].sent_bytes()
+            strategy.reduce("SUM", strategy.run(lambda inputs: tf.reduce_sum(inputs[0]), (element,)), axis=None)
+            first.append(between - before)
+            again.append(network.hosts[0].sent_bytes() - between)
+    finally:
+        strategy.autodist.close()
+    assert_equal(expected, losses, line)
+    # The last batch of an epoch has only 20 rows.
+    assert max(first[1:]) < 100_000 < min(again[:4] + again[5:9]), (first, again)
+
+
 def test_what_is_computed_of_the_elements_is_fed(network, caplog):
     """A loop that changes the elements, or hands only some of the replicas' values over, has the same numbers."""
     caplog.set_level(logging.INFO, "autodist")

@@ -12,9 +12,9 @@ machine are told: a machine names their generators, and a small dataset on such 
 Where machines read files of their own (`by_file.py`), each has a graph, rows and samples of its own; all else is the
 same.
 
-The machines never search for a batch. Where they are elsewhere (after a restart, after a step that failed, after a
-batch for which a machine had no replica), the batch is fed and `Pass.missed` is set. The next batch then begins another
-pass, from where the user's process is. So nothing is computed a second time.
+A batch on which a loop runs once more is fed. The machines never search for a batch. Where they are elsewhere (after a
+restart, after a step that failed, after a batch for which a machine had no replica), the batch is fed and `Pass.missed`
+is set. The next batch then begins another pass, from where the user's process is. So nothing is computed a second time.
 
 The first batch of a pipeline in a session is fed, too. The machines make it all the same, and its sample is compared.
 A machine that cannot make it, because its files are missing, is found here: then each batch is fed.
@@ -183,6 +183,9 @@ class PipelinesOnMachines:
         if slot is not None and slot.at == (source, batch.position):
             source.forget()
             return slot
+        if slot is not None and slot.at == (source, batch.position + 1):
+            # A loop runs on the batch again. The machines make the next one.
+            return None
         if batch.position > 0:
             source.missed = True
             return None
