@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,20 @@ def test_a_peer_and_this_project_take_turns_over_hosts(network_is_possible):
     times = json.loads(ended.stdout[ended.stdout.index("{") :])["times"]["one_layer"]
     assert set(times) == {"plain", "hosts", "hosts_bf16", "multi_worker"}
     assert all(len(values) == 2 and min(values) > 0 for values in times.values())
+
+
+@pytest.mark.long
+def test_the_parts_of_a_step_on_the_wire_are_those_of_its_bytes(network_is_possible):
+    command = [sys.executable, str(BENCHMARKS / "wire.py"), "--models", "mlp", "--steps", "4"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
+    line = next(line for line in ended.stdout.splitlines() if line.startswith("  step"))
+    step, before, wire, after, busy, sent, gradients = map(float, re.findall(r"[0-9.]+", line.replace("%", "")))
+    assert min(before, wire, after) > 0
+    assert before + wire + after == pytest.approx(step, rel=0.3), "medians of parts of single steps"
+    assert gradients == pytest.approx(33.6, abs=0.1)
+    assert gradients < sent < 1.1 * gradients
+    assert wire > 0.95 * sent * 8, "1 Gbit/s carries no more"
+    assert busy == pytest.approx(100 * sent * 8 / wire, rel=0.1)
 
 
 @pytest.mark.long
