@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from autodist_core import GraphItem, ResourceSpec
 from autodist_core.capture import capture
-from autodist_core.kernel import Draft, Placement, place
+from autodist_core.kernel import Draft, Placement, Tasks, place
 from autodist_core.runtime import DistributedSession
 from autodist_core.step.naming import node_of
 from autodist_core.strategy.compiled import CompiledStrategy
@@ -123,6 +123,16 @@ def placed(
 ) -> Placement:
     """Where a builder's strategy puts the step."""
     return place(item, compiled(item, builder, spec or machine()), share_memory)
+
+
+def placed_on(item: GraphItem, builder: Any, *cpus: int, kind: str = "cpus") -> Placement:
+    """Where a builder's strategy puts the step on machines with so many devices each, which need not be there."""
+    hosts = tuple(f"10.0.0.{index}" for index, _ in enumerate(cpus, 1))
+    nodes = [
+        {"address": host, "chief": host == hosts[0], kind: list(range(count))}
+        for host, count in zip(hosts, cpus, strict=True)
+    ]
+    return place(item, compiled(item, builder, ResourceSpec({"nodes": nodes})), False, Tasks("run", hosts))
 
 
 def draft_of(item: GraphItem, builder: Any, spec: ResourceSpec | None = None, active: int | None = None) -> Draft:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from autodist_core.capture import capture
 from autodist_core.kernel import build
 from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, fill
 from autodist_core.runtime import DistributedSession
+from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Parallax
 from tests.capture.plain import descend, gradients_of, trace
 from tests.kernel.graphs import (
@@ -26,6 +28,7 @@ from tests.kernel.graphs import (
     machine,
     nodes_of,
     placed,
+    placed_on,
     summed,
     train,
 )
@@ -105,6 +108,32 @@ def test_every_bucket_asks_for_the_collective_of_the_strategy(spec: str, hint: s
         assert {node.attr["communication_hint"].s.decode() for node in sums} == {expected}
         assert {node.device for node in sums} == {"/device:GPU:0" if gpus else "/device:CPU:0"}
         assert len(sums) == 2 + 2 + 1 + 1, "15 and 8 + 1 float64, 20 float32, eight float64 or 16 float32 at a time"
+
+
+@pytest.mark.parametrize("cpus", [(1, 1), (2, 1, 1)])
+def test_over_machines_one_collective_more_than_machines_is_under_way(cpus: tuple[int, ...]):
+    item = layered_item(layered_variables(second="float32"), times=2)
+    graph = build(item, placed_on(item, AllReduce(bucket_bytes=24, chunk_size=1), *cpus)).graph_def
+    chains: dict[tuple[str, str], list[Any]] = {}
+    for node in nodes_of(graph, "CollectiveReduceV2").values():
+        _, occurrence, _, _, replica, _ = node.name.split("/")
+        chains.setdefault((occurrence, replica), []).append(node)
+    assert len(chains) == 2 * len(cpus), "one for each machine and each time that gradients are applied"
+    for nodes in chains.values():
+        nodes.sort(key=lambda node: int(constant(graph, node.input[3])))
+        awaited = [[source for source in node.input if naming.is_control(source)] for node in nodes]
+        under_way = len(cpus) + 1
+        assert awaited == [[]] * under_way + [[f"^{node.name}"] for node in nodes[:-under_way]]
+        assert len({node.name.split("/")[2] for node in nodes}) == 4, "the chain goes through all groups"
+
+
+@pytest.mark.parametrize("cpus, kind, reduce", [((3,), "cpus", "RING"), ((2, 2), "gpus", "NCCL")])
+def test_within_a_machine_and_with_nccl_no_collective_waits_for_another(cpus: tuple[int, ...], kind: str, reduce: str):
+    item = layered_item(layered_variables())
+    placement = placed_on(item, AllReduce(bucket_bytes=24, all_reduce_spec=reduce), *cpus, kind=kind)
+    nodes = nodes_of(build(item, placement).graph_def, "CollectiveReduceV2").values()
+    assert len(nodes) > len(placement.replicas) * 6
+    assert not any(naming.is_control(source) for node in nodes for source in node.input)
 
 
 @pytest.mark.parametrize("active", [1, 2, 3])

@@ -7,6 +7,11 @@ every replica. Two small tensors and a large one, with a limit of 4 MiB::
 
 Small tensors are merged and large ones cut. So the first sums travel while the backward pass still computes the rest,
 and several collectives are under way at the same time. All replicas cut in the same way, also an idle one.
+
+Over n machines, n + 1 collectives are under way: a collective waits for the one that is n + 1 before it. Each of them
+has one n-th of its bucket on each link at a time, so the links stay full. If all were under way, they would share the
+links and end together. The updates would then begin when all sums are there, and the small signals between machines,
+such as those of the barriers, would wait behind all gradients that have been handed to the connection.
 """
 
 from __future__ import annotations
@@ -117,25 +122,32 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
     lanes: dict[Lane, list[Load]] = {}
     for load in loads:
         lanes.setdefault(load.lane, []).append(load)
-    sums: dict[Load, tuple[str, ...]] = {}
-    for lane, members in lanes.items():
-        teams = _teams(draft.placement.replicas, lane.hint)
+    buckets = [bucket for members in lanes.values() for bucket in fill(members)]
+    arrived: dict[tuple[Load, Team], list[str]] = {}
+    started: dict[tuple[int, Team], list[str]] = {}
+    for bucket in sorted(buckets, key=lambda bucket: max(piece.load.ready for piece in bucket)):
+        lane = bucket[0].load.lane
         count = len(_teams(draft.stands_for or draft.placement.replicas, lane.hint))
-        arrived: dict[tuple[Load, Team], list[str]] = {(load, team): [] for load in members for team in teams}
-        for bucket in fill(members):
-            kind = f"group{lane.group}_{lane.hint}_{lane.dtype.name}"
-            label = f"all_reduce/{lane.occurrence}/{kind}/bucket{draft.collectives}"
-            for team in teams:
-                totals = _bucket(draft, team, label, lane, bucket, count)
-                for piece, total in zip(bucket, totals, strict=True):
-                    arrived[piece.load, team].append(total)
-            draft.collectives += 1
-        for load in members:
-            totals_of = {team: _total(draft, team, load, arrived[load, team]) for team in teams}
-            sums[load] = tuple(
-                totals_of[next(team for team in teams if replica in team)] or load.tensors[replica.index]
-                for replica in draft.placement.replicas
-            )
+        kind = f"group{lane.group}_{lane.hint}_{lane.dtype.name}"
+        label = f"all_reduce/{lane.occurrence}/{kind}/bucket{draft.collectives}"
+        for team in _teams(draft.placement.replicas, lane.hint):
+            total, parts = _bucket(draft, team, label, lane, bucket, count)
+            for piece, part in zip(bucket, parts, strict=True):
+                arrived.setdefault((piece.load, team), []).append(part)
+            if _by_machines(draft.placement.replicas, lane.hint):
+                before = started.setdefault((lane.occurrence, team), [])
+                if len(before) > count:
+                    draft.editor.control(total, before[-count - 1])
+                before.append(total)
+        draft.collectives += 1
+    sums: dict[Load, tuple[str, ...]] = {}
+    for load in loads:
+        teams = _teams(draft.placement.replicas, load.lane.hint)
+        totals_of = {team: _total(draft, team, load, arrived.get((load, team), [])) for team in teams}
+        sums[load] = tuple(
+            totals_of[next(team for team in teams if replica in team)] or load.tensors[replica.index]
+            for replica in draft.placement.replicas
+        )
     return sums
 
 
@@ -145,22 +157,29 @@ def _teams(replicas: Sequence[Replica], hint: str) -> list[Team]:
     Over several machines, the replicas of each machine are a team: one sum for each machine crosses the network. NCCL
     does the same by itself.
     """
+    if not _by_machines(replicas, hint):
+        return [(replica,) for replica in replicas]
     by_host: dict[str, list[Replica]] = {}
     for replica in replicas:
         by_host.setdefault(replica.host, []).append(replica)
-    if len(by_host) == 1 or hint == "nccl":
-        return [(replica,) for replica in replicas]
     return [tuple(team) for team in by_host.values()]
 
 
-def _bucket(draft: Draft, team: Team, label: str, lane: Lane, bucket: Bucket, teams: int) -> list[str]:
-    """Add one collective of one team; return the sum of each of its pieces, flat."""
+def _by_machines(replicas: Sequence[Replica], hint: str) -> bool:
+    return hint != "nccl" and len({replica.host for replica in replicas}) > 1
+
+
+def _bucket(
+    draft: Draft, team: Team, label: str, lane: Lane, bucket: Bucket, teams: int
+) -> tuple[str, list[str]]:
+    """Add one collective of one team; return its node, and the sum of each of its pieces, flat."""
     lead = team[0]
     name = f"{label}/{lead.prefix}"
     parts = [_part(draft, team, f"{name}/part{index}", piece) for index, piece in enumerate(bucket)]
     joined = draft.join(f"{name}/joined", parts, lane.dtype, lead.device)
     total = _collective(draft, lead, f"{name}/sum", joined, lane, teams)
-    return packing.cut(draft, f"{name}/split", total, [piece.size for piece in bucket], lane.dtype, lead.device)
+    sizes = [piece.size for piece in bucket]
+    return total, packing.cut(draft, f"{name}/split", total, sizes, lane.dtype, lead.device)
 
 
 def _part(draft: Draft, team: Team, name: str, piece: Piece) -> str:
