@@ -4,8 +4,8 @@
 
 No machine is needed. TensorFlow sends an output once to each device on another host that reads it, and a control edge
 as an empty message. The bytes are those of outputs with known shapes; `unknown` are the other outputs. A collective is
-counted once for each replica, and `collective bytes` are those of its input. `operations` are those of all hosts, and
-`copies` the copies of variables on them.
+counted once for each replica, and `collective bytes` are those of its input, if its shape is known. `operations` are
+those of all hosts, and `copies` the copies of variables on them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def traffic(graph: tf.Graph) -> Traffic:
     Traffic(messages=1, size=8, unknown=0, collectives=0, collective_size=0, operations=4, copies=0)
     """
     messages = dict(_messages(graph))
-    collectives = [op for op in graph.get_operations() if op.type.startswith("CollectiveReduce")]
+    collectives = [op for op in graph.get_operations() if op.type.startswith("Collective")]
     sizes = [_size(output) for output in messages.values()]
     return Traffic(
         len(sizes), sum(size or 0 for size in sizes), sizes.count(None),

@@ -88,6 +88,8 @@ class Draft:
     """The reduced gradients, by variable, occurrence and owner."""
     collectives: int = 0
     """How many collectives each replica has; all replicas number them in the same way."""
+    buckets: int = 0
+    """How many of these sum a bucket of dense gradients."""
     added: list[AddedVariable] = field(default_factory=list)
     """The variables that kernels added."""
     new_values: list[NewValue] = field(default_factory=list)

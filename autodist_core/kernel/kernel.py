@@ -20,8 +20,8 @@ from autodist_core.errors import AutodistError, KernelError
 from autodist_core.kernel.draft import Draft
 
 FIELDS = (
-    "compute", "local", "initializers", "reduced", "collectives", "added", "new_values", "barriers", "returned",
-    "outputs", "steps",
+    "compute", "local", "initializers", "reduced", "collectives", "buckets", "added", "new_values", "barriers",
+    "returned", "outputs", "steps",
 )
 """The fields of a draft that kernels provide for each other. `targets` is not one: every kernel may add to it."""
 

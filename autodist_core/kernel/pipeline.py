@@ -83,6 +83,8 @@ class DistributedGraph:
     added: tuple[AddedVariable, ...] = ()
     """The variables that kernels added. They belong to the state of the training, too."""
     buckets: int = 0
+    """How many collectives sum dense gradients."""
+    collectives: int = 0
     """How many collectives each replica takes part in."""
 
     def __str__(self) -> str:
@@ -122,7 +124,7 @@ def build(
         draft.editor.graph_def(),
         tuple(tuple(draft.fed(replica, item.inputs[index].name) for index in used) for replica in active_replicas),
         used, counts, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
-        tuple(draft.added), draft.collectives,
+        tuple(draft.added), draft.buckets, draft.collectives,
     )
 
 
@@ -159,7 +161,7 @@ def _build_alike(item: GraphItem, placement: Placement, alike: Alike, sizes: Seq
     return DistributedGraph(
         graph.editor.graph_def(), tuple(graph.feeds[number] for number in everyone), used,
         (*(graph.counts[number] for number in everyone if graph.counts), *total), graph.outputs, graph.steps, (),
-        (*changes, change), graph.added, draft.collectives,
+        (*changes, change), graph.added, draft.buckets, draft.collectives,
     )
 
 

@@ -229,7 +229,7 @@ class DistributedSession(Session):
         )
         call = self.call("the setting up of a step", self._session._make_callable_from_options, options)
         types = [tensor.dtype.as_numpy_dtype for tensor in tensors]
-        collective = graph.buckets > 0
+        collective = graph.collectives > 0
         timed = TimedStep(call, self._session.run, tensors, outputs, targets, self.placement.nodes)
 
         def run(*arrays: Any) -> Any:

@@ -14,6 +14,7 @@ from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.cluster.over_hosts import OverHosts
 from tests.conftest import OF_KERAS
+from tests.equality.test_rows import MODELS
 from tests.support.compare import assert_equally_trained
 from tests.support.models import BY_NAME, DENSE, dense_data
 from tests.support.strategies import BUILDERS
@@ -35,7 +36,7 @@ def known_hosts(lan, monkeypatch):
 
 CASES = {
     "dense": tuple(BUILDERS), "convolution": ("AllReduce", "PSLoadBalancing"), "lstm": ("AllReduce",),
-    "embedding": ("PS", "Parallax", "PartitionedPS"),
+    "embedding": ("AllReduce", "PS", "Parallax", "PartitionedPS", "PartitionedAR"),
 }
 
 
@@ -56,7 +57,7 @@ def test_every_builder_over_many_hosts(lan, name, caplog):
 def test_several_replicas_on_each_machine(lan, cpus, share_memory, caplog):
     """The replicas of a machine share copies, as on CPUs, or have their own, as on GPUs."""
     caplog.set_level(logging.DEBUG, "autodist")
-    for name, builders in {"dense": ("AllReduce", "PSLoadBalancing"), "embedding": ("Parallax",)}.items():
+    for name, builders in {"dense": ("AllReduce", "PSLoadBalancing"), "embedding": ("AllReduce", "Parallax")}.items():
         reference = BY_NAME[name]
         data = reference.data(5 * 24)
         expected = train_plain(reference, data=data, batch_size=48)
@@ -64,6 +65,17 @@ def test_several_replicas_on_each_machine(lan, cpus, share_memory, caplog):
             for builder in builders:
                 assert_equally_trained(expected, hosts.train("adam", builder, data, batch_size=48))
     assert not [text for text in caplog.messages if text.startswith("The graph of each replica is built")]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kind_of_rows_that_all_machines_gather(lan, name):
+    """How many rows a machine has changes from step to step, and is none for a machine without examples."""
+    reference = MODELS[name]
+    expected = train_plain(reference)
+    for cpus in ([2, 1, 1], [1] * HOSTS):
+        with OverHosts(reference, lan.spec(cpus, lan.hosts[: len(cpus)])) as hosts:
+            for builder in ("AllReduce", "PartitionedAR"):
+                assert_equally_trained(expected, hosts.train("adam", builder))
 
 
 def test_an_update_that_is_left_out(lan, caplog):

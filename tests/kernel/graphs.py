@@ -40,11 +40,13 @@ def table_item() -> GraphItem:
     return capture(trace(table_step(variables), variables, TABLE_SPECS))
 
 
-def tables_item(tables: int) -> GraphItem:
+def tables_item(tables: int, dtype: str = "float64") -> GraphItem:
     """A step that looks rows of several widths up, and that has a vector of numbers, too."""
     random = np.random.default_rng(7)
     shapes = {f"table{index}": (6, 1 + index % 3) for index in range(tables)} | {"numbers": (6,)}
-    variables = {name: tf.Variable(random.normal(size=shape), name=name) for name, shape in shapes.items()}
+    variables = {
+        name: tf.Variable(tf.constant(random.normal(size=shape), dtype), name=name) for name, shape in shapes.items()
+    }
 
     def loss_of(given, ids):
         rows = [tf.nn.embedding_lookup(table, ids + 1) for table in given.values()]

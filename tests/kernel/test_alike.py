@@ -303,11 +303,20 @@ def test_an_update_that_may_be_left_out(builder):
     _assert_same(*(build(item, placement, kernels=pipeline) for pipeline in (PIPELINE, [*PIPELINE])))
 
 
+@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize("item", [table_item(), tables_item(3)], ids=["one table", "three tables"])
+def test_the_rows_that_all_machines_gather(item, each):
+    placement = _placed(item, "AllReduce", 6, each)
+    found = [build(item, placement, kernels=pipeline) for pipeline in (PIPELINE, [*PIPELINE])]
+    _assert_same(*found, per_machine=each)
+    gathers = [name for name, node in _expanded(found[0].graph_def, each).items() if node.op == "CollectiveGatherV2"]
+    assert len(gathers) == 6 * 3, "however many tables"
+
+
 def test_machines_that_are_not_alike_are_built_one_by_one():
-    """A layer named as a replica, tables that all replicas gather, and batches that leave replicas without examples."""
+    """A layer named as a replica, and batches that leave replicas without examples."""
     item = _item(name="replica1")
     assert _calls(build(item, _placed(item, "Parallax", 6))) == 0
-    assert _calls(build(table_item(), _placed(table_item(), "AllReduce", 6))) == 0
     placement = _placed(_item(), "AllReduce", 6)
     assert _calls(build(_item(), placement, active=5)) == 0
     assert _calls(build(_item(), _placed(_item(), "AllReduce", 3))) == 0

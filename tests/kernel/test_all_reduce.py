@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from autodist_core.capture import capture
 from autodist_core.kernel import build
+from autodist_core.kernel.passes.synchronizer.rows import KEYS, LENGTHS
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import dense_step, dense_variables, trace
-from tests.kernel.graphs import constant, dense_item, machine, nodes_of, placed, table_item, train
+from tests.kernel.graphs import (
+    constant,
+    dense_item,
+    machine,
+    nodes_of,
+    placed,
+    placed_on,
+    table_item,
+    tables_item,
+    train,
+)
 from tests.support.compare import assert_same
 
 
@@ -131,3 +144,29 @@ def test_rows_are_gathered_by_every_replica(sizes: tuple[int, ...], builder: All
     assert not np.array_equal(found["table"], values["table"])
     _, collectives = _collectives(item, builder)
     assert len(collectives) == 2, "the table's rows go through no collective"
+
+
+@pytest.mark.parametrize("dtype, travels", [("float64", "float64"), ("float16", "float16"), ("bfloat16", "float32")])
+def test_rows_travel_over_machines_in_a_type_that_has_all_their_values(dtype: str, travels: str):
+    item = tables_item(3, dtype)
+    graph = build(item, placed_on(item, AllReduce(), 1, 1)).graph_def
+    gathers = nodes_of(graph, "CollectiveGatherV2").values()
+    assert sorted(tf.as_dtype(node.attr["T"].type).name for node in gathers) == sorted(["int32", "int32", travels] * 2)
+    assert {node.device for node in gathers} == {f"/job:run/replica:0/task:{task}/device:CPU:0" for task in range(2)}
+
+
+def test_the_lengths_in_which_rows_travel():
+    """Each length has a key of its own, and no length is much longer than the one before."""
+    assert list(LENGTHS) == sorted(set(LENGTHS))
+    assert len(LENGTHS) <= KEYS and LENGTHS[-1] < 1 << 31
+    assert all(after <= before * 1.25 + 1 for before, after in pairwise(LENGTHS))
+    item = tables_item(3)
+    graph = build(item, placed_on(item, AllReduce(), 1, 1)).graph_def
+    gathers = nodes_of(graph, "CollectiveGatherV2").values()
+    by_name = {node.name: node for node in graph.node}
+    keys = set()
+    for node in gathers:
+        sources = [by_name[name] for name in (node.input[3], *by_name[node.input[3]].input)]
+        keys |= {int(tf.make_ndarray(source.attr["value"].tensor)) for source in sources if source.op == "Const"}
+    assert len(keys) == 3
+    assert all(after - before >= KEYS for before, after in pairwise(sorted(keys)))

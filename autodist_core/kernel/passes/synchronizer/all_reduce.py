@@ -21,6 +21,7 @@ from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, reduce
 from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors, Travels
 from autodist_core.kernel.passes.synchronizer.reduction import reduce_all
+from autodist_core.kernel.passes.synchronizer.rows import gather_rows
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import naming
@@ -42,7 +43,7 @@ class AllReduceSynchronizer(Kernel):
     """
 
     needs = ("local",)
-    provides = ("reduced", "collectives", "added", "new_values")
+    provides = ("reduced", "collectives", "buckets", "added", "new_values")
 
     travels: Travels = wire
     """The function that decides the wire of a gradient, from its plan, shape and type."""
@@ -71,15 +72,12 @@ class AllReduceSynchronizer(Kernel):
 
 
 def _gather(draft: Draft, owners: list[Owner], gradients: list[Gradient]) -> None:
-    """Bring all replicas' rows to every replica; they cross the network once for each machine."""
-    several = len({host_of(owner.device) for owner in owners}) > 1
-    there: dict[str, Owner] = {}
+    """Bring all replicas' rows to every replica, and what has one owner only to that one."""
+    if len(owners) > 1 and len({host_of(owner.device) for owner in owners}) > 1:
+        gather_rows(draft, owners, gradients)
+        return
     for owner in owners:
-        first = there.setdefault(host_of(owner.device), owner) if several else owner
-        reduce_all(draft, gradients, first)
-        for gradient in gradients:
-            key = gradient.variable, gradient.occurrence
-            draft.reduced[*key, owner.name] = draft.reduced[*key, first.name]
+        reduce_all(draft, gradients, owner)
 
 
 def _parcels(draft: Draft, gradient: Gradient, travels: Travels) -> list[Parcel]:

@@ -140,6 +140,7 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
                     draft.editor.control(total, before[-count - 1])
                 before.append(total)
         draft.collectives += 1
+        draft.buckets += 1
     sums: dict[Load, tuple[str, ...]] = {}
     for load in loads:
         teams = _teams(draft.placement.replicas, load.lane.hint)
@@ -218,7 +219,7 @@ def _reshape(
 
 def _collective(draft: Draft, replica: Replica, name: str, flat: str, lane: Lane, teams: int) -> str:
     # In one session, collectives of equally many members have the same members: all replicas, or one of each machine.
-    scalars = {"group_size": teams, "group_key": teams, "instance_key": _instance_key(draft, draft.collectives)}
+    scalars = {"group_size": teams, "group_key": teams, "instance_key": instance_key(draft, draft.collectives)}
     inputs = [
         draft.editor.constant(f"{name}/{key}", value, tf.int32, replica.host) for key, value in scalars.items()
     ]
@@ -229,13 +230,20 @@ def _collective(draft: Draft, replica: Replica, name: str, flat: str, lane: Lane
     )
 
 
-def _instance_key(draft: Draft, number: int) -> int:
-    """A number that every replica derives alike: the collectives of one graph are numbered from the graph's own start.
+def instance_key(draft: Draft, number: int, keys: int = 1) -> int:
+    """The first of so many numbers, a power of two, that are a collective's own, and that every replica derives alike.
 
-    The numbers of two graphs of one session are apart, unless the hashes of the graphs fall close together. Equal
-    numbers were tried, in one process and over several machines: TensorFlow tells the collectives of two steps apart.
+    The collectives of one graph are numbered from the graph's own start. The numbers of two graphs of one session are
+    apart, unless the hashes of the graphs fall close together. Equal numbers were tried, in one process and over
+    several machines: TensorFlow tells the collectives of two steps apart.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import AllReduce
+    >>> draft = example_draft(AllReduce())
+    >>> instance_key(draft, 1) - instance_key(draft, 0), instance_key(draft, 1, 8) - instance_key(draft, 0, 8)
+    (1, 8)
     """
     active = tuple(replica.index for replica in draft.stands_for) or draft.active
-    text = f"{active}/{draft.all_sizes or draft.sizes}/{draft.step.digest}"
+    text = f"{active}/{draft.all_sizes or draft.sizes}/{draft.step.digest}" + (f"/{keys}" if keys > 1 else "")
     start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
-    return (start + number) & 0x7FFFFFFF
+    return (start + number * keys) & (0x80000000 - keys)

@@ -52,7 +52,7 @@ def reduce_all(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> Non
     missing = [each for each in gradients if (each.variable, each.occurrence, owner.name) not in draft.reduced]
     together: dict[tuple[object, ...], list[Gradient]] = {}
     for gradient in sorted(missing, key=lambda each: draft.step.position[naming.node_of(each.values)]):
-        together.setdefault((gradient.occurrence, *_types(draft, gradient)), []).append(gradient)
+        together.setdefault((gradient.occurrence, *types_of(draft, gradient)), []).append(gradient)
     if packing.apart([owner.device, *(replica.device for replica in draft.active_replicas)]):
         for members in together.values():
             if members[0].indices:
@@ -65,8 +65,15 @@ def reduce_all(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> Non
         reduced_for(draft, gradient, owner)
 
 
-def _types(draft: Draft, gradient: Gradient) -> tuple[tf.DType, ...]:
-    """Return the type of the values and, of a sparse gradient, that of the indices."""
+def types_of(draft: Draft, gradient: Gradient) -> tuple[tf.DType, ...]:
+    """Return the type of the values and, of a sparse gradient, that of the indices.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS())
+    >>> types_of(draft, draft.step.item.gradients[0])
+    (tf.float32,)
+    """
     values = gradient_type(draft.step, gradient)
     return (values, output_type_of_indices(draft.step, gradient)) if gradient.indices else (values,)
 
@@ -77,19 +84,19 @@ def _spec(draft: Draft, gradient: Gradient) -> tf.TensorSpec:
 
 def _gather_rows(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> None:
     """Bring the rows of sparse gradients of equal types to an owner, together from each other machine."""
-    values, indices = _types(draft, gradients[0])
+    values, indices = types_of(draft, gradients[0])
     shapes = [draft.step.variables[gradient.variable].shape[1:] for gradient in gradients]
     found: list[list[Rows]] = []
     for team in _teams(draft):
-        rows = [_of_team(draft, gradient, owner, team) for gradient in gradients]
+        rows = [of_team(draft, gradient, owner, team) for gradient in gradients]
         if len(rows) > 1 and (packing.apart([team[0].device, owner.device]) or draft.stands(team[0])):
-            name = f"{_name(gradients[0], owner)}/packed/{team[0].prefix}"
+            name = f"{name_of(gradients[0], owner)}/packed/{team[0].prefix}"
             vectors = packing.packed_rows(draft, name, rows, (values, indices), team[0].host)
             rows = packing.unpacked_rows(draft, f"{name}/parts", vectors, shapes, (values, indices), owner.device)
         found.append(rows)
     for gradient, *parts in zip(gradients, *found, strict=True):
         draft.reduced[gradient.variable, gradient.occurrence, owner.name] = _reduce(
-            draft, _name(gradient, owner), gradient, parts, owner.device
+            draft, name_of(gradient, owner), gradient, parts, owner.device
         )
 
 
@@ -100,7 +107,7 @@ def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> No
     vectors = []
     for team in _teams(draft):
         here, host = f"{name}/{team[0].prefix}", team[0].host
-        sums = [_of_team(draft, gradient, owner, team).values for gradient in bundle]
+        sums = [of_team(draft, gradient, owner, team).values for gradient in bundle]
         vectors.append(packing.packed(draft, here, sums, dtype, host))
     total = draft.add_up(name, vectors, dtype, owner.device)
     shapes = [draft.step.variables[gradient.variable].shape for gradient in bundle]
@@ -111,19 +118,34 @@ def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> No
 
 def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     """Bring a gradient of all active replicas to an owner: added up if dense, all rows if sparse."""
-    name = _name(gradient, owner)
+    name = name_of(gradient, owner)
     teams = [team for team in _teams(draft) if _parts(draft, gradient, team)]
-    found = [_of_team(draft, gradient, owner, team) for team in teams]
+    found = [of_team(draft, gradient, owner, team) for team in teams]
     return _reduce(draft, name, gradient, found, owner.device)
 
 
-def _name(gradient: Gradient, owner: Owner) -> str:
+def name_of(gradient: Gradient, owner: Owner) -> str:
+    """Return how the names of the nodes begin that reduce a gradient for an owner.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS())
+    >>> name_of(draft.step.item.gradients[0], draft.placement.owners[-1])
+    'reduced/server_localhost_CPU_0/0/kernel'
+    """
     return f"reduced/{owner.name}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
 
 
-def _of_team(draft: Draft, gradient: Gradient, owner: Owner, team: Sequence[Replica]) -> Rows:
-    """Return a gradient of some replicas of one machine there."""
-    name, parts = f"{_name(gradient, owner)}/{team[0].prefix}", _parts(draft, gradient, team)
+def of_team(draft: Draft, gradient: Gradient, owner: Owner, team: Sequence[Replica]) -> Rows:
+    """Return a gradient of some replicas of one machine there.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS(), before="PSSynchronizer")
+    >>> of_team(draft, draft.step.item.gradients[0], draft.placement.owners[-1], draft.placement.replicas[:1]).values
+    'weighted/replica0/0/kernel'
+    """
+    name, parts = f"{name_of(gradient, owner)}/{team[0].prefix}", _parts(draft, gradient, team)
     return _reduce(draft, name, gradient, parts, team[0].host)
 
 
@@ -180,11 +202,16 @@ def _reduce(draft: Draft, name: str, gradient: Gradient, parts: Sequence[Rows], 
     if gradient.rows == UNIQUE:
         shape = draft.step.variables[gradient.variable].shape[1:]
         specs = {rows.values: tf.TensorSpec((None, *shape), dtype), rows.indices: tf.TensorSpec((None,), ids)}
-        return Rows(*draft.editor.trace(f"{name}/merged", _merged, specs, device))
+        return Rows(*draft.editor.trace(f"{name}/merged", merged, specs, device))
     return rows
 
 
-def _merged(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return each row once, in the order of first occurrence; rows with one index are added."""
+def merged(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return each row once, in the order of first occurrence; rows with one index are added.
+
+    >>> values, indices = merged(tf.constant([[1.0], [2.0], [3.0]]), tf.constant([7, 5, 7]))
+    >>> values.numpy().tolist(), indices.numpy().tolist()
+    ([[4.0], [2.0]], [7, 5])
+    """
     rows, places = tf.unique(indices)
     return tf.math.unsorted_segment_sum(values, places, tf.size(rows)), rows

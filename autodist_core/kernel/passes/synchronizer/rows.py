@@ -1,0 +1,162 @@
+"""Bring the rows of sparse gradients of all machines to each machine, by collectives.
+
+In: the rows of each machine's replicas. Out: the rows of all machines on each machine, in one order. For a table over
+two machines, of which one looked up 5 rows and the other one 3::
+
+    lengths    5 and 3 rows           a small collective, which runs as soon as the numbers of the rows are known
+    rows       6 and 6, padded        a collective of integers and one of values, for all tables of a type
+    results    8 rows                 what was padded is left out
+
+A machine reads nothing but collectives. So its nodes are as many over 2 machines as over 500, and `kernel/alike/` can
+repeat them. A collective takes equal shapes, and each shape has a collective of its own: TensorFlow keeps what it knows
+of one for the whole session. So rows are padded to one of a few lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import tensorflow as tf
+
+from autodist_core.kernel.draft import Draft, Rows
+from autodist_core.kernel.passes import packing
+from autodist_core.kernel.passes.synchronizer.buckets import instance_key
+from autodist_core.kernel.passes.synchronizer.reduction import merged, name_of, of_team, types_of
+from autodist_core.kernel.placement.placement import Owner, Replica
+from autodist_core.step import naming
+from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
+
+LENGTHS = (1, 2, 3, *(part << shift for shift in range(29) for part in (4, 5, 6, 7)))
+"""The lengths of what travels: each is at most a quarter longer than the one before."""
+KEYS = 1 << 7
+"""The instance keys that a gathering has: one for each length."""
+_TRAVEL = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+"""The types that TensorFlow's collective takes; others travel as float32, which has all of their values."""
+_MACHINES = 1 << 20
+"""Added to the number of machines in the key of a group, since the group of the replicas may be on other devices."""
+
+
+def gather_rows(draft: Draft, owners: Sequence[Owner], gradients: Sequence[Gradient]) -> None:
+    """Fill `draft.reduced` for sparse gradients and owners on several machines.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import AllReduce
+    >>> draft = example_draft(AllReduce(), before="AllReduceSynchronizer")
+    >>> gather_rows(draft, draft.placement.owners, [])
+    >>> draft.collectives
+    0
+    """
+    together: dict[tuple[object, ...], list[Gradient]] = {}
+    for gradient in sorted(gradients, key=lambda each: draft.step.position[naming.node_of(each.values)]):
+        together.setdefault((gradient.occurrence, *types_of(draft, gradient)), []).append(gradient)
+    there: dict[str, list[Replica]] = {}
+    for replica in draft.placement.replicas:
+        there.setdefault(replica.host, []).append(replica)
+    for members in together.values():
+        for machine in there.values():
+            here = [owner for owner in owners if owner.replica in [replica.index for replica in machine]]
+            found = _gathered(draft, members, machine, here[0])
+            for gradient, rows in zip(members, found, strict=True):
+                for owner in here:
+                    draft.reduced[gradient.variable, gradient.occurrence, owner.name] = rows
+        draft.collectives += 3
+
+
+def _gathered(draft: Draft, gradients: Sequence[Gradient], machine: Sequence[Replica], owner: Owner) -> list[Rows]:
+    """Return the rows of all machines on one machine."""
+    lead = machine[0]
+    values, indices = types_of(draft, gradients[0])
+    shapes = [draft.step.variables[gradient.variable].shape[1:] for gradient in gradients]
+    name = f"{name_of(gradients[0], owner)}/gathered"
+    rows = [_own(draft, gradient, machine, owner) for gradient in gradients]
+    vectors = packing.packed_rows(draft, f"{name}/packed", rows, (values, indices), lead.host)
+    busy = len({replica.host for replica in draft.stands_for or draft.active_replicas})
+    gathering = _Gathering(draft, [prod(shape) for shape in shapes])
+    specs = {vectors.values: tf.TensorSpec((None,), values), vectors.indices: tf.TensorSpec((None,), indices)}
+
+    def everyone(values: tf.Tensor, integers: tf.Tensor) -> list[tf.Tensor]:
+        found: list[tf.Tensor] = []
+        for gradient, shape, (flat, rows) in zip(gradients, shapes, gathering(values, integers), strict=True):
+            found += _reduced(gradient, tf.reshape(flat, [-1, *shape]), rows, busy)
+        return found
+
+    results = draft.editor.trace(name, everyone, specs, lead.host)
+    return [Rows(*results[index : index + 2]) for index in range(0, len(results), 2)]
+
+
+def _own(draft: Draft, gradient: Gradient, machine: Sequence[Replica], owner: Owner) -> Rows:
+    """Return the rows of a machine's replicas; none if none of them has examples."""
+    active = [replica for replica in machine if replica.index in draft.active]
+    if active:
+        return of_team(draft, gradient, owner, active)
+    name, (values, indices) = f"{name_of(gradient, owner)}/nothing", types_of(draft, gradient)
+    shape = draft.step.variables[gradient.variable].shape[1:]
+    return Rows(
+        draft.editor.constant(f"{name}/values", tf.zeros((0, *shape)).numpy(), values, machine[0].host),
+        draft.editor.constant(f"{name}/indices", [], indices, machine[0].host),
+    )
+
+
+def _reduced(gradient: Gradient, values: tf.Tensor, indices: tf.Tensor, busy: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the rows of one gradient as the update takes them; so many machines have examples."""
+    if gradient.rows == ALIKE:
+        apart = tf.concat([[busy, -1], values.shape[1:]], 0)
+        return tf.reduce_sum(tf.reshape(values, apart), 0), tf.reshape(indices, (busy, -1))[0]
+    return merged(values, indices) if gradient.rows == UNIQUE else (values, indices)
+
+
+class _Gathering:
+    """The collectives that bring flat values and integers of some tables from all machines to each machine."""
+
+    def __init__(self, draft: Draft, widths: Sequence[int]) -> None:
+        self._machines = len({replica.host for replica in draft.stands_for or draft.placement.replicas})
+        self._widths = widths
+        self._keys = [instance_key(draft, draft.collectives + number, KEYS) for number in range(3)]
+
+    def __call__(self, values: tf.Tensor, integers: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Return the values, flat, and the indices of each table, of all machines one behind the other."""
+        tables, widths = len(self._widths), tf.constant(self._widths, integers.dtype)
+        own = tf.stack([tf.reduce_sum(integers[:tables] * widths), tf.size(integers, integers.dtype)])
+        most = tf.reduce_max(tf.reshape(self._gather(own, self._keys[0]), (-1, 2)), 0)
+        places = tf.searchsorted(tf.constant(LENGTHS, integers.dtype), most)
+        lengths = tf.gather(tf.constant(LENGTHS, integers.dtype), places)
+        all_integers = self._padded(integers, lengths[1] - own[1], self._keys[1] + places[1])
+        all_values = self._padded(values, lengths[0] - own[0], self._keys[2] + places[0])
+        counts = tf.ensure_shape(tf.reshape(all_integers, (self._machines, -1))[:, :tables], (None, tables))
+        machine = tf.range(self._machines, dtype=integers.dtype)[:, None] * lengths
+        return list(zip(
+            _apart(all_values, counts * widths, machine[:, :1]), _apart(all_integers, counts, machine[:, 1:] + tables),
+            strict=True,
+        ))  # fmt: skip
+
+    def _padded(self, vector: tf.Tensor, more: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+        return self._gather(tf.pad(vector, [[0, more]]), key)
+
+    def _gather(self, vector: tf.Tensor, key: int | tf.Tensor) -> tf.Tensor:
+        travels = vector if vector.dtype in _TRAVEL else tf.cast(vector, tf.float32)
+        found = tf.raw_ops.CollectiveGatherV2(
+            input=travels, group_size=self._machines, group_key=_MACHINES + self._machines, instance_key=key,
+            ordering_token=[], communication_hint="auto", timeout_seconds=0.0, is_stateless=False,
+        )
+        return tf.cast(found, vector.dtype)
+
+
+def _apart(flat: tf.Tensor, counts: tf.Tensor, begin: tf.Tensor) -> list[tf.Tensor]:
+    """Return what each table has in a vector, in which the machines are one behind the other.
+
+    `counts` are the elements of each table on each machine, and `begin` is where the machines begin.
+
+    >>> flat, counts = tf.constant([1, 2, 3, 0, 4, 5, 6, 7]), tf.constant([[1, 2], [3, 1]])
+    >>> [part.numpy().tolist() for part in _apart(flat, counts, tf.constant([[0], [4]]))]
+    [[1, 4, 5, 6], [2, 3, 7]]
+    """
+    ends = tf.cumsum(counts, 1) + begin
+    starts = tf.cast(ends - counts, tf.int64)
+    ends = tf.cast(ends, tf.int64)
+    return [
+        tf.gather(flat, tf.raw_ops.RaggedRange(
+            starts=starts[:, table], limits=ends[:, table], deltas=tf.ones((), tf.int64)
+        ).rt_dense_values)
+        for table in range(counts.shape[1])
+    ]  # fmt: skip
