@@ -131,7 +131,7 @@ class AllReduceOptions:
     compressor: str = "NoneCompressor"
     """The compressor that makes gradients smaller before they travel."""
     bucket_bytes: int = field(default=BUCKET_BYTES, kw_only=True)
-    """The most bytes of one collective. Smaller gradients are merged, and larger gradients are cut."""
+    """The most bytes of one collective, of half precision half of it. Smaller gradients are merged, larger ones cut."""
     wire_dtype: str = field(default="float16", kw_only=True)
     """The type that the compressors of half precision send: float16 or bfloat16."""
     power_sgd_rank: int = field(default=POWER_SGD_RANK, kw_only=True)

@@ -84,11 +84,12 @@ def test_what_a_gpu_replica_computes_and_keeps_is_on_its_gpu(builder: AllReduce)
     item = layered_item(layered_variables(first="float32", second="float32"))
     graph = build(item, placed(item, builder, machine(gpus=2)), 1)
     assert {kept.device for kept in graph.added} == {"/device:GPU:0", "/device:GPU:1"}
+    computed = {"Cast", "MatMul", "Qr", "Fill", "Switch", "Merge", "Slice"}
     for node in graph.graph_def.node:
         for index in (0, 1):
-            if f"replica{index}" in node.name and node.op in ("Cast", "MatMul", "Qr", "Fill", "SelectV2", "Slice"):
+            if f"replica{index}" in node.name and node.op in computed:
                 assert node.device == f"/device:GPU:{index}" or node.name.startswith("feed/"), node.name
     ops = {node.op for node in graph.graph_def.node}
-    assert {"Fill", "SelectV2", "ReadVariableOp", "AssignVariableOp"} <= ops
+    assert {"Fill", "Switch", "Merge", "ReadVariableOp", "AssignVariableOp"} <= ops
     hints = {n.attr["communication_hint"].s for n in nodes_of(graph.graph_def, "CollectiveReduceV2").values()}
     assert hints == {b"nccl"}

@@ -121,11 +121,10 @@ def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]
 
 
 def _load(draft: Draft, parcel: Parcel, tensors: Tensors, turn: int) -> Load:
-    plan = parcel.plan
-    lane = Lane(
-        parcel.gradient.occurrence, plan.group, _hint(draft, plan.spec), tf.as_dtype(parcel.wire.dtype),
-        plan.bucket_bytes,
-    )
+    plan, dtype = parcel.plan, tf.as_dtype(parcel.wire.dtype)
+    # As many elements of half precision as of float32: the backward pass needs as long to compute them.
+    limit = plan.bucket_bytes * min(dtype.size, tf.float32.size) // tf.float32.size
+    lane = Lane(parcel.gradient.occurrence, plan.group, _hint(draft, plan.spec), dtype, limit)
     return Load(lane, f"{parcel.label}/round{turn}", parcel.ready, parcel.wire.shapes[turn], tensors)
 
 

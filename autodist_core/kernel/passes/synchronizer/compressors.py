@@ -246,8 +246,13 @@ def _orthonormal(matrix: tf.Tensor) -> tf.Tensor:
 
 
 def _unless_overflown(total: tf.Tensor, before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
-    """Return the new value, or the old value if the sum is not finite: loss scaling skips such a step everywhere."""
-    return tf.where(tf.reduce_all(tf.math.is_finite(total)), after, before)
+    """Return the new value, or the old value if the sum is not finite: loss scaling skips such a step everywhere.
+
+    `tf.where` would copy the value; a branch hands it on.
+    """
+    finite = tf.reduce_all(tf.math.is_finite(total))
+    kept = tf.raw_ops.Switch(data=before, pred=finite).output_false
+    return tf.raw_ops.Merge(inputs=[kept, tf.raw_ops.Switch(data=after, pred=finite).output_true]).output
 
 
 COMPRESSORS: Mapping[str, Callable[[Parcel], Rounds]] = {
