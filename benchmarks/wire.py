@@ -131,7 +131,7 @@ class Step:
     >>> samples = Samples([0.0, 0.1, 0.2, 0.3, 0.4], [0, 0, 10**7, 2 * 10**7, 2 * 10**7])
     >>> step = Step.of(0.0, 0.4, samples, rate=1e9)
     >>> [round(value, 2) for value in (step.before, step.wire, step.after, step.busy)]
-    [0.2, 0.1, 0.1, 1.59]
+    [0.2, 0.1, 0.1, 1.6]
     """
 
     before: float

@@ -53,7 +53,7 @@ class NewValue:
     >>> from autodist_core.strategy import AllReduce
     >>> new = example_draft(AllReduce(compressor="HorovodCompressorEF"), before="Barriers").new_values[0]
     >>> print(f"{new.variable} = {new.value}")
-    compressor/error/kernel@replica0 : float32[3,1] = sent/0/kernel/replica0/left/SelectV2
+    compressor/error/kernel@replica0 : float32[3,1] = sent/0/kernel/replica0/left/Merge
     """
 
     variable: AddedVariable
