@@ -15,6 +15,7 @@ import random
 import select
 import signal
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from autodist_keras.callbacks import Resume
 from tests.network import namespaces
 
 EXAMPLES, BATCH, EPOCHS, STEPS = 202, 10, 8, 19
+PAUSE = 0.02
+"""Seconds after each step. Without them a start may be killed before its first state is written."""
 LOST = 3
 """The status with which a start ends that lost an agent."""
 
@@ -43,6 +46,7 @@ class Says(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         os.write(self._pipe, b"." if self._begun or batch == 0 else b"r")
         self._begun = True
+        time.sleep(PAUSE)
 
     get_state = staticmethod(lambda: None)
 
