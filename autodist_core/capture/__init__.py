@@ -97,6 +97,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         concat_outputs=traced.concat_outputs,
         jit_compile=traced.jit_compile,
         explicit_seeds=traced.explicit_seeds,
+        handed_in=traced.handed_in,
         examples=traced.examples.op.name,
         total=traced.total.op.name,
         replica=traced.replica.op.name if traced.replica is not None else "",

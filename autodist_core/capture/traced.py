@@ -138,6 +138,8 @@ class Traced:
     """Whether a stateless draw takes the same numbers on every replica if no generator's state is in its seed."""
     own_losses: bool = False
     """Whether a gradient in a loss is the replica's own, as the loss is, and is differentiated so."""
+    handed_in: bool = False
+    """Whether a tape began with a tensor, no number, that the step handed in."""
 
     @cached_property
     def handles(self) -> Mapping[str, str]:

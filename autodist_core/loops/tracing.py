@@ -156,7 +156,7 @@ def trace_function(
         outputs=results, examples=inside.examples, total=inside.total,
         replica=inside.replica if replicas or gathers else None, sums=sums, gathers=gathers,
         gradients=updates.gradients, updates=updates.operations, of_replica=own, whole=whole, parts=parts,
-        explicit_seeds=bool(replicas), own_losses=bool(replicas),
+        explicit_seeds=bool(replicas), own_losses=bool(replicas), handed_in=recording.handed_in,
         row_splits=list(compress(given, chain.from_iterable(map(are_row_splits, specs)))),
         flat_values=list(compress(given, chain.from_iterable(map(are_values, specs)))),
     )

@@ -22,7 +22,7 @@ _GRAPH_DEF = "type.googleapis.com/tensorflow.GraphDef"
 # The fields that have the same name and type in the message and in the GraphItem.
 _PLAIN = (
     "outputs", "concat_outputs", "examples", "total", "replica", "cross_replica_sums", "cross_replica_gathers",
-    "cross_replica_maxima", "targets", "jit_compile", "explicit_seeds",
+    "cross_replica_maxima", "targets", "jit_compile", "explicit_seeds", "handed_in",
 )
 
 

@@ -262,6 +262,7 @@ def _captured(
         weighting=trace.weighting, concat_outputs=concat,
         result_parts=[part for parts in trace.outputs if len(parts) > 1 for part in parts],
         jit_compile=bool(model.jit_compile),
+        handed_in=bool(trace.recording and trace.recording.handed_in),
     )
     # The structure without its tensors: these would keep the graph alive.
     structure = keras.tree.map_structure(lambda _: 0, trace.result)

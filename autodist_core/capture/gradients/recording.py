@@ -125,6 +125,8 @@ class Recording:
     """Whether gradients were computed that are not recorded, such as those of a `jacobian`."""
     unseen: bool = False
     """Whether gradients of variables were computed that could not be recorded."""
+    handed_in: bool = False
+    """Whether a differentiation began with a tensor, no number, that the function gave it."""
 
     def variable_of(self, handle: Any, otherwise: Callable[[Any], Any]) -> Any:
         """The variable of a handle, if the function has asked for it."""
@@ -157,6 +159,11 @@ class Recording:
     def is_here(self) -> bool:
         """Whether the current graph is the one that is traced."""
         return tf.compat.v1.get_default_graph() is self.graph
+
+    def note_handed_in(self, given: Any) -> None:
+        """Note what a caller lets a differentiation begin with. Nothing checks the shape of such a tensor before."""
+        shapes = (tf.convert_to_tensor(each).shape for each in tf.nest.flatten(given) if each is not None)
+        self.handed_in |= any(shape.rank != 0 for shape in shapes)
 
     def note_examples(self, targets: Sequence[Any], seeds: Sequence[Any], sources: Sequence[Any]) -> None:
         """Record gradients of tensors, such as the inputs. If the loss is a mean, they count by the replica's share."""
@@ -274,6 +281,8 @@ def _gradient(
     unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
 ) -> Any:
     flat, recording = tf.nest.flatten(sources), _current.get()
+    if recording is not None:
+        recording.note_handed_in(output_gradients)
     if recording is None or not (recording.applies_here(flat) or recording.is_here()):
         if recording is not None:
             recording.elsewhere = True
@@ -314,6 +323,7 @@ def _gradients(of_graph: Any, ys: Any, xs: Any, grad_ys: Any = None, *rest: Any,
         if recording is not None and recording.is_here():  # loops and conditionals differentiate graphs of their own
             recording.elsewhere = True
         return of_graph(ys, xs, grad_ys, *rest, **named)
+    recording.note_handed_in(grad_ys)
     whole = list(ys) if isinstance(ys, list | tuple) else [ys]
     if recording.leaves(whole):
         return of_graph(ys, xs, grad_ys, *rest, **named)

@@ -110,6 +110,9 @@ def _product(step: StepIndex, gradient: Gradient) -> Product | None:
     # A gradient that the replicator weights later, or of which one replica's counts, is not the plain sum of products.
     if gradient.indices or gradient.alike or not gradient.weighted:
         return None
+    # The barrier waits for the factors, not for the product, which must therefore be certain to succeed.
+    if step.item.handed_in:
+        return None
     if not _is_large(step.variables[gradient.variable].shape):
         return None
     node = step.nodes[naming.node_of(gradient.values)]

@@ -60,7 +60,8 @@ class Barriers(Kernel):
             gradients = [naming.node_of(name) for gradient in applied for name in draft.sources(gradient)]
             # A gradient that is not weighted may come from a loss that is no scalar, with gradients from outside.
             # XLA compiles a piece when it first runs, and may fail then.
-            known = draft.placement.on_cpus_of_one_process and not step.item.jit_compile
+            certain = not (step.item.jit_compile or step.item.handed_in)
+            known = draft.placement.on_cpus_of_one_process and certain
             if known and all(gradient.weighted for gradient in applied):
                 gradients = last_to_fail(step, gradients)
             if occurrence == occurrences[0]:
