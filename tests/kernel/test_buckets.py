@@ -77,6 +77,36 @@ def test_small_tensors_are_merged_and_large_ones_cut():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "builder, cpus, mebibytes, expected",
+    [
+        (AllReduce(), (1, 1), 1, [512] * 2), (AllReduce(), (1, 1), 6, [768] * 8), (Parallax(), (1, 1), 6, [768] * 8),
+        (AllReduce(), (1, 1), 64, [4096] * 16), (AllReduce(bucket_bytes=3 << 20), (1, 1), 6, [3072] * 2),
+        (AllReduce(), (2,), 8, [4096] * 2),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_over_machines_the_gradients_of_a_small_model_fill_several_buckets(
+    builder, cpus: tuple[int, ...], mebibytes: int, expected: list[int]
+):
+    """Unless the strategy says how large they are: in one bucket, all would wait for the end of the backward pass."""
+    variables = {f"kernel{index}": tf.Variable(tf.ones((mebibytes, 64, 256))) for index in range(16)}
+
+    def step(tracer, x):
+        def loss_of(variables, x):
+            sums = [tf.reduce_sum(each) for each in variables.values()]
+            return tf.cast(tf.reduce_mean(x), "float32") * tf.add_n(sums)
+
+        loss, gradients = gradients_of(variables, x, loss_of)
+        tracer.apply(gradients, descend(variables))
+        return [loss]
+
+    item = capture(trace(step, variables))
+    graph = build(item, placed_on(item, builder, *cpus)).graph_def
+    sums = [node for node in nodes_of(graph, "CollectiveReduceV2").values() if "replica0" in node.name]
+    assert sorted(4 * size // 1024 for size in _sizes(graph, sums)) == expected
+
+
 def test_an_element_larger_than_the_limit_travels_alone():
     lane = Lane(0, 0, "ring", tf.float64, 3)
     assert [[piece.size for piece in bucket] for bucket in fill([Load(lane, "a", 0, (3,), ())])] == [[1], [1], [1]]

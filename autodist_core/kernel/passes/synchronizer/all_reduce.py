@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, reduce
+from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, by_machines, reduce
 from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors, Travels
 from autodist_core.kernel.passes.synchronizer.reduction import reduce_all
 from autodist_core.kernel.passes.synchronizer.rows import gather_rows
@@ -26,9 +26,11 @@ from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
-from autodist_core.strategy.synchronizers import AllReducePlan, Synchronizer
+from autodist_core.strategy.synchronizers import BUCKET_BYTES, AllReducePlan, Synchronizer
 from autodist_core.strategy.wire import wire
 
+_LEAST = 512 * 1024
+"""The least bytes of a bucket that is not the last one: a collective takes about as long as these on a fast link."""
 _HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}
 
 
@@ -123,8 +125,10 @@ def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]
 def _load(draft: Draft, parcel: Parcel, tensors: Tensors, turn: int) -> Load:
     plan, dtype = parcel.plan, tf.as_dtype(parcel.wire.dtype)
     # As many elements of half precision as of float32: the backward pass needs as long to compute them.
-    limit = plan.bucket_bytes * min(dtype.size, tf.float32.size) // tf.float32.size
-    lane = Lane(parcel.gradient.occurrence, plan.group, _hint(draft, plan.spec), dtype, limit)
+    limit, least = (size * min(dtype.size, tf.float32.size) // tf.float32.size for size in (plan.bucket_bytes, _LEAST))
+    hint = _hint(draft, plan.spec)
+    sinks = plan.bucket_bytes == BUCKET_BYTES and by_machines(draft.placement.replicas, hint)
+    lane = Lane(parcel.gradient.occurrence, plan.group, hint, dtype, limit, least if sinks else None)
     return Load(lane, f"{parcel.label}/round{turn}", parcel.ready, parcel.wire.shapes[turn], tensors)
 
 

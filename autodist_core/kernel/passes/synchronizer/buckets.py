@@ -6,7 +6,8 @@ every replica. Two small tensors and a large one, with a limit of 4 MiB::
     bias (1 KiB), kernel (3 MiB), table (10 MiB)  ->  [bias, kernel], [table 0-4], [table 4-8], [table 8-10]
 
 Small tensors are merged and large ones cut. So the first sums travel while the backward pass still computes the rest,
-and several collectives are under way at the same time. All replicas cut in the same way, also an idle one.
+and several collectives are under way at the same time. All replicas cut in the same way, also an idle one. Tensors
+that fill less than eight buckets travel over machines in smaller ones, where the strategy says nothing of their size.
 
 Over n machines, n + 1 collectives are under way: a collective waits for the one that is n + 1 before it. Each of them
 has one n-th of its bucket on each link at a time, so the links stay full. If all were under way, they would share the
@@ -28,6 +29,9 @@ from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.placement import Replica
 
+_COLLECTIVES = 8
+"""Gradients fill at least so many collectives. No arithmetic hides the last one, which is then an eighth of them."""
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -43,6 +47,17 @@ class Lane:
     dtype: tf.DType
     limit: int
     """The most bytes of one collective; an element larger than that travels alone."""
+    least: int | None = None
+    """The bytes down to which the limit sinks where all tensors together fill few collectives; None: it stays."""
+
+    def limit_of(self, size: int) -> int:
+        """The most bytes of one collective, of tensors that have so many bytes together.
+
+        >>> lane = Lane(0, 0, "auto", tf.float32, limit=4000, least=500)
+        >>> lane.limit_of(100_000), lane.limit_of(16_000), lane.limit_of(1000)
+        (4000, 2000, 500)
+        """
+        return self.limit if self.least is None else min(self.limit, max(size // _COLLECTIVES, self.least))
 
 
 @dataclass(frozen=True)
@@ -99,7 +114,7 @@ def fill(loads: Sequence[Load]) -> list[Bucket]:
     if not loads:
         return []
     lane = loads[0].lane
-    limit = max(lane.limit // lane.dtype.size, 1)
+    limit = max(lane.limit_of(sum(load.size for load in loads) * lane.dtype.size) // lane.dtype.size, 1)
     pieces = [
         Piece(load, start, min(limit, load.size - start))
         for load in sorted(loads, key=lambda load: load.ready) for start in range(0, load.size, limit)
@@ -134,7 +149,7 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
             total, parts = _bucket(draft, team, label, lane, bucket, count)
             for piece, part in zip(bucket, parts, strict=True):
                 arrived.setdefault((piece.load, team), []).append(part)
-            if _by_machines(draft.placement.replicas, lane.hint):
+            if by_machines(draft.placement.replicas, lane.hint):
                 before = started.setdefault((lane.occurrence, team), [])
                 if len(before) > count:
                     draft.editor.control(total, before[-count - 1])
@@ -158,7 +173,7 @@ def _teams(replicas: Sequence[Replica], hint: str) -> list[Team]:
     Over several machines, the replicas of each machine are a team: one sum for each machine crosses the network. NCCL
     does the same by itself.
     """
-    if not _by_machines(replicas, hint):
+    if not by_machines(replicas, hint):
         return [(replica,) for replica in replicas]
     by_host: dict[str, list[Replica]] = {}
     for replica in replicas:
@@ -166,7 +181,12 @@ def _teams(replicas: Sequence[Replica], hint: str) -> list[Team]:
     return [tuple(team) for team in by_host.values()]
 
 
-def _by_machines(replicas: Sequence[Replica], hint: str) -> bool:
+def by_machines(replicas: Sequence[Replica], hint: str) -> bool:
+    """Whether each machine sends one sum of its replicas.
+
+    >>> by_machines([Replica(0, "10.0.0.1:CPU:0", "/job:run/task:0/device:CPU:0")], "ring")
+    False
+    """
     return hint != "nccl" and len({replica.host for replica in replicas}) > 1
 
 
