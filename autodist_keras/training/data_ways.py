@@ -256,8 +256,8 @@ class DataWays:
         said = f"each machine runs its tf.data pipeline ({format_bytes(size)}, sent once) and takes its rows"
         if pipeline.shares:
             said = (
-                f"by file: each machine runs its tf.data pipeline ({format_bytes(size)}, sent once) over its own part "
-                "of the files; so the batches are others than on one device"
+                f"by file: each machine runs its tf.data pipeline ({format_bytes(size)}, sent once) over a part of "
+                "its own; so the batches are others than on one device, and a pass ends with the part that ends first"
             )
         if not pipeline.foreseen:
             said += "; this program runs it too, finds sizes and the end, and feeds the replicas of its own machine"

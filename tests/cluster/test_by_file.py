@@ -1,4 +1,4 @@
-"""`AutoShardPolicy.FILE`: each machine reads its own files, and its rows of each batch come from them.
+"""`AutoShardPolicy.FILE` and `HINT`: each machine reads its own files, and its rows of each batch come from them.
 
 The first host has one replica and the second has two. A batch of 7 rows has 3 rows of the first host's files, which are
 those with even numbers, and 4 of the second's. Only these lie on the second host, so it cannot read others. What is
@@ -51,8 +51,8 @@ def parsed(record):
     return {"x": x, "half": 0.5 * x}, tf.sin(tf.reduce_sum(x, keepdims=True))
 
 
-def read(names):
-    return tf.data.Dataset.from_tensor_slices(names).interleave(
+def read(names, chosen=lambda names: names):
+    return chosen(tf.data.Dataset.from_tensor_slices(names)).interleave(
         lambda name: tf.data.FixedLengthRecordDataset(name, 8 * WIDTH), cycle_length=2
     )
 
@@ -71,10 +71,15 @@ def unseeded(names, rows):
     return read(names).repeat().map(parsed).batch(rows)
 
 
-def by_file(dataset):
+def hinted(names, rows):
+    hint = tf.data.experimental.SHARD_HINT
+    return read(names, lambda names: names.shard(hint, hint)).repeat().map(parsed).batch(rows)
+
+
+def by_file(dataset, policy="FILE"):
     options = tf.data.Options()
     options.autotune.enabled = False
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
     return dataset.with_options(options)
 
 
@@ -120,7 +125,8 @@ def on_one_device(kind, names, options, weights=None):
 
 
 CASES = {
-    "followed": (followed, {"epochs": 3}), "foreseen": (foreseen, ENDLESS), "without a shuffle": (unseeded, ENDLESS)
+    "followed": (followed, {"epochs": 3}), "foreseen": (foreseen, ENDLESS), "without a shuffle": (unseeded, ENDLESS),
+    "hinted": (hinted, ENDLESS),
 }
 
 
@@ -131,10 +137,12 @@ def test_each_machine_trains_on_its_own_files(network, files, builder):
         for name, (kind, options) in CASES.items():
             front.model.set_weights(weights)
             front.compile(keras.optimizers.Adam(0.01, name="adam"), "mse", metrics=["mae"])
-            run(front, lambda kind=kind: by_file(kind(files, 7)), **options)
+            policy = "HINT" if kind is hinted else "FILE"
+            run(front, lambda kind=kind, policy=policy: by_file(kind(files, 7), policy), **options)
             assert BY_FILE in str(front.plan()), name
             assert ("this program runs it too" in str(front.plan())) == (name == "followed")
-            assert_equally_trained(on_one_device(kind, files, options, weights), trained(front.model))
+            alone = unseeded if kind is hinted else kind  # one device has no shards
+            assert_equally_trained(on_one_device(alone, files, options, weights), trained(front.model))
 
 
 def test_validation_has_the_batches_of_one_device(network, files):
@@ -183,16 +191,21 @@ def too_few_rows(names):
 
 
 @pytest.mark.parametrize(
-    "dataset, words",
+    "dataset, policy, words",
     [
-        (no_files, "TensorFlow finds no files in it that machines could share out"),
-        (too_few_rows, "a batch of 1 examples leaves a machine without rows"),
+        (no_files, "FILE", "TensorFlow finds no files in it that machines could share out"),
+        (too_few_rows, "FILE", "a batch of 1 examples leaves a machine without rows"),
+        (no_files, "HINT", "TensorFlow finds no shard(SHARD_HINT, SHARD_HINT) in it that machines could share out"),
     ],
 )
-def test_what_cannot_be_shared_out_is_fed(network, files, dataset, words):
+def test_what_cannot_be_shared_out_is_fed(network, files, dataset, policy, words):
+    expected = seeded(model)
+    for x, y in dataset(files).take(2):
+        expected.train_on_batch(x, y)
     with DistributedModel(seeded(model), network.spec(hosts=network.hosts[:2]), PS()) as front:
-        front.fit(by_file(dataset(files).take(2)), verbose=0, shuffle=False)
+        run(front, lambda: by_file(dataset(files).take(2), policy))
         assert f"fed each step: {words}" in str(front.plan())
+        assert_equally_trained(trained(expected), trained(front.model))
 
 
 def test_more_machines_than_files_is_an_error(network, files):

@@ -41,12 +41,15 @@ def by_file(dataset: Any, rows: Sequence[int], policy: Any) -> tuple[Any, list[t
     Each batch has `sum(rows)` rows, so a last batch with fewer is left out. The data end with the shard that ends
     first. A ValueError says why there are no shards.
 
-    >>> by_file(tf.data.Dataset.range(6).batch(2), [1, 1], tf.data.experimental.AutoShardPolicy.FILE)
+    >>> by_file(tf.data.Dataset.range(6).batch(2), [1, 1], tf.data.experimental.AutoShardPolicy.HINT)
     Traceback (most recent call last):
-    ValueError: TensorFlow finds no files in it that machines could share out
+    ValueError: TensorFlow finds no shard(SHARD_HINT, SHARD_HINT) in it that machines could share out
     """
     _require_rows(dataset, rows)
-    shards = [_shard(dataset, policy, len(rows), machine) for machine in range(len(rows))]
+    graphs = [_shard(dataset, policy, len(rows), machine) for machine in range(len(rows))]
+    _require_apart(graphs, policy)
+    # Without generators of their own, the shards would take the seeds of an epoch from each other.
+    shards = [dataset_of(with_own_resources(graph), dataset.element_spec).unbatch() for graph in graphs]
     machines: np.ndarray = np.repeat(np.arange(len(rows)), rows)
     ends = np.cumsum(rows)
     shares = [
@@ -75,7 +78,7 @@ def _require_rows(dataset: Any, rows: Sequence[int]) -> None:
 
 
 def _shard(dataset: Any, policy: Any, machines: int, machine: int) -> Any:
-    """The rows of the files of one machine."""
+    """The graph of the batches of one machine's files."""
     specs = tf.nest.flatten(dataset.element_spec)
     try:
         variant = tf.raw_ops.AutoShardDataset(
@@ -85,10 +88,28 @@ def _shard(dataset: Any, policy: Any, machines: int, machine: int) -> Any:
         )  # fmt: skip
     except tf.errors.OpError:
         # TensorFlow's message is the dataset's node, over many lines.
-        raise ValueError("TensorFlow finds no files in it that machines could share out") from None
-    shard = tf.data.experimental.from_variant(variant, dataset.element_spec)
-    # Without generators of their own, the shards would take the seeds of an epoch from each other.
-    return dataset_of(with_own_resources(graph_of(shard)), shard.element_spec).unbatch()
+        raise _nothing_to_share_out(policy) from None
+    return graph_of(tf.data.experimental.from_variant(variant, dataset.element_spec))
+
+
+def _require_apart(graphs: Sequence[Any], policy: Any) -> None:
+    """Raise a ValueError if TensorFlow has left the dataset as it is, so that each machine would read all of it."""
+    first, *others = map(_without_metadata, graphs)
+    if first in others:
+        raise _nothing_to_share_out(policy)
+
+
+def _nothing_to_share_out(policy: Any) -> ValueError:
+    found = "shard(SHARD_HINT, SHARD_HINT)" if policy == _POLICY.HINT else "files"
+    return ValueError(f"TensorFlow finds no {found} in it that machines could share out")
+
+
+def _without_metadata(graph: Any) -> Any:
+    """A graph without the numbers that datasets have in this process."""
+    plain = type(graph).FromString(graph.SerializeToString())
+    for node in plain.node:
+        node.attr.pop("metadata", None)
+    return plain
 
 
 def _joined(shards: Sequence[Any], machines: np.ndarray, size: int) -> Any:
