@@ -10,6 +10,9 @@ Here gradients are added up, which is what an optimizer does::
     n = tf.Variable(..., aggregation=SUM)      n.assign(n + count)               here n counts once, there once for each
                                                                                  replica: noted
     n = tf.Variable(..., aggregation=SUM)      n.assign_add(count)               the sum of the counts, in both
+
+A variable of Keras assigns `n + count` in its `assign_add`. So do Keras's metrics, and nothing is noted of them: the
+sum of the counts is what they mean.
 """
 
 from __future__ import annotations
@@ -64,6 +67,8 @@ def summed_with_itself(traced: Traced) -> Iterator[str]:
     for operation, variable in _assigned(traced, "sum"):
         if operation.name in traced.updates or operation.type != "AssignVariableOp" or variable.name in said:
             continue
+        if _is_addition(operation):
+            continue
         needed = reached_from([operation.inputs[1].op], sources)
         handle = operation.inputs[0]
         if any(each.type == "ReadVariableOp" and each.inputs[0] is handle for each in needed.values()):
@@ -73,6 +78,11 @@ def summed_with_itself(traced: Traced) -> Iterator[str]:
                 "its own value: here that value counts once, and tf.distribute adds up what the replicas assign, so it "
                 "counts once for each replica. Write assign_add: it counts the same in both"
             )
+
+
+def _is_addition(operation: Any) -> bool:
+    """Whether a function named `assign_add` has made an assignment, as that of Keras's variables does."""
+    return any(frame.name in ("assign_add", "assign_sub") for frame in operation.traceback or ())
 
 
 def _assigned(traced: Traced, aggregation: str) -> Iterator[tuple[Any, Any]]:
