@@ -202,11 +202,11 @@ def unpacked_rows(
     count = len(shapes)
 
     def apart_again(flat: tf.Tensor, integers: tf.Tensor) -> list[tf.Tensor]:
-        counts = integers[:count]
+        counts = tf.cast(integers[:count], tf.int64)  # all elements of a vector may be more than a table's rows
         indices = tf.split(integers[count:], counts, num=count)
-        widths = tf.constant([prod(shape) for shape in shapes], types[1])
+        widths = tf.constant([prod(shape) for shape in shapes], tf.int64)
         values = [
-            tf.reshape(part, tf.concat([counts[index : index + 1], tf.constant(shapes[index], types[1])], 0))
+            tf.reshape(part, tf.concat([counts[index : index + 1], tf.constant(shapes[index], tf.int64)], 0))
             for index, part in enumerate(tf.split(flat, counts * widths, num=count))
         ]
         return [*values, *indices]

@@ -8,7 +8,6 @@ session gets the state and repeats the events. Without a restart, reads return t
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,15 +16,14 @@ import numpy as np
 from autodist_core.errors import NodeLostError
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
+from autodist_core.log import log
 from autodist_core.runtime.batch_slices import copied
-from autodist_core.runtime.interruptible import BrokenOffError
+from autodist_core.runtime.interruptible import BrokenOffError, UnendedError
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
 from autodist_core.runtime.timings import Timings
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
-
-_log = logging.getLogger("autodist")
 
 T = TypeVar("T")
 _MOST_BROKEN = 2
@@ -127,7 +125,8 @@ class RecoveringSession(Session):
         """
         self._raise_unraised()
         if self._session is not None and not self._backup.current:
-            self._try_until_done(self._back_up)
+            with contextlib.suppress(UnendedError):
+                self._try_until_done(self._back_up)
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
         """Write every copy of these variables. A value that the session has already is not sent again."""
@@ -144,6 +143,8 @@ class RecoveringSession(Session):
                     return self._try_until_done(lambda session: self._read(session, names))
                 # A read of most variables, as at the end of a fit, backs up all of them.
                 self._try_until_done(self._back_up)
+            except UnendedError:
+                pass
             except NodeLostError as error:
                 if self._session is not None:
                     raise
@@ -193,6 +194,12 @@ class RecoveringSession(Session):
                 raise NodeLostError("the cluster", f"{self._backup}; call fit again to start another one")
             try:
                 return action(self._session)
+            except UnendedError as error:
+                # The user leaves: no other cluster is started. What is left is the last safe state.
+                left, self._session = self._session, None
+                log.warning("%s The next call starts the machines again; %s.", error, self._backup)
+                left.close()
+                raise
             except (NodeLostError, BrokenOffError) as error:
                 broken += isinstance(error, BrokenOffError)
                 if broken > _MOST_BROKEN:
@@ -256,7 +263,7 @@ class RecoveringSession(Session):
     def _back_up(self, session: Session) -> None:
         self._load_rest(session)
         self._backup.take(session.read, session.read_added)
-        _log.debug("The state after training step %d is safe.", self._backup.steps)
+        log.debug("The state after training step %d is safe.", self._backup.steps)
 
     def _read(self, session: Session, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         self._load_rest(session)

@@ -116,15 +116,18 @@ class _Gathering:
 
     def __call__(self, values: tf.Tensor, integers: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
         """Return the values, flat, and the indices of each table, of all machines one behind the other."""
-        tables, widths = len(self._widths), tf.constant(self._widths, integers.dtype)
-        own = tf.stack([tf.reduce_sum(integers[:tables] * widths), tf.size(integers, integers.dtype)])
+        # Numbers of elements are 64 bits wide: those of all machines may be more than the rows of any table.
+        tables, widths = len(self._widths), tf.constant(self._widths, tf.int64)
+        rows = tf.cast(integers[:tables], tf.int64)
+        own = tf.stack([tf.reduce_sum(rows * widths), tf.size(integers, tf.int64)])
         most = tf.reduce_max(tf.reshape(self._gather(own, self._keys[0]), (-1, 2)), 0)
-        places = tf.searchsorted(tf.constant(LENGTHS, integers.dtype), most)
-        lengths = tf.gather(tf.constant(LENGTHS, integers.dtype), places)
+        places = tf.searchsorted(tf.constant(LENGTHS, tf.int64), most)
+        lengths = tf.gather(tf.constant(LENGTHS, tf.int64), places)
         all_integers = self._padded(integers, lengths[1] - own[1], self._keys[1] + places[1])
         all_values = self._padded(values, lengths[0] - own[0], self._keys[2] + places[0])
         counts = tf.ensure_shape(tf.reshape(all_integers, (self._machines, -1))[:, :tables], (None, tables))
-        machine = tf.range(self._machines, dtype=integers.dtype)[:, None] * lengths
+        counts = tf.cast(counts, tf.int64)
+        machine = tf.range(self._machines, dtype=tf.int64)[:, None] * lengths
         return list(zip(
             _apart(all_values, counts * widths, machine[:, :1]), _apart(all_integers, counts, machine[:, 1:] + tables),
             strict=True,
@@ -147,13 +150,12 @@ def _apart(flat: tf.Tensor, counts: tf.Tensor, begin: tf.Tensor) -> list[tf.Tens
 
     `counts` are the elements of each table on each machine, and `begin` is where the machines begin.
 
-    >>> flat, counts = tf.constant([1, 2, 3, 0, 4, 5, 6, 7]), tf.constant([[1, 2], [3, 1]])
-    >>> [part.numpy().tolist() for part in _apart(flat, counts, tf.constant([[0], [4]]))]
+    >>> flat, counts = tf.constant([1, 2, 3, 0, 4, 5, 6, 7]), tf.constant([[1, 2], [3, 1]], tf.int64)
+    >>> [part.numpy().tolist() for part in _apart(flat, counts, tf.constant([[0], [4]], tf.int64))]
     [[1, 4, 5, 6], [2, 3, 7]]
     """
     ends = tf.cumsum(counts, 1) + begin
-    starts = tf.cast(ends - counts, tf.int64)
-    ends = tf.cast(ends, tf.int64)
+    starts = ends - counts
     return [
         tf.gather(flat, tf.raw_ops.RaggedRange(
             starts=starts[:, table], limits=ends[:, table], deltas=tf.ones((), tf.int64)
