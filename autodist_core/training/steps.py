@@ -197,6 +197,10 @@ class Steps(Generic[B, C]):
             captured = self._trace(batch, specs)
         # One replica computes a batch of one example: such a batch is not divided.
         if captured.fixing and not self._alone and batch.total > 1:
+            opened = tuple(map(_open_empty, specs))
+            if opened != specs:
+                # An axis without entries gives products of no size, which look fixed: 0 = 7 * 0.
+                return self._traced(batch, opened)
             self._check()  # a front may know the reason by the name of a layer
             self._trace(batch, batch.specs)  # what does not fit on one device either is refused in its words
             raise CaptureError(
@@ -284,6 +288,13 @@ def _takes(spec: Any, seen: Any) -> bool:
     if is_composite(spec):
         return bool(seen.is_subtype_of(spec))
     return bool(spec.shape.is_compatible_with(seen.shape))
+
+
+def _open_empty(spec: Any) -> Any:
+    """The spec with a dynamic axis in place of each axis without entries."""
+    if is_composite(spec) or not spec.shape.rank:
+        return spec
+    return tf.TensorSpec([size or None for size in spec.shape.as_list()], spec.dtype)
 
 
 def _dynamic(spec: Any, seen: Any, whole: bool) -> Any:

@@ -199,6 +199,38 @@ def test_a_stateful_layer_trains_on_one_replica_and_is_refused_on_two():
             front.plan()
 
 
+class Distinct(layers.Layer):
+    """Looks each different number up once. How many there are decides the sizes of its tensors."""
+
+    def build(self, shape: Any) -> None:
+        self.table = layers.Embedding(9, 3, name="table")
+        self.table.build(shape)
+
+    def call(self, ids: Any) -> Any:
+        different, places = tf.unique(tf.reshape(ids, [-1]))
+        return tf.reshape(tf.gather(self.table(different), places), [tf.shape(ids)[0], -1, 3])
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return (*shape, 3)
+
+
+@pytest.mark.parametrize("lengths", [(4, 0, 3), (0, 4), (0, 0)], ids=str)
+def test_batches_may_have_an_axis_without_entries(lengths: tuple[int, ...]):
+    """A product of sizes is 0 then, whatever the number of examples is: it does not fix that number."""
+    def build() -> keras.Model:
+        ids = keras.Input((None,), dtype="int32", name="ids")
+        return _compiled(keras.Model(ids, layers.Dense(1, name="out")(keras.ops.sum(Distinct(name="rows")(ids), 1))))
+
+    random, results = np.random.default_rng(3), []
+    batches = [random.integers(0, 9, (BATCH, length)).astype("int32") for length in lengths]
+    plain, model = seeded(build), seeded(build)
+    with distributed(model, replicas=3) as front:
+        for trainer in (plain, front):
+            results.append([trainer.train_on_batch(x, Y[:BATCH]) for x in batches])
+    assert_same({"losses": np.array(results[0])}, {"losses": np.array(results[1])})
+    assert_same(*({each.path: each.numpy() for each in one.variables} for one in (plain, model)))
+
+
 class Doubled(keras.Model):
     def call(self, inputs: Any) -> Any:
         ragged, sparse = inputs
