@@ -57,7 +57,7 @@ def looked_up(x, y):
     """A table that does not change travels with the function."""
     signs, factors = tf.constant([-1, 0, 1], tf.int64), tf.constant([2.0, 1.0, 0.5], y.dtype)
     table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(signs, factors), 0.0)
-    return x, y * table.lookup(tf.cast(tf.sign(y), tf.int64))
+    return x, tf.debugging.check_numerics(y * table.lookup(tf.cast(tf.sign(y), tf.int64)), "the labels")
 
 
 def datasets():
@@ -70,7 +70,7 @@ def datasets():
             sharded(rows(), "OFF").cache().shuffle(22).map(scaled).batch(5, num_parallel_calls=2), {"epochs": 3}
         ),
         "looked up": (rows().shuffle(22).map(looked_up).batch(6), {"epochs": 2}),
-        "repeated": (rows().shuffle(9).repeat().batch(7), {"epochs": 3, "steps_per_epoch": 4}),
+        "repeated": (rows().shuffle(9).repeat().batch(5).rebatch(7), {"epochs": 3, "steps_per_epoch": 4}),
         "validated": (
             batches, {"epochs": 3, "validation_freq": 2,
              "validation_data": untuned(rows().shuffle(22).batch(8).prefetch(1))}

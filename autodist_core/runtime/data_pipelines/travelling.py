@@ -39,10 +39,10 @@ _IN_PYTHON = {
     "EagerPyFunc": "py_function", "PyFuncStateless": "numpy_function",
 }
 _VARIABLES = {"VarHandleOp", "ReadVariableOp", "AssignVariableOp"}
-_ELSEWHERE = re.compile("DataService|Snapshot|SaveDataset|WriteFile|AssertNext|Distribute|AutoShard|Rebatch")
+_ELSEWHERE = re.compile("DataService|Snapshot|SaveDataset|WriteFile|AssertNext|Distribute|AutoShard|RebatchDataset$")
 """Datasets that write files, or whose elements depend on other processes."""
 _ALLOWED = re.compile(
-    "If|While|StatefulPartitionedCall|Assert|Print|Dummy(SeedGenerator|MemoryCache)|LookupTable|HashTable"
+    "If|While|StatefulPartitionedCall|Assert|CheckNumerics(V2)?$|Print|Dummy(SeedGenerator|MemoryCache)|LookupTable|HashTable"
     "|MatchingFiles|.*Dataset(V[0-9]+)?$"
 )
 """Operations that TensorFlow calls stateful and that give the same results everywhere. Datasets are looked at too."""
