@@ -18,8 +18,11 @@ _TENSORFLOW_1 = "it belongs to the sessions of TensorFlow 1"
 _NO_TPU = "there is no TPU here, so a model is not split over logical devices"
 
 REFUSED: dict[str, tuple[str, str]] = {
-    "auto_shard": ("your program alone reads the data", "Call dataset.shard before you distribute the dataset"),
-    "build": ("your program alone reads the data", "Leave it out: a dataset is ready when it is distributed"),
+    "auto_shard": (
+        "all replicas take their examples from one dataset, which is not sharded over machines",
+        "Call dataset.shard before you distribute the dataset",
+    ),
+    "build": ("a dataset is ready when it is distributed", "Leave it out"),
     "configure": (_TENSORFLOW_1, "Pass settings to autodist_core.distribute(resource_spec, strategy, ...)"),
     "experimental_assign_to_logical_device": (_NO_TPU, "Leave it out"),
     "experimental_replicate_to_logical_devices": (_NO_TPU, "Leave it out"),
