@@ -17,7 +17,6 @@ time from `fit` to the end of the first step.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -51,6 +50,7 @@ from contenders import (
     first_step,
 )
 from figures import Times, noise, quartiles, ratio
+from options import command, option
 from turns import Job, Training
 from workloads import OVERHEAD, WORKLOADS
 
@@ -218,12 +218,12 @@ def versions() -> dict[str, str]:
 def main() -> None:
     """Measure, print and write."""
     os.environ.setdefault("AUTODIST_LOG", "error")  # not on import: tests import this module
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="some of the parts")
-    parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument("--rounds", type=int, default=8, help="turns of each contender (default: 8)")
-    parser.add_argument("--quick", action="store_true", help="one turn of two steps each, to see that it runs")
-    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="the folder of bench.json and bench.svg")
+    parser = command(__doc__)
+    option(parser, "--only", "some of the parts", PARTS, nargs="+", choices=PARTS)
+    option(parser, "--models", "some of the models", list(WORKLOADS), nargs="+", choices=WORKLOADS)
+    option(parser, "--rounds", "turns of each contender", 8, type=int)
+    option(parser, "--quick", "one turn of two steps each, to see that it runs")
+    option(parser, "--out", "the folder of bench.json and bench.svg", Path("build/bench"), type=Path)
     given = parser.parse_args()
     rounds, steps = (1, 2) if given.quick else (given.rounds, None)
     if not {"one_machine", "growth"} & {*given.only} and missing():

@@ -15,7 +15,6 @@ The model has dense layers of 512 x 512 and Adam, so each layer has 3 MiB of sta
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -30,6 +29,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from figures import Times, quartiles
 from hosts import network
+from options import JSON, RATE, command, option
 
 from tests.network.lan import missing
 
@@ -93,13 +93,13 @@ def table(results: dict[str, Times]) -> str:
 
 def main() -> None:
     """Measure each strategy, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--hosts", type=int, default=2, help="1 for two replicas on this machine")
-    parser.add_argument("--rate", default="1gbit", help="what each cable carries each way, as 250mbit or 1gbit")
-    parser.add_argument("--layers", type=int, default=16, help="dense layers, of 3 MiB of state each (default: 16)")
-    parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
-    parser.add_argument("--rounds", type=int, default=10, help="turns of each kind of call (default: 10)")
-    parser.add_argument("--json", action="store_true", help="print the times of all rounds as JSON instead of a table")
+    parser = command(__doc__)
+    option(parser, "--hosts", "the number of hosts; 1 for two replicas on this machine", 2, type=int)
+    option(parser, "--rate", RATE, "1gbit")
+    option(parser, "--layers", "dense layers, of 3 MiB of state each", 16, type=int)
+    option(parser, "--strategies", "names of builders", STRATEGIES, nargs="+")
+    option(parser, "--rounds", "turns of each kind of call", 10, type=int)
+    option(parser, "--json", JSON)
     given = parser.parse_args()
     results = _results(given.hosts, given.rate, given.strategies, given.layers, given.rounds)
     print(json.dumps(results) if given.json else table(results))

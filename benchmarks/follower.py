@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from contenders import CONTENDERS, PARAMETER_SERVER, tasks
+from options import command
 from turns import Job, Turns
 
 
@@ -30,7 +30,9 @@ def serve(job: Job, role: str) -> None:
 
 def main() -> None:
     """Run the program that the argument describes."""
-    given = json.loads(sys.argv[1])
+    parser = command(__doc__)
+    parser.add_argument("program", type=json.loads, help="the contender, its role and the fields of its job, as JSON")
+    given = parser.parse_args().program
     job = Job(**given["job"])
     if given["contender"] == PARAMETER_SERVER:
         serve(job, given["role"])

@@ -28,6 +28,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import tensorflow as tf
+from options import command, option
 from workloads import WORKLOADS
 
 from autodist_core import ResourceSpec, strategy
@@ -146,15 +147,15 @@ def _profiled(item: GraphItem, builder: str, given: argparse.Namespace) -> None:
 
 def main() -> None:
     """Print a row for each model, strategy and number of replicas."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=["mlp", "resnet"])
-    parser.add_argument("--replicas", nargs="+", type=int, default=[2, 8, 32, 64])
-    parser.add_argument("--strategies", nargs="+", choices=BUILDERS, default=list(BUILDERS))
-    parser.add_argument("--cpus", type=int, default=1, help="CPU devices of each host, each a replica")
-    parser.add_argument("--phases", action="store_true", help="print the seconds of each phase")
-    parser.add_argument("--profile", action="store_true", help="profile the last row of each strategy")
-    parser.add_argument("--check", type=float, default=0.0, help="exit with 1 if a ratio is larger than this")
-    parser.add_argument("--repeat", type=int, default=1, help="measure so often, and print the fastest")
+    parser = command(__doc__)
+    option(parser, "--models", "some of the models", ["mlp", "resnet"], nargs="+", choices=WORKLOADS)
+    option(parser, "--replicas", "numbers of replicas, a row for each", [2, 8, 32, 64], nargs="+", type=int)
+    option(parser, "--strategies", "some of the builders", BUILDERS, nargs="+", choices=BUILDERS)
+    option(parser, "--cpus", "CPU devices of each host, each a replica", 1, type=int)
+    option(parser, "--phases", "print the seconds of each phase")
+    option(parser, "--profile", "profile the last row of each strategy")
+    option(parser, "--check", "exit with 1 if a ratio is larger than this", 0.0, said="no check", type=float)
+    option(parser, "--repeat", "measure so often, and print the fastest", 1, type=int)
     given = parser.parse_args()
     print(
         f"{'model':10} {'strategy':22} {'of':>4} {'nodes':>8} {'MB':>8} {'build s':>8} {'import s':>8} "

@@ -1,6 +1,6 @@
 """Measure milliseconds per step over several hosts of the test network, on links of a given rate.
 
-    python benchmarks/hosts.py [--models mlp cnn] [--hosts 2] [--rate 1gbit] [--rounds 8] [--steps 6] [--bf16] [--xla]
+    python benchmarks/hosts.py [--models mlp cnn] [--hosts 2] [--rate 1gbit] [--rounds 8] [--steps N] [--bf16] [--xla]
                                [--strategy PS] [--peers multi_worker torch] [--json]
 
 The hosts are network namespaces of this machine, and the links between them are limited to the rate. This needs root,
@@ -17,7 +17,6 @@ travel as rows, so there the arithmetic is the bound.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -37,9 +36,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from contenders import BFLOAT16, CONTENDERS, OVER_HOSTS, PARAMETER_SERVER, PEERS, PLAIN, ROLES, TORCH, distributed
 from figures import Times, noise, quartiles, ratio
+from options import JSON, RATE, command, option
 from torch_models import MODELS
 from turns import Job, Training, in_turns
-from workloads import BATCH, WORKLOADS
+from workloads import BATCH, STEPS, WORKLOADS
 
 from tests.network.lan import Network, missing
 
@@ -169,17 +169,18 @@ def table(results: Mapping[str, Times], hosts: int, rate: str) -> str:
 
 def main() -> None:
     """Measure each model and print a block for it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=["one_layer", "mlp", "cnn", "embeddings"])
-    parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--rate", default="1gbit", help="what each cable carries each way, as 250mbit or 1gbit")
-    parser.add_argument("--rounds", type=int, default=8, help="turns of each contender (default: 8)")
-    parser.add_argument("--steps", type=int, help="steps per turn (default: a third of a second of plain Keras)")
-    parser.add_argument("--strategy", default=None, help="the name of a builder; the default is Parallax")
-    parser.add_argument("--bf16", action="store_true", help="also with gradients as bfloat16, with error feedback")
-    parser.add_argument("--xla", action="store_true", help="compile each replica's compute (jit_compile=True)")
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=[], help="other packages over the same hosts")
-    parser.add_argument("--json", action="store_true", help="print the times of all rounds as JSON instead of a table")
+    parser = command(__doc__)
+    models = ["one_layer", "mlp", "cnn", "embeddings"]
+    option(parser, "--models", "some of the models", models, nargs="+", choices=WORKLOADS)
+    option(parser, "--hosts", "the number of hosts", 2, type=int)
+    option(parser, "--rate", RATE, "1gbit")
+    option(parser, "--rounds", "turns of each contender", 8, type=int)
+    option(parser, "--steps", "steps of each turn", None, said=STEPS, type=int)
+    option(parser, "--strategy", "the name of a builder", None, said="Parallax")
+    option(parser, "--bf16", "also with gradients as bfloat16, with error feedback")
+    option(parser, "--xla", "compile each replica's compute (jit_compile=True)")
+    option(parser, "--peers", "other packages over the same hosts", [], said="none", nargs="*", choices=PEERS)
+    option(parser, "--json", JSON)
     given = parser.parse_args()
     if missing():
         parser.exit(1, f"{missing()}.\n")

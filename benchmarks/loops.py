@@ -7,7 +7,6 @@ All three train one small model on one batch, in turns. The bound is 1.0: they r
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
@@ -20,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 import tensorflow as tf
+from options import command, option
 
 import autodist_core
 from autodist_core import AutoDist, ResourceSpec
@@ -76,9 +76,10 @@ def of_run(spec: ResourceSpec, steps: int) -> tuple[Callable[[], object], Callab
 
 def main() -> None:
     """Print the medians of all rounds, and their ratios to `fit`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("steps", 300), ("rounds", 7), ("replicas", 2)):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser = command(__doc__)
+    option(parser, "--steps", "steps of each turn", 300, type=int)
+    option(parser, "--rounds", "turns of each of the three", 7, type=int)
+    option(parser, "--replicas", "the CPU devices of this machine, each a replica", 2, type=int)
     given = parser.parse_args()
     spec = ResourceSpec.local(cpus=given.replicas)
     made = {"fit": of_fit, "marked function": of_function, "run": of_run}

@@ -1,6 +1,6 @@
 """Measure milliseconds per step on one machine: plain Keras, one replica, two replicas and MirroredStrategy.
 
-    python benchmarks/one_machine.py [--models cnn mlp] [--more] [--xla] [--rounds 9] [--steps 10]
+    python benchmarks/one_machine.py [--models cnn mlp] [--more] [--xla] [--rounds 12] [--steps N]
                                      [--json] [--check] [--quick]
 
 These are the four contenders. MirroredStrategy is TensorFlow's, with two replicas. All contenders train the same model
@@ -17,7 +17,6 @@ MirroredStrategy also needs the CPU divided into two devices before TensorFlow s
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -29,8 +28,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about t
 
 from contenders import CONTENDERS, MIRRORED, MORE, ONE, PLAIN, TWO, XLA
 from figures import Times, quartiles, ratio
+from options import JSON, command, option
 from turns import Job, Training, in_turns
-from workloads import BATCH, OVERHEAD, WORKLOADS
+from workloads import BATCH, OVERHEAD, STEPS, WORKLOADS
 
 NOISE = 1.05  # one replica misses its target if its ratio to plain Keras is above this, and the lower quartile above 1
 BOUND = 1.2  # the largest ratio of two replicas to plain Keras
@@ -96,18 +96,15 @@ def table(results: Mapping[str, Times]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the results, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME",
-                        help=f"which models: {', '.join(WORKLOADS)} (default: all)")
-    parser.add_argument("--more", action="store_true",
-                        help="also measure two replicas with Keras's own updates, and without shared memory")
-    parser.add_argument("--xla", action="store_true",
-                        help="also measure plain Keras, one replica and two replicas with jit_compile=True")
-    parser.add_argument("--rounds", type=int, default=12, help="turns of each contender (default: 12)")
-    parser.add_argument("--steps", type=int, help="steps per turn (default: a third of a second)")
-    parser.add_argument("--quick", action="store_true", help="run one turn of two steps only")
-    parser.add_argument("--json", action="store_true", help="print the times of all rounds as JSON instead of a table")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
+    parser = command(__doc__)
+    option(parser, "--models", "some of the models", list(WORKLOADS), nargs="+", choices=WORKLOADS)
+    option(parser, "--more", "also two replicas with Keras's own updates, and without shared memory")
+    option(parser, "--xla", "also plain Keras, one replica and two replicas with jit_compile=True")
+    option(parser, "--rounds", "turns of each contender", 12, type=int)
+    option(parser, "--steps", "steps of each turn", None, said=STEPS, type=int)
+    option(parser, "--quick", "run one turn of two steps only")
+    option(parser, "--json", JSON)
+    option(parser, "--check", "exit with 1 if a target is missed")
     options = parser.parse_args(arguments)
     rounds, steps = (1, 2) if options.quick else (options.rounds, options.steps)
     if rounds < 1 or (steps is not None and steps < 1):

@@ -9,10 +9,11 @@ Keras, which sends nothing, is left out over hosts.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from options import command
 
 NAMES = {
     "plain": "plain Keras", "plain_xla": "plain Keras, XLA", "one": "autodist-keras, one replica",
@@ -70,5 +71,14 @@ def _bars(axis: Any, title: str, sizes: Mapping[str, float], ours: Sequence[bool
     axis.spines[["top", "right"]].set_visible(False)
 
 
+def main() -> None:
+    """Draw the picture that the arguments name."""
+    parser = command(__doc__)
+    parser.add_argument("result", type=Path, help="the JSON file that bench.py has written")
+    parser.add_argument("picture", type=Path, help="the file to write; its ending says in which format")
+    given = parser.parse_args()
+    draw(json.loads(given.result.read_text()), given.picture)
+
+
 if __name__ == "__main__":
-    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+    main()

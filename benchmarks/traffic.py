@@ -3,14 +3,18 @@
     python benchmarks/traffic.py [--models mlp resnet] [--strategies AllReduce PS] [--replicas 2]
 
 No machine is needed. TensorFlow sends an output once to each device on another host that reads it, and a control edge
-as an empty message. The bytes are those of outputs with known shapes; `unknown` are the other outputs. A collective is
-counted once for each replica, and `collective bytes` are those of its input, if its shape is known. `operations` are
-those of all hosts, and `copies` the copies of variables on them.
+as an empty message. The columns of a row:
+
+- `messages`: how many of these there are, and `bytes` those of the messages whose shape is known;
+- `unknown`: how many of the messages have a shape that is known in the step only, such as looked-up rows, or have
+  strings. Their bytes are in no column;
+- `collectives`: each counted once for each replica, and `bytes` those of their inputs whose shape is known;
+- `operations`: those of all hosts;
+- `copies`: the copies of variables on all hosts.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 from growth import BUILDERS, captured, measured
+from options import command, option
 from workloads import WORKLOADS
 
 
@@ -101,10 +106,10 @@ def row(model: str, builder: str, found: Traffic) -> str:
 
 def main() -> None:
     """Print a row for each model and strategy."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=["mlp", "resnet"])
-    parser.add_argument("--strategies", nargs="+", choices=BUILDERS, default=list(BUILDERS))
-    parser.add_argument("--replicas", type=int, default=2, help="one on each host")
+    parser = command(__doc__)
+    option(parser, "--models", "some of the models", ["mlp", "resnet"], nargs="+", choices=WORKLOADS)
+    option(parser, "--strategies", "some of the builders", BUILDERS, nargs="+", choices=BUILDERS)
+    option(parser, "--replicas", "the number of replicas, one on each host", 2, type=int)
     given = parser.parse_args()
     print(
         f"{'model':10} {'strategy':22} {'messages':>8} {'bytes':>12} {'unknown':>8} {'collectives':>11} {'bytes':>12} "

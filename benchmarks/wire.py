@@ -10,11 +10,14 @@ A step has three parts. `before` ends when the first 64 KiB have left a host: th
 of the first bucket. `wire` ends when all but the last 64 KiB have left. `after` is the rest: the last sums, the update,
 and the way back to the program. `busy` is the share of the link's rate that is used in `wire`. The last line shows the
 share in each twentieth of a step. All are medians over the steps, of the host that sends most.
+
+The line `= until full` parts the same step in another way, for an all-reduce. The time of the bytes is that of the
+gradients alone at the rate that TCP gets. The time until the link is full is what is left of the step without these
+bytes and `after`.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import threading
@@ -34,6 +37,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from contenders import BFLOAT16, CONTENDERS, OVER_HOSTS, distributed
 from hosts import bits_per_second, gradient_bytes, network, wire_bound
+from options import RATE, command, option
 from turns import Job, Training, Turns
 from workloads import WORKLOADS
 
@@ -42,6 +46,8 @@ from tests.network.lan import missing
 _EDGE = 64 * 1024
 """The bytes at the beginning and at the end of a step that are taken for its calls, and not for gradients."""
 _PERIOD = 0.001
+_TCP = 0.957
+"""The share of the rate that TCP gets here (`iperf3`, one connection); the rest is the headers of packets."""
 _SHARES = 20
 
 
@@ -172,8 +178,9 @@ def block(workload: str, steps: Sequence[Step], size: float, bound: float) -> st
     """The lines of one model.
 
     >>> step = Step(0.01, 0.05, 0.01, 5_000_000, 0.8, (0.0, 1.0))
-    >>> print(block("mlp", [step], size=4_000_000, bound=40.0).splitlines()[1])
+    >>> print(*block("mlp", [step], size=4_000_000, bound=40.0).splitlines()[1:3], sep="\\n")
       step  70.0 ms = before  10.0 + wire  50.0 + after  10.0; wire 80 % busy, 5.0 MB sent, 4.0 of gradients alone
+                    = until full  18.2 + bytes of gradients at TCP's rate  41.8 + after  10.0
     """
     before, wire, after = (median(getattr(step, part) for step in steps) * 1e3 for part in ("before", "wire", "after"))
     whole = median(step.before + step.wire + step.after for step in steps) * 1e3
@@ -183,19 +190,21 @@ def block(workload: str, steps: Sequence[Step], size: float, bound: float) -> st
         f"{workload}: {WORKLOADS[workload].title}; wire alone {bound:.1f} ms",
         f"  step {whole:5.1f} ms = before {before:5.1f} + wire {wire:5.1f} + after {after:5.1f}; "
         f"wire {100 * busy:.0f} % busy, {sent / 1e6:.1f} MB sent, {size / 1e6:.1f} of gradients alone",
+        f"                = until full {whole - bound / _TCP - after:5.1f} + bytes of gradients at TCP's rate "
+        f"{bound / _TCP:5.1f} + after {after:5.1f}",
         f"  the link in each twentieth, %: {shares}",
     ))  # fmt: skip
 
 
 def main() -> None:
     """Watch each model and print its block."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=WORKLOADS, default=["mlp", "cnn"])
-    parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--rate", default="1gbit", help="what each cable carries each way, as 250mbit or 1gbit")
-    parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--strategy", default=None, help="the name of a builder; the default is Parallax")
-    parser.add_argument("--bf16", action="store_true", help="gradients travel as bfloat16, with error feedback")
+    parser = command(__doc__)
+    option(parser, "--models", "some of the models", ["mlp", "cnn"], nargs="+", choices=WORKLOADS)
+    option(parser, "--hosts", "the number of hosts", 2, type=int)
+    option(parser, "--rate", RATE, "1gbit")
+    option(parser, "--steps", "the steps that are watched", 24, type=int)
+    option(parser, "--strategy", "the name of a builder", None, said="Parallax")
+    option(parser, "--bf16", "gradients travel as bfloat16, with error feedback")
     given = parser.parse_args()
     if missing():
         parser.exit(1, f"{missing()}.\n")

@@ -191,4 +191,6 @@ WORKLOADS = {
     "images": Workload("images of 10 MB for each batch, one convolution, SGD", _pictures, _images(82, 3), steps=6),
     "one_layer": Workload("one dense layer of 170 parameters, SGD", _one_layer, _vectors(16), steps=200),
 }
+STEPS = f"by the model: {', '.join(f'{name} {workload.steps}' for name, workload in WORKLOADS.items())}"
+"""What the commands say of the number of steps of a turn."""
 OVERHEAD = "one_layer"

@@ -13,6 +13,21 @@ import pytest
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
+COMMANDS = [path for path in sorted(BENCHMARKS.glob("*.py")) if "__main__" in path.read_text()]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
+def test_the_help_of_a_command_has_each_option_with_its_default(path):
+    command = [sys.executable, str(path), "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert ended.stdout.startswith(f"usage: {path.name} [-h]")
+    own = ended.stdout.partition("show this help message and exit\n")[2]
+    options = [" ".join(text.split()) for text in re.split(r"^  (?=--)", own, flags=re.MULTILINE)[1:]]
+    assert all(re.search(r" \(default: .+\)$", text) for text in options), options
+    assert len(options) == path.read_text().count("    option(parser, ")
+
+
 @pytest.mark.long
 def test_a_quick_run_measures_all_contenders(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "bench.py"), "--quick", "--only", "one_machine"]
@@ -40,7 +55,8 @@ def test_a_peer_and_this_project_take_turns_over_hosts(network_is_possible):
 def test_the_parts_of_a_step_on_the_wire_are_those_of_its_bytes(network_is_possible):
     command = [sys.executable, str(BENCHMARKS / "wire.py"), "--models", "mlp", "--steps", "4"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
-    line = next(line for line in ended.stdout.splitlines() if line.startswith("  step"))
+    lines = ended.stdout.splitlines()
+    line = next(line for line in lines if line.startswith("  step"))
     step, before, wire, after, busy, sent, gradients = map(float, re.findall(r"[0-9.]+", line.replace("%", "")))
     assert min(before, wire, after) > 0
     assert before + wire + after == pytest.approx(step, rel=0.3), "medians of parts of single steps"
@@ -48,6 +64,10 @@ def test_the_parts_of_a_step_on_the_wire_are_those_of_its_bytes(network_is_possi
     assert gradients < sent < 1.1 * gradients
     assert wire > 0.95 * sent * 8, "1 Gbit/s carries no more"
     assert busy == pytest.approx(100 * sent * 8 / wire, rel=0.1)
+    line = next(line for line in lines if line.strip().startswith("= until full"))
+    until_full, carried, last = map(float, re.findall(r"[0-9.]+", line))
+    assert until_full + carried + last == pytest.approx(step, abs=0.2)
+    assert (carried, last) == (pytest.approx(8 * gradients / 0.957, rel=0.01), after)
 
 
 @pytest.mark.long
