@@ -80,9 +80,9 @@ def test_small_tensors_are_merged_and_large_ones_cut():
 @pytest.mark.parametrize(
     "builder, cpus, mebibytes, expected",
     [
-        (AllReduce(), (1, 1), 1, [512] * 2), (AllReduce(), (1, 1), 6, [768] * 8), (Parallax(), (1, 1), 6, [768] * 8),
-        (AllReduce(), (1, 1), 64, [4096] * 16), (AllReduce(bucket_bytes=3 << 20), (1, 1), 6, [3072] * 2),
-        (AllReduce(), (2,), 8, [4096] * 2),
+        (AllReduce(), (1, 1), 2, [1024] * 2), (AllReduce(), (1, 1), 12, [1536] * 8),
+        (Parallax(), (1, 1), 12, [1536] * 8), (AllReduce(), (1, 1), 64, [4096] * 16),
+        (AllReduce(bucket_bytes=3 << 20), (1, 1), 6, [3072] * 2), (AllReduce(), (2,), 8, [4096] * 2),
     ],
     ids=str,
 )  # fmt: skip
