@@ -28,6 +28,7 @@ from autodist_core.runtime.data_pipelines import (
     samples_of,
     travelling,
 )
+from autodist_core.runtime.failed_replicas import UNCHANGED
 from autodist_core.runtime.kept_arrays import KeptArrays, KeptRows, bytes_of
 from autodist_core.runtime.kept_bytes import KEPT_VARIABLE, SMALL_GRAPH, kept_limit
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
@@ -36,7 +37,7 @@ from autodist_core.runtime.session import DistributedSession, Step
 from autodist_core.runtime.timings import Call, Operation, Run, Timings
 
 __all__ = [
-    "COMPOSITE", "KEPT_VARIABLE", "SMALL_GRAPH", "Call", "Condition", "DataPipeline", "DistributedSession",
+    "COMPOSITE", "KEPT_VARIABLE", "SMALL_GRAPH", "UNCHANGED", "Call", "Condition", "DataPipeline", "DistributedSession",
     "DrawnBatch", "DrawnRows", "Each", "Follower", "KeptArrays", "KeptRows", "Operation", "Pass", "RecoveringSession",
     "Run", "Session", "SessionStep", "Step", "Timings", "are_row_splits", "are_values", "array_of", "arrays_of",
     "bytes_of", "component_specs", "is_by_file", "is_composite", "kept_limit", "kind_of", "packed", "parts_of_result",

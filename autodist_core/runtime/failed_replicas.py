@@ -15,7 +15,9 @@ from collections.abc import Sequence
 
 from autodist_core.kernel import Placement
 
-_NODE = re.compile(r"\{\{node \w+/(?:data/)?replica([0-9]+)/")
+UNCHANGED = "The step changed nothing: what was trained before it is kept."
+"""How an error of a step ends, unless replicas may have changed something before."""
+_NODE = re.compile(r"\{\{node \w+/replica([0-9]+)/")
 _OF_MACHINE = re.compile(r"\{\{function_node own_[0-9a-f]+\}\}\{\{node local([0-9]+)/")
 _OF_REPLICA = re.compile(r"\{\{function_node each_[0-9a-f]+\}\}\{\{node local0/")
 _REMOTE = re.compile(r"from remote target /job:\w+/replica:0/task:([0-9]+) while calling")

@@ -29,7 +29,7 @@ from autodist_core.kernel import DistributedGraph, Placement, build
 from autodist_core.log import stage
 from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.batch_slices import BatchSlicer, DataSlot, of_machines
-from autodist_core.runtime.data_pipelines import DrawnRows, PipelinesOnMachines
+from autodist_core.runtime.data_pipelines import DrawnRows, PipelinesOnMachines, of_data
 from autodist_core.runtime.failed_replicas import failed_replicas, said
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.kept_arrays import KeptData
@@ -245,7 +245,7 @@ class DistributedSession(Session):
                 "kept: end the call in which it failed, and call again."
             )
         try:
-            return self.call(doing, *call)
+            return self._call_of_step(doing, *call)
         except tf.errors.OpError as error:
             # A task that TensorFlow's message names may only have passed the error on. The graph node that the message
             # names has failed.
@@ -260,6 +260,15 @@ class DistributedSession(Session):
             # then hit the next step, and the next step would hang.
             if collective:
                 self._condition = Condition.SPOILT
+            raise
+
+    def _call_of_step(self, doing: str, *call: Any) -> Any:
+        try:
+            return self.call(doing, *call)
+        except BrokenOffError as error:
+            # The network is whole. An error of the data, such as a missing file, may be of the same class as one of it.
+            if isinstance(error.__cause__, tf.errors.OpError) and of_data(str(error.__cause__)):
+                raise error.__cause__ from None
             raise
 
     def _tensor(self, prefix: str, name: str) -> Any:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from autodist_core.capture.source_lines import SourceLines
+from autodist_core.runtime import UNCHANGED
 from autodist_core.training.training import Training
 
 _FAILED = re.compile(
@@ -65,6 +66,6 @@ def raise_in_words(
         f"in {owner(name)}: {found['why'].strip()}",
         f"The operation is {lines.of(name, inner)}",
         *getattr(error, "__notes__", ()),
-        *(("The step changed nothing: what was trained before it is kept.",) if waits else ()),
+        *((UNCHANGED,) if waits else ()),
     ]
     raise type(error)(error.node_def, error.op, "\n".join(said)) from error

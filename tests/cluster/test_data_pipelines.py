@@ -327,36 +327,6 @@ def test_files_are_compared_with_the_first_batch(network, tmp_path):
             front.fit(records(path), epochs=2, verbose=0, shuffle=False)
             assert words in str(front.plan())
         assert_equally_trained(expected, trained(model))
-    # A file that is another one later on is an error, before anything is trained on it.
-    there.write_bytes(np.concatenate([numbers[:6], numbers[6:] + 1.0]).tobytes())
-    with DistributedModel(model, network.spec(hosts=network.hosts[:2]), PS()) as front:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="has made another batch than") as raised:
-            front.fit(records(path), epochs=2, verbose=0, shuffle=False)
-        assert f"This happened on {worker.address}:CPU:0, during training step 3 with" in raised.value.__notes__[0]
-        assert model.optimizer.iterations.numpy() == 8 + 2
-
-
-def test_an_error_in_a_dataset_is_raised_and_the_model_is_whole(network):
-    """Where only the agents go through the dataset, the step raises it. Afterwards the machines train again."""
-    def checked(number):
-        with tf.control_dependencies([tf.debugging.Assert(number < 25, ["number 25 is broken"])]):
-            return made(number)
-
-    broken = untuned(tf.data.Dataset.range(40).map(checked).batch(5, drop_remainder=True))
-    model = seeded(learning)
-    with DistributedModel(model, network.spec(cpus=[1, 2], hosts=network.hosts[:2]), "AllReduce") as front:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="number 25 is broken"):
-            front.fit(broken, verbose=0, shuffle=False)
-        assert ON_MACHINES in str(front.plan())
-        assert model.optimizer.iterations.numpy() == 5
-        keras.utils.set_random_seed(SEED)
-        front.fit(foreseen(), verbose=0, shuffle=False)
-        assert ON_MACHINES in str(front.plan())
-    plain = seeded(learning)
-    plain.fit(broken.take(5), verbose=0, shuffle=False)
-    keras.utils.set_random_seed(SEED)
-    plain.fit(foreseen(), verbose=0, shuffle=False)
-    assert_equally_trained(trained(plain), trained(model))
 
 
 def test_a_training_ends_while_its_dataset_still_computes(network, monkeypatch):

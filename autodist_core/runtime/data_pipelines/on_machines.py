@@ -42,6 +42,7 @@ from autodist_core.kernel.placement.placement import Replica
 from autodist_core.log import log, stage
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass
+from autodist_core.runtime.data_pipelines.failed_batches import in_words, of_data
 from autodist_core.runtime.data_pipelines.graphs import written
 from autodist_core.runtime.data_pipelines.seed_generators import short_nodes
 from autodist_core.runtime.data_pipelines.seed_probe import SPEC
@@ -111,7 +112,13 @@ class PipelineSlot:
     def running(self, arrays: Sequence[DrawnRows], active: int) -> Iterator[None]:
         """Run a step on this batch in this block, with so many active replicas."""
         batch, self.at = arrays[0].batch, None
-        yield
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if not of_data(str(error)):
+                raise
+            first = next(each.host for each in self.placement.replicas if each.host in self.hosts)
+            raise in_words(error, self.placement, first if self.foreseen else "") from error
         if {replica.host for replica in self.placement.replicas[:active]} >= set(self.hosts):
             self.at = batch.source, batch.position + 1
 
