@@ -114,6 +114,34 @@ class Waiting:
         return line
 
 
+class Pace:
+    """When the next line on long work is due: the first time after 2 seconds, and then every 5 seconds.
+
+    `since` is the moment of `time.monotonic` at which the work began.
+
+    >>> pace = Pace(since=time.monotonic() - 12.4)
+    >>> pace.is_due(), pace.is_due(), round(pace.seconds)
+    (True, False, 12)
+    """
+
+    def __init__(self, since: float | None = None) -> None:
+        self._since = time.monotonic() if since is None else since
+        self._next = self._since + _FIRST_SECONDS
+
+    @property
+    def seconds(self) -> float:
+        """How long the work has taken."""
+        return time.monotonic() - self._since
+
+    def is_due(self) -> bool:
+        """Whether a line is due now. If so, the next one is due some seconds later."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + _NEXT_SECONDS
+        return True
+
+
 @contextmanager
 def stage(name: str, doing: str = "", seconds: float = _FIRST_SECONDS) -> Iterator[None]:
     """Log how long a stage of a training took, at level `debug`.

@@ -87,6 +87,7 @@ WITHOUT = {
     "kept_data.KeptIterator": "the example of `RowsOfArrays` makes one",
     "on_machines.PipelineSlot": _SERVERS,
     "on_machines.PipelinesOnMachines": _SERVERS,
+    "sent_arrays.Place": "the example of the module makes one",
     "travelling_data.PipelineIterator": "the example of `PipelineBatches` makes one",
     "folding.levels": "the example of `repeated` calls it",
     "folding.bodies": "the example of `repeated` calls it",

@@ -29,10 +29,11 @@ from autodist_core.runtime.data_pipelines import (
     travelling,
 )
 from autodist_core.runtime.failed_replicas import UNCHANGED
-from autodist_core.runtime.kept_arrays import KeptArrays, KeptRows, bytes_of
+from autodist_core.runtime.kept_arrays import KeptArrays, KeptRows
 from autodist_core.runtime.kept_bytes import KEPT_VARIABLE, SMALL_GRAPH, kept_limit
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.recovering import RecoveringSession
+from autodist_core.runtime.sent_arrays import bytes_of
 from autodist_core.runtime.session import DistributedSession, Step
 from autodist_core.runtime.timings import Call, Operation, Run, Timings
 

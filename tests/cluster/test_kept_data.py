@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from contextlib import nullcontext
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from autodist_core.runtime import KEPT_VARIABLE
+from autodist_core.runtime import KEPT_VARIABLE, sent_arrays
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Resume
 from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_equally_trained
+from tests.support.made_data import untuned
 from tests.support.models import DENSE, dense_data
 from tests.support.training import SEED, run, seeded, train_plain, trained
 from tests.support.waiting import until
@@ -91,6 +94,28 @@ def test_the_chief_sends_kept_arrays_once(network, monkeypatch):
         np.testing.assert_allclose(losses, front.model.evaluate(x, y, verbose=0), rtol=1e-12)
         front.fit(x, y, batch_size=60, epochs=2, verbose=0)
         assert f"{FED}: the steps of this fit send 1 times its 2.3 MiB" in str(front.plan())
+
+
+def test_the_log_says_how_far_a_long_sending_is(network, monkeypatch, caplog):
+    """The arrays of a dataset are in its graph, which is sent like arrays."""
+    monkeypatch.setattr(sent_arrays, "MESSAGE_BYTES", 300_000)
+    monkeypatch.setattr(sent_arrays, "PART_BYTES", 100_000)
+    x, y = images()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(60)
+    network.hosts[0].shape("5mbit")
+    try:
+        with DistributedModel(seeded(small), network.spec(hosts=network.hosts[:2]), AllReduce()) as front:
+            front.fit(x, y, batch_size=60, epochs=3, verbose=0, shuffle=False)
+            arrays = front.model.get_weights()
+            front.model.set_weights(seeded(small).get_weights())
+            front.fit(untuned(dataset), epochs=3, verbose=0, shuffle=False)
+            for expected, actual in zip(arrays, front.model.get_weights(), strict=True):
+                np.testing.assert_allclose(actual, expected, rtol=1e-12)
+    finally:
+        network.hosts[0].unshape()
+    said = [re.sub(r"\d+\.\d [KM]iB of the", "… of the", line) for line in caplog.messages if line.startswith("sent ")]
+    assert "sent … of the data of 2.3 MiB to 2 machines" in said
+    assert "sent … of the data pipeline of 2.3 MiB to 1 machine" in said
 
 
 def test_a_machine_that_was_lost_gets_the_arrays_again(network):

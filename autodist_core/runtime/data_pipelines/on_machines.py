@@ -6,8 +6,9 @@ chief's machine are fed; else the agent there makes the batches as all others do
 
 Each machine has the dataset in a variable, and an iterator over it for each pass. A pass begins with the state of the
 iterator in the user's process, so the machines continue exactly there. Graph and state go from machine to machine, so
-the chief sends them once. Where the state does not say how many seeds each shuffle has drawn, the shuffles of each
-machine are told: a machine names their generators, and a small dataset on such a generator sets it (`seed_probe.py`).
+the chief sends them once. The graph has the arrays of the dataset in it, so it goes in parts (`sent_arrays.py`). Where
+the state does not say how many seeds each shuffle has drawn, the shuffles of each machine are told: a machine names
+their generators, and a small dataset on such a generator sets it (`seed_probe.py`).
 
 Where machines read files of their own (`by_file.py`), each has a graph, rows and samples of its own; all else is the
 same.
@@ -47,6 +48,7 @@ from autodist_core.runtime.data_pipelines.graphs import written
 from autodist_core.runtime.data_pipelines.seed_generators import short_nodes
 from autodist_core.runtime.data_pipelines.seed_probe import SPEC
 from autodist_core.runtime.interruptible import BrokenOffError
+from autodist_core.runtime.sent_arrays import Place, Sender, in_parts
 
 _FRAME = re.compile(
     r"^('|Graph execution error|Detected at node|<stack traces|the beginning of|\[\[)|From /job:|root error\(s\) found"
@@ -65,6 +67,8 @@ class PipelineSlot:
     placement: Placement
     hosts: tuple[str, ...]
     """All machines with replicas; without the chief's, where the user's process makes the batches too."""
+    parts: Place
+    """Where the graphs of a pipeline are while they are sent."""
     foreseen: bool = False
     by_share: bool = False
     """Whether each machine makes only its own rows."""
@@ -129,6 +133,7 @@ class PipelinesOnMachines:
     def __init__(self, graph: Any, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
         self._graph, self._session, self._placement, self._call = graph, session, placement, call
         self._chief = placement.tasks.chief
+        self._sender = Sender(graph, session, self._chief, call)
         # The chief's machine first: graphs and states are there.
         self._hosts = tuple(sorted(placement.hosts, key=lambda host: host != self._chief))
         self._slots: list[PipelineSlot] = []
@@ -162,6 +167,9 @@ class PipelinesOnMachines:
             self._end(slot)
         for slot in held:
             self._run("the release of the data", slot, "drop")
+        for slot in self._slots:
+            if slot.parts.held:
+                self._sender.free(slot.parts, "the release of the data")
 
     def close(self, then: Callable[[bool], None]) -> None:
         """End all pipelines, and call `then` with whether they have ended. This returns after some seconds anyway."""
@@ -169,6 +177,7 @@ class PipelinesOnMachines:
             self._end(slot)
         ending = [thread for thread in self._ending if thread.is_alive()]
         self._graph = self._session = None
+        self._sender.drop()
         self._slots.clear()
         self._calls.clear()
 
@@ -238,25 +247,31 @@ class PipelinesOnMachines:
         """A slot for a pipeline, whose graph is sent to the machines."""
         free = (
             slot for slot in self._slots
-            if (slot.content is None or slot.content.over) and slot.foreseen == pipeline.foreseen
-            and slot.by_share == bool(pipeline.shares) and slot.specs == pipeline.made_specs
+            if (slot.content is None or slot.content.over) and not slot.parts.broken
+            and slot.foreseen == pipeline.foreseen and slot.by_share == bool(pipeline.shares)
+            and slot.specs == pipeline.made_specs
         )  # fmt: skip
         slot = next(free, None) or self._add(pipeline)
-        slot.content, slot.tried, slot.probes = pipeline, False, []
+        slot.content, slot.tried, slot.probes = None, False, []
         doing = "the sending of a data pipeline"
         with stage(doing):
-            self._run(doing, slot, "put", [pipeline.graphs])
+            parts, bounds = in_parts(pipeline.graphs)
+            self._sender.send(slot.parts, [parts], "the data pipeline")
+            self._run(doing, slot, "put", [bounds])
+            self._sender.free(slot.parts, doing)
             if pipeline.generators is not None:
                 self._add_seeds(slot)
                 probes = map(pipeline.generators.probes_for, self._run(doing, slot, "find generators"))
                 slot.probes = [list(graphs) for graphs in zip(*probes, strict=True)]
+        slot.content = pipeline
         return slot
 
     def _add(self, pipeline: DataPipeline) -> PipelineSlot:
         name = f"pipeline{len(self._slots)}"
         hosts = tuple(host for host in self._hosts if pipeline.foreseen or host != self._chief)
         by_share = bool(pipeline.shares)
-        slot = PipelineSlot(name, pipeline.made_specs, self._placement, hosts, pipeline.foreseen, by_share)
+        parts = self._sender.place([f"{name}/parts"], [(tf.string, ())], hosts)
+        slot = PipelineSlot(name, pipeline.made_specs, self._placement, hosts, parts, pipeline.foreseen, by_share)
         with defer_interrupt(), self._graph.as_default():
             slot.actions = _actions(slot, self._chief)
         # Another thread calls it, and only this one may extend the graph.
@@ -304,16 +319,19 @@ class PipelinesOnMachines:
 def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[Any], list[Any]]]:
     """Add the operations of a slot to the present graph; return the feeds, fetches and targets of each action."""
     with tf.device(chief):
-        graphs = sent_graphs = tf.compat.v1.placeholder(tf.string, [None])
+        bounds = sent_bounds = tf.compat.v1.placeholder(tf.int64, [None, 2])
         state = sent_state = tf.compat.v1.placeholder(tf.string, [])
     typed = iterator_types(slot.specs)
     put, drop, create, anew, tell, make, end, handles = [], [], [], [], [], [], [], []
     begins: dict[str, tuple[list[Any], list[Any], list[Any]]] = {}
     for host in slot.hosts:
         with tf.device(host):
-            sent_graphs, sent_state = tf.identity(sent_graphs), tf.identity(sent_state)
+            sent_bounds, sent_state = tf.identity(sent_bounds), tf.identity(sent_state)
             holder = tf.raw_ops.VarHandleOp(dtype=tf.variant, shape=[], shared_name=f"{slot.name}/dataset")
-            dataset = tf.raw_ops.DatasetFromGraph(graph_def=sent_graphs[slot.share_of(host)])
+            parts = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[None], shared_name=slot.parts.names[0])
+            begin, stop = tf.unstack(sent_bounds[slot.share_of(host)])
+            graph = tf.strings.reduce_join(tf.raw_ops.ReadVariableOp(resource=parts, dtype=tf.string)[begin:stop])
+            dataset = tf.raw_ops.DatasetFromGraph(graph_def=graph)
             put.append(tf.raw_ops.AssignVariableOp(resource=holder, value=dataset))
             drop.append(tf.raw_ops.DestroyResourceOp(resource=holder))
             create.append(tf.raw_ops.IteratorToStringHandle(resource_handle=tf.raw_ops.AnonymousIterator(**typed)))
@@ -331,7 +349,7 @@ def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[
             make.append(sample_of(next_of(handles[-1], slot.specs)))
             end.append(tf.raw_ops.DestroyResourceOp(resource=iterator))
     return {
-        "put": ([graphs], [], put), "drop": ([], [], drop), "create": ([], create, []),
+        "put": ([bounds], [], put), "drop": ([], [], drop), "create": ([], create, []),
         "begin anew": (handles, [], anew), "make": (handles, make, []), "tell": ([state], [], tell),
         "end": (handles, [], end), **begins,
     }  # fmt: skip
