@@ -33,7 +33,7 @@ class TimeReport(Shown[TimeTable]):
 
 def time_report(
     timings: Timings, examples: float, home: float, steps_of_call: int, source: str, item: GraphItem,
-    strategy: CompiledStrategy, spec: ResourceSpec,
+    strategy: CompiledStrategy, spec: ResourceSpec, notes: tuple[str, ...] = (),
 ) -> TimeReport:
     """The report on measured steps. `examples` is the number of examples in a step.
 
@@ -60,7 +60,7 @@ def time_report(
     fed = sum(run.fed for run in runs) / len(runs)
     return TimeReport(TimeTable(
         step, parts, len(plain), examples, len(strategy.replicas), home, steps_of_call, source,
-        _wire_time(item, strategy, spec, fed),
+        _wire_time(item, strategy, spec, fed), notes,
     ))
 
 

@@ -1,7 +1,8 @@
 """Measure where the time of a training step goes.
 
 In: a `DistributedModel`, and data or the last `fit`. Out: a `TimeReport`. A few steps train with Keras's own `fit`. Of
-the last of them, each operation is followed. Afterwards the model has the state that it had before.
+the last of them, each operation is followed. Of slow steps, fewer are measured, and the log says how far it is.
+Afterwards the model has the state that it had before.
 `DistributedModel.explain` calls this module, and has an example.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 import types
 import warnings
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.log import Pace, log
 from autodist_core.reports import TimeReport, restore, time_report, values_of
 from autodist_core.runtime import Timings
 from autodist_core.training import Entry
@@ -35,6 +38,11 @@ _FOLLOWED = 6
 """The most rounds of which each operation is followed."""
 _LEAST = 4
 """The fewest steps of which the times are reliable."""
+_SLOW_WARM_UP, _SLOW_LEAST, _SLOW_FOLLOWED = 2, 2, 1
+"""The fewest rounds of warming up, of measuring and of following, where these seconds have gone by meanwhile:"""
+WARM_UP_ENDS, MEASURING_ENDS, FOLLOWING_ENDS = 5.0, 30.0, 10.0
+"""The seconds after which the rounds of a kind end, though fewer than usual. What another program does on the
+processors counts little in a step of seconds."""
 _EPOCHS = 2**31
 
 
@@ -57,6 +65,11 @@ class _Measuring(keras.callbacks.Callback):
         self._warm_until: float | None = None
         self._is_warm = False
         self._before = 0
+        self._pace = Pace()
+        self._kind = Pace()
+        """How long the rounds of the present kind take: of warming up, of measuring, of following."""
+        self.measured = 0
+        """How many rounds were measured as they are."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._driver.before_next_step(self._keep)
@@ -80,22 +93,34 @@ class _Measuring(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._round += 1
+        if self._pace.is_due():
+            log.info("explain: %d %s done, %.0f s so far", self._round, _steps(self._round), self._pace.seconds)
         if self._warm_until is None:
-            self._warm_until = time.perf_counter() + _WARM_UP_SECONDS
+            # Capturing, and starting machines, is no sign of slow steps.
+            self._warm_until, self._kind = time.perf_counter() + _WARM_UP_SECONDS, Pace()
         if not self._is_warm:
             early = time.perf_counter() < self._warm_until and self._round < _LONGEST_WARM_UP
-            if self._round < _WARM_UP or early:
+            least = _SLOW_WARM_UP if self._kind.seconds > WARM_UP_ENDS else _WARM_UP
+            if self._round < least or early:
                 return
             _require_in_step(self._driver)
             self._is_warm, self._before = True, self._driver.examples
             self._driver.measure(self.timings)
+            self._kind = Pace()
         self.timings.mark()
         measured = len(self.timings.calls)
-        if measured == self._rounds:
-            self.examples = self._driver.examples - self._before
-            self.timings.follows_operations = True
-        if measured == self._rounds + min(self._rounds, _FOLLOWED) + 1:
+        if not self.timings.follows_operations:
+            if measured == self._rounds or self._is_over(measured, _SLOW_LEAST, MEASURING_ENDS):
+                self.examples, self.measured = self._driver.examples - self._before, measured
+                self.timings.follows_operations = True
+                self._kind = Pace()
+            return
+        followed = measured - self.measured
+        if followed == min(self._rounds, _FOLLOWED) + 1 or self._is_over(followed, _SLOW_FOLLOWED, FOLLOWING_ENDS):
             self.model.stop_training = True
+
+    def _is_over(self, rounds: int, least: int, seconds: float) -> bool:
+        return rounds >= least and self._kind.seconds > seconds
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._once or self._round == self._at_begin:
@@ -154,7 +179,17 @@ def explain(
     return time_report(
         measuring.timings, measuring.examples / len(plain), home, _steps_of(history) or len(plain),
         _kind(arguments["x"]), driver.captured.item, driver.training.trained, driver.settings.resource_spec,
+        tuple(_notes(measuring.measured, steps)),
     )
+
+
+def _notes(measured: int, steps: int) -> Iterator[str]:
+    if measured < steps:
+        yield f"a step takes long, so {measured} of {steps} {_steps(steps)} were measured"
+
+
+def _steps(count: int) -> str:
+    return "step" if count == 1 else "steps"
 
 
 def _entries_of(model: Any) -> tuple[Entry, ...]:

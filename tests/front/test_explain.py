@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import itertools
 import json
+import re
 import time
 
 import keras
@@ -20,6 +21,7 @@ from autodist_core.runtime import Call, Operation, Run
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Throughput, Timeline
+from autodist_keras.reports import explain
 from tests.support.compare import assert_same, named
 from tests.support.models import DENSE, dense_data
 from tests.support.training import QUIET, compiled, distributed
@@ -68,6 +70,19 @@ def test_a_slow_input_is_what_to_change_first_and_the_parts_add_up_to_the_time_o
     assert all(seconds >= 0 for parts in table.parts.values() for seconds in parts.values())
     assert "change first: the input takes" in report and "raise the PyDataset's workers" in report
     assert "PyDataset's workers" in html.unescape(report._repr_html_())
+
+
+def test_of_slow_steps_fewer_are_measured_and_the_log_says_how_far_it_is(monkeypatch, caplog):
+    for name in ("WARM_UP_ENDS", "MEASURING_ENDS", "FOLLOWING_ENDS"):
+        monkeypatch.setattr(explain, name, 0.5)
+    with DistributedModel(_model(4, 1), ResourceSpec.local(cpus=2)) as front:
+        report = front.explain(Slow(0.6), steps=9)
+        assert "note: a step takes long, so 2 of 9 steps were measured" in report
+        assert "(measured in 2 steps)" in report and "a step takes long" in html.unescape(report._repr_html_())
+        assert sum(report.table.parts["localhost"].values()) == pytest.approx(report.table.step)
+        said = [line for line in caplog.messages if line.startswith("explain: ")]
+        assert said and all(re.fullmatch(r"explain: [1-6] steps? done, \d s so far", line) for line in said)
+        assert "a step takes long" not in front.explain(Slow(0.001), steps=9)
 
 
 def _middle_mean(seconds):
