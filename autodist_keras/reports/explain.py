@@ -29,7 +29,7 @@ from autodist_keras.capture.hooks import put_back
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables
 from autodist_keras.reports.last_fit import LastFit
-from autodist_keras.training.data_ways import FIT
+from autodist_keras.training.data_ways import FIT, Way
 
 _WARM_UP, _WARM_UP_SECONDS, _LONGEST_WARM_UP = 3, 0.5, 30
 """The least rounds of Keras's loop before the first that counts, the least seconds that they take, and the most rounds.
@@ -163,6 +163,7 @@ def explain(
                     type(model).fit(
                         model, **arguments, epochs=_EPOCHS, shuffle=False, verbose=0, callbacks=[measuring]
                     )
+                way = driver.data.ways.get(FIT, Way()).text
                 home = time.perf_counter() - measuring.loop_ended
         finally:
             driver.data.ways = ways
@@ -179,13 +180,15 @@ def explain(
     return time_report(
         measuring.timings, measuring.examples / len(plain), home, _steps_of(history) or len(plain),
         _kind(arguments["x"]), driver.captured.item, driver.training.trained, driver.settings.resource_spec,
-        tuple(_notes(measuring.measured, steps)),
+        tuple(_notes(measuring.measured, steps, way)),
     )
 
 
-def _notes(measured: int, steps: int) -> Iterator[str]:
+def _notes(measured: int, steps: int, way: str) -> Iterator[str]:
     if measured < steps:
         yield f"a step takes long, so {measured} of {steps} {_steps(steps)} were measured"
+    if way:
+        yield f"the data of the measured steps: {way}"
 
 
 def _steps(count: int) -> str:

@@ -38,7 +38,7 @@ from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
 from autodist_keras.reports.first_batches import first_batches
-from autodist_keras.training.data_ways import FIT, rule
+from autodist_keras.training.data_ways import FIT, foretold
 from autodist_keras.training.driver import Driver
 
 _ASSUMED = (
@@ -100,11 +100,13 @@ def plan_of(distributed: Any, x: Any, y: Any = None, sample_weight: Any = None, 
     else:
         batches = first_batches("plan", model, driver, x, y, sample_weight, class_weight)
         captured = driver.captured_for(batches[0])
-    return plan_of_captured(model, driver, captured)
+    return plan_of_captured(model, driver, captured, None if x is ... else x)
 
 
-def plan_of_captured(model: Any, driver: Driver, captured: CapturedStep | None) -> Plan:
+def plan_of_captured(model: Any, driver: Driver, captured: CapturedStep | None, data: Any = None) -> Plan:
     """The plan of a captured step in the training of a driver; of the assumed step if none is captured.
+
+    `data` is the data of which a batch was captured, if it was given.
 
     >>> from autodist_core import ResourceSpec
     >>> from autodist_core.training import Settings
@@ -114,14 +116,17 @@ def plan_of_captured(model: Any, driver: Driver, captured: CapturedStep | None) 
     """
     settings = driver.settings
     item = captured.item if captured else assumed_item(model)
+    strategy = driver.training.compile_strategy(item)
     notes = captured.other_notes if captured else ()
-    if captured and FIT not in driver.data.ways and (data := rule(settings.resource_spec)):
-        notes = (*notes, f"the data of a fit: {data}")
+    if captured and FIT not in driver.data.ways:
+        # Loose replicas are fed what others would draw from a dataset.
+        loose = arrange(item, strategy, settings.share_memory).is_loose
+        way = foretold(settings.resource_spec, None if loose else data)
+        notes = (*notes, *((f"the data of a fit: {way}",) if way else ()))
     notes = (*notes, *driver.data.notes)
     mixing = captured.notes if captured else Notes()
     return plan(
-        model, item, driver.training.compile_strategy(item), settings.share_memory, settings.fuses, notes, mixing,
-        written(settings.strategy),
+        model, item, strategy, settings.share_memory, settings.fuses, notes, mixing, written(settings.strategy),
     )
 
 

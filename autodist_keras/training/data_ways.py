@@ -18,13 +18,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.runtime import KEPT_VARIABLE, SMALL_GRAPH, is_by_file, kept_limit, slices, travelling
+from autodist_core.runtime import KEPT_VARIABLE, SMALL_GRAPH, DataPipeline, is_by_file, kept_limit, slices, travelling
 from autodist_core.step.graph_item import format_bytes
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook
@@ -54,8 +56,34 @@ class Way:
     """Whether the machines keep the arrays, or run the dataset."""
 
 
-def rule(spec: ResourceSpec) -> str:
+def foretold(spec: ResourceSpec, data: Any = None) -> str:
     """What a `fit` on these machines does with its data, as far as it is known before; empty on one machine.
+
+    Of a small dataset it is known, unless a machine cannot make the first batch.
+
+    >>> spec = ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]})
+    >>> foretold(spec, tf.data.Dataset.range(4).batch(2)).split(" (")[0]
+    'each machine runs its tf.data pipeline'
+    >>> foretold(spec).split("; ")[2]
+    'other data, fed each step'
+    """
+    if not share_of_others(spec) or not isinstance(data, tf.data.Dataset):
+        return rule(spec)
+    try:
+        pipeline, _ = travelling(data, rows=_rows_by_file(spec, data))
+    except ValueError as error:
+        return f"fed each step: {error}"
+    size = len(pipeline.graph)
+    if refused := _too_large(size, FIT, inf, False):
+        return refused
+    if size > SMALL_GRAPH:
+        # The number of epochs decides.
+        return rule(spec)
+    return f"{_runs(pipeline)}. If a machine cannot make the first batch, each batch is fed"
+
+
+def rule(spec: ResourceSpec) -> str:
+    """What a `fit` on these machines does with data of each kind; empty on one machine.
 
     >>> rule(ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]})).split("; ")[1:]
     ['datasets, run by each machine if they can be', 'other data, fed each step']
@@ -237,10 +265,9 @@ class DataWays:
         if not share:
             return Way()
         given = iterator._distributed_dataset
-        by_file = what == FIT and is_by_file(given) and len(rows_of_machines(self._spec(), 0)) > 1
-        known = self._met.dataset(given, by_file)
+        rows = _rows_by_file(self._spec(), given) if what == FIT else None
+        known = self._met.dataset(given, rows is not None)
         try:
-            rows = partial(rows_of_machines, self._spec()) if by_file else None
             pipeline, dataset = known.pipeline or travelling(given, fed, rows)
         except ValueError as error:
             return Way(f"fed each step: {error}")
@@ -253,15 +280,7 @@ class DataWays:
                 return Way(refused)
         known.pipeline = pipeline, dataset
         iterator._distributed_dataset = PipelineBatches(dataset, pipeline, kept_limit())
-        said = f"each machine runs its tf.data pipeline ({format_bytes(size)}, sent once) and takes its rows"
-        if pipeline.shares:
-            said = (
-                f"by file: each machine runs its tf.data pipeline ({format_bytes(size)}, sent once) over a part of "
-                "its own; so the batches are others than on one device, and a pass ends with the part that ends first"
-            )
-        if not pipeline.foreseen:
-            said += "; this program runs it too, finds sizes and the end, and feeds the replicas of its own machine"
-        return Way(said, True)
+        return Way(_runs(pipeline), True)
 
     def _let_be_kept(self, iterator: Any, loop: _Loop, what: str, share: float, by_rows: bool | None) -> Way:
         """The way of other data. If it is arrays that are to be kept, Keras iterates over the numbers of rows."""
@@ -281,6 +300,26 @@ class DataWays:
         # Keras's own copy of the arrays is freed with this.
         iterator._distributed_dataset, known.kept = over_rows(adapter, specs, known.kept)
         return Way(f"{format_bytes(size)}, sent once to each machine; each step feeds the numbers of rows", True)
+
+
+def _rows_by_file(spec: ResourceSpec, dataset: Any) -> Callable[[int], list[int]] | None:
+    """How many rows of a batch each machine has, if each is to read its part of the dataset's files."""
+    by_file = is_by_file(dataset) and len(rows_of_machines(spec, 0)) > 1
+    return partial(rows_of_machines, spec) if by_file else None
+
+
+def _runs(pipeline: DataPipeline) -> str:
+    """The way of a dataset that runs on each machine."""
+    size = format_bytes(len(pipeline.graph))
+    said = f"each machine runs its tf.data pipeline ({size}, sent once) and takes its rows"
+    if pipeline.shares:
+        said = (
+            f"by file: each machine runs its tf.data pipeline ({size}, sent once) over a part of its own; so the "
+            "batches are others than on one device, and a pass ends with the part that ends first"
+        )
+    if not pipeline.foreseen:
+        said += "; this program runs it too, finds sizes and the end, and feeds the replicas of its own machine"
+    return said
 
 
 def _sent(iterator: Any, passes: int) -> float:

@@ -66,6 +66,7 @@ def test_waiting_for_the_dataset_of_a_machine_is_input(network, monkeypatch):
             assert parts["compute"] > 0
             assert parts["input"] > table.step / 4
         assert "change first: the input takes" in report
+        assert "note: the data of the measured steps: each machine runs its tf.data pipeline (" in report
     assert nothing_left(network) == []
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from autodist_core.runtime import KEPT_VARIABLE
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, in_order
@@ -49,6 +50,34 @@ def test_a_strategy_can_be_set_by_name():
 
 def test_several_machines_are_planned_without_reaching_for_them():
     assert "10.0.0.2:CPU:0" in DistributedModel(compiled(DENSE), TWO_MACHINES, strategy="PS").plan()
+
+
+def test_a_plan_of_a_dataset_says_which_way_a_fit_would_send_it(monkeypatch):
+    """It is known without the machines, unless the number of epochs decides."""
+    data, model = dense_data(), compiled(DENSE)
+
+    def of(dataset, strategy="PS"):
+        notes = DistributedModel(model, TWO_MACHINES, strategy).plan(dataset).splitlines()
+        (said,) = [line.partition("the data of a fit: ")[2] for line in notes if "the data of a fit" in line]
+        return said
+
+    pairs = tf.data.Dataset.from_tensor_slices((data.x, data.y))
+    runs, rule = "each machine runs its tf.data pipeline (", "arrays of at most "
+    assert of(pairs.batch(4)).startswith(runs) and "this program runs it too" in of(pairs.batch(4))
+    whole = of(pairs.batch(4, drop_remainder=True))
+    assert whole.endswith("takes its rows. If a machine cannot make the first batch, each batch is fed")
+    in_python = pairs.map(lambda x, y: (tf.ensure_shape(tf.numpy_function(np.copy, [x], x.dtype), x.shape), y))
+    assert of(in_python.batch(4)) == "fed each step: it runs Python functions (py_function or numpy_function)"
+    assert of(pairs.batch(4), PS(staleness=2)).startswith(rule)
+    assert of(pairs.concatenate(_of_a_large_constant(data)).batch(4)).startswith(rule)
+    monkeypatch.setenv(KEPT_VARIABLE, "0")
+    assert of(pairs.batch(4)).startswith("fed each step: it has ")
+
+
+def _of_a_large_constant(data):
+    """A dataset that contains 1.6 MB."""
+    zeros = tf.data.Dataset.from_tensors(np.zeros(200_000))
+    return zeros.map(lambda each: (data.x[0] + tf.cast(each[0], data.x.dtype), data.y[0]))
 
 
 def test_a_plan_from_a_batch_of_a_custom_step():
