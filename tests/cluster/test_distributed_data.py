@@ -81,6 +81,8 @@ def test_the_machines_make_the_batches_of_a_loop(network, caplog, builder):
             with pytest.raises(StopIteration):
                 next(iterator)
         assert ON_MACHINES in caplog.text
+        words = "a distributed dataset: a tf.function takes batches of its iterator, and these are fed"
+        assert caplog.messages.count(words) == 1
     finally:
         strategy.autodist.close()
     assert_equal(expected, losses, line)

@@ -33,6 +33,29 @@ def test_numbers_of_plain_python_count_batches_and_add_results_up(strategy):
     assert (total.dtype, float(total), int(batches), float(halves)) == (tf.float64, 21.0, 3, 0.125)
 
 
+def test_the_log_says_once_that_a_loop_in_a_function_is_fed(caplog):
+    """Of a dataset that is an argument, or that the function finds; not on one machine. No machine is needed for it."""
+    nodes = [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]
+    batches = tf.data.Dataset.range(7).batch(3)
+
+    def count(dataset):
+        found = 0
+        for _ in dataset:
+            found += 1
+        return found
+
+    for spec, said in (({"nodes": nodes}, 1), ({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, 0)):
+        strategy = autodist_core.distribute(spec, "PS")
+        for wrap in (lambda dataset: (count, dataset), lambda dataset: (lambda: count(dataset),)):
+            caplog.clear()
+            called, *arguments = wrap(strategy.experimental_distribute_dataset(batches))
+            epoch = tf.function(called)
+            assert [int(epoch(*arguments)) for _ in range(2)] == [3, 3]
+            words = "a distributed dataset: fed each step: the loop over it is in a tf.function"
+            assert caplog.messages.count(words) == said
+        strategy.autodist.close()
+
+
 def test_an_iterator_gives_elements_inside_a_function(strategy):
     dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(np.arange(7.0)).batch(3))
 

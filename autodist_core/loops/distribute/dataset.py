@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from autodist_core.errors import NotYetError
 from autodist_core.loops.calls.as_written import as_written
-from autodist_core.loops.distribute.on_machines import mark, pipeline_of
+from autodist_core.loops.distribute.on_machines import mark, pipeline_of, say_fed_to_function
 from autodist_core.loops.distribute.refused import refuses
 from autodist_core.loops.distribute.values import per_replica, per_replica_spec, split
 from autodist_core.resource_spec import ResourceSpec
@@ -130,6 +130,8 @@ class DistributedIterator(tf.distribute.DistributedIterator):
         if self._follower is not None:
             # A traced function may take batches.
             self._follower.lose()
+            if self._source is not None and tf.executing_eagerly():
+                self._source.fed_to_function(iterates=False)
         return (self._elements,), (self.inside,)
 
     @classmethod
@@ -225,13 +227,25 @@ class DistributedDataset(tf.distribute.DistributedDataset):
         self.inside = dataset
         """The dataset of batches."""
         self._elements = elements
-        self._spec = spec
+        self._over = self._spec = spec
         """The machines which may run the dataset, until it is known whether they can."""
         self.pipeline: DataPipeline | None = None
         """The pipeline that machines run; None if the batches are fed."""
+        self._told = False
+        """Whether it was said that a traced function is fed."""
+
+    def fed_to_function(self, iterates: bool = True) -> None:
+        """Say once that a traced function takes the batches, over several machines.
+
+        >>> DistributedDataset(tf.data.Dataset.range(5), BatchesOfReplicas(2)).fed_to_function()
+        """
+        if self._over is not None and not self._told:
+            say_fed_to_function(self._over, iterates)
+        self._told = True
 
     def __tf_flatten__(self) -> tuple[Any, tuple[Any, ...]]:
         if tf.executing_eagerly():
+            self.fed_to_function()
             # The dataset is becoming an argument of a traced function, whose iterator is made in the graph.
             read_by_pipeline(self.inside, self)
         return (self._elements,), (self.inside,)
@@ -281,6 +295,7 @@ class DistributedDataset(tf.distribute.DistributedDataset):
             for element in self:
                 state = reduce_func(state, element)
             return state
+        self.fed_to_function()
         start = self._typed(initial_state, reduce_func)
         iterator = iter(self.inside)
 

@@ -38,13 +38,31 @@ class _Slice:
     replica: int
 
 
+def say_fed_to_function(spec: ResourceSpec, iterates: bool) -> None:
+    """Say that the batches are fed which a traced function takes, of an iterator or in a loop of its own.
+
+    >>> say_fed_to_function(ResourceSpec.local(cpus=2), iterates=True)
+    """
+    if not _several(spec):
+        return
+    if iterates:
+        _log.info("a distributed dataset: fed each step: the loop over it is in a tf.function")
+    else:
+        _log.info("a distributed dataset: a tf.function takes batches of its iterator, and these are fed")
+
+
+def _several(spec: ResourceSpec) -> bool:
+    """Whether there is a replica on another machine than the chief."""
+    return not {device.address for _, device in spec.replica_devices} <= {spec.chief.address}
+
+
 def pipeline_of(dataset: Any, spec: ResourceSpec) -> tuple[DataPipeline | None, Any]:
     """The pipeline of a dataset, and the dataset through which this process goes. None if the batches are fed.
 
     >>> pipeline_of(tf.data.Dataset.range(4).batch(2), ResourceSpec.local(cpus=2))[0] is None
     True
     """
-    if {device.address for _, device in spec.replica_devices} <= {spec.chief.address}:
+    if not _several(spec):
         return None, dataset
     try:
         pipeline, same = travelling(dataset, _fed)
