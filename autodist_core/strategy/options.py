@@ -5,7 +5,7 @@ The option classes check what a user passed, and write it into the nodes of a St
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autodist_core.errors import StrategyError, did_you_mean
@@ -67,10 +67,13 @@ def _check_bool(whose: str, key: str, value: object) -> None:
         raise StrategyError(f"{whose}({key}={value!r}): {key} is True or False. Received: {type(value).__name__}.")
 
 
-def _check_choice(whose: str, key: str, value: object, known: Iterable[str]) -> None:
+def _check_choice(
+    whose: str, key: str, value: object, known: Iterable[str], hints: Mapping[str, str] | None = None
+) -> None:
+    """Refuse a value that is not known. `hints` has what to say of some other values."""
     names = list(known)
     if value not in names:
-        hint = did_you_mean(str(value), names)
+        hint = (hints or {}).get(str(value)) or did_you_mean(str(value), names)
         raise StrategyError(f"{whose}({key}={value!r}): unknown {key}.{hint} Known: {', '.join(names)}.")
 
 
@@ -141,7 +144,11 @@ class AllReduceOptions:
         """Refuse options that cannot be carried out. ``whose`` names the builder in the message."""
         check_integer(whose, "chunk_size", self.chunk_size, 1)
         _check_choice(whose, "all_reduce_spec", self.all_reduce_spec, SPECS.values())
-        _check_choice(whose, "compressor", self.compressor, COMPRESSORS.values())
+        types = {
+            name: f" It is a wire_dtype: compressor='HorovodCompressor', wire_dtype={name!r}."
+            for name in WIRE_DTYPES.values()
+        }
+        _check_choice(whose, "compressor", self.compressor, COMPRESSORS.values(), types)
         check_integer(whose, "bucket_bytes", self.bucket_bytes, 1)
         _check_choice(whose, "wire_dtype", self.wire_dtype, WIRE_DTYPES.values())
         check_integer(whose, "power_sgd_rank", self.power_sgd_rank, 1)

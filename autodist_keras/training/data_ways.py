@@ -41,6 +41,12 @@ _DATA = {
     EVALUATE: "the data of the {} evaluate", PREDICT: "the data of the {} predict",
 }  # fmt: skip
 
+_IN_PYTHON = {
+    "PyDatasetAdapter": "a PyDataset", "GeneratorDataAdapter": "a generator",
+    "TorchDataLoaderAdapter": "a DataLoader of PyTorch", "GrainDatasetAdapter": "a dataset of Grain",
+}
+"""Keras's adapters of data that is made in Python, and what they are for."""
+
 
 @dataclass(frozen=True)
 class Way:
@@ -286,6 +292,8 @@ class DataWays:
         """The way of other data. If it is arrays that are to be kept, Keras iterates over the numbers of rows."""
         adapter, specs = iterator.data_adapter, iterator._distributed_dataset.element_spec
         arrays = arrays_of(adapter)
+        if arrays is None:
+            return Way(f"fed each step: it is Python code that runs in your program ({_kind(adapter)})")
         if not is_kept_kind(arrays, specs):
             return Way("fed each step: it is not in dense arrays of numbers or strings")
         pairs = pairs_of(arrays, specs)
@@ -300,6 +308,12 @@ class DataWays:
         # Keras's own copy of the arrays is freed with this.
         iterator._distributed_dataset, known.kept = over_rows(adapter, specs, known.kept)
         return Way(f"{format_bytes(size)}, sent once to each machine; each step feeds the numbers of rows", True)
+
+
+def _kind(adapter: Any) -> str:
+    """Which data an adapter of Keras's is for."""
+    name = type(adapter).__name__
+    return _IN_PYTHON.get(name, name)
 
 
 def _rows_by_file(spec: ResourceSpec, dataset: Any) -> Callable[[int], list[int]] | None:
@@ -335,5 +349,6 @@ def _too_large(size: int, what: str, sent: float, again: bool) -> str:
         return f"fed each step: it has {format_bytes(size)}, and machines keep {most} at most ({KEPT_VARIABLE})"
     if sent <= 1.0:
         said = f"{what} and of earlier loops of its call" if again else what
-        return f"fed each step: the steps of this {said} send {sent:.2g} times its {format_bytes(size)}"
+        fed, whole = format_bytes(round(sent * size)), format_bytes(size)
+        return f"fed each step: the steps of this {said} send {fed}, and to send all of it once takes {whole}"
     return ""

@@ -63,6 +63,16 @@ def images(count=600):
     return rng.normal(size=(count, 500)), rng.normal(size=(count, 1))
 
 
+class Made(keras.utils.PyDataset):
+    """Batches that Python makes."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return np.ones((4, 500)), np.zeros((4, 1))
+
+
 def small():
     model = keras.Sequential([keras.Input((500,)), keras.layers.Dense(1, name="dense")])
     model.compile(keras.optimizers.SGD(1e-3), "mse")
@@ -93,7 +103,12 @@ def test_the_chief_sends_kept_arrays_once(network, monkeypatch):
         assert "sent once to each machine" in str(front.plan())
         np.testing.assert_allclose(losses, front.model.evaluate(x, y, verbose=0), rtol=1e-12)
         front.fit(x, y, batch_size=60, epochs=2, verbose=0)
-        assert f"{FED}: the steps of this fit send 1 times its 2.3 MiB" in str(front.plan())
+        once = "the steps of this fit send 2.3 MiB, and to send all of it once takes 2.3 MiB"
+        assert f"{FED}: {once}" in str(front.plan())
+        front.fit(Made(), epochs=2, verbose=0)
+        assert f"{FED}: it is Python code that runs in your program (a PyDataset)" in str(front.plan())
+        front.fit(((x[:60], y[:60]) for _ in range(9)), steps_per_epoch=2, verbose=0, shuffle=False)
+        assert f"{FED}: it is Python code that runs in your program (a generator)" in str(front.plan())
 
 
 def test_the_log_says_how_far_a_long_sending_is(network, monkeypatch, caplog):

@@ -149,6 +149,7 @@ def test_wrong_arguments_have_their_messages():
         lambda: Parallax(chunk_size="128"),
         lambda: AllReduce(all_reduce_spec="RNIG"),
         lambda: AllReduce(compressor="HorovodCompresor"),
+        lambda: Parallax(compressor="bfloat16"),
         lambda: AllReduce(bucket_bytes=0),
         lambda: AllReduce(wire_dtype="bfloat16"),
         lambda: Parallax(compressor="HorovodCompressor", wire_dtype="float8"),

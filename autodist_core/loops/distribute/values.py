@@ -63,8 +63,8 @@ def split(batch: Any, replicas: int) -> Any:
         tensor = tf.convert_to_tensor(tensor)
         if not tensor.shape.rank:
             raise ValueError(
-                f"a dataset's element has a {tensor.dtype.name} without axes. Every part of an element is a batch, "
-                "with one row for each example: batch the dataset (dataset.batch(global_batch_size))."
+                f"a dataset's element has a tensor of {tensor.dtype.name} without axes. Every part of an element is a "
+                "batch, with one row for each example: batch the dataset (dataset.batch(global_batch_size))."
             )
         total = tf.shape(tensor)[0]
         size, extra = total // replicas, total % replicas
