@@ -38,10 +38,6 @@ _NETWORK = (
     tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError,
     tf.errors.UnknownError, tf.errors.DeadlineExceededError, tf.errors.NotFoundError,
 )
-_OF_DATA = (tf.errors.InternalError, tf.errors.UnknownError, tf.errors.NotFoundError)
-"""The errors of these that a dataset can raise too, as for a file that a machine does not have."""
-_ELEMENT = "IteratorGetNext"
-"""The operation that gets a dataset's element; TensorFlow's message names it if the dataset has failed."""
 _LONG = 30.0
 """The seconds after which a call is said to take long, if no call before took a tenth of them."""
 _SAID_AFTER, _ENDS_WITHIN, _SLOWER = 5.0, 60.0, 3.0
@@ -122,7 +118,7 @@ class Calls:
         finally:
             self._idle.append(worker)
         error = job.error
-        if isinstance(error, _NETWORK) and not (isinstance(error, _OF_DATA) and _ELEMENT in str(error)):
+        if isinstance(error, _NETWORK):
             try:
                 with defer_interrupt():
                     lost = self._lost.result(_EXPLAINED_WITHIN)

@@ -39,6 +39,9 @@ from autodist_core.runtime.timings import TimedStep, Timings
 from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
 
+_OF_DATA = (tf.errors.NotFoundError, tf.errors.InternalError, tf.errors.UnknownError)
+"""The errors of the network that a dataset can raise too."""
+
 
 class DistributedSession(Session):
     """A session on the devices of this machine, or on those of a cluster until the cluster is lost.
@@ -267,7 +270,7 @@ class DistributedSession(Session):
             return self.call(doing, *call)
         except BrokenOffError as error:
             # The network is whole. An error of the data, such as a missing file, may be of the same class as one of it.
-            if isinstance(error.__cause__, tf.errors.OpError) and of_data(str(error.__cause__)):
+            if isinstance(error.__cause__, _OF_DATA) and of_data(str(error.__cause__)):
                 raise error.__cause__ from None
             raise
 

@@ -78,7 +78,7 @@ def test_ctrl_c_leaves_a_machine_whose_file_never_comes(network, files, caplog):
     distributed = seeded(model)
 
     def press():
-        until(lambda: any(map(waits_for_pipe, agents(network.hosts[1]))))
+        until(lambda: BAD // ROWS in begun and any(map(waits_for_pipe, agents(network.hosts[1]))))
         os.kill(os.getpid(), signal.SIGINT)
         # If the state of the last whole step is safe, the call does not wait for the end of the broken one.
         until(lambda: "Another Ctrl-C ends the wait" in caplog.text or ended.is_set())
@@ -86,11 +86,15 @@ def test_ctrl_c_leaves_a_machine_whose_file_never_comes(network, files, caplog):
         if not ended.is_set():
             os.kill(os.getpid(), signal.SIGINT)
 
-    pressed, ended, presser = [], threading.Event(), threading.Thread(target=press)
+    class Begun(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            begun.append(batch)
+
+    begun, pressed, ended, presser = [], [], threading.Event(), threading.Thread(target=press)
     with DistributedModel(distributed, network.spec(hosts=network.hosts[:2]), AllReduce()) as front:
         presser.start()
         with pytest.raises(KeyboardInterrupt):
-            front.fit(batches(files), verbose=0, shuffle=False)
+            front.fit(batches(files), verbose=0, shuffle=False, callbacks=[Begun()])
         ended.set()
         presser.join()
         assert time.monotonic() - pressed[0] < 20
@@ -108,7 +112,8 @@ def test_a_file_that_one_machine_does_not_have_is_an_error_of_the_data(network, 
     network.hosts[1].file(files[BAD]).unlink()
     distributed = seeded(model)
     with DistributedModel(distributed, network.spec(hosts=network.hosts[:2]), AllReduce()) as front:
-        with pytest.raises(tf.errors.NotFoundError, match=os.path.basename(files[BAD])):
+        found = rf"^{network.hosts[1].address}: the data pipeline of this machine raised an error: .*{files[BAD]}"
+        with pytest.raises(tf.errors.NotFoundError, match=found):
             front.fit(batches(files), verbose=0, shuffle=False)
         assert "started again" not in caplog.text
         assert_equally_trained(after(BAD // ROWS, files), trained(distributed))
