@@ -79,7 +79,11 @@ class BrokenOffError(SessionError):
 
 
 class UnendedError(BrokenOffError):
-    """A call that Ctrl-C has interrupted does not end, so the session cannot be used any more."""
+    """A call that Ctrl-C has interrupted does not end, so the session cannot be used any more.
+
+    >>> issubclass(UnendedError, SessionError)
+    True
+    """
 
 
 class Calls:

@@ -151,7 +151,7 @@ def test_rows_travel_over_machines_in_a_type_that_has_all_their_values(dtype: st
     item = tables_item(3, dtype)
     graph = build(item, placed_on(item, AllReduce(), 1, 1)).graph_def
     gathers = nodes_of(graph, "CollectiveGatherV2").values()
-    assert sorted(tf.as_dtype(node.attr["T"].type).name for node in gathers) == sorted(["int32", "int32", travels] * 2)
+    assert sorted(tf.as_dtype(node.attr["T"].type).name for node in gathers) == sorted(["int32", "int64", travels] * 2)
     assert {node.device for node in gathers} == {f"/job:run/replica:0/task:{task}/device:CPU:0" for task in range(2)}
 
 

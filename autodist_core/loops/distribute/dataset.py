@@ -131,7 +131,7 @@ class DistributedIterator(tf.distribute.DistributedIterator):
             # A traced function may take batches.
             self._follower.lose()
             if self._source is not None and tf.executing_eagerly():
-                self._source.fed_to_function(iterates=False)
+                self._source._fed_to_function(iterates=False)
         return (self._elements,), (self.inside,)
 
     @classmethod
@@ -234,18 +234,15 @@ class DistributedDataset(tf.distribute.DistributedDataset):
         self._told = False
         """Whether it was said that a traced function is fed."""
 
-    def fed_to_function(self, iterates: bool = True) -> None:
-        """Say once that a traced function takes the batches, over several machines.
-
-        >>> DistributedDataset(tf.data.Dataset.range(5), BatchesOfReplicas(2)).fed_to_function()
-        """
+    def _fed_to_function(self, iterates: bool = True) -> None:
+        """Say once that a traced function takes the batches, over several machines."""
         if self._over is not None and not self._told:
             say_fed_to_function(self._over, iterates)
         self._told = True
 
     def __tf_flatten__(self) -> tuple[Any, tuple[Any, ...]]:
         if tf.executing_eagerly():
-            self.fed_to_function()
+            self._fed_to_function()
             # The dataset is becoming an argument of a traced function, whose iterator is made in the graph.
             read_by_pipeline(self.inside, self)
         return (self._elements,), (self.inside,)
@@ -295,7 +292,7 @@ class DistributedDataset(tf.distribute.DistributedDataset):
             for element in self:
                 state = reduce_func(state, element)
             return state
-        self.fed_to_function()
+        self._fed_to_function()
         start = self._typed(initial_state, reduce_func)
         iterator = iter(self.inside)
 

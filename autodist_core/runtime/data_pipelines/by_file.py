@@ -104,12 +104,12 @@ def _nothing_to_share_out(policy: Any) -> ValueError:
     return ValueError(f"TensorFlow finds no {found} in it that machines could share out")
 
 
-def _without_metadata(graph: Any) -> Any:
-    """A graph without the numbers that datasets have in this process."""
-    plain = type(graph).FromString(graph.SerializeToString())
-    for node in plain.node:
-        node.attr.pop("metadata", None)
-    return plain
+def _without_metadata(graph: Any) -> list[Any]:
+    """The nodes of a graph, without the numbers that datasets have in this process."""
+    return [
+        (node.name, node.op, [*node.input], {key: str(node.attr[key]) for key in node.attr if key != "metadata"})
+        for node in graph.node
+    ]
 
 
 def _joined(shards: Sequence[Any], machines: np.ndarray, size: int) -> Any:
