@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import tensorflow as tf
 
 from autodist_core.capture.gradients import recorded
@@ -20,3 +21,21 @@ def test_a_hook_that_another_thread_holds_works_after_it_is_gone():
         loss = variable**2
     assert held.fget(variable) is variable.handle
     assert float(held_gradient(tape, loss, variable)) == 6.0
+
+
+@pytest.mark.parametrize(
+    ("given", "is_handed_in"),
+    [
+        (lambda: None, False), (lambda: [2.0], False), (lambda: [tf.ones(())], False), (lambda: [tf.ones(3)], True),
+        (lambda: [tf.ragged.constant([[1.0], [2.0, 3.0]])], True),
+    ],
+    ids=["nothing", "a number of Python", "a number", "a vector", "ragged"],
+)  # fmt: skip
+def test_what_a_tape_begins_with_is_noted_if_it_is_no_number(given, is_handed_in):
+    """Its shape may not fit, so that any gradient may fail."""
+    with tf.Graph().as_default() as graph, recorded() as recording:
+        values = given()
+        before = len(graph.get_operations())
+        recording.note_handed_in(values)
+        assert len(graph.get_operations()) == before
+    assert recording.handed_in == is_handed_in

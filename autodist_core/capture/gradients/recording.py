@@ -162,7 +162,7 @@ class Recording:
 
     def note_handed_in(self, given: Any) -> None:
         """Note what a caller lets a differentiation begin with. Nothing checks the shape of such a tensor before."""
-        shapes = (tf.convert_to_tensor(each).shape for each in tf.nest.flatten(given) if each is not None)
+        shapes = (tf.TensorShape(getattr(each, "shape", ())) for each in tf.nest.flatten(given) if each is not None)
         self.handed_in |= any(shape.rank != 0 for shape in shapes)
 
     def note_examples(self, targets: Sequence[Any], seeds: Sequence[Any], sources: Sequence[Any]) -> None:

@@ -30,7 +30,7 @@ from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.placement import Replica
 
 _COLLECTIVES = 8
-"""Gradients fill at least so many collectives. No arithmetic hides the last one, which is then an eighth of them."""
+"""The limit sinks until gradients fill so many collectives. No arithmetic hides the last one, so it is to be small."""
 
 
 @dataclass(frozen=True)
