@@ -21,6 +21,7 @@ from functools import cached_property
 import tensorflow as tf
 
 from autodist_core.kernel.added_variables import AddedVariable, NewValue
+from autodist_core.kernel.analysis.factored import AT_ONCE_IN_AGENTS, factored
 from autodist_core.kernel.analysis.products import Product, gradient_products, weight_products
 from autodist_core.kernel.placement.placement import Copy, Placement, Replica
 from autodist_core.kernel.refuse import require_distributable
@@ -28,10 +29,6 @@ from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem
 from autodist_core.step.index import StepIndex
-
-_AT_ONCE_IN_AGENTS = 2
-"""The most replicas of a machine that multiply at once in an agent. There an operation may have one thread only, which
-would compute for all of them."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +68,8 @@ class Draft:
     """How many examples each of these has, if the graph is for these sizes only."""
     gradient_products: dict[tuple[str, int], Product] = field(default_factory=dict)
     """The gradients that are one product over the rows of several replicas, by variable and occurrence."""
+    factored: frozenset[tuple[str, int]] = frozenset()
+    """Those of them whose factors travel between machines."""
     weight_products: frozenset[str] = frozenset()
     """The captured products with weights that are one product over the rows of several replicas."""
 
@@ -108,11 +107,12 @@ class Draft:
     @staticmethod
     def of(
         item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None, sizes: Sequence[int] = (),
-        stands_for: Sequence[Replica] = (), all_sizes: Sequence[int] = (),
+        stands_for: Sequence[Replica] = (), all_sizes: Sequence[int] = (), examples: int = 0,
     ) -> Draft:
         """Return an empty draft of a captured step.
 
         With `stands_for`, the replicas of the placement stand for these ones, which have `all_sizes` examples.
+        `examples` is the size of the largest batch, as far as it is known.
         """
         step = StepIndex.of(item)
         require_distributable(step, placement)
@@ -125,6 +125,10 @@ class Draft:
         )
         if any(len(draft.together(replica)) > 1 for replica in draft.active_replicas):
             draft.gradient_products, draft.weight_products = gradient_products(step), weight_products(step)
+        travelling = factored(
+            step, placement.plans, [each.name for each in draft.stands_for or placement.replicas], examples
+        )
+        draft.gradient_products, draft.factored = draft.gradient_products | travelling, frozenset(travelling)
         return draft
 
     @property
@@ -152,7 +156,7 @@ class Draft:
         They compute on the same copies of the weights.
         """
         found = self._of_memory[self.placement.memory(replica)]
-        crowded = self.placement.tasks.job and self._on_host[replica.host] > _AT_ONCE_IN_AGENTS
+        crowded = self.placement.tasks.job and self._on_host[replica.host] > AT_ONCE_IN_AGENTS
         return (replica,) if crowded else found
 
     @cached_property

@@ -86,6 +86,8 @@ class DistributedGraph:
     """How many collectives sum dense gradients."""
     collectives: int = 0
     """How many collectives each replica takes part in."""
+    factored: frozenset[tuple[str, int]] = frozenset()
+    """The gradients whose factors travel between machines, by variable and occurrence."""
 
     def __str__(self) -> str:
         return "\n".join(str(change) for change in self.changes)
@@ -93,12 +95,13 @@ class DistributedGraph:
 
 def build(
     item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None,
-    kernels: Sequence[Kernel] = PIPELINE, sizes: Sequence[int] = (),
+    kernels: Sequence[Kernel] = PIPELINE, sizes: Sequence[int] = (), examples: int = 0,
 ) -> DistributedGraph:
     """Build the graph of one step in which the first `active` replicas, or those with these indices, have examples.
 
     `sizes` is the number of examples of each active replica. With it, the graph takes batches of these sizes only, and
-    TensorFlow computes in advance the values that depend on shapes alone.
+    TensorFlow computes in advance the values that depend on shapes alone. `examples` is the size of the largest batch
+    that the graph is for, and decides of which gradients the factors travel; 0 stands for an unknown size.
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
@@ -111,11 +114,11 @@ def build(
         alike = found_alike(placement, sizes, built) if everyone and kernels is PIPELINE else None
         if alike:
             try:
-                return _build_alike(item, placement, alike, sizes)
+                return _build_alike(item, placement, alike, sizes, examples)
             except NotAlikeError as error:
                 what = "The graph of each replica is built" if built == STANDING else "More replicas are built"
                 log.debug("%s: %s", what, error)
-    draft = Draft.of(placement.partitioner.apply(item), placement, active, sizes)
+    draft = Draft.of(placement.partitioner.apply(item), placement, active, sizes, examples=examples)
     changes = run(draft, kernels)
     active_replicas = draft.active_replicas
     counts = () if sizes else (*(draft.examples(replica) for replica in active_replicas), draft.total())
@@ -124,7 +127,7 @@ def build(
         draft.editor.graph_def(),
         tuple(tuple(draft.fed(replica, item.inputs[index].name) for index in used) for replica in active_replicas),
         used, counts, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
-        tuple(draft.added), draft.buckets, draft.collectives,
+        tuple(draft.added), draft.buckets, draft.collectives, draft.factored,
     )
 
 
@@ -137,10 +140,13 @@ def _first_is_witness(item: GraphItem, placement: Placement, sizes: Sequence[int
     return len(set(sizes)) < 2 and (not step.draws or (hosts[:1] == hosts[1:2] and follows_from_number(step)))
 
 
-def _build_alike(item: GraphItem, placement: Placement, alike: Alike, sizes: Sequence[int]) -> DistributedGraph:
+def _build_alike(
+    item: GraphItem, placement: Placement, alike: Alike, sizes: Sequence[int], examples: int
+) -> DistributedGraph:
     """Build the graph of all machines from that of a few replicas which stand for them."""
     built = standing(placement, alike.built)
-    draft = Draft.of(placement.partitioner.apply(item), built, None, alike.examples, placement.replicas, sizes)
+    split = placement.partitioner.apply(item)
+    draft = Draft.of(split, built, None, alike.examples, placement.replicas, sizes, examples)
     changes = run(draft, PIPELINE)
     if draft.initializers:
         raise NotAlikeError("a lookup table is on each machine.")
@@ -161,7 +167,7 @@ def _build_alike(item: GraphItem, placement: Placement, alike: Alike, sizes: Seq
     return DistributedGraph(
         graph.editor.graph_def(), tuple(graph.feeds[number] for number in everyone), used,
         (*(graph.counts[number] for number in everyone if graph.counts), *total), graph.outputs, graph.steps, (),
-        (*changes, change), graph.added, draft.buckets, draft.collectives,
+        (*changes, change), graph.added, draft.buckets, draft.collectives, draft.factored,
     )
 
 

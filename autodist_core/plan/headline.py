@@ -8,7 +8,7 @@ buckets`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from autodist_core.plan.links import bytes_of_links
@@ -20,13 +20,14 @@ from autodist_core.strategy.compiled import VariablePlan
 
 def headline(
     slices: Sequence[int], replicas: Sequence[str], plans: Sequence[VariablePlan], memories: Sequence[int] = (),
-    times: Mapping[str, int] | None = None, buckets: int = 0,
+    times: Mapping[str, int] | None = None, buckets: int = 0, factored: Collection[str] = (),
 ) -> str:
     """Return the line. `slices` is the number of examples of each replica; empty if the step takes no batch.
 
     `memories` is, for each replica, the index of the replica on whose copies it computes; empty if each computes on its
-    own. `times` says how often each gradient is applied. Over several machines, the bytes are those that the busiest
-    one sends or receives. On one machine, they are those that travel between its devices.
+    own. `times` says how often each gradient is applied. Of the variables that are `factored`, factors travel. Over
+    several machines, the bytes are those that the busiest one sends or receives. On one machine, they are those that
+    travel between its devices.
 
     >>> from autodist_core.step.graph_item import Variable
     >>> from autodist_core.strategy.synchronizers import AllReducePlan
@@ -41,7 +42,7 @@ def headline(
     parameters = sum(prod(plan.variable.shape) for plan in plans)
     parts = [f"{_divided(slices, len(replicas))} {on}", f"{counted(parameters)} parameters"]
     if len(replicas) > 1:
-        parts.append(_travelling(replicas, machines, plans, memories, times or {}, buckets))
+        parts.append(_travelling(replicas, machines, plans, memories, times or {}, buckets, sum(slices), factored))
     return "; ".join(parts)
 
 
@@ -69,14 +70,15 @@ def _divided(slices: Sequence[int], replicas: int) -> str:
 
 def _travelling(
     replicas: Sequence[str], machines: Sequence[str], plans: Sequence[VariablePlan], memories: Sequence[int],
-    times: Mapping[str, int], buckets: int,
+    times: Mapping[str, int], buckets: int, examples: int, factored: Collection[str],
 ) -> str:
     holders = [name for index, name in enumerate(replicas) if not memories or memories[index] == index]
     sparse = sum(plan.variable.is_sparse for plan in plans)
     if len(holders) == 1 and len(machines) == 1 and set(memories) == {0}:
         return "nothing travels between the replicas"
     if len(machines) > 1:
-        size = max((link.most for link in bytes_of_links(plans, machines, times).values()), default=0.0)
+        links = bytes_of_links(plans, machines, times, examples, factored)
+        size = max((link.most for link in links.values()), default=0.0)
     else:
         each = (bytes_per_step(plan, holders, max(times.get(plan.variable.name, 1), 1)) for plan in plans)
         size = sum(found for found in each if found is not None)

@@ -6,7 +6,7 @@ that reach it. The report on where a step's time goes divides them by the bandwi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -37,13 +37,15 @@ class LinkBytes:
 
 
 def bytes_of_links(
-    plans: Sequence[VariablePlan], nodes: Sequence[str], times: Mapping[str, int]
+    plans: Sequence[VariablePlan], nodes: Sequence[str], times: Mapping[str, int], examples: float = 0,
+    factored: Collection[str] = (),
 ) -> dict[str, LinkBytes]:
     """The bytes of each node. `nodes` are those with replicas. `times` says how often each gradient is applied.
 
     A ring over N nodes moves 2(N-1)/N of a gradient's bytes over each link, in both directions. Of a variable on a
     server, the gradient comes from each other node once, and the value goes to each once. The rows of sparse gradients
-    are not known before a batch, and do not count.
+    are not known before a batch, and do not count. Of the variables that are `factored`, the factors of the gradient
+    travel, with a row for each of the examples: (N-1)/N of their bytes reach each node, and as many leave it.
 
     >>> from autodist_core.step.graph_item import Variable
     >>> from autodist_core.strategy.synchronizers import AllReducePlan
@@ -53,6 +55,9 @@ def bytes_of_links(
     >>> served = VariablePlan(kernel, PSPlan(("10.0.0.1:CPU:0",)))
     >>> bytes_of_links([served], ["10.0.0.1", "10.0.0.2", "10.0.0.3"], {})["10.0.0.1"]
     LinkBytes(sent=2000.0, received=2000.0)
+    >>> dense = VariablePlan(Variable("kernel", (100, 50), "float32"), AllReducePlan())
+    >>> bytes_of_links([dense], ["10.0.0.1", "10.0.0.2"], {}, 16, ["kernel"])["10.0.0.1"]
+    LinkBytes(sent=4800.0, received=4800.0)
     """
     found = dict.fromkeys(nodes, LinkBytes())
     for plan in plans:
@@ -66,6 +71,10 @@ def bytes_of_links(
                 others = [node for node in nodes if node != server]
                 found[server] = found.get(server, LinkBytes()) + LinkBytes(size * len(others), size * len(others))
                 for node in others:
+                    found[node] += LinkBytes(size, size)
+            elif plan.variable.name in factored:
+                size = count * examples * sum(shape) * plan.variable.item_size * (len(nodes) - 1) / len(nodes)
+                for node in nodes:
                     found[node] += LinkBytes(size, size)
             else:
                 size = 2 * count * wire(each, shape, plan.variable.dtype).bytes * (len(nodes) - 1) / len(nodes)

@@ -23,7 +23,7 @@ class PSSynchronizer(_message.Message):
     def __init__(self, reduction_destination: _Optional[str] = ..., local_replication: bool = ..., sync: bool = ..., staleness: _Optional[int] = ..., reduction_destinations: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AllReduceSynchronizer(_message.Message):
-    __slots__ = ("spec", "compressor", "group", "chunk_size", "power_sgd_rank", "bucket_bytes", "wire_dtype")
+    __slots__ = ("spec", "compressor", "group", "chunk_size", "power_sgd_rank", "bucket_bytes", "wire_dtype", "factor_rows")
     class Spec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         AUTO: _ClassVar[AllReduceSynchronizer.Spec]
@@ -55,6 +55,7 @@ class AllReduceSynchronizer(_message.Message):
     POWER_SGD_RANK_FIELD_NUMBER: _ClassVar[int]
     BUCKET_BYTES_FIELD_NUMBER: _ClassVar[int]
     WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_ROWS_FIELD_NUMBER: _ClassVar[int]
     spec: AllReduceSynchronizer.Spec
     compressor: AllReduceSynchronizer.Compressor
     group: int
@@ -62,4 +63,5 @@ class AllReduceSynchronizer(_message.Message):
     power_sgd_rank: int
     bucket_bytes: int
     wire_dtype: AllReduceSynchronizer.WireDtype
-    def __init__(self, spec: _Optional[_Union[AllReduceSynchronizer.Spec, str]] = ..., compressor: _Optional[_Union[AllReduceSynchronizer.Compressor, str]] = ..., group: _Optional[int] = ..., chunk_size: _Optional[int] = ..., power_sgd_rank: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., wire_dtype: _Optional[_Union[AllReduceSynchronizer.WireDtype, str]] = ...) -> None: ...
+    factor_rows: int
+    def __init__(self, spec: _Optional[_Union[AllReduceSynchronizer.Spec, str]] = ..., compressor: _Optional[_Union[AllReduceSynchronizer.Compressor, str]] = ..., group: _Optional[int] = ..., chunk_size: _Optional[int] = ..., power_sgd_rank: _Optional[int] = ..., bucket_bytes: _Optional[int] = ..., wire_dtype: _Optional[_Union[AllReduceSynchronizer.WireDtype, str]] = ..., factor_rows: _Optional[int] = ...) -> None: ...

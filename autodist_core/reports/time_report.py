@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from autodist_core.kernel import factored
 from autodist_core.plan import Shown
 from autodist_core.plan.links import LinkBytes, bytes_of_links
 from autodist_core.reports.step_times import TimeTable, WireTime, time_of_parts
@@ -15,6 +16,7 @@ from autodist_core.reports.time_text import text_of
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
 from autodist_core.runtime import Timings
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy
 
 
@@ -60,17 +62,22 @@ def time_report(
     fed = sum(run.fed for run in runs) / len(runs)
     return TimeReport(TimeTable(
         step, parts, len(plain), examples, len(strategy.replicas), home, steps_of_call, source,
-        _wire_time(item, strategy, spec, fed), notes,
+        _wire_time(item, strategy, spec, fed, examples), notes,
     ))
 
 
-def _wire_time(item: GraphItem, strategy: CompiledStrategy, spec: ResourceSpec, fed: float) -> WireTime | None:
+def _wire_time(
+    item: GraphItem, strategy: CompiledStrategy, spec: ResourceSpec, fed: float, examples: float
+) -> WireTime | None:
     """The time of the busiest link; None on one machine. The chief sends the other nodes' slices of the batch, too."""
     addresses = [DeviceSpec.parse(name).address for name in strategy.replicas]
     nodes = list(dict.fromkeys(addresses))
     if len(nodes) == 1:
         return None
-    links = bytes_of_links(strategy.variables, nodes, Counter(gradient.variable for gradient in item.gradients))
+    plans = {plan.variable.name: plan for plan in strategy.variables}
+    products = {name for name, _ in factored(StepIndex.of(item), plans, strategy.replicas, examples)}
+    times = Counter(gradient.variable for gradient in item.gradients)
+    links = bytes_of_links(strategy.variables, nodes, times, examples, products)
     chief = spec.chief.address
     for node in nodes:
         if node != chief:
@@ -78,7 +85,7 @@ def _wire_time(item: GraphItem, strategy: CompiledStrategy, spec: ResourceSpec, 
             links[node] += LinkBytes(received=slices)
             links[chief] = links.get(chief, LinkBytes()) + LinkBytes(sent=slices)
     bandwidth = spec.network_bandwidth
-    times = [WireTime(node, link.most, bandwidth[node]) for node, link in links.items()]
-    slowest = max(times, key=lambda each: each.seconds)
+    busy = [WireTime(node, link.most, bandwidth[node]) for node, link in links.items()]
+    slowest = max(busy, key=lambda each: each.seconds)
     sparse = sum(plan.variable.is_sparse for plan in strategy.variables)
     return WireTime(slowest.node, slowest.bytes, slowest.gbit, sparse)

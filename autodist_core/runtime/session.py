@@ -33,6 +33,7 @@ from autodist_core.runtime.data_pipelines import DrawnRows, PipelinesOnMachines,
 from autodist_core.runtime.failed_replicas import failed_replicas, said
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.kept_arrays import KeptData
+from autodist_core.runtime.largest_batch import LargestBatch
 from autodist_core.runtime.loose_steps import LooseStep
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.timings import TimedStep, Timings
@@ -295,7 +296,8 @@ class Step(SessionStep):
         self._session = session
         self._prefix = prefix
         self._usual = usual
-        self._callables: dict[tuple[int, bool, DataSlot | None], tuple[Callable[..., Any], tuple[int, ...]]] = {}
+        self._callables: dict[tuple[int, bool, DataSlot | None, int], tuple[Callable[..., Any], tuple[int, ...]]] = {}
+        self._largest = LargestBatch(item, session.placement)
         self._slicer = BatchSlicer(item)
         self._steps = 0
         self._bounds: Sequence[tuple[int, int]] = ()
@@ -315,7 +317,7 @@ class Step(SessionStep):
         count = len(self._session.placement.replicas)
         self._bounds = bounds = self._slicer.bounds(arrays, total, count)
         slot = self._session.slot_of(arrays)
-        key = len(bounds), total == self._usual, slot
+        key = len(bounds), total == self._usual, slot, self._largest.after(total)
         if key not in self._callables:
             self._callables[key] = self._build(*key, [stop - start for start, stop in bounds], arrays)
         call, inputs = self._callables[key]
@@ -328,15 +330,17 @@ class Step(SessionStep):
             return call(*feeds, *counts)
 
     def _build(
-        self, active: int, usual: bool, slot: DataSlot | None, sizes: Sequence[int], arrays: Sequence[Any]
+        self, active: int, usual: bool, slot: DataSlot | None, whole: int, sizes: Sequence[int], arrays: Sequence[Any]
     ) -> tuple[Callable[..., Any], tuple[int, ...]]:
         what = f"the graph of {active} replica{'' if active == 1 else 's'}"
         with stage(what, f"building {what}"):
-            graph = build(self.item, self._session.placement, active, sizes=sizes if usual else ())
+            known, most = sizes if usual else (), self._largest.size
+            graph = build(self.item, self._session.placement, active, sizes=known, examples=most)
             if slot is not None:
                 graph = slot.put_into(graph, self._session.placement.replicas, of_machines(arrays))
         self._graph = self._graph or graph
         name = f"{self._prefix}_{active}{'_usual' if usual else ''}{f'_{slot.name}' if slot else ''}"
+        name += f"_whole{whole}" if whole else ""
         return self._session.import_graph(graph, name, self._doing, self._part), graph.inputs
 
     def _doing(self) -> str:

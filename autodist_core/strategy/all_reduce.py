@@ -42,6 +42,7 @@ class AllReduce(AllReduceOptions, StrategyBuilder):
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
         strategy = begin(resource_spec)
-        for index, name in enumerate(graph_item.trainable_var_op_to_var):
-            self.write_all_reduce(strategy.node_config.add(var_name=name), index)
+        for index, (name, variable) in enumerate(graph_item.trainable_var_op_to_var.items()):
+            node = strategy.node_config.add(var_name=name)
+            self.write_all_reduce(node, index, self.rows_of(variable, resource_spec))
         return strategy

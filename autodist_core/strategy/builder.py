@@ -41,7 +41,7 @@ class StrategyBuilder(ABC):
     >>> AllReduce(wire_dtyp="bfloat16")
     Traceback (most recent call last):
     autodist_core.errors.StrategyError: AllReduce(wire_dtyp='bfloat16'): unknown option. Did you mean 'wire_dtype'?
-        Known: chunk_size, all_reduce_spec, compressor, bucket_bytes, wire_dtype, power_sgd_rank.
+        Known: chunk_size, all_reduce_spec, compressor, bucket_bytes, wire_dtype, power_sgd_rank, factor_rows.
     """
 
     def __new__(cls, *values: object, **options: object) -> Self:

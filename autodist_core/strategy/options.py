@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from autodist_core.errors import StrategyError, did_you_mean
 from autodist_core.proto import strategy_pb2, synchronizers_pb2
 from autodist_core.resource_spec import ResourceSpec
+from autodist_core.step.graph_item import Variable
+from autodist_core.strategy.factor_rows import factor_rows
 from autodist_core.strategy.strategy import Strategy
 from autodist_core.strategy.synchronizers import (
     BUCKET_BYTES,
@@ -139,6 +141,10 @@ class AllReduceOptions:
     """The type that the compressors of half precision send: float16 or bfloat16."""
     power_sgd_rank: int = field(default=POWER_SGD_RANK, kw_only=True)
     """The number of columns of PowerSGDCompressor's two matrices."""
+    factor_rows: int | None = field(default=None, kw_only=True)
+    """The most examples of a batch for which the factors of a kernel's gradient travel between machines.
+
+    None: as many as pay for the kernel and the network. 0: the gradients themselves travel always."""
 
     def check_all_reduce(self, whose: str) -> None:
         """Refuse options that cannot be carried out. ``whose`` names the builder in the message."""
@@ -152,8 +158,11 @@ class AllReduceOptions:
         check_integer(whose, "bucket_bytes", self.bucket_bytes, 1)
         _check_choice(whose, "wire_dtype", self.wire_dtype, WIRE_DTYPES.values())
         check_integer(whose, "power_sgd_rank", self.power_sgd_rank, 1)
+        if self.factor_rows is not None:
+            check_integer(whose, "factor_rows", self.factor_rows, 0)
         for key, default, needed in (
             ("wire_dtype", "float16", HALF_PRECISION), ("power_sgd_rank", POWER_SGD_RANK, ("PowerSGDCompressor",)),
+            ("factor_rows", None, ("NoneCompressor",)),
         ):
             if getattr(self, key) != default and self.compressor not in needed:
                 raise StrategyError(
@@ -161,8 +170,15 @@ class AllReduceOptions:
                     f"compressor={' or '.join(map(repr, needed))}; set it, or leave {key} out."
                 )
 
-    def write_all_reduce(self, node: strategy_pb2.Strategy.Node, index: int) -> None:
-        """Write into ``node`` that its piece, number ``index`` of the strategy, is all-reduced."""
+    def rows_of(self, variable: Variable, resource_spec: ResourceSpec) -> int:
+        """Return the most examples of a batch for which the factors of the variable's gradient travel."""
+        return factor_rows(self.factor_rows, variable, resource_spec) if self.compressor == "NoneCompressor" else 0
+
+    def write_all_reduce(self, node: strategy_pb2.Strategy.Node, index: int, rows: int = 0) -> None:
+        """Write into ``node`` that its piece, number ``index`` of the strategy, is all-reduced.
+
+        ``rows`` is the most examples of a batch for which factors travel.
+        """
         node.AllReduceSynchronizer.CopyFrom(
             synchronizers_pb2.AllReduceSynchronizer(
                 spec=self.all_reduce_spec,
@@ -172,6 +188,7 @@ class AllReduceOptions:
                 bucket_bytes=0 if self.bucket_bytes == BUCKET_BYTES else self.bucket_bytes,
                 wire_dtype=self.wire_dtype,
                 power_sgd_rank=0 if self.power_sgd_rank == POWER_SGD_RANK else self.power_sgd_rank,
+                factor_rows=rows,
             )
         )
 

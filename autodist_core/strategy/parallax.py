@@ -41,6 +41,7 @@ class Parallax(StrategyBuilder):
     bucket_bytes: int = field(default=BUCKET_BYTES, kw_only=True)
     wire_dtype: str = field(default="float16", kw_only=True)
     power_sgd_rank: int = field(default=POWER_SGD_RANK, kw_only=True)
+    factor_rows: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self._all_reduce.check_all_reduce("Parallax")
@@ -50,7 +51,7 @@ class Parallax(StrategyBuilder):
     def _all_reduce(self) -> AllReduceOptions:
         return AllReduceOptions(
             self.chunk_size, self.all_reduce_spec, self.compressor, bucket_bytes=self.bucket_bytes,
-            wire_dtype=self.wire_dtype, power_sgd_rank=self.power_sgd_rank,
+            wire_dtype=self.wire_dtype, power_sgd_rank=self.power_sgd_rank, factor_rows=self.factor_rows,
         )
 
     @property
@@ -66,7 +67,8 @@ class Parallax(StrategyBuilder):
             if variable.is_sparse:
                 self._ps.write_ps(node, balancer.place(variable.byte_size))
             else:
-                self._all_reduce.write_all_reduce(node, index)
+                reduce = self._all_reduce
+                reduce.write_all_reduce(node, index, reduce.rows_of(variable, resource_spec))
         return strategy
 
 

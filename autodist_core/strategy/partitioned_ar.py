@@ -84,7 +84,7 @@ def _build(
         axis = axis_of(variable)
         shards = shard_count(variable.shape[axis], replicas) if variable.shape else 1
         if shards == 1:
-            options.write_all_reduce(node, next(index))
+            options.write_all_reduce(node, next(index), options.rows_of(variable, resource_spec))
             continue
         node.partitioner = PartitionerConfig.along(axis, shards, len(variable.shape)).partition_str
         for shard in range(shards):

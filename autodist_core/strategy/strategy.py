@@ -165,5 +165,6 @@ def _synchronizer_text(node: strategy_pb2.Strategy.Node, places: tuple[str, ...]
             reduce.power_sgd_rank,
             reduce.bucket_bytes,
             synchronizers.WIRE_DTYPES.get(reduce.wire_dtype, str(reduce.wire_dtype)),
+            reduce.factor_rows,
         )
     return "no synchronizer"

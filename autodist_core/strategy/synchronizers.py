@@ -87,11 +87,13 @@ class AllReducePlan:
     """The most bytes of one collective."""
     wire_dtype: str = "float16"
     """The type that a compressor of half precision sends."""
+    factor_rows: int = 0
+    """The most examples of a batch for which the factors of the gradient travel between machines."""
 
     def __str__(self) -> str:
         return all_reduce_text(
             self.spec, self.compressor, group=self.group, rank=self.power_sgd_rank, bucket=self.bucket_bytes,
-            wire=self.wire_dtype,
+            wire=self.wire_dtype, factor_rows=self.factor_rows,
         )
 
 
@@ -132,7 +134,7 @@ def lower_all_reduce(message: synchronizers_pb2.AllReduceSynchronizer, index: in
     rank = (message.power_sgd_rank or POWER_SGD_RANK) if compressor == "PowerSGDCompressor" else 0
     return AllReducePlan(
         SPECS[message.spec], compressor, group, message.chunk_size, rank, message.bucket_bytes or BUCKET_BYTES,
-        WIRE_DTYPES[message.wire_dtype],
+        WIRE_DTYPES[message.wire_dtype], message.factor_rows,
     )
 
 
@@ -151,7 +153,7 @@ def ps_text(places: tuple[str, ...], local_replication: bool, sync: bool, stalen
 
 def all_reduce_text(
     spec: str, compressor: str, group: int | None = None, chunk_size: int = 0, rank: int = 0, bucket: int = 0,
-    wire: str = "float16",
+    wire: str = "float16", factor_rows: int = 0,
 ) -> str:
     """Return an AllReducePlan as text: the group, and every setting that differs from the builders' defaults.
 
@@ -166,6 +168,7 @@ def all_reduce_text(
     parts += [f"rank={rank}"] if rank else []
     parts += [f"wire_dtype={wire}"] if wire != "float16" else []
     parts += [f"bucket_bytes={bucket}"] if bucket not in (0, BUCKET_BYTES) else []
+    parts += [f"factor_rows={factor_rows}"] if factor_rows else []
     return f"all_reduce({', '.join(parts)})"
 
 

@@ -105,7 +105,8 @@ def test_a_cache_of_drawn_elements_is_fed_in_a_second_fit(network):
         front.fit(dataset, **EPOCHS)
         assert plan_says(front, "each machine runs"), str(front.plan())
         front.fit(dataset, **EPOCHS)
-        assert plan_says(front, "fed each step: 10.77.1.2 makes another first batch"), str(front.plan())
+        other = network.hosts[1].address
+        assert plan_says(front, f"fed each step: {other} makes another first batch"), str(front.plan())
         assert "or its cache has an order that was drawn before" in str(front.plan())
     assert_equally_trained(trained(plain), trained(model))
 

@@ -27,7 +27,7 @@ INSIDE = {
     ),
     "autodist_core.strategy": (
         "partition", "synchronizers", "wire", "compiled", "strategy", "builder", "checker", "compiler", "base",
-        "options",
+        "factor_rows", "options",
     ),
     "autodist_core.capture": ("traversal", "traced", "tape", "linearity", "refuse", "rewrite"),
     "autodist_core.kernel": (

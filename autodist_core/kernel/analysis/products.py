@@ -20,8 +20,7 @@ from autodist_core.kernel.analysis.shapes import partial_shapes
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
 from autodist_core.step.index import StepIndex
-
-_ROWS = 256  # copying this many rows costs about as much as adding two gradients of the smallest kernel that qualifies
+from autodist_core.strategy.factor_rows import LARGE
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,12 @@ class Product:
     right: str
 
 
-def gradient_products(step: StepIndex) -> dict[tuple[str, int], Product]:
+def gradient_products(
+    step: StepIndex, small: Collection[str] = frozenset()
+) -> dict[tuple[str, int], Product]:
     """Return the gradients that are such products, by variable and occurrence.
+
+    Kernels are large ones, and those that are named as `small`.
 
     >>> from dataclasses import replace
     >>> from autodist_core.capture import capture
@@ -57,7 +60,9 @@ def gradient_products(step: StepIndex) -> dict[tuple[str, int], Product]:
     """
     found = {
         (gradient.variable, gradient.occurrence): product
-        for gradient in step.item.gradients if (product := _product(step, gradient)) is not None
+        for gradient in step.item.gradients
+        if gradient.variable in small or _is_large(step.variables[gradient.variable].shape)
+        if (product := _product(step, gradient)) is not None
     }
     return found
 
@@ -91,7 +96,7 @@ def _is_large_weight(step: StepIndex, source: str, weights: Collection[str]) -> 
 
 
 def _is_large(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 2 and shape[0] * shape[1] >= _ROWS * sum(shape)
+    return len(shape) == 2 and shape[0] * shape[1] >= LARGE * sum(shape)
 
 
 def _has_a_row_per_example(step: StepIndex, source: str) -> bool:
@@ -112,8 +117,6 @@ def _product(step: StepIndex, gradient: Gradient) -> Product | None:
         return None
     # The barrier waits for the factors, not for the product, which must therefore be certain to succeed.
     if step.item.handed_in:
-        return None
-    if not _is_large(step.variables[gradient.variable].shape):
         return None
     node = step.nodes[naming.node_of(gradient.values)]
     while node.op == "Identity":

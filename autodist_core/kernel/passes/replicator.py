@@ -59,6 +59,8 @@ class Replicator(Kernel):
             for gradient in draft.step.item.gradients:
                 key = gradient.variable, gradient.occurrence
                 product = draft.gradient_products.get(key)
+                if key in draft.factored:
+                    continue
                 if not product:
                     draft.local[*key, replica.index] = _weighted(draft, replica, gradient)
                 elif replica is draft.together(replica)[0]:

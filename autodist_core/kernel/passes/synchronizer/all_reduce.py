@@ -6,8 +6,9 @@ replicas, each has a collective, whose result is the sum over both::
     all_reduce/0/.../bucket0/replica0/sum = CollectiveReduceV2(replica0's gradients)
     all_reduce/0/.../bucket0/replica1/sum = CollectiveReduceV2(replica1's gradients)
 
-Dense gradients travel in buckets, compressed where the strategy says so. The rows of sparse gradients are gathered. A
-replica without examples contributes zeros, or no rows.
+Dense gradients travel in buckets, compressed where the strategy says so. The rows of sparse gradients are gathered. So
+are the factors of gradients that are products, where the strategy says so. A replica without examples contributes
+zeros, or no rows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, by_machines, reduce
 from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors, Travels
+from autodist_core.kernel.passes.synchronizer.factors import gather_factors
 from autodist_core.kernel.passes.synchronizer.reduction import reduce_all
 from autodist_core.kernel.passes.synchronizer.rows import gather_rows
 from autodist_core.kernel.placement.devices import host_of
@@ -55,8 +57,12 @@ class AllReduceSynchronizer(Kernel):
         owners = [owner for owner in draft.placement.owners if owner.replica is not None]
         running: dict[Parcel, Rounds] = {}
         gathered: list[Gradient] = []
+        factored: list[Gradient] = []
         for gradient in draft.step.item.gradients:
             if not owners or gradient.variable not in owners[0].variables:
+                continue
+            if (gradient.variable, gradient.occurrence) in draft.factored:
+                factored.append(gradient)
                 continue
             if gradient.indices or len(owners) == 1:
                 gathered.append(gradient)
@@ -64,6 +70,7 @@ class AllReduceSynchronizer(Kernel):
             for parcel in _parcels(draft, gradient, self.travels):
                 running[parcel] = COMPRESSORS[parcel.wire.form](parcel)
         _gather(draft, owners, gathered)
+        gather_factors(draft, owners, factored)
         sent = {parcel: next(rounds) for parcel, rounds in running.items()}
         turn = 0
         sums: dict[Parcel, Tensors] = {}

@@ -8,8 +8,7 @@ two machines, of which one looked up 5 rows and the other one 3::
     results    8 rows                 what was padded is left out
 
 A machine reads nothing but collectives. So its nodes are as many over 2 machines as over 500, and `kernel/alike/` can
-repeat them. A collective takes equal shapes, and each shape has a collective of its own: TensorFlow keeps what it knows
-of one for the whole session. So rows are padded to one of a few lengths.
+repeat them. `gathering.py` says why rows are padded.
 """
 
 from __future__ import annotations
@@ -22,19 +21,11 @@ import tensorflow as tf
 from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.synchronizer.buckets import instance_key
+from autodist_core.kernel.passes.synchronizer.gathering import KEYS, LENGTHS, gathered, machines_of, places_of
 from autodist_core.kernel.passes.synchronizer.reduction import merged, name_of, of_team, types_of
 from autodist_core.kernel.placement.placement import Owner, Replica
 from autodist_core.step import naming
 from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
-
-LENGTHS = (1, 2, 3, *(part << shift for shift in range(29) for part in (4, 5, 6, 7)))
-"""The lengths of what travels: each is at most a quarter longer than the one before."""
-KEYS = 1 << 7
-"""The instance keys that a gathering has: one for each length."""
-_TRAVEL = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
-"""The types that TensorFlow's collective takes; others travel as float32, which has all of their values."""
-_MACHINES = 1 << 20
-"""Added to the number of machines in the key of a group, since the group of the replicas may be on other devices."""
 
 
 def gather_rows(draft: Draft, owners: Sequence[Owner], gradients: Sequence[Gradient]) -> None:
@@ -110,7 +101,7 @@ class _Gathering:
     """The collectives that bring flat values and integers of some tables from all machines to each machine."""
 
     def __init__(self, draft: Draft, widths: Sequence[int]) -> None:
-        self._machines = len({replica.host for replica in draft.stands_for or draft.placement.replicas})
+        self._machines = machines_of(draft)
         self._widths = widths
         self._keys = [instance_key(draft, draft.collectives + number, KEYS) for number in range(3)]
 
@@ -120,8 +111,8 @@ class _Gathering:
         tables, widths = len(self._widths), tf.constant(self._widths, tf.int64)
         rows = tf.cast(integers[:tables], tf.int64)
         own = tf.stack([tf.reduce_sum(rows * widths), tf.size(integers, tf.int64)])
-        most = tf.reduce_max(tf.reshape(self._gather(own, self._keys[0]), (-1, 2)), 0)
-        places = tf.searchsorted(tf.constant(LENGTHS, tf.int64), most)
+        most = tf.reduce_max(tf.reshape(gathered(own, self._machines, self._keys[0]), (-1, 2)), 0)
+        places = places_of(most)
         lengths = tf.gather(tf.constant(LENGTHS, tf.int64), places)
         all_integers = self._padded(integers, lengths[1] - own[1], self._keys[1] + places[1])
         all_values = self._padded(values, lengths[0] - own[0], self._keys[2] + places[0])
@@ -134,15 +125,7 @@ class _Gathering:
         ))  # fmt: skip
 
     def _padded(self, vector: tf.Tensor, more: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        return self._gather(tf.pad(vector, [[0, more]]), key)
-
-    def _gather(self, vector: tf.Tensor, key: int | tf.Tensor) -> tf.Tensor:
-        travels = vector if vector.dtype in _TRAVEL else tf.cast(vector, tf.float32)
-        found = tf.raw_ops.CollectiveGatherV2(
-            input=travels, group_size=self._machines, group_key=_MACHINES + self._machines, instance_key=key,
-            ordering_token=[], communication_hint="auto", timeout_seconds=0.0, is_stateless=False,
-        )
-        return tf.cast(found, vector.dtype)
+        return gathered(tf.pad(vector, [[0, more]]), self._machines, key)
 
 
 def _apart(flat: tf.Tensor, counts: tf.Tensor, begin: tf.Tensor) -> list[tf.Tensor]:

@@ -1,0 +1,54 @@
+"""Decide for which batches the factors of a gradient travel, and not the gradient.
+
+In: the shape of a variable, and the machines. Out: the most examples of a batch for which the factors travel. The
+gradient of a dense layer's kernel is a product of two factors, which have a row for each example::
+
+    gradient (512, 512) = inputs (examples, 512)' x gradients of the outputs (examples, 512)
+
+An all-reduce brings twice the gradient's bytes to a machine, less what the machine has. If the factors of all machines
+are brought to each machine instead, that is once the bytes of all rows, less those of the machine. Each machine then
+multiplies the rows of all machines. So the factors pay as long as the batch has few examples, and the network is slow.
+"""
+
+from __future__ import annotations
+
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.step.graph_item import Variable
+
+__all__ = ["LARGE", "factor_rows"]
+
+LARGE = 256
+"""A kernel is large if it has so many entries, or more, for each entry of a row of both factors.
+
+Copying the rows then costs less than adding two gradients."""
+_FLOPS = 2e10
+"""The operations that a machine is taken to compute in a second: few, so that factors travel where they surely pay."""
+_TYPES = ("float16", "float32", "float64")
+
+
+def factor_rows(wanted: int | None, variable: Variable, resource_spec: ResourceSpec) -> int:
+    """Return the most examples of a batch for which the factors of a variable's gradient travel; 0 for none.
+
+    `wanted` is what the user said. `None` leaves it to the bytes that travel and to what the arithmetic costs.
+
+    >>> spec = ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]})
+    >>> factor_rows(None, Variable("kernel", (512, 512), "float32"), spec)
+    284
+    >>> factor_rows(None, Variable("kernel", (64, 10), "float32"), spec)
+    0
+    >>> factor_rows(16, Variable("kernel", (64, 10), "float32"), spec)
+    16
+    """
+    addresses = {device.address for _, device in resource_spec.replica_devices}
+    on_gpus = any(device.kind == "GPU" for _, device in resource_spec.replica_devices)
+    if len(variable.shape) != 2 or 0 in variable.shape or variable.dtype not in _TYPES or variable.is_sparse:
+        return 0
+    if len(addresses) < 2 or on_gpus:
+        return 0
+    if wanted is not None:
+        return wanted
+    inputs, outputs = variable.shape
+    if inputs * outputs < LARGE * (inputs + outputs):
+        return 0
+    rate = min(resource_spec.network_bandwidth[address] for address in addresses) * 1e9 / 8 / variable.item_size
+    return int(2 * inputs * outputs / (inputs + outputs + 2 * inputs * outputs * rate / _FLOPS))

@@ -1,0 +1,79 @@
+"""Where factors of gradients travel between machines, training equals plain Keras."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from autodist_core.strategy import AllReduce, Parallax
+from tests.cluster.over_hosts import OverHosts
+from tests.conftest import OF_KERAS
+from tests.support.compare import assert_equally_trained
+from tests.support.models import BY_NAME, Data, ReferenceModel
+from tests.support.training import run, train_plain
+
+pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
+HOSTS = 4
+SENDING = AllReduce(factor_rows=1000)
+
+
+@pytest.fixture(scope="module")
+def lan(make_network):
+    return make_network(HOSTS)
+
+
+@pytest.fixture(autouse=True)
+def known_hosts(lan, monkeypatch):
+    monkeypatch.setenv("HOME", str(lan.home))
+
+
+def _branches() -> keras.Model:
+    """Two layers have one input, and one layer is on one branch only."""
+    inputs = keras.Input((9,))
+    hidden = keras.layers.Dense(8, "relu")(inputs)
+    left, right = keras.layers.Dense(6, "tanh")(hidden), keras.layers.Dense(6)(hidden)
+    joined = keras.layers.Concatenate()([keras.layers.Multiply()([left, right]), keras.layers.Dense(4)(inputs)])
+    return keras.Model(inputs, keras.layers.Dense(2, use_bias=False)(joined))
+
+
+def _data() -> Data:
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=(43, 9)), random.normal(size=(43, 2))
+    return Data(x, y, random.uniform(0.5, 2.0, size=43))
+
+
+BRANCHES = ReferenceModel("branches", _branches, _data, lambda: {"loss": "mse", "metrics": ["mae"]})
+
+
+@pytest.mark.parametrize(
+    "reference, cpus",
+    [
+        (BRANCHES, [1, 1]),
+        *(pytest.param(each, [2, 2, 1, 1], marks=pytest.mark.long) for each in (BRANCHES, BY_NAME["dense"])),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_training_equals_one_device(lan, reference, cpus):
+    """Batches are uneven, and in the last one some machines have no example."""
+    expected = train_plain(reference, batch_size=7)
+    with OverHosts(reference, lan.spec(cpus, lan.hosts[: len(cpus)])) as hosts:
+        for builder in (SENDING, AllReduce(factor_rows=6), Parallax(factor_rows=7)):
+            for optimizer in ("adam", "sgd"):
+                wanted = expected if optimizer == "adam" else train_plain(reference, batch_size=7, optimizer="sgd")
+                assert_equally_trained(wanted, hosts.train(optimizer, builder, batch_size=7))
+
+
+@pytest.mark.long
+def test_a_larger_batch_sends_gradients_from_then_on(lan):
+    """Each size of a batch gets a graph that suits it, and the numbers stay those of one device."""
+
+    def training(front, model):
+        data = _data()
+        for size in (6, 30, 5):
+            front.fit(data.x, data.y, batch_size=size, epochs=2, shuffle=False, verbose=0)
+
+    expected = train_plain(BRANCHES, training)
+    with OverHosts(BRANCHES, lan.spec([1, 1], lan.hosts[:2])) as hosts:
+        hosts.compile("adam", AllReduce(factor_rows=20))
+        assert_equally_trained(expected, run(training, hosts.front, hosts.model))

@@ -1,0 +1,113 @@
+"""Factors: which gradients travel as two factors, what travels then, and which graph a size of a batch gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core import GraphItem, ResourceSpec, Variable
+from autodist_core.capture import capture
+from autodist_core.kernel import build
+from autodist_core.runtime.largest_batch import LargestBatch
+from autodist_core.step import naming
+from autodist_core.strategy import AllReduce, Parallax, PartitionedAR
+from autodist_core.strategy.factor_rows import factor_rows
+from tests.capture.plain import descend, gradients_of, trace
+from tests.kernel.graphs import nodes_of, placed_on
+
+SENDING = AllReduce(factor_rows=100)
+
+
+def _item(dtype: str = "float64") -> GraphItem:
+    """Two layers with one input, a third layer, and a bias."""
+    shapes = {"left": (5, 4), "right": (5, 4), "last": (4, 3), "bias": (3,)}
+    variables = {name: tf.Variable(tf.ones(shape, dtype), name=name) for name, shape in shapes.items()}
+
+    def loss_of(given, x):
+        x = tf.cast(x, dtype)
+        between = tf.tanh(x @ given["left"]) * tf.tanh(x @ given["right"])
+        return tf.reduce_mean(tf.square(between @ given["last"] + given["bias"]))
+
+    def step(tracer, x):
+        loss, gradients = gradients_of(variables, x, loss_of)
+        tracer.apply(gradients, descend(variables))
+        return [loss]
+
+    return capture(trace(step, variables, (tf.TensorSpec((None, 5), tf.float64, "x"),)))
+
+
+def _weighted(item: GraphItem) -> GraphItem:
+    """As of a loss that is a mean over the batch: the replicas' gradients are added up as they are."""
+    return replace(item, gradients=tuple(replace(each, weighted=True) for each in item.gradients))
+
+
+def _sent(item: GraphItem, builder, *cpus: int, examples: int = 8) -> tuple[set[str], dict, dict]:
+    graph = build(item, placed_on(item, builder, *cpus), examples=examples)
+    found = (nodes_of(graph.graph_def, op) for op in ("CollectiveGatherV2", "CollectiveReduceV2"))
+    return {name for name, _ in graph.factored}, *found
+
+
+@pytest.mark.parametrize("builder", [SENDING, Parallax(factor_rows=100)], ids=str)
+def test_factors_are_gathered_and_the_rest_is_added_up(builder):
+    factored, gathers, sums = _sent(_weighted(_item()), builder, 1, 1)
+    assert factored == {"left", "right", "last"}
+    assert len(gathers) == 2 * 2, "on each machine one of the numbers of rows, and one bucket"
+    assert len(sums) == 2, "the bias"
+
+
+def test_a_factor_of_several_products_travels_once():
+    item = _weighted(_item())
+    graph = build(item, placed_on(item, SENDING, 1, 1), examples=8).graph_def
+    gathers = nodes_of(graph, "CollectiveGatherV2").items()
+    (sent,) = [node for name, node in gathers if "replica0" in name and "places" not in name]
+    nodes = {node.name: node for node in graph.node}
+    joined = nodes[naming.node_of(sent.input[0])]
+    assert joined.op == "ConcatV2" and joined.attr["N"].i == 5, "x, three gradients of outputs, and one input between"
+
+
+@pytest.mark.parametrize(
+    "item, builder, cpus, examples",
+    [
+        (_weighted(_item()), SENDING, (1, 1), 101), (_weighted(_item()), SENDING, (1, 1), 0),
+        (_weighted(_item()), AllReduce(), (1, 1), 8), (_weighted(_item()), AllReduce(factor_rows=0), (1, 1), 8),
+        (_weighted(_item()), SENDING, (2,), 8), (_weighted(_item()), SENDING, (3, 1), 8),
+        (_weighted(_item()), AllReduce(compressor="HorovodCompressor"), (1, 1), 8),
+        (_item(), SENDING, (1, 1), 8), (_weighted(_item("bfloat16")), SENDING, (1, 1), 8),
+    ],
+    ids=[
+        "a large batch", "an unknown size", "small kernels", "never", "one machine", "three replicas on a machine",
+        "a compressor", "gradients that are weighted later", "bfloat16",
+    ],
+)  # fmt: skip
+def test_when_the_gradients_travel(item, builder, cpus, examples):
+    factored, gathers, sums = _sent(item, builder, *cpus, examples=examples)
+    assert not factored and not gathers
+    assert sums
+
+
+def test_variables_in_shards_send_gradients():
+    factored, _, _ = _sent(_weighted(_item()), PartitionedAR(factor_rows=100), 1, 1)
+    assert not factored, "each of them is split over two replicas"
+
+
+def test_the_largest_batch_decides_and_smaller_ones_take_its_graph():
+    item = _weighted(_item())
+    largest = LargestBatch(item, placed_on(item, SENDING, 1, 1))
+    assert [(largest.after(size), largest.size) for size in (8, 100, 3, 101, 8)] == [
+        (0, 8), (0, 100), (0, 100), (3, 101), (3, 101)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("gbit, shape, expected", [(1, (512, 512), 284), (10, (512, 512), 56), (1, (21632, 512), 390)])
+def test_the_default_follows_from_kernel_and_network(gbit: float, shape: tuple[int, int], expected: int):
+    """Saved bytes at the rate of the link take as long as the products of the other rows at 20 billion operations."""
+    nodes = [{"address": f"10.0.0.{n}", "chief": n == 1, "network_bandwidth": gbit} for n in (1, 2)]
+    found = factor_rows(None, Variable("kernel", shape, "float32"), ResourceSpec({"nodes": nodes}))
+    assert found == expected
+    entries, columns, rate = shape[0] * shape[1], sum(shape), gbit * 1e9 / 8
+    saved = np.array([4 * (2 * entries - rows * columns) / rate for rows in (found, found + 1)])
+    products = np.array([2 * rows * entries / 2e10 for rows in (found, found + 1)])
+    assert saved[0] >= products[0] and saved[1] < products[1]
