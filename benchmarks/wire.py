@@ -162,7 +162,13 @@ class Step:
 
 def watched(made: Any, workload: str, steps: int, bf16: bool, **settings: Any) -> tuple[list[Any], list[Samples]]:
     """Train over the hosts; return the times of the steps, and the samples of each host."""
-    train = CONTENDERS[BFLOAT16] if bf16 else partial(distributed, **settings)
+    if bf16:
+        train = CONTENDERS[BFLOAT16]
+    elif settings.get("strategy"):
+        train = partial(distributed, **settings)
+    else:
+        # The bytes and the bound are those of the gradients, so no factors travel.
+        train = partial(distributed, compressor={"factor_rows": 0})
     with Sampler(made.hosts) as sampler:
         training = Training(OVER_HOSTS, partial(_train, train), Job(workload, steps, 0, made.spec()))
         times = training.wait_until_ready()
@@ -203,7 +209,7 @@ def main() -> None:
     option(parser, "--hosts", "the number of hosts", 2, type=int)
     option(parser, "--rate", RATE, "1gbit")
     option(parser, "--steps", "the steps that are watched", 24, type=int)
-    option(parser, "--strategy", "the name of a builder", None, said="Parallax")
+    option(parser, "--strategy", "the name of a builder", None, said="AllReduce(factor_rows=0)")
     option(parser, "--bf16", "gradients travel as bfloat16, with error feedback")
     given = parser.parse_args()
     if missing():
