@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from autodist_core.kernel.analysis.alike_writes import mixed_results, with_alike_updates
 from autodist_core.kernel.analysis.compilable import compilable
-from autodist_core.kernel.analysis.factored import factor_limits, factored
+from autodist_core.kernel.analysis.factored import factored
 from autodist_core.kernel.analysis.random_draws import drawn_by_replicas, drawn_by_update, drawn_explicitly
 from autodist_core.kernel.analysis.results import Joining, joining
 from autodist_core.kernel.draft import Draft
@@ -21,7 +21,7 @@ from autodist_core.kernel.drawn import Compared, drawn, iterator_types, next_of,
 from autodist_core.kernel.gathered import gathered
 from autodist_core.kernel.kernel import Kernel, run
 from autodist_core.kernel.parts import PARTS, Part, part_of
-from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph, build
+from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph, build, sizes_apart
 from autodist_core.kernel.placement.arrangement import Arrangement, arrange
 from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.kernel.placement.placement import Placement, inference, place
@@ -31,7 +31,6 @@ from autodist_core.kernel.stages import GraphStage, graph_stages
 __all__ = [
     "PARTS", "PIPELINE", "Arrangement", "Compared", "DistributedGraph", "Draft", "GraphStage", "Joining", "Kernel",
     "Part", "Placement", "Tasks", "arrange", "build", "compilable", "drawn", "drawn_by_replicas", "drawn_by_update",
-    "drawn_explicitly", "examine", "factor_limits", "factored", "gathered", "graph_stages", "inference",
-    "iterator_types", "joining", "mixed_results", "next_of", "part_of", "place", "run", "sample_of",
-    "with_alike_updates",
+    "drawn_explicitly", "examine", "factored", "gathered", "graph_stages", "inference", "iterator_types", "joining",
+    "mixed_results", "next_of", "part_of", "place", "run", "sample_of", "sizes_apart", "with_alike_updates",
 ]  # fmt: skip

@@ -112,7 +112,7 @@ class Draft:
         """Return an empty draft of a captured step.
 
         With `stands_for`, the replicas of the placement stand for these ones, which have `all_sizes` examples.
-        `examples` is the size of the largest batch, as far as it is known.
+        `examples` is the size of the batch, as far as it is known.
         """
         step = StepIndex.of(item)
         require_distributable(step, placement)

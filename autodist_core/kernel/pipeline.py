@@ -28,6 +28,7 @@ from typing import Any
 
 from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.alike import STANDING, Alike, NotAlikeError, Repeatable, found_alike, repeated, standing
+from autodist_core.kernel.analysis.factored import factor_limits
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.after_update import AfterUpdate
@@ -100,8 +101,8 @@ def build(
     """Build the graph of one step in which the first `active` replicas, or those with these indices, have examples.
 
     `sizes` is the number of examples of each active replica. With it, the graph takes batches of these sizes only, and
-    TensorFlow computes in advance the values that depend on shapes alone. `examples` is the size of the largest batch
-    that the graph is for, and decides of which gradients the factors travel; 0 stands for an unknown size.
+    TensorFlow computes in advance the values that depend on shapes alone. `examples` is the size of the batch, and
+    decides of which gradients the factors travel; 0 stands for an unknown size.
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
@@ -129,6 +130,22 @@ def build(
         used, counts, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
         tuple(draft.added), draft.buckets, draft.collectives, draft.factored,
     )
+
+
+def sizes_apart(item: GraphItem, placement: Placement) -> tuple[int, ...]:
+    """Return the sizes of a batch above which one more gradient travels by itself, and not as factors.
+
+    Batches of which the same of these sizes are exceeded may have one graph.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import AllReduce
+    >>> sizes_apart(example_step(), example_placement(AllReduce()))
+    ()
+    """
+    names = [replica.name for replica in placement.replicas]
+    limits = factor_limits(StepIndex.of(placement.partitioner.apply(item)), placement.plans, names)
+    return tuple(sorted(limits.values()))
 
 
 def _first_is_witness(item: GraphItem, placement: Placement, sizes: Sequence[int]) -> bool:

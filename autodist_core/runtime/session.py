@@ -25,7 +25,7 @@ from tensorflow.core.protobuf import config_pb2
 from autodist_core.cluster.chief import Cluster
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.kernel import DistributedGraph, Placement, build
+from autodist_core.kernel import DistributedGraph, Placement, build, sizes_apart
 from autodist_core.log import stage
 from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.batch_slices import BatchSlicer, DataSlot, of_machines
@@ -33,7 +33,6 @@ from autodist_core.runtime.data_pipelines import DrawnRows, PipelinesOnMachines,
 from autodist_core.runtime.failed_replicas import failed_replicas, said
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.kept_arrays import KeptData
-from autodist_core.runtime.largest_batch import LargestBatch
 from autodist_core.runtime.loose_steps import LooseStep
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.timings import TimedStep, Timings
@@ -297,7 +296,7 @@ class Step(SessionStep):
         self._prefix = prefix
         self._usual = usual
         self._callables: dict[tuple[int, bool, DataSlot | None, int], tuple[Callable[..., Any], tuple[int, ...]]] = {}
-        self._largest = LargestBatch(item, session.placement)
+        self._limits = sizes_apart(item, session.placement)
         self._slicer = BatchSlicer(item)
         self._steps = 0
         self._bounds: Sequence[tuple[int, int]] = ()
@@ -317,7 +316,7 @@ class Step(SessionStep):
         count = len(self._session.placement.replicas)
         self._bounds = bounds = self._slicer.bounds(arrays, total, count)
         slot = self._session.slot_of(arrays)
-        key = len(bounds), total == self._usual, slot, self._largest.after(total)
+        key = len(bounds), total == self._usual, slot, sum(limit < total for limit in self._limits)
         if key not in self._callables:
             self._callables[key] = self._build(*key, [stop - start for start, stop in bounds], arrays)
         call, inputs = self._callables[key]
@@ -334,8 +333,8 @@ class Step(SessionStep):
     ) -> tuple[Callable[..., Any], tuple[int, ...]]:
         what = f"the graph of {active} replica{'' if active == 1 else 's'}"
         with stage(what, f"building {what}"):
-            known, most = sizes if usual else (), self._largest.size
-            graph = build(self.item, self._session.placement, active, sizes=known, examples=most)
+            known, examples = sizes if usual else (), sum(sizes)
+            graph = build(self.item, self._session.placement, active, sizes=known, examples=examples)
             if slot is not None:
                 graph = slot.put_into(graph, self._session.placement.replicas, of_machines(arrays))
         self._graph = self._graph or graph

@@ -65,8 +65,8 @@ def test_training_equals_one_device(lan, reference, cpus):
 
 
 @pytest.mark.long
-def test_a_larger_batch_sends_gradients_from_then_on(lan):
-    """Each size of a batch gets a graph that suits it, and the numbers stay those of one device."""
+def test_each_size_of_a_batch_takes_its_way(lan):
+    """Factors travel, then gradients, with factors in the smaller last batch, then factors. The numbers are exact."""
 
     def training(front, model):
         data = _data()

@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from autodist_core import GraphItem, ResourceSpec, Variable
 from autodist_core.capture import capture
-from autodist_core.kernel import build
-from autodist_core.runtime.largest_batch import LargestBatch
+from autodist_core.kernel import build, sizes_apart
 from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Parallax, PartitionedAR
 from autodist_core.strategy.factor_rows import factor_rows
@@ -93,12 +92,10 @@ def test_variables_in_shards_send_gradients():
     assert not factored, "each of them is split over two replicas"
 
 
-def test_the_largest_batch_decides_and_smaller_ones_take_its_graph():
-    item = _weighted(_item())
-    largest = LargestBatch(item, placed_on(item, SENDING, 1, 1))
-    assert [(largest.after(size), largest.size) for size in (8, 100, 3, 101, 8)] == [
-        (0, 8), (0, 100), (0, 100), (3, 101), (3, 101)
-    ]  # fmt: skip
+def test_sizes_of_batches_need_another_graph_where_a_gradient_begins_to_travel():
+    placement = placed_on(_weighted(_item()), SENDING, 1, 1)
+    assert sizes_apart(_weighted(_item()), placement) == (100,) * 3, "the three kernels"
+    assert sizes_apart(_weighted(_item()), placed_on(_weighted(_item()), SENDING, 2)) == ()
 
 
 @pytest.mark.parametrize("gbit, shape, expected", [(1, (512, 512), 284), (10, (512, 512), 56), (1, (21632, 512), 390)])
