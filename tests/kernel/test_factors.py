@@ -38,6 +38,22 @@ def _item(dtype: str = "float64") -> GraphItem:
     return capture(trace(step, variables, (tf.TensorSpec((None, 5), tf.float64, "x"),)))
 
 
+def _of_all_items() -> GraphItem:
+    """A layer over all items of a catalogue, whatever the batch is, and one over the batch."""
+    variables = {name: tf.Variable(tf.ones((5, 4), "float64"), name=name) for name in ("catalogue", "batch")}
+
+    def loss_of(given, x):
+        items = tf.tanh(tf.ones((50, 5), "float64") @ given["catalogue"])
+        return tf.reduce_mean(tf.tanh(x @ given["batch"]) @ tf.transpose(items))
+
+    def step(tracer, x):
+        loss, gradients = gradients_of(variables, x, loss_of)
+        tracer.apply(gradients, descend(variables))
+        return [loss]
+
+    return capture(trace(step, variables, (tf.TensorSpec((None, 5), tf.float64, "x"),)))
+
+
 def _weighted(item: GraphItem) -> GraphItem:
     """As of a loss that is a mean over the batch: the replicas' gradients are added up as they are."""
     return replace(item, gradients=tuple(replace(each, weighted=True) for each in item.gradients))
@@ -85,6 +101,11 @@ def test_when_the_gradients_travel(item, builder, cpus, examples):
     factored, gathers, sums = _sent(item, builder, *cpus, examples=examples)
     assert not factored and not gathers
     assert sums
+
+
+def test_factors_whose_rows_are_no_examples_stay():
+    factored, _, _ = _sent(_weighted(_of_all_items()), SENDING, 1, 1)
+    assert factored == {"batch"}
 
 
 def test_variables_in_shards_send_gradients():

@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from autodist_core.kernel.analysis.products import Product, gradient_products
+from autodist_core.kernel.analysis.shapes import rows_of_each
 from autodist_core.resource_spec import DeviceSpec
+from autodist_core.step import naming
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import VariablePlan
 from autodist_core.strategy.synchronizers import AllReducePlan
@@ -38,7 +40,10 @@ def factored(
     """
     limits = factor_limits(step, plans, replicas)
     products = gradient_products(step, frozenset(limits)) if limits and examples else {}
-    return {key: product for key, product in products.items() if examples <= limits.get(key[0], 0)}
+    return {
+        key: product for key, product in products.items()
+        if examples <= limits.get(key[0], 0) and rows_of_each(step).get(naming.canonical(product.left)) == 1
+    }
 
 
 def factor_limits(step: StepIndex, plans: Mapping[str, VariablePlan], replicas: Sequence[str]) -> dict[str, int]:

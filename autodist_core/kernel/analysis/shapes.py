@@ -13,6 +13,9 @@ import tensorflow as tf
 from autodist_core.step import editor, naming
 from autodist_core.step.index import StepIndex, analysis
 
+_EXAMPLES = 15_485_863
+"""The size of a batch for which shapes are inferred: a prime number that no other size is a multiple of."""
+
 
 @analysis
 def partial_shapes(step: StepIndex) -> dict[str, tf.TensorShape]:
@@ -22,6 +25,33 @@ def partial_shapes(step: StepIndex) -> dict[str, tf.TensorShape]:
     >>> partial_shapes(StepIndex(example_step()))["matmul"]
     TensorShape([None, 1])
     """
+    return _inferred(step, None)
+
+
+@analysis
+def rows_of_each(step: StepIndex) -> dict[str, int]:
+    """Return for each captured tensor how many rows it has for each example, where TensorFlow infers that.
+
+    >>> @tf.function(input_signature=[tf.TensorSpec([None, 3, 2], tf.float32, "x")])
+    ... def rows(x):
+    ...     return tf.reshape(x, (-1, 2), name="all"), tf.gather(x, [0, 1], name="two"), tf.tanh(x, name="one")
+    >>> from autodist_core import GraphItem
+    >>> from autodist_core.step.graph_item import Tensor
+    >>> graph = rows.get_concrete_function().graph.as_graph_def()
+    >>> x = Tensor("x", "float32", (None, 3, 2))
+    >>> found = rows_of_each(StepIndex(GraphItem((), inputs=(x,), graph_bytes=graph.SerializeToString())))
+    >>> found["all"], found["one"], found.get("two")
+    (3, 1, None)
+    """
+    shapes = _inferred(step, _EXAMPLES)
+    return {
+        name: shape[0] // _EXAMPLES for name, shape in shapes.items()
+        if shape.rank and shape[0] and shape[0] % _EXAMPLES == 0
+    }
+
+
+def _inferred(step: StepIndex, examples: int | None) -> dict[str, tf.TensorShape]:
+    """The shapes for a batch of so many examples; None stands for any number."""
     known = editor.Editor(step.graph.library, step.graph.versions)
     for node in step.nodes.values():
         if node.name in step.handle_of:
@@ -29,6 +59,9 @@ def partial_shapes(step: StepIndex) -> dict[str, tf.TensorShape]:
             known.add(
                 "VarHandleOp", node.name, dtype=tf.as_dtype(variable.dtype), shape=tf.TensorShape(variable.shape)
             )
+        elif examples and node.name in step.rows:
+            of_batch = tf.TensorShape([examples, *step.rows[node.name][1:]])
+            known.add("Placeholder", node.name, dtype=tf.as_dtype(node.attr["dtype"].type), shape=of_batch)
         else:
             known.merge([node])
     with tf.Graph().as_default() as graph:
