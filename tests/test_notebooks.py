@@ -19,7 +19,7 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parent.parent
 SAID = re.compile(
-    r"autodist: ((\w+: )?\d+ per step = |waiting for \d|the \w+( \w+)? of the present fit: |.*: \d+ s so far$)"
+    r"autodist: ((\w+: )?\d+ per step = |waiting for \d|the \w+( \w+)? of the present fit: |.*[:,] \d+ s so far$)"
 )
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
