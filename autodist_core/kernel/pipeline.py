@@ -28,7 +28,7 @@ from typing import Any
 
 from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.alike import STANDING, Alike, NotAlikeError, Repeatable, found_alike, repeated, standing
-from autodist_core.kernel.analysis.factored import factor_limits
+from autodist_core.kernel.analysis.factored import with_limits
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.after_update import AfterUpdate
@@ -144,8 +144,8 @@ def sizes_apart(item: GraphItem, placement: Placement) -> tuple[int, ...]:
     ()
     """
     names = [replica.name for replica in placement.replicas]
-    limits = factor_limits(StepIndex.of(placement.partitioner.apply(item)), placement.plans, names)
-    return tuple(sorted(limits.values()))
+    found = with_limits(StepIndex.of(placement.partitioner.apply(item)), placement.plans, names)
+    return tuple(sorted(limit for _, limit in found.values()))
 
 
 def _first_is_witness(item: GraphItem, placement: Placement, sizes: Sequence[int]) -> bool:

@@ -119,6 +119,12 @@ def test_sizes_of_batches_need_another_graph_where_a_gradient_begins_to_travel()
     assert sizes_apart(_weighted(_item()), placed_on(_weighted(_item()), SENDING, 2)) == ()
 
 
+def test_sizes_of_batches_make_no_difference_where_factors_never_travel():
+    assert sizes_apart(_item(), placed_on(_item(), SENDING, 1, 1)) == (), "these gradients are weighted later"
+    mixed = _weighted(_of_all_items())
+    assert sizes_apart(mixed, placed_on(mixed, SENDING, 1, 1)) == (100,), "not the layer over the catalogue"
+
+
 @pytest.mark.parametrize("gbit, shape, expected", [(1, (512, 512), 284), (10, (512, 512), 56), (1, (21632, 512), 390)])
 def test_the_default_follows_from_kernel_and_network(gbit: float, shape: tuple[int, int], expected: int):
     """Saved bytes at the rate of the link take as long as the products of the other rows at 20 billion operations."""

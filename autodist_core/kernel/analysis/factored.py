@@ -38,25 +38,31 @@ def factored(
     >>> factored(draft.step, draft.placement.plans, ["10.0.0.1:CPU:0", "10.0.0.2:CPU:0"], 32)
     {}
     """
-    limits = factor_limits(step, plans, replicas)
-    products = gradient_products(step, frozenset(limits)) if limits and examples else {}
-    return {
-        key: product for key, product in products.items()
-        if examples <= limits.get(key[0], 0) and rows_of_each(step).get(naming.canonical(product.left)) == 1
-    }
+    found = with_limits(step, plans, replicas) if examples else {}
+    return {key: product for key, (product, limit) in found.items() if examples <= limit}
 
 
-def factor_limits(step: StepIndex, plans: Mapping[str, VariablePlan], replicas: Sequence[str]) -> dict[str, int]:
-    """Return the most examples for which the strategy lets the factors of a variable's gradient travel.
-
-    Variables of which the gradients travel always are left out.
+def with_limits(
+    step: StepIndex, plans: Mapping[str, VariablePlan], replicas: Sequence[str]
+) -> dict[tuple[str, int], tuple[Product, int]]:
+    """Return the gradients whose factors can travel, each with the most examples for which they do.
 
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import AllReduce
     >>> draft = example_draft(AllReduce())
-    >>> factor_limits(draft.step, draft.placement.plans, ["10.0.0.1:CPU:0", "10.0.0.2:CPU:0"])
+    >>> with_limits(draft.step, draft.placement.plans, ["10.0.0.1:CPU:0", "10.0.0.2:CPU:0"])
     {}
     """
+    limits = _limits(step, plans, replicas)
+    products = gradient_products(step, frozenset(limits)) if limits else {}
+    return {
+        key: (product, limits[key[0]]) for key, product in products.items()
+        if key[0] in limits and rows_of_each(step).get(naming.canonical(product.left)) == 1
+    }
+
+
+def _limits(step: StepIndex, plans: Mapping[str, VariablePlan], replicas: Sequence[str]) -> dict[str, int]:
+    """The most examples for which the strategy lets the factors of a variable's gradient travel, if it ever does."""
     devices = [DeviceSpec.parse(name) for name in replicas]
     on_hosts = Counter(device.address for device in devices)
     if len(on_hosts) < 2 or max(on_hosts.values()) > AT_ONCE_IN_AGENTS or any(each.kind != "CPU" for each in devices):
