@@ -8,8 +8,9 @@
 
 A line has the median time of a step, that time divided by the bound of the step, and how many times as long as this
 project the contender takes. The bound on one machine is plain Keras with the better of XLA on and off. Over hosts it is
-the larger one of the arithmetic alone and of the wire alone (`hosts.py`). The noise of a block is how far the
-quartiles of plain Keras's times are apart, divided by their median: a difference that is smaller says nothing.
+the larger one of the arithmetic alone and of the wire alone for what the contender sends (`hosts.py`). The noise of a
+block is how far the quartiles of plain Keras's times are apart, divided by their median: a difference that is smaller
+says nothing.
 
 The part `growth` builds the graph of a step over many replicas, without machines (`growth.py`). The part `start` is the
 time from `fit` to the end of the first step.
@@ -36,7 +37,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import hosts
 import one_machine
 from contenders import (
-    BFLOAT16,
     MIRRORED,
     ONE,
     ONE_XLA,
@@ -130,13 +130,10 @@ def over_hosts(models: Sequence[str], rounds: int, steps: int | None) -> Iterato
         peers = [each for each in PEERS[: 3 if count == 2 else 1] if each != TORCH or find_spec("torch")]
         with hosts.network(count, rate) as made:
             for model in here:
-                contenders = hosts.chosen(model, peers if count <= 4 else [], bf16=True)
+                sent = hosts.wires(model, count, None)
+                contenders = hosts.chosen(model, peers if count <= 4 else [], True, sent)
                 times = hosts.measure(made, model, contenders, steps or WORKLOADS[model].steps, rounds)
-                wire = hosts.wire_bound(hosts.gradient_bytes(model), count, hosts.bits_per_second(rate))
-                alone = median(times[PLAIN])
-                bounds = {name: max(alone, wire / 2 if name == BFLOAT16 else wire) for name in times}
-                bounds[PLAIN] = alone
-                yield rows(f"{count} hosts, {rate}", model, times, OVER_HOSTS, bounds), times
+                yield rows(f"{count} hosts, {rate}", model, times, OVER_HOSTS, hosts.bounds(times, sent, rate)), times
 
 
 def start_up(count: int) -> float:

@@ -19,10 +19,15 @@ from workloads import BATCH, WORKLOADS
 PLAIN, ONE, TWO, MIRRORED = "plain", "one", "two", "mirrored"
 MORE = UNFUSED, REDUCED, SERVED = "unfused", "reduced", "served"
 XLA = PLAIN_XLA, ONE_XLA, TWO_XLA = "plain_xla", "one_xla", "two_xla"
-OVER_HOSTS, BFLOAT16 = "hosts", "hosts_bf16"
+OVER_HOSTS, GRADIENTS, BFLOAT16 = "hosts", "hosts_gradients", "hosts_bf16"
 PEERS = MULTI_WORKER, PARAMETER_SERVER, TORCH = "multi_worker", "parameter_server", "torch"
 ROLES = {MULTI_WORKER: ("worker",), PARAMETER_SERVER: ("worker", "ps"), TORCH: ("worker",)}
 """The programs of a peer on each host; the first worker of those that have no servers is the training itself."""
+ALL_REDUCE: dict[str, dict[str, Any]] = {
+    GRADIENTS: {"factor_rows": 0},
+    BFLOAT16: {"compressor": "HorovodCompressorEF", "wire_dtype": "bfloat16"},
+}
+"""The options of `AllReduce` with which a contender trains over hosts."""
 
 
 def _options(job: Job, turns: Turns, keras: Any) -> dict[str, Any]:
@@ -58,10 +63,10 @@ def mirrored(job: Job, turns: Turns) -> None:
 
 
 def distributed(
-    job: Job, turns: Turns, replicas: int = 2, xla: bool = False, compressor: dict[str, Any] | None = None,
+    job: Job, turns: Turns, replicas: int = 2, xla: bool = False, all_reduce: dict[str, Any] | None = None,
     **settings: Any,
 ) -> None:
-    """This project: local replicas, or a replica on each host of the job."""
+    """This project: local replicas, or a replica on each host of the job. `all_reduce` are options of `AllReduce`."""
     import keras
 
     from autodist_core import ResourceSpec
@@ -72,8 +77,8 @@ def distributed(
     keras.utils.set_random_seed(0)
     model = workload.make(keras)
     model.jit_compile = xla
-    if compressor is not None:
-        settings["strategy"] = AllReduce(**compressor)
+    if all_reduce is not None:
+        settings["strategy"] = AllReduce(**all_reduce)
     spec = ResourceSpec.local(cpus=replicas) if job.spec is None else job.spec
     with DistributedModel(model, spec, **settings) as front:
         front.fit(workload.dataset(), shuffle=False, **_options(job, turns, keras))
@@ -166,7 +171,8 @@ CONTENDERS: dict[str, Callable[[Job, Turns], None]] = {
     REDUCED: partial(distributed, strategy="AllReduce", share_memory=False),
     SERVED: partial(distributed, strategy="PSLoadBalancing", share_memory=False),
     OVER_HOSTS: distributed,
-    BFLOAT16: partial(distributed, compressor={"compressor": "HorovodCompressorEF", "wire_dtype": "bfloat16"}),
+    GRADIENTS: partial(distributed, all_reduce=ALL_REDUCE[GRADIENTS]),
+    BFLOAT16: partial(distributed, all_reduce=ALL_REDUCE[BFLOAT16]),
     MULTI_WORKER: multi_worker,
     PARAMETER_SERVER: parameter_server,
     TORCH: torch,

@@ -35,6 +35,7 @@ from autodist_core import ResourceSpec, strategy
 from autodist_core.kernel import build, place
 from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.strategy import StrategyBuilder
 from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_keras.capture.tracing import trace_step
 
@@ -91,19 +92,19 @@ def captured(workload: str) -> GraphItem:
     return trace_step(model, model.train_step, batch, specs, False).item
 
 
-def measured(item: GraphItem, builder: str, replicas: int, cpus: int) -> Growth:
+def measured(item: GraphItem, builder: str | StrategyBuilder, replicas: int, cpus: int) -> Growth:
     """Build and import the graph of a step over so many replicas."""
     # The fewest replicas are on two hosts, so that all rows are steps over several machines.
     cpus = min(cpus, -(-replicas // 2))
     hosts = [f"10.0.{index // 250}.{index % 250 + 1}" for index in range(-(-replicas // cpus))]
     nodes = [{"address": host, "chief": host == hosts[0], "cpus": list(range(cpus))} for host in hosts]
     spec, growth = ResourceSpec({"nodes": nodes}), Growth()
-    chosen, item = getattr(strategy, builder)(), replace(item)  # A step that nobody has examined yet.
+    chosen, item = strategy.resolve(builder), replace(item)  # A step that nobody has examined yet.
     compiled = StrategyCompiler(item, spec).compile(chosen.build(item, spec))
     with growth.phase("place"):
         placement = place(item, compiled, share_memory=False, tasks=Tasks("run", tuple(hosts)))
     with growth.phase("build"):
-        growth.graph_def = build(item, placement, sizes=[_EACH] * replicas).graph_def
+        growth.graph_def = build(item, placement, sizes=[_EACH] * replicas, examples=_EACH * replicas).graph_def
     before = _resident()
     with growth.phase("import"), growth.graph.as_default():
         tf.graph_util.import_graph_def(growth.graph_def, name="")

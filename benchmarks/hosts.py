@@ -8,18 +8,18 @@ iproute2 and openssh-server. The hosts share the processors of the machine, so a
 
 The contenders take turns of a few steps each (`turns.py`). `plain` is plain Keras on one device with the same global
 batch. Its time is that of the arithmetic alone on the same processors. `hosts` is this project, with a replica on each
-host. The peers train over the same hosts. A ratio compares times of the same round.
+host. `hosts_gradients` is the same with `AllReduce(factor_rows=0)`, for models of which factors travel in place of
+gradients. The peers train over the same hosts. A ratio compares times of the same round.
 
-The bound of a step is the larger one of the arithmetic alone and of the wire alone. For an all-reduce of the gradients
-over n hosts, the wire takes 2 (n - 1) / n times their bytes, divided by the rate. The gradients of embedding tables
-travel as rows, so there the arithmetic is the bound.
+The bound of a contender's step is the larger one of the arithmetic alone and of the wire alone: the bytes that its
+strategy sends over the busiest link (`bounds.py`), divided by the rate. The peers send the gradients. The rows of
+embedding tables do not count, so there the arithmetic is the bound.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from contenders import BFLOAT16, CONTENDERS, OVER_HOSTS, PARAMETER_SERVER, PEERS, PLAIN, ROLES, TORCH, distributed
+from bounds import bits_per_second, link_bytes, wire_alone
+from contenders import (
+    ALL_REDUCE,
+    BFLOAT16,
+    CONTENDERS,
+    GRADIENTS,
+    OVER_HOSTS,
+    PARAMETER_SERVER,
+    PEERS,
+    PLAIN,
+    ROLES,
+    TORCH,
+    distributed,
+)
 from figures import Times, noise, quartiles, ratio
 from options import JSON, RATE, command, option
 from torch_models import MODELS
@@ -43,40 +56,8 @@ from workloads import BATCH, STEPS, WORKLOADS
 
 from tests.network.lan import Network, missing
 
-_UNITS = {"mbit": 1e6, "gbit": 1e9}
 _PORTS = 23000
 """The first port of the peers; each gets three."""
-_BY_ROWS = ("embeddings", "tables")
-"""The workloads of which nearly all gradients travel as rows."""
-
-
-def bits_per_second(rate: str) -> float:
-    """Return a rate, written as for `tc`, in bits per second.
-
-    >>> bits_per_second("1gbit")
-    1000000000.0
-    """
-    number, unit = re.fullmatch(r"([0-9.]+)(mbit|gbit)", rate).groups()
-    return float(number) * _UNITS[unit]
-
-
-def wire_bound(size: int, hosts: int, rate: float) -> float:
-    """Return the milliseconds that an all-reduce of `size` bytes over the hosts takes at least.
-
-    >>> wire_bound(125_000_000, 2, 1e9)
-    1000.0
-    """
-    return 2 * (hosts - 1) / hosts * 8 * size / rate * 1e3
-
-
-def gradient_bytes(workload: str) -> int:
-    """Return the bytes of the dense gradients of a model."""
-    import keras
-
-    if workload in _BY_ROWS:
-        return 0
-    variables = WORKLOADS[workload].make(keras).trainable_variables
-    return sum(4 * variable.value.shape.num_elements() for variable in variables)
 
 
 @contextmanager
@@ -136,31 +117,58 @@ def measure(made: Any, workload: str, contenders: Mapping[str, Any], steps: int,
     return in_turns(trainings, rounds)
 
 
-def chosen(workload: str, peers: Sequence[str], bf16: bool, **settings: Any) -> dict[str, Any]:
-    """The functions of the contenders for a workload."""
+def wires(workload: str, hosts: int, strategy: str | None) -> dict[str, float]:
+    """Return the bytes that this project's contenders send over the busiest link in a step.
+
+    >>> wires("one_layer", 2, "PS")
+    {'hosts': 680.0, 'hosts_gradients': 680.0, 'hosts_bf16': 340.0}
+    """
+    from autodist_core.strategy import AllReduce, resolve
+
+    builders = {OVER_HOSTS: resolve(strategy)} | {name: AllReduce(**options) for name, options in ALL_REDUCE.items()}
+    return {name: link_bytes(workload, hosts, builder) for name, builder in builders.items()}
+
+
+def bounds(times: Times, sent: Mapping[str, float], rate: str) -> dict[str, float]:
+    """Return the milliseconds that a step of each contender takes at least; `sent` are the bytes of ours.
+
+    >>> bounds({"plain": [2.0], "torch": [5.0], "hosts": [4.0]}, {"hosts_gradients": 5e5, "hosts": 1e5}, "1gbit")
+    {'plain': 2.0, 'torch': 4.0, 'hosts': 2.0}
+    """
+    alone, bits = quartiles(times[PLAIN])[1], bits_per_second(rate)
+    least = {name: max(alone, wire_alone(sent.get(name, sent[GRADIENTS]), bits)) for name in times}
+    return least | {PLAIN: alone}
+
+
+def chosen(
+    workload: str, peers: Sequence[str], bf16: bool, sent: Mapping[str, float], **settings: Any
+) -> dict[str, Any]:
+    """The functions of the contenders for a workload; `sent` are the bytes of ours."""
     found = {PLAIN: CONTENDERS[PLAIN], OVER_HOSTS: partial(distributed, **settings)}
+    if sent[OVER_HOSTS] < sent[GRADIENTS]:
+        found[GRADIENTS] = CONTENDERS[GRADIENTS]
     if bf16:
         found[BFLOAT16] = CONTENDERS[BFLOAT16]
     found |= {name: CONTENDERS[name] for name in peers if name != TORCH or workload in MODELS}
     return found
 
 
-def table(results: Mapping[str, Times], hosts: int, rate: str) -> str:
-    """Return the results as a table, with a block for each model.
+def table(results: Mapping[str, Times], sent: Mapping[str, Mapping[str, float]], rate: str) -> str:
+    """Return the results as a table, with a block for each model; `sent` are the bytes of ours for each model.
 
-    >>> print(table({"one_layer": {"plain": [1.0], "hosts": [2.0]}}, 2, "1gbit").splitlines()[0].split()[:3])
-    ['ms', 'per', 'step']
+    >>> sent = {"hosts": 680.0, "hosts_gradients": 680.0}
+    >>> print(table({"one_layer": {"plain": [1.0], "hosts": [2.0]}}, {"one_layer": sent}, "1gbit").splitlines()[2])
+    one_layer: one dense layer of 170 parameters, SGD; arithmetic alone 1.0 ms, wire alone 0.0 ms
     """
     lines = [f"{'':<18}{'ms per step':>12}{'quartiles':>18}{'of the bound':>14}{'it / hosts':>12}"]
     for name, times in results.items():
-        wire = wire_bound(gradient_bytes(name), hosts, bits_per_second(rate))
-        alone = quartiles(times[PLAIN])[1]
-        lines += ["", f"{name}: {WORKLOADS[name].title}; arithmetic alone {alone:.1f} ms, wire alone {wire:.1f} ms"]
+        least, wire = bounds(times, sent[name], rate), wire_alone(sent[name][OVER_HOSTS], bits_per_second(rate))
+        title = WORKLOADS[name].title
+        lines += ["", f"{name}: {title}; arithmetic alone {least[PLAIN]:.1f} ms, wire alone {wire:.1f} ms"]
         for contender in times:
             low, middle, high = quartiles(times[contender])
-            bound = max(alone, wire / 2 if contender == BFLOAT16 else wire)
             lines.append(
-                f"  {contender:<16}{middle:>12.1f}{f'{low:.1f} .. {high:.1f}':>18}{middle / bound:>14.2f}"
+                f"  {contender:<16}{middle:>12.1f}{f'{low:.1f} .. {high:.1f}':>18}{middle / least[contender]:>14.2f}"
                 f"{ratio(times, contender, OVER_HOSTS)[1]:>12.2f}"
             )
         lines.append(f"  noise: the quartiles of plain are {noise(times[PLAIN]):.0%} of its median apart")
@@ -187,11 +195,12 @@ def main() -> None:
     results = {}
     with network(given.hosts, given.rate) as made:
         for name in given.models:
-            contenders = chosen(name, given.peers, given.bf16, strategy=given.strategy, xla=given.xla)
+            sent = wires(name, given.hosts, given.strategy)
+            contenders = chosen(name, given.peers, given.bf16, sent, strategy=given.strategy, xla=given.xla)
             steps = given.steps or WORKLOADS[name].steps
             results[name] = measure(made, name, contenders, steps, given.rounds)
             if not given.json:
-                print(table({name: results[name]}, given.hosts, given.rate), flush=True)
+                print(table({name: results[name]}, {name: sent}, given.rate), flush=True)
     if given.json:
         print(json.dumps({"batch": BATCH, "hosts": given.hosts, "rate": given.rate, "times": results}))
 

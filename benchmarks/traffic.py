@@ -6,8 +6,8 @@ No machine is needed. TensorFlow sends an output once to each device on another 
 as an empty message. The columns of a row:
 
 - `messages`: how many of these there are, and `bytes` those of the messages whose shape is known;
-- `unknown`: how many of the messages have a shape that is known in the step only, such as looked-up rows, or have
-  strings. Their bytes are in no column;
+- `unknown`: how many of the messages and of the collectives' inputs have a shape that is known in the step only, such
+  as looked-up rows and factors of gradients, or have strings. Their bytes are in no column;
 - `collectives`: each counted once for each replica, and `bytes` those of their inputs whose shape is known;
 - `operations`: those of all hosts;
 - `copies`: the copies of variables on all hosts.
@@ -37,7 +37,7 @@ class Traffic:
     size: int
     """The bytes of all messages with known shapes."""
     unknown: int
-    """The messages whose shapes are not known before the run."""
+    """The messages and inputs of collectives whose shapes are not known before the run."""
     collectives: int
     collective_size: int
     """The bytes of the inputs of all collectives."""
@@ -60,9 +60,10 @@ def traffic(graph: tf.Graph) -> Traffic:
     messages = dict(_messages(graph))
     collectives = [op for op in graph.get_operations() if op.type.startswith("Collective")]
     sizes = [_size(output) for output in messages.values()]
+    collected = [_size(op.inputs[0]) for op in collectives]
     return Traffic(
-        len(sizes), sum(size or 0 for size in sizes), sizes.count(None),
-        len(collectives), sum(_size(op.inputs[0]) or 0 for op in collectives),
+        len(sizes), sum(size or 0 for size in sizes), [*sizes, *collected].count(None),
+        len(collectives), sum(size or 0 for size in collected),
         len(graph.get_operations()), sum(op.type == "VarHandleOp" for op in graph.get_operations()),
     )
 

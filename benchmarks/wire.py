@@ -11,9 +11,10 @@ of the first bucket. `wire` ends when all but the last 64 KiB have left. `after`
 and the way back to the program. `busy` is the share of the link's rate that is used in `wire`. The last line shows the
 share in each twentieth of a step. All are medians over the steps, of the host that sends most.
 
-The line `= until full` parts the same step in another way, for an all-reduce. The time of the bytes is that of the
-gradients alone at the rate that TCP gets. The time until the link is full is what is left of the step without these
-bytes and `after`.
+The line `= until full` parts the same step in another way, for an all-reduce. The time of the bytes is that of what
+the strategy sends, at the rate that TCP gets. The time until the link is full is what is left of the step without these
+bytes and `after`. Without `--strategy` these are the gradients. With `--strategy AllReduce` they are the factors of
+dense kernels, and the other gradients.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from contenders import BFLOAT16, CONTENDERS, OVER_HOSTS, distributed
-from hosts import bits_per_second, gradient_bytes, network, wire_bound
+from bounds import bits_per_second, wire_alone
+from contenders import BFLOAT16, CONTENDERS, GRADIENTS, OVER_HOSTS, distributed
+from hosts import network, wires
 from options import RATE, command, option
 from turns import Job, Training, Turns
 from workloads import WORKLOADS
@@ -160,15 +162,9 @@ class Step:
         return cls(first - began, wire, ended - last, end - start, 8 * (end - start) / wire / rate, shares)
 
 
-def watched(made: Any, workload: str, steps: int, bf16: bool, **settings: Any) -> tuple[list[Any], list[Samples]]:
+def watched(made: Any, workload: str, steps: int, contender: str, **settings: Any) -> tuple[list[Any], list[Samples]]:
     """Train over the hosts; return the times of the steps, and the samples of each host."""
-    if bf16:
-        train = CONTENDERS[BFLOAT16]
-    elif settings.get("strategy"):
-        train = partial(distributed, **settings)
-    else:
-        # The bytes and the bound are those of the gradients, so no factors travel.
-        train = partial(distributed, compressor={"factor_rows": 0})
+    train = partial(distributed, **settings) if contender == OVER_HOSTS else CONTENDERS[contender]
     with Sampler(made.hosts) as sampler:
         training = Training(OVER_HOSTS, partial(_train, train), Job(workload, steps, 0, made.spec()))
         times = training.wait_until_ready()
@@ -185,8 +181,8 @@ def block(workload: str, steps: Sequence[Step], size: float, bound: float) -> st
 
     >>> step = Step(0.01, 0.05, 0.01, 5_000_000, 0.8, (0.0, 1.0))
     >>> print(*block("mlp", [step], size=4_000_000, bound=40.0).splitlines()[1:3], sep="\\n")
-      step  70.0 ms = before  10.0 + wire  50.0 + after  10.0; wire 80 % busy, 5.0 MB sent, 4.0 of gradients alone
-                    = until full  18.2 + bytes of gradients at TCP's rate  41.8 + after  10.0
+      step  70.0 ms = before  10.0 + wire  50.0 + after  10.0; wire 80 % busy, 5.0 MB sent, 4.0 of values alone
+                    = until full  18.2 + bytes at TCP's rate  41.8 + after  10.0
     """
     before, wire, after = (median(getattr(step, part) for step in steps) * 1e3 for part in ("before", "wire", "after"))
     whole = median(step.before + step.wire + step.after for step in steps) * 1e3
@@ -195,9 +191,9 @@ def block(workload: str, steps: Sequence[Step], size: float, bound: float) -> st
     return "\n".join((
         f"{workload}: {WORKLOADS[workload].title}; wire alone {bound:.1f} ms",
         f"  step {whole:5.1f} ms = before {before:5.1f} + wire {wire:5.1f} + after {after:5.1f}; "
-        f"wire {100 * busy:.0f} % busy, {sent / 1e6:.1f} MB sent, {size / 1e6:.1f} of gradients alone",
-        f"                = until full {whole - bound / _TCP - after:5.1f} + bytes of gradients at TCP's rate "
-        f"{bound / _TCP:5.1f} + after {after:5.1f}",
+        f"wire {100 * busy:.0f} % busy, {sent / 1e6:.1f} MB sent, {size / 1e6:.1f} of values alone",
+        f"                = until full {whole - bound / _TCP - after:5.1f} + bytes at TCP's rate {bound / _TCP:5.1f} "
+        f"+ after {after:5.1f}",
         f"  the link in each twentieth, %: {shares}",
     ))  # fmt: skip
 
@@ -214,14 +210,14 @@ def main() -> None:
     given = parser.parse_args()
     if missing():
         parser.exit(1, f"{missing()}.\n")
+    contender = BFLOAT16 if given.bf16 else OVER_HOSTS if given.strategy else GRADIENTS
     rate = bits_per_second(given.rate)
     for name in given.models:
         with network(given.hosts, given.rate) as made:
-            times, hosts = watched(made, name, given.steps, given.bf16, strategy=given.strategy)
+            times, hosts = watched(made, name, given.steps, contender, strategy=given.strategy)
         found = [max((Step.of(*each, host, rate) for host in hosts), key=lambda step: step.sent) for each in times]
-        size = gradient_bytes(name) / (2 if given.bf16 else 1)
-        bound = wire_bound(size, given.hosts, rate)
-        print(block(name, found, 2 * (given.hosts - 1) / given.hosts * size, bound), flush=True)
+        size = wires(name, given.hosts, given.strategy)[contender]
+        print(block(name, found, size, wire_alone(size, rate)), flush=True)
 
 
 if __name__ == "__main__":

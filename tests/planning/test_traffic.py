@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from autodist_core.strategy import AllReduce
 from tests.planning import goldens
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MODELS = ("one_layer", "mlp", "resnet", "tables")
-STRATEGIES = ("AllReduce", "PS", "PartitionedPS")
+STRATEGIES = {
+    "AllReduce": "AllReduce", "AllReduce, gradients": AllReduce(factor_rows=0), "PS": "PS",
+    "PartitionedPS": "PartitionedPS",
+}  # fmt: skip
 
 
 @pytest.mark.quick("one_layer", "tables")
@@ -23,7 +27,7 @@ def test_the_messages_of_a_step_over_two_hosts(model, monkeypatch):
     from traffic import row, traffic
 
     item = captured(model)
-    rows = [row(model, builder, traffic(measured(item, builder, 2, 1).graph)) for builder in STRATEGIES]
-    for name in ("growth", "traffic", "workloads"):
+    rows = [row(model, name, traffic(measured(item, built, 2, 1).graph)) for name, built in STRATEGIES.items()]
+    for name in ("growth", "options", "traffic", "workloads"):
         sys.modules.pop(name, None)
     goldens.check(f"traffic_{model}", "\n".join(rows))
