@@ -69,7 +69,7 @@ def _sent(item: GraphItem, builder, *cpus: int, examples: int = 8) -> tuple[set[
 def test_factors_are_gathered_and_the_rest_is_added_up(builder):
     factored, gathers, sums = _sent(_weighted(_item()), builder, 1, 1)
     assert factored == {"left", "right", "last"}
-    assert len(gathers) == 2 * 2, "on each machine one of the numbers of rows, and one bucket"
+    assert len(gathers) == 2 * 2, "on each machine one of the numbers of examples, and one bucket"
     assert len(sums) == 2, "the bias"
 
 
@@ -77,10 +77,23 @@ def test_a_factor_of_several_products_travels_once():
     item = _weighted(_item())
     graph = build(item, placed_on(item, SENDING, 1, 1), examples=8).graph_def
     gathers = nodes_of(graph, "CollectiveGatherV2").items()
-    (sent,) = [node for name, node in gathers if "replica0" in name and "places" not in name]
+    (sent,) = [node for name, node in gathers if "replica0" in name and "length" not in name]
     nodes = {node.name: node for node in graph.node}
-    joined = nodes[naming.node_of(sent.input[0])]
+    padded = nodes[naming.node_of(sent.input[0])]
+    joined = nodes[naming.node_of(padded.input[0])]
     assert joined.op == "ConcatV2" and joined.attr["N"].i == 5, "x, three gradients of outputs, and one input between"
+
+
+def test_batches_of_known_sizes_need_no_numbers_of_examples():
+    item = _weighted(_item())
+    graph = build(item, placed_on(item, SENDING, 1, 1), sizes=(5, 3), examples=8).graph_def
+    gathers = nodes_of(graph, "CollectiveGatherV2")
+    assert len(gathers) == 2, "on each machine one bucket"
+    with tf.Graph().as_default() as imported:
+        tf.import_graph_def(graph, name="")
+    for name in gathers:
+        (sent, *_) = imported.get_operation_by_name(name).inputs
+        assert sent.shape == (5, 5 + 4 + 4 + 4 + 3), "machine 1 pads to the rows of machine 0"
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,23 @@ In: the factors of gradients that are products with a row for each example (`ana
 Out: the reduced gradients on every machine, `draft.reduced`. For a kernel over two machines with 64 examples each::
 
     all_reduce   MatMul(x', d) on each machine, and a sum      512 x 512 numbers travel
-    factors      [x, d] of all machines on each machine        64 x (512 + 512) numbers travel
+    factors      x and d of all machines on each machine       64 x (512 + 512) numbers travel
                  MatMul([x0, x1]', [d0, d1]) on each machine
 
 The product of all rows is the sum of the machines' products. Rows of zeros add nothing to it. So a machine with fewer
-examples pads its rows, and one without examples sends zeros only.
+examples pads its rows, and one without examples sends zeros only. The numbers of rows follow from the batch, and not
+from the factors. So the inputs of the first layers travel while the forward pass still runs.
 
-Factors travel in buckets, in the order in which the backward pass has them. A factor of several products in a bucket,
-such as the input of several layers, travels once.
+Factors travel in buckets, in the order in which they become ready. A factor of several products, such as the input of
+several layers, travels once. As many buckets are under way as gradients have, for the same reasons (`buckets.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import tensorflow as tf
 
@@ -30,7 +33,9 @@ from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
 
 _COLUMNS = 1 << 12
-"""The most columns of a bucket, unless it has one product only. With 64 rows of float32 these are 1 MiB."""
+"""The most columns of a bucket, unless it has one factor only. With 64 rows of float32 these are 1 MiB."""
+Bucket = dict[str, int]
+"""Captured factors that travel together, each with its number of columns."""
 
 
 def gather_factors(draft: Draft, owners: Sequence[Owner], gradients: Sequence[Gradient]) -> None:
@@ -44,58 +49,40 @@ def gather_factors(draft: Draft, owners: Sequence[Owner], gradients: Sequence[Gr
     0
     """
     together: dict[tuple[int, tf.DType], list[Gradient]] = {}
-    for gradient in sorted(gradients, key=lambda each: draft.step.position[naming.node_of(each.values)]):
+    for gradient in gradients:
         together.setdefault((gradient.occurrence, gradient_type(draft.step, gradient)), []).append(gradient)
     there: dict[str, list[Replica]] = {}
     for replica in draft.placement.replicas:
         there.setdefault(replica.host, []).append(replica)
     for (occurrence, dtype), members in together.items():
-        widths = [sum(draft.step.variables[each.variable].shape) for each in members]
-        buckets = [_Bucket.of(draft, [members[at] for at in group]) for group in packing.filled(widths, _COLUMNS)]
+        buckets = _buckets(draft, members)
         keys = [instance_key(draft, draft.collectives + number, KEYS) for number in range(len(buckets) + 1)]
         for machine in there.values():
             sender = _Sender(draft, machine, f"factors/{machine[0].prefix}/{occurrence}/{dtype.name}", dtype)
-            places = sender.places(buckets, keys[0])
-            for bucket, place, key in zip(buckets, places, keys[1:], strict=True):
-                for gradient, product in sender.products(bucket, place, key).items():
-                    for owner in owners:
-                        if owner.replica in [replica.index for replica in machine]:
-                            draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(product)
+            rows_of_all = sender.rows_of_all(buckets, keys)
+            here = [owner for owner in owners if owner.replica in [replica.index for replica in machine]]
+            for gradient in members:
+                product = sender.product(gradient, rows_of_all)
+                for owner in here:
+                    draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(product)
         draft.collectives += len(keys)
         draft.buckets += len(buckets)
 
 
-@dataclass(frozen=True)
-class _Bucket:
-    """Some gradients, with their factors: the position of the left and of the right one in the bucket."""
+def _buckets(draft: Draft, gradients: Iterable[Gradient]) -> list[Bucket]:
+    """Return the buckets of these gradients' factors, in the order in which they become ready."""
+    widths: dict[str, int] = {}
+    for gradient in gradients:
+        widths |= dict(zip(_factors(draft, gradient), draft.step.variables[gradient.variable].shape, strict=True))
+    order = sorted(widths, key=lambda factor: draft.step.position[naming.node_of(factor)])
+    groups = packing.filled([widths[factor] for factor in order], _COLUMNS)
+    return [{order[at]: widths[order[at]] for at in group} for group in groups]
 
-    label: str
-    gradients: tuple[Gradient, ...]
-    factors: tuple[tuple[int, int], ...]
-    tensors: tuple[str, ...]
-    """The captured tensors that are factors, each once."""
-    widths: tuple[int, ...]
-    """How many columns each tensor has."""
 
-    @staticmethod
-    def of(draft: Draft, gradients: Sequence[Gradient]) -> _Bucket:
-        width_of: dict[str, int] = {}
-        pairs = []
-        for gradient in gradients:
-            product = draft.gradient_products[gradient.variable, gradient.occurrence]
-            pair = [naming.canonical(source) for source in (product.left, product.right)]
-            width_of |= dict(zip(pair, draft.step.variables[gradient.variable].shape, strict=True))
-            pairs.append(pair)
-        order = list(width_of)
-        return _Bucket(
-            naming.safe(gradients[0].variable), tuple(gradients),
-            tuple((order.index(left), order.index(right)) for left, right in pairs), tuple(order),
-            tuple(width_of.values()),
-        )
-
-    def lefts(self) -> list[str]:
-        """The left factors: the forward pass knows them, and so how many rows the right ones will have."""
-        return list(dict.fromkeys(self.tensors[left] for left, _ in self.factors))
+def _factors(draft: Draft, gradient: Gradient) -> tuple[str, str]:
+    """Return the captured factors of a gradient: the inputs of the layer, and the gradients of its outputs."""
+    product = draft.gradient_products[gradient.variable, gradient.occurrence]
+    return naming.canonical(product.left), naming.canonical(product.right)
 
 
 @dataclass(frozen=True)
@@ -107,68 +94,77 @@ class _Sender:
     name: str
     dtype: tf.DType
 
-    def places(self, buckets: Sequence[_Bucket], key: int) -> list[str]:
-        """Return for each bucket the place in `LENGTHS` of the rows to which every machine pads."""
+    def rows_of_all(self, buckets: Sequence[Bucket], keys: Sequence[int]) -> dict[str, str]:
+        """Return for each captured factor a tensor with the rows of all machines."""
+        length = {} if self._known_length else self._length(keys[0])
         machines = machines_of(self.draft)
-        own = {tensor: self._own(tensor) for bucket in buckets for tensor in bucket.lefts()}
+        started: list[str] = []
+        found: dict[str, str] = {}
+        for number, (bucket, key) in enumerate(zip(buckets, keys[1:], strict=True)):
+            collective, *parts = self._gathered(f"{self.name}/bucket{number}", bucket, length, key)
+            if number > machines:
+                self.draft.editor.control(collective, started[-machines - 1])
+            started.append(collective)
+            found |= dict(zip(bucket, parts, strict=True))
+        return found
 
-        def find(*parts: tf.Tensor) -> list[tf.Tensor]:
-            part_of = self._by_tensor(own, parts)
-            rows = [
-                tf.reduce_max([_rows(part_of[tensor]) for tensor in bucket.lefts()]) for bucket in buckets
-            ]
-            most = tf.reduce_max(tf.reshape(gathered(tf.stack(rows), machines, key), (-1, len(buckets))), 0)
-            return tf.unstack(places_of(most), len(buckets))
+    def product(self, gradient: Gradient, rows_of_all: dict[str, str]) -> str:
+        """Return a reduced gradient."""
+        left, right = (rows_of_all[factor] for factor in _factors(self.draft, gradient))
+        name = f"{self.name}/{naming.safe(gradient.variable)}"
+        return self.draft.editor.add(
+            "MatMul", name, [left, right], self.machine[0].host, T=self.dtype, transpose_a=True, transpose_b=False
+        )
 
-        return self._traced(f"{self.name}/places", find, own, {})
+    @cached_property
+    def _known_length(self) -> int:
+        """The examples of the machine that has the most of them; 0 in a graph for batches of any size."""
+        draft = self.draft
+        replicas, sizes = draft.stands_for or draft.active_replicas, draft.all_sizes or draft.sizes
+        examples = Counter[str]()
+        for replica, size in zip(replicas, sizes, strict=bool(sizes)):
+            examples[replica.host] += size
+        return max(examples.values(), default=0)
 
-    def products(self, bucket: _Bucket, place: str, key: int) -> dict[Gradient, str]:
-        """Return the reduced gradients of a bucket."""
-        machines, name = machines_of(self.draft), f"{self.name}/{bucket.label}"
-        own = {tensor: self._own(tensor) for tensor in bucket.tensors}
-        width_of = dict(zip(bucket.tensors, bucket.widths, strict=True))
+    def _length(self, key: int) -> dict[str, tf.TensorSpec]:
+        """Return the tensors with the rows to which every machine pads, and with the place of this length in `LENGTHS`.
 
-        def multiply(*inputs: tf.Tensor) -> list[tf.Tensor]:
-            *parts, at = inputs
-            part_of = self._by_tensor(own, parts)
-            length = tf.gather(tf.constant(LENGTHS, tf.int64), at)
-            padded = [
-                tf.pad(tf.concat(part_of[each], 0), [[0, length - _rows(part_of[each])], [0, 0]])
-                for each in bucket.tensors
-            ]
-            everyone = tf.ensure_shape(gathered(tf.concat(padded, 1), machines, key + at), (None, sum(bucket.widths)))
-            rows = tf.split(everyone, bucket.widths, 1)
-            return [tf.matmul(rows[left], rows[right], transpose_a=True) for left, right in bucket.factors]
+        Machines tell each other how many examples they have.
+        """
+        counts = [self.draft.examples(replica) for replica in self._active] or [
+            self.draft.editor.constant(f"{self.name}/no_examples", 0.0, tf.float64, self.machine[0].host)
+        ]
 
-        found = self._traced(name, multiply, own, {place: tf.TensorSpec((), tf.int32)}, width_of)
-        return dict(zip(bucket.gradients, found, strict=True))
+        def longest(*counts: tf.Tensor) -> list[tf.Tensor]:
+            own = tf.cast(tf.add_n(counts), tf.int64)[None]
+            (place,) = tf.unstack(places_of(tf.reduce_max(gathered(own, machines_of(self.draft), key), 0, True)), 1)
+            return [tf.gather(tf.constant(LENGTHS, tf.int64), place), place]
 
-    def _own(self, tensor: str) -> list[str]:
-        """Return the copies of a captured tensor on the machine's replicas that have examples."""
-        return [copied(replica, tensor) for replica in self.machine if replica.index in self.draft.active]
+        specs = dict.fromkeys(counts, tf.TensorSpec((), tf.float64))
+        length, place = self.draft.editor.trace(f"{self.name}/length", longest, specs, self.machine[0].host)
+        return {length: tf.TensorSpec((), tf.int64), place: tf.TensorSpec((), tf.int32)}
 
-    def _by_tensor(
-        self, own: dict[str, list[str]], parts: Sequence[tf.Tensor]
-    ) -> dict[str, list[tf.Tensor]]:
-        count = len(parts) // len(own)
-        return {tensor: list(parts[at * count : (at + 1) * count]) for at, tensor in enumerate(own)}
+    def _gathered(self, name: str, bucket: Bucket, length: dict[str, tf.TensorSpec], key: int) -> list[str]:
+        """Return the node of the collective of a bucket, and for each factor a tensor with the rows of all machines."""
+        own: dict[str, tf.TensorSpec] = {}
+        for replica in self._active:
+            rows = self.draft.sizes[self.draft.active.index(replica.index)] if self.draft.sizes else None
+            own |= {copied(replica, each): tf.TensorSpec((rows, width), self.dtype) for each, width in bucket.items()}
+        widths = list(bucket.values())
 
-    def _traced(
-        self, name: str, function: Callable[..., list[tf.Tensor]], own: dict[str, list[str]],
-        more: dict[str, tf.TensorSpec], width_of: dict[str, int] | None = None,
-    ) -> list[str]:
-        host = self.machine[0].host
-        specs: dict[str, tf.TensorSpec] = {}
-        for tensor, parts in own.items():
-            width = (width_of or {}).get(tensor)
-            names = parts or [self._nothing(f"{name}/{len(specs)}", width or 0)]
-            specs.update(dict.fromkeys(names, tf.TensorSpec((None, width), self.dtype)))
-        return list(self.draft.editor.trace(name, function, {**specs, **more}, host))
+        def gather(*inputs: tf.Tensor) -> list[tf.Tensor]:
+            parts, (rows, place) = inputs[: len(own)], inputs[len(own) :] or (self._known_length, 0)
+            there = [tf.concat(parts[at : at + len(widths)], 1) for at in range(0, len(parts), len(widths))]
+            missing = rows - sum(each.shape[0] or tf.shape(each, tf.int64)[0] for each in there)
+            padding = [tf.zeros((missing, sum(widths)), self.dtype)] if length or missing else []
+            padded = tf.concat([*there, *padding], 0)
+            everyone = gathered(padded, machines_of(self.draft), key + place)
+            return [everyone, *tf.split(tf.ensure_shape(everyone, (None, sum(widths))), widths, 1)]
 
-    def _nothing(self, name: str, columns: int) -> str:
-        zeros = tf.zeros((0, columns), self.dtype).numpy()
-        return self.draft.editor.constant(f"{name}/nothing", zeros, self.dtype, self.machine[0].host)
+        collective, *parts = self.draft.editor.trace(name, gather, {**own, **length}, self.machine[0].host)
+        return [naming.node_of(collective), *parts]
 
-
-def _rows(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.add_n([tf.shape(part, tf.int64)[0] for part in parts])
+    @cached_property
+    def _active(self) -> list[Replica]:
+        """The machine's replicas that have examples."""
+        return [replica for replica in self.machine if replica.index in self.draft.active]
