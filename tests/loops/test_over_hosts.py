@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from autodist_core import AutoDist, distribute
 from autodist_core.errors import NodeLostError
-from autodist_core.strategy import BUILDERS
+from autodist_core.strategy import BUILDERS, AllReduce
 from tests.cluster.over_hosts import nothing_left
 from tests.support.compare import assert_same, flat
 from tests.support.distributed import epochs
@@ -81,6 +81,41 @@ def test_a_traced_epoch_over_uneven_hosts_equals_one_device(lan):
     finally:
         strategy.autodist.close()
     assert_same(epochs(tf.distribute.get_strategy(), "Adam", False), actual)
+
+
+def test_inputs_of_several_lengths_have_factors_of_several_lengths(lan):
+    """A replica has more rows of one input than of the other one, and none has the most of both."""
+    random = np.random.default_rng(4)
+    few, many = ([random.normal(size=(rows, 4)) for rows in lengths] for lengths in ((3, 2), (5, 8)))
+    kernels = [random.normal(size=(4, 3)) for _ in range(2)]
+
+    def trained(strategy: Any, *inputs: Any) -> list[np.ndarray]:
+        variables = [tf.Variable(kernel) for kernel in kernels]
+
+        def step(*batch: Any) -> None:
+            with tf.GradientTape() as tape:
+                outputs = [tf.tanh(x @ variable) for x, variable in zip(batch, variables, strict=True)]
+                loss = tf.add_n([tf.reduce_sum(tf.square(output - 0.5)) for output in outputs])
+            for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+                variable.assign_sub(0.1 * gradient)
+
+        for _ in range(2):
+            strategy.run(step, args=inputs)
+        return values(variables)
+
+    strategy = distribute(lan.spec(), AllReduce(factor_rows=100))
+    try:
+        actual = trained(strategy, *(
+            strategy.experimental_distribute_values_from_function(
+                lambda context, of_each=of_each: tf.constant(of_each[context.replica_id_in_sync_group])
+            )
+            for of_each in (few, many)
+        ))  # fmt: skip
+    finally:
+        strategy.autodist.close()
+    whole = (tf.constant(np.concatenate(of_each)) for of_each in (few, many))
+    expected = trained(tf.distribute.get_strategy(), *whole)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 def agents(host) -> list[int]:

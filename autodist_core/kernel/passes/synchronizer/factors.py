@@ -129,18 +129,24 @@ class _Sender:
     def _length(self, key: int) -> dict[str, tf.TensorSpec]:
         """Return the tensors with the rows to which every machine pads, and with the place of this length in `LENGTHS`.
 
-        Machines tell each other how many examples they have.
+        Machines tell each other how many rows their inputs have. A factor with a row for each example has as many as
+        one of the inputs. In `run()`, a replica may have inputs of several lengths.
         """
-        counts = [self.draft.examples(replica) for replica in self._active] or [
-            self.draft.editor.constant(f"{self.name}/no_examples", 0.0, tf.float64, self.machine[0].host)
-        ]
+        step, replicas = self.draft.step, self._active
+        specs = {
+            copied(replica, name): tf.TensorSpec((None, *shape[1:]), tf.as_dtype(step.nodes[name].attr["dtype"].type))
+            for replica in replicas for name, shape in step.rows.items() if copied(replica, name) in self.draft.editor
+        }
 
-        def longest(*counts: tf.Tensor) -> list[tf.Tensor]:
-            own = tf.cast(tf.add_n(counts), tf.int64)[None]
-            (place,) = tf.unstack(places_of(tf.reduce_max(gathered(own, machines_of(self.draft), key), 0, True)), 1)
+        def longest(*inputs: tf.Tensor) -> list[tf.Tensor]:
+            own = tf.zeros((1,), tf.int64)
+            if inputs:
+                lengths = tf.stack([tf.shape(each, tf.int64)[0] for each in inputs])
+                own = tf.reduce_sum(tf.reduce_max(tf.reshape(lengths, (len(replicas), -1)), 1), 0, True)
+            most = tf.reduce_max(gathered(own, machines_of(self.draft), key), 0, True)
+            (place,) = tf.unstack(places_of(most), 1)
             return [tf.gather(tf.constant(LENGTHS, tf.int64), place), place]
 
-        specs = dict.fromkeys(counts, tf.TensorSpec((), tf.float64))
         length, place = self.draft.editor.trace(f"{self.name}/length", longest, specs, self.machine[0].host)
         return {length: tf.TensorSpec((), tf.int64), place: tf.TensorSpec((), tf.int32)}
 
@@ -154,11 +160,10 @@ class _Sender:
 
         def gather(*inputs: tf.Tensor) -> list[tf.Tensor]:
             parts, (rows, place) = inputs[: len(own)], inputs[len(own) :] or (self._known_length, 0)
-            there = [tf.concat(parts[at : at + len(widths)], 1) for at in range(0, len(parts), len(widths))]
-            missing = rows - sum(each.shape[0] or tf.shape(each, tf.int64)[0] for each in there)
-            padding = [tf.zeros((missing, sum(widths)), self.dtype)] if length or missing else []
-            padded = tf.concat([*there, *padding], 0)
-            everyone = gathered(padded, machines_of(self.draft), key + place)
+            columns = [
+                _padded(parts[at :: len(widths)], rows, width, self.dtype) for at, width in enumerate(widths)
+            ]
+            everyone = gathered(tf.concat(columns, 1), machines_of(self.draft), key + place)
             return [everyone, *tf.split(tf.ensure_shape(everyone, (None, sum(widths))), widths, 1)]
 
         collective, *parts = self.draft.editor.trace(name, gather, {**own, **length}, self.machine[0].host)
@@ -168,3 +173,14 @@ class _Sender:
     def _active(self) -> list[Replica]:
         """The machine's replicas that have examples."""
         return [replica for replica in self.machine if replica.index in self.draft.active]
+
+
+def _padded(parts: Sequence[tf.Tensor], rows: int | tf.Tensor, width: int, dtype: tf.DType) -> tf.Tensor:
+    """Return the rows of a machine's replicas one behind the other, and rows of zeros behind them.
+
+    >>> _padded([tf.ones((1, 2)), tf.ones((2, 2))], 4, 2, tf.float32).numpy().tolist()
+    [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]
+    """
+    missing = rows - sum(each.shape[0] or tf.shape(each, tf.int64)[0] for each in parts)
+    there = isinstance(missing, int) and missing == 0
+    return tf.concat([*parts, *([] if there else [tf.zeros((missing, width), dtype)])], 0)
