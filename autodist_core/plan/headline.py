@@ -36,6 +36,8 @@ def headline(
     '256 per step = 4 x 64 on 2 machines; 8.4 M parameters; 32.0 MiB per step in 9 buckets'
     >>> headline([4, 3, 3], ["a:CPU:0", "a:CPU:1", "a:CPU:2"], plans, (0, 0, 0))
     '10 per step = 1 x 4 + 2 x 3 on 1 machine; 8.4 M parameters; nothing travels between the replicas'
+    >>> headline([64, 64], ["a:CPU:0", "b:CPU:0"], plans, factored=["kernel"])
+    '128 per step = 2 x 64 on 2 machines; 8.4 M parameters; 1.5 MiB per step, with the factors of 1 gradient'
     """
     machines = list(dict.fromkeys(DeviceSpec.parse(name).address for name in replicas))
     on = f"on {len(machines)} machine{'' if len(machines) == 1 else 's'}"
@@ -85,4 +87,6 @@ def _travelling(
     text = f"{format_bytes(round(size))} per step"
     if buckets:
         text += f" in {buckets} bucket{'' if buckets == 1 else 's'}"
+    if factored:
+        text += f", with the factors of {len(factored)} gradient{'' if len(factored) == 1 else 's'}"
     return text + (f", and the rows of {sparse} sparse variable{'' if sparse == 1 else 's'}" if sparse else "")
