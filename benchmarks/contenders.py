@@ -25,7 +25,7 @@ ROLES = {MULTI_WORKER: ("worker",), PARAMETER_SERVER: ("worker", "ps"), TORCH: (
 """The programs of a peer on each host; the first worker of those that have no servers is the training itself."""
 ALL_REDUCE: dict[str, dict[str, Any]] = {
     GRADIENTS: {"factor_rows": 0},
-    BFLOAT16: {"compressor": "HorovodCompressorEF", "wire_dtype": "bfloat16"},
+    BFLOAT16: {"compressor": "HorovodCompressorEF", "wire_dtype": "bfloat16", "factor_rows": 0},
 }
 """The options of `AllReduce` with which a contender trains over hosts."""
 

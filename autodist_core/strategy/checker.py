@@ -229,8 +229,6 @@ class _Checker:
             yield f"{whose}: bucket_bytes is {reduce.bucket_bytes}. It is a number of bytes; 0 stands for 4 MiB."
         if reduce.factor_rows < 0:
             yield f"{whose}: factor_rows is {reduce.factor_rows}. It is a number of examples; 0 stands for never."
-        elif reduce.factor_rows and COMPRESSORS.get(reduce.compressor) != "NoneCompressor":
-            yield f"{whose}: factor_rows is {reduce.factor_rows} with a compressor. Set one of the two."
         if reduce.wire_dtype not in WIRE_DTYPES:
             yield f"{whose}: unknown wire dtype {reduce.wire_dtype}. Known: {_numbered(WIRE_DTYPES)}."
         elif reduce.wire_dtype and COMPRESSORS.get(reduce.compressor) not in HALF_PRECISION:

@@ -1,13 +1,15 @@
 """Decide for which batches the factors of a gradient travel, and not the gradient.
 
-In: the shape of a variable, and the machines. Out: the most examples of a batch for which the factors travel. The
-gradient of a dense layer's kernel is a product of two factors, which have a row for each example::
+In: a variable, the bytes that a replica sends for its gradient, and the machines. Out: the most examples of a batch for
+which the factors travel. The gradient of a dense layer's kernel is a product of two factors, which have a row for each
+example::
 
     gradient (512, 512) = inputs (examples, 512)' x gradients of the outputs (examples, 512)
 
 An all-reduce brings twice the gradient's bytes to a machine, less what the machine has. If the factors of all machines
 are brought to each machine instead, that is once the bytes of all rows, less those of the machine. Each machine then
 multiplies the rows of all machines. So the factors pay as long as the batch has few examples, and the network is slow.
+A compressed gradient has fewer bytes, so the factors, which travel as they are, then pay for smaller batches only.
 """
 
 from __future__ import annotations
@@ -26,18 +28,18 @@ _FLOPS = 2e10
 _TYPES = ("float16", "float32", "float64")
 
 
-def factor_rows(wanted: int | None, variable: Variable, resource_spec: ResourceSpec) -> int:
+def factor_rows(wanted: int | None, variable: Variable, sent: int, resource_spec: ResourceSpec) -> int:
     """Return the most examples of a batch for which the factors of a variable's gradient travel; 0 for none.
 
-    `wanted` is what the user said. `None` leaves it to the bytes that travel and to what the arithmetic costs.
+    `wanted` is what the user said. `None` leaves it to the bytes that travel and to what the arithmetic costs. `sent`
+    is the bytes of the gradient, after compression.
 
     >>> spec = ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]})
-    >>> factor_rows(None, Variable("kernel", (512, 512), "float32"), spec)
-    284
-    >>> factor_rows(None, Variable("kernel", (64, 10), "float32"), spec)
-    0
-    >>> factor_rows(16, Variable("kernel", (64, 10), "float32"), spec)
-    16
+    >>> large, small = Variable("kernel", (512, 512), "float32"), Variable("kernel", (64, 10), "float32")
+    >>> factor_rows(None, large, large.byte_size, spec), factor_rows(None, large, large.byte_size // 2, spec)
+    (284, 142)
+    >>> factor_rows(None, small, small.byte_size, spec), factor_rows(16, small, small.byte_size, spec)
+    (0, 16)
     """
     addresses = {device.address for _, device in resource_spec.replica_devices}
     on_gpus = any(device.kind == "GPU" for _, device in resource_spec.replica_devices)
@@ -50,5 +52,6 @@ def factor_rows(wanted: int | None, variable: Variable, resource_spec: ResourceS
     inputs, outputs = variable.shape
     if inputs * outputs < LARGE * (inputs + outputs):
         return 0
-    rate = min(resource_spec.network_bandwidth[address] for address in addresses) * 1e9 / 8 / variable.item_size
-    return int(2 * inputs * outputs / (inputs + outputs + 2 * inputs * outputs * rate / _FLOPS))
+    rate = min(resource_spec.network_bandwidth[address] for address in addresses) * 1e9 / 8
+    of_a_row = (inputs + outputs) * variable.item_size + 2 * inputs * outputs * rate / _FLOPS
+    return int(2 * sent / of_a_row)

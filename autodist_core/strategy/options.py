@@ -21,7 +21,9 @@ from autodist_core.strategy.synchronizers import (
     POWER_SGD_RANK,
     SPECS,
     WIRE_DTYPES,
+    AllReducePlan,
 )
+from autodist_core.strategy.wire import wire
 
 __all__ = ["AllReduceOptions", "LoadBalancer", "PSOptions", "begin", "check_integer", "reduction_devices"]
 
@@ -144,7 +146,7 @@ class AllReduceOptions:
     factor_rows: int | None = field(default=None, kw_only=True)
     """The most examples of a batch for which the factors of a kernel's gradient travel between machines.
 
-    None: as many as pay for the kernel and the network. 0: the gradients themselves travel always."""
+    None: as many as pay for the kernel, the compressor and the network. 0: the gradients travel always."""
 
     def check_all_reduce(self, whose: str) -> None:
         """Refuse options that cannot be carried out. ``whose`` names the builder in the message."""
@@ -162,7 +164,6 @@ class AllReduceOptions:
             check_integer(whose, "factor_rows", self.factor_rows, 0)
         for key, default, needed in (
             ("wire_dtype", "float16", HALF_PRECISION), ("power_sgd_rank", POWER_SGD_RANK, ("PowerSGDCompressor",)),
-            ("factor_rows", None, ("NoneCompressor",)),
         ):
             if getattr(self, key) != default and self.compressor not in needed:
                 raise StrategyError(
@@ -172,7 +173,9 @@ class AllReduceOptions:
 
     def rows_of(self, variable: Variable, resource_spec: ResourceSpec) -> int:
         """Return the most examples of a batch for which the factors of the variable's gradient travel."""
-        return factor_rows(self.factor_rows, variable, resource_spec) if self.compressor == "NoneCompressor" else 0
+        plan = AllReducePlan(compressor=self.compressor, wire_dtype=self.wire_dtype, power_sgd_rank=self.power_sgd_rank)
+        sent = wire(plan, variable.shape, variable.dtype).bytes
+        return factor_rows(self.factor_rows, variable, sent, resource_spec)
 
     def write_all_reduce(self, node: strategy_pb2.Strategy.Node, index: int, rows: int = 0) -> None:
         """Write into ``node`` that its piece, number ``index`` of the strategy, is all-reduced.

@@ -16,6 +16,8 @@ from tests.support.training import run, train_plain
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
 HOSTS = 4
 SENDING = AllReduce(factor_rows=1000)
+COMPRESSING = AllReduce(compressor="PowerSGDCompressor", factor_rows=1000)
+"""It would compress each kernel and no bias."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def test_training_equals_one_device(lan, reference, cpus):
     """Batches are uneven, and in the last one some machines have no example."""
     expected = train_plain(reference, batch_size=7)
     with OverHosts(reference, lan.spec(cpus, lan.hosts[: len(cpus)])) as hosts:
-        for builder in (SENDING, AllReduce(factor_rows=6), Parallax(factor_rows=7)):
+        for builder in (SENDING, COMPRESSING, AllReduce(factor_rows=6), Parallax(factor_rows=7)):
             for optimizer in ("adam", "sgd"):
                 wanted = expected if optimizer == "adam" else train_plain(reference, batch_size=7, optimizer="sgd")
                 assert_equally_trained(wanted, hosts.train(optimizer, builder, batch_size=7))

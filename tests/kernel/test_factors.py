@@ -79,8 +79,7 @@ def test_a_factor_of_several_products_travels_once():
     gathers = nodes_of(graph, "CollectiveGatherV2").items()
     (sent,) = [node for name, node in gathers if "replica0" in name and "length" not in name]
     nodes = {node.name: node for node in graph.node}
-    padded = nodes[naming.node_of(sent.input[0])]
-    joined = nodes[naming.node_of(padded.input[0])]
+    joined = nodes[naming.node_of(sent.input[0])]
     assert joined.op == "ConcatV2" and joined.attr["N"].i == 5, "x, three gradients of outputs, and one input between"
 
 
@@ -116,6 +115,15 @@ def test_when_the_gradients_travel(item, builder, cpus, examples):
     assert sums
 
 
+@pytest.mark.parametrize("compressor", ["HorovodCompressor", "HorovodCompressorEF", "PowerSGDCompressor"])
+def test_no_compressor_changes_factors(compressor):
+    item = _weighted(_item())
+    graph = build(item, placed_on(item, AllReduce(compressor=compressor, factor_rows=100), 1, 1), examples=8)
+    assert {name for name, _ in graph.factored} == {"left", "right", "last"}
+    kept = {added.name for added in graph.added}
+    assert not any(name in each for each in kept for name in ("left", "right", "last")), "no errors of these are kept"
+
+
 def test_factors_whose_rows_are_no_examples_stay():
     factored, _, _ = _sent(_weighted(_of_all_items()), SENDING, 1, 1)
     assert factored == {"batch"}
@@ -142,7 +150,8 @@ def test_sizes_of_batches_make_no_difference_where_factors_never_travel():
 def test_the_default_follows_from_kernel_and_network(gbit: float, shape: tuple[int, int], expected: int):
     """Saved bytes at the rate of the link take as long as the products of the other rows at 20 billion operations."""
     nodes = [{"address": f"10.0.0.{n}", "chief": n == 1, "network_bandwidth": gbit} for n in (1, 2)]
-    found = factor_rows(None, Variable("kernel", shape, "float32"), ResourceSpec({"nodes": nodes}))
+    kernel = Variable("kernel", shape, "float32")
+    found = factor_rows(None, kernel, kernel.byte_size, ResourceSpec({"nodes": nodes}))
     assert found == expected
     entries, columns, rate = shape[0] * shape[1], sum(shape), gbit * 1e9 / 8
     saved = np.array([4 * (2 * entries - rows * columns) / rate for rows in (found, found + 1)])

@@ -158,7 +158,6 @@ def test_wrong_arguments_have_their_messages():
         lambda: Custom(chunk_size=3),
         lambda: Custom(3),
         lambda: AllReduce(factor_rows=-1),
-        lambda: Parallax(factor_rows=8, compressor="HorovodCompressor"),
         lambda: PartitionedAR(power_sgd_rank=3, compressor="HorovodCompressorEF"),
         lambda: RandomAxisPartitionAR(seed="a"),
         lambda: resolve("PartitonedPS"),

@@ -158,7 +158,6 @@ WRONG = {
     "a negative rank": lambda: w(Reduce(compressor="PowerSGDCompressor", power_sgd_rank=-2)),
     "a negative size of buckets": lambda: w(Reduce(bucket_bytes=-1)),
     "a negative number of factors' rows": lambda: w(Reduce(factor_rows=-1)),
-    "factors and a compressor": lambda: w(Reduce(factor_rows=8, compressor=1)),
     "an unknown wire dtype": lambda: w(Reduce(compressor="HorovodCompressor", wire_dtype=7)),
     "a wire dtype without half precision": lambda: w(Reduce(compressor="PowerSGDCompressor", wire_dtype="bfloat16")),
     "a malformed partitioner": lambda: w(on(CPU0), partitioner="two"),
