@@ -31,6 +31,7 @@ LOST_AFTER = 3.0
 DATA = dense_data(400)
 BATCH = 10
 PER_EPOCH = 40
+FACTORS = AllReduce(factor_rows=BATCH)
 
 
 class Hurt(keras.callbacks.Callback):
@@ -75,8 +76,8 @@ def on_one_device(epochs=3):
 @pytest.mark.quick("killed")
 @pytest.mark.parametrize(
     "how, strategy, lost_after",
-    [(kill, PS(), 600.0), (stop, AllReduce(), LOST_AFTER), (cut, PS(), LOST_AFTER)],
-    ids=["killed", "stopped", "cut off"],
+    [(kill, PS(), 600.0), (kill, FACTORS, 600.0), (stop, AllReduce(), LOST_AFTER), (cut, PS(), LOST_AFTER)],
+    ids=["killed", "killed, factors travel", "stopped", "cut off"],
 )
 def test_a_lost_node_ends_the_fit_and_what_was_trained_is_kept(network, how, strategy, lost_after):
     """A killed agent is missed at once, and not only when it has been silent for long."""
@@ -117,7 +118,9 @@ def test_after_a_restart_that_was_given_up_the_next_fit_works(network, monkeypat
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("on_failure, builder", [("restart", "PS"), ("shrink", "AllReduce")])
+@pytest.mark.parametrize(
+    "on_failure, builder", [("restart", "PS"), ("shrink", "AllReduce"), ("restart", FACTORS), ("shrink", FACTORS)]
+)
 def test_training_goes_on_and_counts_no_sample_twice(network, on_failure, builder):
     host = network.hosts[1]
     with OverHosts(DENSE, network.spec(), on_failure=on_failure, lost_after=LOST_AFTER) as hosts:
