@@ -60,7 +60,7 @@ class SessionStep(ABC):
     @property
     @abstractmethod
     def graph(self) -> DistributedGraph | None:
-        """The graph of the step's first run; None before the first run."""
+        """The graph of the step's last run; None before the first run."""
 
 
 class Session(ABC):

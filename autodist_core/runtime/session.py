@@ -35,7 +35,7 @@ from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.kept_arrays import KeptData
 from autodist_core.runtime.loose_steps import LooseStep
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
-from autodist_core.runtime.timings import TimedStep, Timings
+from autodist_core.runtime.timings import TimedStep, Timings, graph_name
 from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
 
@@ -295,7 +295,7 @@ class Step(SessionStep):
         self._session = session
         self._prefix = prefix
         self._usual = usual
-        self._callables: dict[tuple[int, bool, DataSlot | None, int], tuple[Callable[..., Any], tuple[int, ...]]] = {}
+        self._callables: dict[tuple[int, bool, DataSlot | None, int], tuple[Callable[..., Any], DistributedGraph]] = {}
         self._limits = sizes_apart(item, session.placement)
         self._slicer = BatchSlicer(item)
         self._steps = 0
@@ -306,7 +306,7 @@ class Step(SessionStep):
 
     @property
     def graph(self) -> DistributedGraph | None:
-        """The graph of the step's first run; None before it."""
+        """The graph of the step's last run; None before it."""
         return self._graph
 
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
@@ -319,10 +319,10 @@ class Step(SessionStep):
         key = len(bounds), total == self._usual, slot, sum(limit < total for limit in self._limits)
         if key not in self._callables:
             self._callables[key] = self._build(*key, [stop - start for start, stop in bounds], arrays)
-        call, inputs = self._callables[key]
+        call, self._graph = self._callables[key]
         feeds = [
             array for replica, (start, stop) in enumerate(bounds)
-            for array in self._slicer.rows(arrays, inputs, replica, start, stop, slot)
+            for array in self._slicer.rows(arrays, self._graph.inputs, replica, start, stop, slot)
         ]
         counts = () if total == self._usual else (*(float(stop - start) for start, stop in bounds), float(total))
         with nullcontext() if slot is None else slot.running(of_machines(arrays), len(bounds)):
@@ -330,17 +330,15 @@ class Step(SessionStep):
 
     def _build(
         self, active: int, usual: bool, slot: DataSlot | None, whole: int, sizes: Sequence[int], arrays: Sequence[Any]
-    ) -> tuple[Callable[..., Any], tuple[int, ...]]:
+    ) -> tuple[Callable[..., Any], DistributedGraph]:
         what = f"the graph of {active} replica{'' if active == 1 else 's'}"
         with stage(what, f"building {what}"):
             known, examples = sizes if usual else (), sum(sizes)
             graph = build(self.item, self._session.placement, active, sizes=known, examples=examples)
             if slot is not None:
                 graph = slot.put_into(graph, self._session.placement.replicas, of_machines(arrays))
-        self._graph = self._graph or graph
-        name = f"{self._prefix}_{active}{'_usual' if usual else ''}{f'_{slot.name}' if slot else ''}"
-        name += f"_whole{whole}" if whole else ""
-        return self._session.import_graph(graph, name, self._doing, self._part), graph.inputs
+        name = graph_name(self._prefix, active, usual, slot.name if slot else "", whole)
+        return self._session.import_graph(graph, name, self._doing, self._part), graph
 
     def _doing(self) -> str:
         return f"{'training' if self.item.gradients else 'inference'} step {self._steps}"

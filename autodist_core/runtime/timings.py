@@ -25,10 +25,26 @@ from tensorflow.core.protobuf import config_pb2
 
 from autodist_core.kernel import Part, part_of
 
-_STEP = re.compile(r"function[0-9]+_[0-9]+(?:_usual)?(?:_(?:kept|pipeline)[0-9]+)?/(.*)")
-"""A node's name in a session: the step, which `DistributedSession.add` numbers, and the name that the kernels gave."""
+_STEP = re.compile(r"function[0-9]+_[0-9]+(?:_usual)?(?:_(?:kept|pipeline)[0-9]+)?(?:_whole[0-9]+)?/(.*)")
+"""A node's name in a session: that of the graph (`graph_name`), and the name that the kernels gave."""
 _OP = re.compile(r" = (\w+)\(")
 _TASK = re.compile(r"/task:([0-9]+)/device:(.*)$")
+
+
+def graph_name(step: str, active: int, usual: bool, slot: str, whole: int) -> str:
+    """Return the name of one of a step's graphs in a session, with which the names of its nodes begin.
+
+    `active` replicas have examples, of the `usual` size of a batch or of any. `slot` names the data that machines have.
+    Of so many variables as `whole`, gradients travel that are factors in smaller batches.
+
+    >>> graph_name("function1", 2, False, "", 0), graph_name("function1", 2, True, "kept3", 4)
+    ('function1_2', 'function1_2_usual_kept3_whole4')
+    >>> names = [graph_name("function1", 2, *each) for each in ((False, "", 0), (True, "pipeline1", 4))]
+    >>> [_STEP.fullmatch(f"{name}/replica0/MatMul").group(1) for name in names]
+    ['replica0/MatMul', 'replica0/MatMul']
+    """
+    parts = [step, f"{active}", "usual" if usual else "", slot, f"whole{whole}" if whole else ""]
+    return "_".join(filter(None, parts))
 
 
 @dataclass(frozen=True)

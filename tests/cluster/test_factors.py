@@ -77,5 +77,5 @@ def test_each_size_of_a_batch_takes_its_way(lan):
 
     expected = train_plain(BRANCHES, training)
     with OverHosts(BRANCHES, lan.spec([1, 1], lan.hosts[:2])) as hosts:
-        hosts.compile("adam", AllReduce(factor_rows=20))
+        hosts.compile("adam", AllReduce(factor_rows=20, bucket_bytes=64))
         assert_equally_trained(expected, run(training, hosts.front, hosts.model))

@@ -146,6 +146,20 @@ def test_sizes_of_batches_make_no_difference_where_factors_never_travel():
     assert sizes_apart(mixed, placed_on(mixed, SENDING, 1, 1)) == (100,), "not the layer over the catalogue"
 
 
+def test_the_graphs_of_two_sizes_share_no_collective():
+    """TensorFlow keeps the shape of a collective for the whole session, and the buckets of the two are not alike."""
+    item = _weighted(_item())
+    keys = []
+    for examples in (8, 101):
+        builder = AllReduce(factor_rows=100, bucket_bytes=16)
+        graph = build(item, placed_on(item, builder, 1, 1), examples=examples).graph_def
+        nodes = {node.name: node for node in graph.node}
+        sums = nodes_of(graph, "CollectiveReduceV2").values()
+        found = (nodes[naming.node_of(each.input[3])].attr["value"].tensor.int_val[0] for each in sums)
+        keys.append(set(found))
+    assert all(keys) and not keys[0] & keys[1]
+
+
 @pytest.mark.parametrize("gbit, shape, expected", [(1, (512, 512), 284), (10, (512, 512), 56), (1, (21632, 512), 390)])
 def test_the_default_follows_from_kernel_and_network(gbit: float, shape: tuple[int, int], expected: int):
     """Saved bytes at the rate of the link take as long as the products of the other rows at 20 billion operations."""

@@ -102,7 +102,7 @@ class RecoveringSession(Session):
         return _RecoveringStep(self, len(self._added) - 1, item)
 
     def graph_of(self, number: int) -> DistributedGraph | None:
-        """The graph of a step's first run in the present session."""
+        """The graph of a step's last run in the present session."""
         return self._steps[number].graph
 
     def run(self, event: Ran) -> list[Any]:
@@ -306,5 +306,5 @@ class _RecoveringStep(SessionStep):
 
     @property
     def graph(self) -> DistributedGraph | None:
-        """The graph of the step's first run in the present session."""
+        """The graph of the step's last run in the present session."""
         return self._session.graph_of(self._number)

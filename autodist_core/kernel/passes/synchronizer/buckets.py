@@ -264,6 +264,7 @@ def instance_key(draft: Draft, number: int, keys: int = 1) -> int:
     (1, 8)
     """
     active = tuple(replica.index for replica in draft.stands_for) or draft.active
-    text = f"{active}/{draft.all_sizes or draft.sizes}/{draft.step.digest}" + (f"/{keys}" if keys > 1 else "")
+    # Gradients of which the factors travel are in no bucket: the other buckets then have other shapes.
+    text = f"{active}/{draft.all_sizes or draft.sizes}/{draft.step.digest}/{sorted(draft.factored)}/{keys}"
     start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
     return (start + number * keys) & (0x80000000 - keys)
