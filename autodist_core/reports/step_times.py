@@ -44,6 +44,8 @@ class WireTime:
     """The bandwidth of the node in Gbit/s."""
     sparse: int = 0
     """The number of variables whose rows travel, too, and do not count."""
+    factored: int = 0
+    """The number of variables of which the factors of the gradient travel."""
 
     @property
     def seconds(self) -> float:

@@ -88,4 +88,4 @@ def _wire_time(
     busy = [WireTime(node, link.most, bandwidth[node]) for node, link in links.items()]
     slowest = max(busy, key=lambda each: each.seconds)
     sparse = sum(plan.variable.is_sparse for plan in strategy.variables)
-    return WireTime(slowest.node, slowest.bytes, slowest.gbit, sparse)
+    return WireTime(slowest.node, slowest.bytes, slowest.gbit, sparse, len(products))

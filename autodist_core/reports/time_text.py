@@ -168,6 +168,11 @@ def _remedy(table: TimeTable, part: str) -> str:
         return "raise batch_size, so that there are fewer updates for as many examples" + (
             "; with a strategy such as PSLoadBalancing the update runs once and not on every replica" if several else ""
         )
+    if part == WIRE and several and table.wire and table.wire.factored:
+        return (
+            f"of {table.wire.factored} gradients the factors travel, and their bytes grow with the batch. Raise "
+            "batch_size far above the factor_rows of the plan, so that gradients travel, and less often"
+        )
     if part == WIRE and several:
         return (
             "raise batch_size, so that gradients travel less often, or let fewer bytes travel: "

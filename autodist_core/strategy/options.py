@@ -51,8 +51,12 @@ def reduction_devices(resource_spec: ResourceSpec) -> list[str]:
     return [name for name, _ in resource_spec.cpu_devices]
 
 
+_MOST = 2**31 - 1
+"""The largest integer of an option: some fields of a strategy's messages have 32 bits."""
+
+
 def check_integer(whose: str, key: str, value: object, least: int) -> None:
-    """Refuse a value of the option ``key`` that is not an integer of at least ``least``.
+    """Refuse a value of the option ``key`` that is not an integer from ``least`` to the most that a strategy holds.
 
     ``whose`` names the builder in the message. ``True`` and ``False`` are not integers here.
 
@@ -64,6 +68,8 @@ def check_integer(whose: str, key: str, value: object, least: int) -> None:
         raise StrategyError(f"{whose}({key}={value!r}): {key} is an integer. Received: {type(value).__name__}.")
     if value < least:
         raise StrategyError(f"{whose}({key}={value}): {key} is at least {least}.")
+    if value > _MOST:
+        raise StrategyError(f"{whose}({key}={value}): {key} is at most {_MOST}.")
 
 
 def _check_bool(whose: str, key: str, value: object) -> None:

@@ -15,7 +15,18 @@ import pytest
 from autodist_core import ResourceSpec
 from autodist_core.kernel import Part
 from autodist_core.reports import timeline
-from autodist_core.reports.step_times import TimeTable, time_of_parts
+from autodist_core.reports.step_times import (
+    COMPUTE,
+    HOME,
+    INPUT,
+    PYTHON,
+    STARTING,
+    UPDATE,
+    WIRE,
+    TimeTable,
+    WireTime,
+    time_of_parts,
+)
 from autodist_core.reports.time_text import text_of
 from autodist_core.runtime import Call, Operation, Run
 from autodist_core.strategy import PS
@@ -207,3 +218,10 @@ def test_a_part_without_time_is_not_negative():
     step, found = time_of_parts(calls, 0.0, 1)
     assert min(found["here"].values()) == 0.0
     assert "-0.0" not in text_of(TimeTable(step, found, 1, 4, 1, 0.0, 1))
+
+
+@pytest.mark.parametrize("factored, advice", [(0, "gradients travel less often"), (3, "of 3 gradients the factors")])
+def test_the_advice_on_the_wire_is_about_what_travels(factored: int, advice: str):
+    parts = dict.fromkeys((INPUT, PYTHON, COMPUTE, UPDATE, STARTING, HOME), 0.01) | {WIRE: 0.9}
+    wire = WireTime("a", 1e6, 1.0, factored=factored)
+    assert advice in text_of(TimeTable(1.0, {"a": parts, "b": parts}, 1, 4, 2, 0.0, 1, wire=wire))

@@ -158,6 +158,7 @@ def test_wrong_arguments_have_their_messages():
         lambda: Custom(chunk_size=3),
         lambda: Custom(3),
         lambda: AllReduce(factor_rows=-1),
+        lambda: AllReduce(factor_rows=2**31),
         lambda: PartitionedAR(power_sgd_rank=3, compressor="HorovodCompressorEF"),
         lambda: RandomAxisPartitionAR(seed="a"),
         lambda: resolve("PartitonedPS"),
