@@ -57,11 +57,11 @@ def test_batches_of_the_usual_size_have_a_graph_of_their_own():
     item = capture(trace(_identity_step, {}, X, concat_outputs=True))
     session = DistributedSession(inference(NAMES))
     step = session.add(item, usual=7)
-    for total in (7, 8, 7, 2):
+    for total, expected in ((7, [[3, 3], [2, 3], [2, 3]]), (8, []), (7, [[3, 3], [2, 3], [2, 3]]), (2, [])):
         x = np.arange(3.0 * total).reshape(total, 3)
         np.testing.assert_array_equal(step([x], total)[0], x)
-    shapes = [node.attr["shape"].shape for node in step.graph.graph_def.node if node.op == "EnsureShape"]
-    assert [tf.TensorShape(shape).as_list() for shape in shapes] == [[3, 3], [2, 3], [2, 3]]
+        shapes = [node.attr["shape"].shape for node in step.graph.graph_def.node if node.op == "EnsureShape"]
+        assert [tf.TensorShape(shape).as_list() for shape in shapes] == expected
     session.close()
 
 
