@@ -129,6 +129,35 @@ def test_factors_whose_rows_are_no_examples_stay():
     assert factored == {"batch"}
 
 
+def _behind(first) -> GraphItem:
+    """A layer behind an operation on inputs of 300 positions."""
+    variables = {"layer": tf.Variable(tf.ones((5, 4), "float64"), name="layer")}
+
+    def step(tracer, x):
+        loss, gradients = gradients_of(
+            variables, x, lambda given, x: tf.reduce_mean(tf.tanh(tf.reduce_mean(first(x), 1) @ given["layer"]))
+        )
+        tracer.apply(gradients, descend(variables))
+        return [loss]
+
+    return capture(trace(step, variables, (tf.TensorSpec((None, 300, 5), tf.float64, "x"),)))
+
+
+@pytest.mark.parametrize(
+    "first, expected",
+    [
+        (lambda x: tf.reshape(tf.tanh(tf.reshape(x, (tf.shape(x)[0] * 300, 5))), tf.shape(x)), {"layer"}),
+        (lambda x: tf.concat(tf.split(x, 2, axis=0), 0), set()),
+        (lambda x: tf.reshape(tf.reshape(x, (-1, 8, 300, 5)), (-1, 300, 5)), set()),
+    ],
+    ids=["many positions in one axis", "halves of a batch", "groups of eight examples"],
+)
+def test_a_step_whose_rows_are_not_known_is_built(first, expected):
+    """TensorFlow infers no shapes of such a step for the numbers of examples that are tried; the gradient travels."""
+    factored, _, _ = _sent(_weighted(_behind(first)), SENDING, 1, 1)
+    assert factored == expected
+
+
 def test_variables_in_shards_send_gradients():
     factored, _, _ = _sent(_weighted(_item()), PartitionedAR(factor_rows=100), 1, 1)
     assert not factored, "each of them is split over two replicas"

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from autodist_core.log import log
 from autodist_core.step import editor, naming
 from autodist_core.step.index import StepIndex, analysis
 
-_EXAMPLES = 15_485_863
-"""The size of a batch for which shapes are inferred: a prime number that no other size is a multiple of."""
+_EXAMPLES = 10_007, 10_009
+"""The sizes of a batch for which shapes are inferred: two prime numbers. No axis of a fixed size follows both."""
 
 
 @analysis
@@ -32,6 +33,8 @@ def partial_shapes(step: StepIndex) -> dict[str, tf.TensorShape]:
 def rows_of_each(step: StepIndex) -> dict[str, int]:
     """Return for each captured tensor how many rows it has for each example, where TensorFlow infers that.
 
+    A step that cannot run on batches of these sizes, such as one that halves the batch, has none.
+
     >>> @tf.function(input_signature=[tf.TensorSpec([None, 3, 2], tf.float32, "x")])
     ... def rows(x):
     ...     return tf.reshape(x, (-1, 2), name="all"), tf.gather(x, [0, 1], name="two"), tf.tanh(x, name="one")
@@ -43,11 +46,15 @@ def rows_of_each(step: StepIndex) -> dict[str, int]:
     >>> found["all"], found["one"], found.get("two")
     (3, 1, None)
     """
-    shapes = _inferred(step, _EXAMPLES)
-    return {
-        name: shape[0] // _EXAMPLES for name, shape in shapes.items()
-        if shape.rank and shape[0] and shape[0] % _EXAMPLES == 0
-    }
+    try:
+        one, other = ({
+            name: shape[0] // examples for name, shape in _inferred(step, examples).items()
+            if shape.rank and shape[0] and shape[0] % examples == 0
+        } for examples in _EXAMPLES)  # fmt: skip
+    except ValueError as error:
+        log.debug("The rows of each example are not known: %s", error)
+        return {}
+    return {name: rows for name, rows in one.items() if other.get(name) == rows}
 
 
 def _inferred(step: StepIndex, examples: int | None) -> dict[str, tf.TensorShape]:
@@ -62,6 +69,9 @@ def _inferred(step: StepIndex, examples: int | None) -> dict[str, tf.TensorShape
         elif examples and node.name in step.rows:
             of_batch = tf.TensorShape([examples, *step.rows[node.name][1:]])
             known.add("Placeholder", node.name, dtype=tf.as_dtype(node.attr["dtype"].type), shape=of_batch)
+        elif examples and node.name in step.item.cross_replica_gathers:
+            # The marker becomes the rows of the whole batch.
+            known.add("Placeholder", node.name, dtype=tf.as_dtype(node.attr["T"].type), shape=tf.TensorShape(None))
         else:
             known.merge([node])
     with tf.Graph().as_default() as graph:
