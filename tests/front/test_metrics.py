@@ -106,7 +106,7 @@ def test_metrics_start_anew_each_epoch():
         data = CLASSIFIER.data()
         history = front.fit(data.x, data.y, epochs=2, **QUIET).history
         for name, values in history.items():
-            # R2 is 1 less a quotient of sums, whose terms threads may add in another order: a last digit of 1.
+            # R2 is 1 less a quotient: now and then two epochs differ by one rounding of a number near 1.
             assert values[0] == pytest.approx(values[1], rel=1e-12, abs=1e-15), name
         return history
 

@@ -254,8 +254,9 @@ def instance_key(draft: Draft, number: int, keys: int = 1) -> int:
     """The first of so many numbers, a power of two, that are a collective's own, and that every replica derives alike.
 
     The collectives of one graph are numbered from the graph's own start. The numbers of two graphs of one session are
-    apart, unless the hashes of the graphs fall close together. Equal numbers were tried, in one process and over
-    several machines: TensorFlow tells the collectives of two steps apart.
+    apart, unless the hashes of the graphs fall close together. TensorFlow keeps the shape of a number for the whole
+    session, so two graphs with equal numbers of unlike shapes fail. Equal numbers of like shapes were tried, in one
+    process and over several machines: TensorFlow tells the collectives of two steps apart.
 
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import AllReduce
