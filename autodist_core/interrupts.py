@@ -3,6 +3,8 @@
 Python raises KeyboardInterrupt between any two instructions of the main thread. That can be inside Python's own
 library, at a place where a lock was just taken and is then never released. Therefore, while a training runs, Ctrl-C is
 deferred wherever the main thread shares locks with other threads. Long waits are made where Ctrl-C is not deferred.
+Python also drops a KeyboardInterrupt that is raised in a `__del__` method or in a callback of its garbage collector.
+Such a Ctrl-C is deferred too.
 
 Every stage may use this module. `ignore_repeated_interrupts` stands around a whole training, `defer_interrupt` around
 short sections of it, and `wait_for` is the wait that Ctrl-C ends safely.
@@ -11,6 +13,7 @@ short sections of it, and `wait_for` is the wait that Ctrl-C ends safely.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,19 +30,32 @@ REPEAT_SECONDS = 2.0
 
 
 class _Deferred:
-    """The number of open `defer_interrupt` sections of the main thread, and the handler of a Ctrl-C that waits."""
+    """What is known of Ctrl-C: the open `defer_interrupt` sections of the main thread, and a Ctrl-C that waits."""
 
     depth = 0
     waiting: Callable[[], Any] | None = None
+    handler: Callable[[int, Any], None] | None = None
+    """What the innermost `ignore_repeated_interrupts` block has set for Ctrl-C."""
     codes: ClassVar[set[CodeType]] = set()
     """The code of the functions that `never_interrupted` has marked."""
+
+    @classmethod
+    def raise_waiting(cls) -> None:
+        """Call the handler of the Ctrl-C that waits, if there is one and no section is open."""
+        if not cls.depth and cls.waiting is not None:
+            waiting, cls.waiting = cls.waiting, None
+            waiting()
 
 
 @contextmanager
 def ignore_repeated_interrupts() -> Iterator[None]:
     """Ignore a Ctrl-C that soon follows another one, so that the first one can bring the training state home.
 
-    This does nothing in other threads than the main thread, and in a program without a handler for Ctrl-C.
+    A Ctrl-C that Python drops, or that a function marked by `never_interrupted` defers, is raised at the end of the
+    next `defer_interrupt`, at the latest at the end of this block.
+
+    This does nothing in other threads than the main thread, in a program without a handler for Ctrl-C, and within
+    another such block.
 
     >>> before = signal.signal(signal.SIGINT, lambda *_: print("Ctrl-C"))
     >>> with ignore_repeated_interrupts():
@@ -49,7 +65,8 @@ def ignore_repeated_interrupts() -> Iterator[None]:
     >>> _ = signal.signal(signal.SIGINT, before)
     """
     before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not callable(before) or before is _Deferred.handler:
         yield
         return
     last = -REPEAT_SECONDS
@@ -64,11 +81,24 @@ def ignore_repeated_interrupts() -> Iterator[None]:
         else:
             before(number, frame)
 
+    report = sys.unraisablehook
+
+    def dropped(unraisable: sys.UnraisableHookArgs) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            _Deferred.waiting = lambda: before(signal.SIGINT, None)
+        else:
+            report(unraisable)
+
+    outer, _Deferred.handler = _Deferred.handler, interrupted
     signal.signal(signal.SIGINT, interrupted)
+    sys.unraisablehook = dropped
     try:
         yield
     finally:
+        sys.unraisablehook = report
         signal.signal(signal.SIGINT, before)
+        _Deferred.handler = outer
+        _Deferred.raise_waiting()
 
 
 class defer_interrupt:
@@ -93,13 +123,11 @@ class defer_interrupt:
     def __exit__(self, *_: object) -> None:
         if threading.current_thread() is threading.main_thread():
             _Deferred.depth -= 1
-            if not _Deferred.depth and _Deferred.waiting is not None:
-                waiting, _Deferred.waiting = _Deferred.waiting, None
-                waiting()
+            _Deferred.raise_waiting()
 
 
 def never_interrupted(function: _Function) -> _Function:
-    """Mark a function in whose own lines no Ctrl-C is raised; it waits for the end of the next `defer_interrupt`.
+    """Mark a function in whose own lines no Ctrl-C is raised. It waits for the end of the next `defer_interrupt`.
 
     This is for functions that are called by code in C which cannot deal with an exception. Ctrl-C may still be raised
     in the functions that the marked function calls. It works within `ignore_repeated_interrupts`.

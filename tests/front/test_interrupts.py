@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -24,6 +28,40 @@ def test_interrupted_again_and_again(way: str, interrupts: int):
     command = [sys.executable, "-m", "tests.support.interrupted", str(interrupts), way]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stderr
+
+
+def as_an_object_ends() -> None:
+    class Ends:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    Ends()
+
+
+def in_a_callback_of_the_collector() -> None:
+    def collected(phase, info):
+        gc.callbacks.remove(collected)
+        signal.raise_signal(signal.SIGINT)
+
+    gc.callbacks.append(collected)
+    gc.collect()
+
+
+@pytest.mark.parametrize("press", [as_an_object_ends, in_a_callback_of_the_collector])
+def test_ctrl_c_where_python_drops_exceptions_ends_the_training(press: Callable[[], None]):
+    class Presses(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 2:
+                press()
+
+    given = dense_data()
+    data = tf.data.Dataset.from_tensor_slices((given.x, given.y)).batch(7).repeat()
+    with distributed(seeded(dense_model)) as front:
+        front.compile("adam", "mse", jit_compile=False)
+        with pytest.raises(KeyboardInterrupt):
+            front.fit(data, steps_per_epoch=200, shuffle=False, verbose=0, callbacks=[Presses()])
+        assert 3 <= int(front.model.optimizer.iterations) <= 5
+        front.fit(data, steps_per_epoch=2, shuffle=False, verbose=0)
 
 
 def test_batches_of_a_dataset_are_taken_in_one_graph_whatever_their_sizes():
