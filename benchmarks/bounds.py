@@ -44,7 +44,7 @@ def link_bytes(workload: str, hosts: int, builder: Any) -> float:
     680.0
     """
     from autodist_core import ResourceSpec
-    from autodist_core.kernel import factored
+    from autodist_core.kernel import bytes_of_example, factored
     from autodist_core.plan.links import bytes_of_links
     from autodist_core.step.index import StepIndex
     from autodist_core.strategy.compiler import StrategyCompiler
@@ -54,9 +54,10 @@ def link_bytes(workload: str, hosts: int, builder: Any) -> float:
     item = _captured(workload)
     compiled = StrategyCompiler(item, spec).compile(builder.build(item, spec))
     plans = {plan.variable.name: plan for plan in compiled.variables}
-    products = {name for name, _ in factored(StepIndex.of(item), plans, compiled.replicas, BATCH)}
+    step = StepIndex.of(item)
+    factors = bytes_of_example(step, factored(step, plans, compiled.replicas, BATCH))
     times = Counter(gradient.variable for gradient in item.gradients)
-    return max(link.most for link in bytes_of_links(compiled.variables, names, times, BATCH, products).values())
+    return max(link.most for link in bytes_of_links(compiled.variables, names, times, BATCH, factors).values())
 
 
 @cache

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from autodist_core.kernel.analysis.alike_writes import mixed_results, with_alike_updates
 from autodist_core.kernel.analysis.compilable import compilable
-from autodist_core.kernel.analysis.factored import factored
+from autodist_core.kernel.analysis.factored import Factors, bytes_of_example, factored, factors
 from autodist_core.kernel.analysis.random_draws import drawn_by_replicas, drawn_by_update, drawn_explicitly
 from autodist_core.kernel.analysis.results import Joining, joining
 from autodist_core.kernel.draft import Draft
@@ -29,8 +29,9 @@ from autodist_core.kernel.refuse import examine
 from autodist_core.kernel.stages import GraphStage, graph_stages
 
 __all__ = [
-    "PARTS", "PIPELINE", "Arrangement", "Compared", "DistributedGraph", "Draft", "GraphStage", "Joining", "Kernel",
-    "Part", "Placement", "Tasks", "arrange", "build", "compilable", "drawn", "drawn_by_replicas", "drawn_by_update",
-    "drawn_explicitly", "examine", "factored", "gathered", "graph_stages", "inference", "iterator_types", "joining",
-    "mixed_results", "next_of", "part_of", "place", "run", "sample_of", "sizes_apart", "with_alike_updates",
+    "PARTS", "PIPELINE", "Arrangement", "Compared", "DistributedGraph", "Draft", "Factors", "GraphStage", "Joining",
+    "Kernel", "Part", "Placement", "Tasks", "arrange", "build", "bytes_of_example", "compilable", "drawn",
+    "drawn_by_replicas", "drawn_by_update", "drawn_explicitly", "examine", "factored", "factors", "gathered",
+    "graph_stages", "inference", "iterator_types", "joining", "mixed_results", "next_of", "part_of", "place", "run",
+    "sample_of", "sizes_apart", "with_alike_updates",
 ]  # fmt: skip

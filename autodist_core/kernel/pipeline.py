@@ -22,13 +22,13 @@ Of many machines that do the same, a few are built, and `kernel/alike/` makes th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.alike import STANDING, Alike, NotAlikeError, Repeatable, found_alike, repeated, standing
-from autodist_core.kernel.analysis.factored import with_limits
+from autodist_core.kernel.analysis.factored import Factors, bytes_of_example, factors
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.after_update import AfterUpdate
@@ -87,8 +87,8 @@ class DistributedGraph:
     """How many collectives sum dense gradients."""
     collectives: int = 0
     """How many collectives each replica takes part in."""
-    factored: frozenset[tuple[str, int]] = frozenset()
-    """The gradients whose factors travel between machines, by variable and occurrence."""
+    factored: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """For each variable of which factors travel between machines, the bytes of these for one example of a batch."""
 
     def __str__(self) -> str:
         return "\n".join(str(change) for change in self.changes)
@@ -128,7 +128,7 @@ def build(
         draft.editor.graph_def(),
         tuple(tuple(draft.fed(replica, item.inputs[index].name) for index in used) for replica in active_replicas),
         used, counts, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
-        tuple(draft.added), draft.buckets, draft.collectives, draft.factored,
+        tuple(draft.added), draft.buckets, draft.collectives, _bytes_of_factors(draft),
     )
 
 
@@ -144,8 +144,8 @@ def sizes_apart(item: GraphItem, placement: Placement) -> tuple[int, ...]:
     ()
     """
     names = [replica.name for replica in placement.replicas]
-    found = with_limits(StepIndex.of(placement.partitioner.apply(item)), placement.plans, names)
-    return tuple(sorted(limit for _, limit in found.values()))
+    found = factors(StepIndex.of(placement.partitioner.apply(item)), placement.plans, names)
+    return tuple(sorted(each.limit for each in found.values() if isinstance(each, Factors)))
 
 
 def _first_is_witness(item: GraphItem, placement: Placement, sizes: Sequence[int]) -> bool:
@@ -184,7 +184,7 @@ def _build_alike(
     return DistributedGraph(
         graph.editor.graph_def(), tuple(graph.feeds[number] for number in everyone), used,
         (*(graph.counts[number] for number in everyone if graph.counts), *total), graph.outputs, graph.steps, (),
-        (*changes, change), graph.added, draft.buckets, draft.collectives, draft.factored,
+        (*changes, change), graph.added, draft.buckets, draft.collectives, _bytes_of_factors(draft),
     )
 
 
@@ -192,3 +192,8 @@ def _used(draft: Draft, item: GraphItem) -> tuple[int, ...]:
     """Return the indices of the captured inputs that the graph reads."""
     first = draft.active_replicas[0]
     return tuple(index for index, tensor in enumerate(item.inputs) if copied(first, tensor.name) in draft.editor)
+
+
+def _bytes_of_factors(draft: Draft) -> dict[str, tuple[int, ...]]:
+    travelling = {key: product for key, product in draft.gradient_products.items() if key in draft.factored}
+    return bytes_of_example(draft.step, travelling)

@@ -113,7 +113,7 @@ class Function(TracedFunction):
         ...     print(train_step.plan(tf.ones([4])).splitlines()[3])
           weight : f32[]  in shared memory  4 B  0 B/step
         """
-        return self._planned(self._captured_for(args, kwargs))
+        return self._planned(*self._captured_for(args, kwargs))
 
     def verify(self, *args: Any, steps: int = 3, **kwargs: Any) -> str:
         """Run a few steps on one device and over all replicas, from the same state, and compare every variable.
@@ -134,7 +134,7 @@ class Function(TracedFunction):
         """
         require_steps(steps)
         with drawn(args, kwargs) as batches:
-            captured, given = self._captured_for(batches.args, batches.kwargs), batches
+            (captured, _), given = self._captured_for(batches.args, batches.kwargs), batches
 
             def applied(*args: Any, **kwargs: Any) -> None:
                 # What the function returns is not compared, and may be what no tf.function returns: an operation.
@@ -145,11 +145,13 @@ class Function(TracedFunction):
                 captured, lambda: alone(*given.args, **given.kwargs), lambda: self(*given.args, **given.kwargs), steps
             )
 
-    def _captured_for(self, args: Any, kwargs: Any) -> CapturedFunction:
+    def _captured_for(self, args: Any, kwargs: Any) -> tuple[CapturedFunction, int]:
+        """The captured function, and the number of examples of these arguments; 0 if there are none."""
         if not args and not kwargs and self._steps.captured is not None:
-            return self._steps.captured
+            return self._steps.captured, 0
         with drawn(args, kwargs) as batches:
-            return self._captured(self._reader.read(batches.args, batches.kwargs))
+            arguments = self._reader.read(batches.args, batches.kwargs)
+            return self._captured(arguments), arguments.total
 
     def __getattr__(self, name: str) -> Any:
         raise _no_attribute(self, name)

@@ -16,8 +16,11 @@ from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.written import written
 
 
-def planned_call(engine: Engine, captured: CapturedFunction) -> Plan:
-    """The table of what is done with each variable, and the notes."""
+def planned_call(engine: Engine, captured: CapturedFunction, examples: int) -> Plan:
+    """The table of what is done with each variable, and the notes.
+
+    `examples` is the number of examples of the batch, 0 if it is not known.
+    """
 
     def more(strategy: CompiledStrategy) -> Iterator[str]:
         if len(strategy.replicas) > 1:
@@ -35,7 +38,7 @@ def planned_call(engine: Engine, captured: CapturedFunction) -> Plan:
     assumed = "" if item.gradients else "the function applies no gradients: every replica has a copy"
     if not item.gradients and item is not captured.item:
         assumed = "the function assigns variables that other functions train: their owners do this"
-    return planned(item, strategy, settings.share_memory, more, written(settings.strategy), assumed, placed)
+    return planned(item, strategy, settings.share_memory, more, written(settings.strategy), assumed, placed, examples)
 
 
 def explained(engine: Engine, captured: CapturedFunction) -> Explanation:

@@ -85,8 +85,8 @@ class TracedFunction(ABC):
         with self._engine.claimed(self._name):
             return self._steps.capture(arguments)
 
-    def _planned(self, captured: CapturedFunction) -> Plan:
-        return planned_call(self._engine, captured)
+    def _planned(self, captured: CapturedFunction, examples: int) -> Plan:
+        return planned_call(self._engine, captured, examples)
 
     def _compared(
         self, captured: CapturedFunction, alone: Callable[[], object], together: Callable[[], object], steps: int,

@@ -8,7 +8,7 @@ the report on where a step's time goes. The module `headline` makes the line tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from autodist_core.plan.html import html_of
 from autodist_core.plan.shown import Shown
@@ -38,7 +38,8 @@ class Plan(Shown[PlanTable]):
 
 def table(
     compiled: CompiledStrategy, graph_item: GraphItem | None = None, memories: Sequence[int] = (),
-    notes_besides: Iterable[str] = (), name: str = "",
+    notes_besides: Iterable[str] = (), name: str = "", examples: int = 0,
+    factored: Mapping[str, Sequence[int]] | None = None,
 ) -> Plan:
     """Return the plan of ``compiled``. The arguments are those of ``plan_table``.
 
@@ -56,4 +57,4 @@ def table(
       embed/table  : f32[50,4] sparse  ps(localhost:CPU:0)    800 B     rows/step
       total: 2 variables, 4.3 KiB; 7.0 KiB travel between devices per step, and the rows of 1 sparse variable
     """
-    return Plan(plan_table(compiled, graph_item, memories, notes_besides, name))
+    return Plan(plan_table(compiled, graph_item, memories, notes_besides, name, examples, factored))

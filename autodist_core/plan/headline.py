@@ -8,7 +8,7 @@ buckets`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from autodist_core.plan.links import bytes_of_links
@@ -20,14 +20,15 @@ from autodist_core.strategy.compiled import VariablePlan
 
 def headline(
     slices: Sequence[int], replicas: Sequence[str], plans: Sequence[VariablePlan], memories: Sequence[int] = (),
-    times: Mapping[str, int] | None = None, buckets: int = 0, factored: Collection[str] = (),
+    times: Mapping[str, int] | None = None, buckets: int = 0,
+    factored: Mapping[str, Sequence[int]] | None = None,
 ) -> str:
     """Return the line. `slices` is the number of examples of each replica; empty if the step takes no batch.
 
     `memories` is, for each replica, the index of the replica on whose copies it computes; empty if each computes on its
-    own. `times` says how often each gradient is applied. Of the variables that are `factored`, factors travel. Over
-    several machines, the bytes are those that the busiest one sends or receives. On one machine, they are those that
-    travel between its devices.
+    own. `times` says how often each gradient is applied. `factored` has the variables of whose gradients factors
+    travel, with the bytes of an example. Over several machines, the bytes are those that the busiest one sends or
+    receives. On one machine, they are those that travel between its devices.
 
     >>> from autodist_core.step.graph_item import Variable
     >>> from autodist_core.strategy.synchronizers import AllReducePlan
@@ -36,7 +37,7 @@ def headline(
     '256 per step = 4 x 64 on 2 machines; 8.4 M parameters; 32.0 MiB per step in 9 buckets'
     >>> headline([4, 3, 3], ["a:CPU:0", "a:CPU:1", "a:CPU:2"], plans, (0, 0, 0))
     '10 per step = 1 x 4 + 2 x 3 on 1 machine; 8.4 M parameters; nothing travels between the replicas'
-    >>> headline([64, 64], ["a:CPU:0", "b:CPU:0"], plans, factored=["kernel"])
+    >>> headline([64, 64], ["a:CPU:0", "b:CPU:0"], plans, factored={"kernel": [24_800]})
     '128 per step = 2 x 64 on 2 machines; 8.4 M parameters; 1.5 MiB per step, with the factors of 1 gradient'
     """
     machines = list(dict.fromkeys(DeviceSpec.parse(name).address for name in replicas))
@@ -44,7 +45,8 @@ def headline(
     parameters = sum(prod(plan.variable.shape) for plan in plans)
     parts = [f"{_divided(slices, len(replicas))} {on}", f"{counted(parameters)} parameters"]
     if len(replicas) > 1:
-        parts.append(_travelling(replicas, machines, plans, memories, times or {}, buckets, sum(slices), factored))
+        travelling = replicas, machines, plans, memories, times or {}, buckets, sum(slices), factored or {}
+        parts.append(_travelling(*travelling))
     return "; ".join(parts)
 
 
@@ -72,7 +74,7 @@ def _divided(slices: Sequence[int], replicas: int) -> str:
 
 def _travelling(
     replicas: Sequence[str], machines: Sequence[str], plans: Sequence[VariablePlan], memories: Sequence[int],
-    times: Mapping[str, int], buckets: int, examples: int, factored: Collection[str],
+    times: Mapping[str, int], buckets: int, examples: int, factored: Mapping[str, Sequence[int]],
 ) -> str:
     holders = [name for index, name in enumerate(replicas) if not memories or memories[index] == index]
     sparse = sum(plan.variable.is_sparse for plan in plans)
@@ -88,5 +90,6 @@ def _travelling(
     if buckets:
         text += f" in {buckets} bucket{'' if buckets == 1 else 's'}"
     if factored:
-        text += f", with the factors of {len(factored)} gradient{'' if len(factored) == 1 else 's'}"
+        gradients = sum(map(len, factored.values()))
+        text += f", with the factors of {gradients} gradient{'' if gradients == 1 else 's'}"
     return text + (f", and the rows of {sparse} sparse variable{'' if sparse == 1 else 's'}" if sparse else "")

@@ -6,7 +6,7 @@ that reach it. The report on where a step's time goes divides them by the bandwi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -38,14 +38,15 @@ class LinkBytes:
 
 def bytes_of_links(
     plans: Sequence[VariablePlan], nodes: Sequence[str], times: Mapping[str, int], examples: float = 0,
-    factored: Collection[str] = (),
+    factored: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, LinkBytes]:
     """The bytes of each node. `nodes` are those with replicas. `times` says how often each gradient is applied.
 
     A ring over N nodes moves 2(N-1)/N of a gradient's bytes over each link, in both directions. Of a variable on a
     server, the gradient comes from each other node once, and the value goes to each once. The rows of sparse gradients
-    are not known before a batch, and do not count. Of the variables that are `factored`, the factors of the gradient
-    travel, with a row for each of the examples: (N-1)/N of their bytes reach each node, and as many leave it.
+    are not known before a batch, and do not count. `factored` has the variables of whose gradients factors travel, and
+    for each of these gradients the bytes of one of the `examples`. Of all their bytes (N-1)/N reach each node, and as
+    many leave it.
 
     >>> from autodist_core.step.graph_item import Variable
     >>> from autodist_core.strategy.synchronizers import AllReducePlan
@@ -56,7 +57,7 @@ def bytes_of_links(
     >>> bytes_of_links([served], ["10.0.0.1", "10.0.0.2", "10.0.0.3"], {})["10.0.0.1"]
     LinkBytes(sent=2000.0, received=2000.0)
     >>> dense = VariablePlan(Variable("kernel", (100, 50), "float32"), AllReducePlan())
-    >>> bytes_of_links([dense], ["10.0.0.1", "10.0.0.2"], {}, 16, ["kernel"])["10.0.0.1"]
+    >>> bytes_of_links([dense], ["10.0.0.1", "10.0.0.2"], {}, 16, {"kernel": [600]})["10.0.0.1"]
     LinkBytes(sent=4800.0, received=4800.0)
     """
     found = dict.fromkeys(nodes, LinkBytes())
@@ -64,7 +65,8 @@ def bytes_of_links(
         if plan.variable.is_sparse:
             continue
         for shape, each in plan.pieces:
-            count = max(times.get(plan.variable.name, 1), 1)
+            of_factors = (factored or {}).get(plan.variable.name, ())
+            count = max(times.get(plan.variable.name, 1), 1) - len(of_factors)
             if isinstance(each, PSPlan):
                 size = float(count * prod(shape) * plan.variable.item_size)
                 server = DeviceSpec.parse(each.destinations[0]).address
@@ -72,12 +74,9 @@ def bytes_of_links(
                 found[server] = found.get(server, LinkBytes()) + LinkBytes(size * len(others), size * len(others))
                 for node in others:
                     found[node] += LinkBytes(size, size)
-            elif plan.variable.name in factored:
-                size = count * examples * sum(shape) * plan.variable.item_size * (len(nodes) - 1) / len(nodes)
-                for node in nodes:
-                    found[node] += LinkBytes(size, size)
             else:
-                size = 2 * count * wire(each, shape, plan.variable.dtype).bytes * (len(nodes) - 1) / len(nodes)
+                gradients = 2 * count * wire(each, shape, plan.variable.dtype).bytes
+                size = (gradients + examples * sum(of_factors)) * (len(nodes) - 1) / len(nodes)
                 for node in nodes:
                     found[node] += LinkBytes(size, size)
     return found

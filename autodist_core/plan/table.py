@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan, allows_lead
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
@@ -84,14 +85,16 @@ class PlanTable:
 
 def plan_table(
     compiled: CompiledStrategy, graph_item: GraphItem | None = None, memories: Sequence[int] = (),
-    notes_besides: Iterable[str] = (), name: str = "",
+    notes_besides: Iterable[str] = (), name: str = "", examples: int = 0,
+    factored: Mapping[str, Sequence[int]] | None = None,
 ) -> PlanTable:
     """Return the content of the plan of ``compiled``.
 
     ``graph_item`` says how often the step applies each gradient. Without it, each gradient counts once. ``memories``
     is, for each replica, the index of the replica on whose copies it computes; without it, each computes on its own. If
     all replicas compute on one copy, nothing travels. ``notes_besides`` are added to the notes of the strategy; notes
-    on other numbers than one device's come first. ``name`` is the builder's.
+    on other numbers than one device's come first. ``name`` is the builder's. ``factored`` has the variables of whose
+    gradients factors travel in a batch of so many ``examples``, with the bytes of one example for each gradient.
 
     >>> from autodist_core import ResourceSpec, StrategyCompiler, Variable
     >>> from autodist_core.strategy import PS
@@ -105,13 +108,23 @@ def plan_table(
     shared = len(memories) > 1 and set(memories) == {0}
     holders = [name for index, name in enumerate(compiled.replicas) if not memories or memories[index] == index]
     counts = Counter(gradient.variable for gradient in graph_item.gradients) if graph_item else Counter[str]()
+    machines = len({DeviceSpec.parse(replica).address for replica in compiled.replicas})
+
+    def sent(plan: VariablePlan) -> int | None:
+        # Each machine sends its rows of the factors to each other machine.
+        of_factors = (factored or {}).get(plan.variable.name, ())
+        if not of_factors:
+            return bytes_per_step(plan, holders, max(counts[plan.variable.name], 1))
+        gradients = bytes_per_step(plan, holders, counts[plan.variable.name] - len(of_factors)) or 0
+        return gradients + (machines - 1) * examples * sum(of_factors)
+
     rows = tuple(
         Row(
             plan.variable.name,
             f"{plan.variable.type_text}{' sparse' if plan.variable.is_sparse else ''}",
             "in shared memory" if shared else plan.text,
             plan.variable.byte_size,
-            0 if shared else bytes_per_step(plan, holders, max(counts[plan.variable.name], 1)),
+            0 if shared else sent(plan),
             {MEMORY: DeviceBytes(plan.variable.byte_size)} if shared else _bytes_by_device(plan, holders),
             plan.builder_note if shared else plan.note,
         )

@@ -16,11 +16,22 @@ table in a notebook. `plan` of a model and of a marked function call this module
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
-from autodist_core.kernel import arrange, compilable, drawn_by_replicas, drawn_by_update, drawn_explicitly, examine
+from autodist_core.kernel import (
+    Factors,
+    arrange,
+    bytes_of_example,
+    compilable,
+    drawn_by_replicas,
+    drawn_by_update,
+    drawn_explicitly,
+    examine,
+    factored,
+    factors,
+)
 from autodist_core.plan import INEXACT, Plan, notes, table
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
@@ -34,13 +45,15 @@ _log = logging.getLogger("autodist")
 def planned(
     item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None,
     more: Callable[[CompiledStrategy], Iterable[str]], name: str, assumed: str = "", placed: GraphItem | None = None,
+    examples: int = 0,
 ) -> Plan:
     """The table for a step, and the notes. The module's docstring has an example.
 
     A captured step that a training would refuse is refused here, too. `more` gives the front's notes. `name` is the
     strategy's builder as text. `assumed` says what is assumed of a step that is not captured. `placed` is the step
     together with those that are placed with it. The strategy is then for all of them, and the table has what this step
-    trains.
+    trains. `examples` is the number of examples of the batch, as far as it is known: it decides whether the factors of
+    a gradient travel.
     """
     trained = {gradient.variable for gradient in item.gradients}
     arranged = arrange(placed or item, strategy, share_memory)
@@ -70,7 +83,29 @@ def planned(
     ]
     if rows and not shares and len(strategy.replicas) > 1:
         lines.append(f"of {some(rows)} only rows travel, as they would to a server; every replica updates its own copy")
-    return table(strategy, item, arranged.memories, [*lines, *more(strategy)], name)
+    step, plans = StepIndex.of(item), {} if shares else {plan.variable.name: plan for plan in strategy.variables}
+    lines += _factor_notes(factors(step, plans, strategy.replicas), examples)
+    travelling = bytes_of_example(step, factored(step, plans, strategy.replicas, examples))
+    return table(strategy, item, arranged.memories, [*lines, *more(strategy)], name, examples, travelling)
+
+
+def _factor_notes(found: Mapping[tuple[str, int], Factors | str], examples: int) -> Iterator[str]:
+    """The notes on gradients of which the strategy lets factors travel."""
+    limits = {name: each.limit for (name, _), each in found.items() if isinstance(each, Factors)}
+    below = [name for name, limit in limits.items() if examples <= limit]
+    above = [name for name, limit in limits.items() if examples > limit]
+    if below and examples:
+        yield f"in this batch of {examples} examples, the factors of the gradients of {some(below)} travel"
+    elif below:
+        yield f"in batches of at most factor_rows examples, the factors of the gradients of {some(below)} travel"
+    if above:
+        yield f"the gradients of {some(above)} travel: this batch of {examples} examples is above factor_rows"
+    reasons: dict[str, list[str]] = {}
+    for (name, _), each in found.items():
+        if isinstance(each, str):
+            reasons.setdefault(each, []).append(name)
+    for reason, names in reasons.items():
+        yield f"factor_rows has no effect on {some(list(dict.fromkeys(names)))}: {reason}"
 
 
 def _only(strategy: CompiledStrategy, names: Collection[str]) -> CompiledStrategy:

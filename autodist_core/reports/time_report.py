@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autodist_core.kernel import factored
+from autodist_core.kernel import bytes_of_example, factored
 from autodist_core.plan import Shown
 from autodist_core.plan.links import LinkBytes, bytes_of_links
 from autodist_core.reports.step_times import TimeTable, WireTime, time_of_parts
@@ -75,9 +75,10 @@ def _wire_time(
     if len(nodes) == 1:
         return None
     plans = {plan.variable.name: plan for plan in strategy.variables}
-    products = {name for name, _ in factored(StepIndex.of(item), plans, strategy.replicas, examples)}
+    step = StepIndex.of(item)
+    factors = bytes_of_example(step, factored(step, plans, strategy.replicas, examples))
     times = Counter(gradient.variable for gradient in item.gradients)
-    links = bytes_of_links(strategy.variables, nodes, times, examples, products)
+    links = bytes_of_links(strategy.variables, nodes, times, examples, factors)
     chief = spec.chief.address
     for node in nodes:
         if node != chief:
@@ -88,4 +89,4 @@ def _wire_time(
     busy = [WireTime(node, link.most, bandwidth[node]) for node, link in links.items()]
     slowest = max(busy, key=lambda each: each.seconds)
     sparse = sum(plan.variable.is_sparse for plan in strategy.variables)
-    return WireTime(slowest.node, slowest.bytes, slowest.gbit, sparse, len(products))
+    return WireTime(slowest.node, slowest.bytes, slowest.gbit, sparse, sum(map(len, factors.values())))

@@ -78,7 +78,7 @@ def _build(
 ) -> Strategy:
     strategy = begin(resource_spec)
     replicas = len(strategy.graph_config.replicas)
-    index = count()
+    index, split = count(), 0
     for variable in graph_item.trainable_var_op_to_var.values():
         node = strategy.node_config.add(var_name=variable.name)
         axis = axis_of(variable)
@@ -86,7 +86,11 @@ def _build(
         if shards == 1:
             options.write_all_reduce(node, next(index), options.rows_of(variable, resource_spec))
             continue
+        split += 1
         node.partitioner = PartitionerConfig.along(axis, shards, len(variable.shape)).partition_str
         for shard in range(shards):
             options.write_all_reduce(node.part_config.add(var_name=variable.part_name(shard)), next(index))
+    if split and options.factor_rows:
+        whose = f"{split} variable{' that is' if split == 1 else 's that are'} split"
+        strategy.notes.append(f"factor_rows has no effect on {whose}: the gradients of shards travel")
     return strategy

@@ -36,5 +36,5 @@ def announcement(session: Session, step: SessionStep, arrays: Sequence[Any], tot
         slices, replicas, [placement.plans[name] for name in trained],
         [0] * len(replicas) if placement.shares_memory else placement.memories,
         Counter(gradient.variable for gradient in item.gradients), step.graph.buckets if step.graph else 0,
-        {name for name, _ in step.graph.factored} if step.graph else (),
+        step.graph.factored if step.graph else {},
     )

@@ -38,6 +38,7 @@ from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
 from autodist_keras.reports.first_batches import first_batches
+from autodist_keras.training.batches import read_batch
 from autodist_keras.training.data_ways import FIT, foretold
 from autodist_keras.training.driver import Driver
 
@@ -68,12 +69,13 @@ def assumed_item(model: Any) -> GraphItem:
 
 def plan(
     model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_updates: bool,
-    notes: Iterable[str], mixing: Notes, name: str = "",
+    notes: Iterable[str], mixing: Notes, name: str = "", examples: int = 0,
 ) -> Plan:
     """The table for a captured or assumed step, and the notes. The module's docstring has an example.
 
     `notes`, and those on computations that mix examples (`mixing`), are shown for several replicas only. A
-    captured step that a training would refuse is refused here, too. `name` is the strategy's builder as text.
+    captured step that a training would refuse is refused here, too. `name` is the strategy's builder as text, and
+    `examples` the number of examples of the batch, 0 if it is not known.
     """
     def more(strategy: CompiledStrategy) -> Iterator[str]:
         kernels = kernels_of(optimizers_of(model)) if fused_updates else ()
@@ -85,7 +87,8 @@ def plan(
         if model.compiled and model.jit_compile:
             yield from compiled_by_xla(item, arrange(item, strategy, share_memory).compiled_together)
 
-    return planned(item, strategy, share_memory, more, name, "" if item.gradients else _ASSUMED)
+    assumed = "" if item.gradients else _ASSUMED
+    return planned(item, strategy, share_memory, more, name, assumed, examples=examples)
 
 
 def plan_of(distributed: Any, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None) -> Plan:
@@ -96,17 +99,17 @@ def plan_of(distributed: Any, x: Any, y: Any = None, sample_weight: Any = None, 
     model, driver, settings = distributed.model, distributed._driver, distributed._driver.settings
     checks.batched(model, settings.replicas)
     if x is ...:
-        captured = driver.captured
-    else:
-        batches = first_batches("plan", model, driver, x, y, sample_weight, class_weight)
-        captured = driver.captured_for(batches[0])
-    return plan_of_captured(model, driver, captured, None if x is ... else x)
+        return plan_of_captured(model, driver, driver.captured)
+    batch = read_batch(first_batches("plan", model, driver, x, y, sample_weight, class_weight)[0])
+    return plan_of_captured(model, driver, driver.captured_for(batch), x, batch.total)
 
 
-def plan_of_captured(model: Any, driver: Driver, captured: CapturedStep | None, data: Any = None) -> Plan:
+def plan_of_captured(
+    model: Any, driver: Driver, captured: CapturedStep | None, data: Any = None, examples: int = 0
+) -> Plan:
     """The plan of a captured step in the training of a driver; of the assumed step if none is captured.
 
-    `data` is the data of which a batch was captured, if it was given.
+    `data` is the data of which a batch of so many `examples` was captured, if it was given.
 
     >>> from autodist_core import ResourceSpec
     >>> from autodist_core.training import Settings
@@ -127,6 +130,7 @@ def plan_of_captured(model: Any, driver: Driver, captured: CapturedStep | None, 
     mixing = captured.notes if captured else Notes()
     return plan(
         model, item, strategy, settings.share_memory, settings.fuses, notes, mixing, written(settings.strategy),
+        examples,
     )
 
 

@@ -45,14 +45,29 @@ def _data() -> Data:
     return Data(x, y, random.uniform(0.5, 2.0, size=43))
 
 
+def _positions() -> keras.Model:
+    """A layer over the positions of sequences, and layers behind it over whole sequences."""
+    return keras.Sequential([
+        keras.Input((3, 3)), keras.layers.Dense(4, "tanh"), keras.layers.Flatten(), keras.layers.Dense(6, "relu"),
+        keras.layers.Dense(2),
+    ])  # fmt: skip
+
+
+def _sequences() -> Data:
+    data = _data()
+    return Data(data.x.reshape(-1, 3, 3), data.y, data.sample_weight)
+
+
 BRANCHES = ReferenceModel("branches", _branches, _data, lambda: {"loss": "mse", "metrics": ["mae"]})
+
+POSITIONS = ReferenceModel("positions", _positions, _sequences, lambda: {"loss": "mse", "metrics": ["mae"]})
 
 
 @pytest.mark.parametrize(
     "reference, cpus",
     [
         (BRANCHES, [1, 1]),
-        *(pytest.param(each, [2, 2, 1, 1], marks=pytest.mark.long) for each in (BRANCHES, BY_NAME["dense"])),
+        *(pytest.param(each, [2, 2, 1, 1], marks=pytest.mark.long) for each in (BRANCHES, POSITIONS, BY_NAME["dense"])),
     ],
     ids=str,
 )  # fmt: skip

@@ -128,13 +128,19 @@ def placed(
 
 
 def placed_on(item: GraphItem, builder: Any, *cpus: int, kind: str = "cpus") -> Placement:
-    """Where a builder's strategy puts the step on machines with so many devices each, which need not be there."""
-    hosts = tuple(f"10.0.0.{index}" for index, _ in enumerate(cpus, 1))
-    nodes = [
-        {"address": host, "chief": host == hosts[0], kind: list(range(count))}
-        for host, count in zip(hosts, cpus, strict=True)
-    ]
-    return place(item, compiled(item, builder, ResourceSpec({"nodes": nodes})), False, Tasks("run", hosts))
+    """Where a builder's strategy puts the step on machines with so many devices each."""
+    spec = machines(*cpus, kind=kind)
+    return place(item, compiled(item, builder, spec), False, Tasks("run", tuple(each.address for each in spec.nodes)))
+
+
+def machines(*cpus: int, kind: str = "cpus") -> ResourceSpec:
+    """Machines with so many devices each, which need not be there."""
+    return ResourceSpec({
+        "nodes": [
+            {"address": f"10.0.0.{number}", "chief": number == 1, kind: list(range(count))}
+            for number, count in enumerate(cpus, 1)
+        ]
+    })
 
 
 def draft_of(item: GraphItem, builder: Any, spec: ResourceSpec | None = None, active: int | None = None) -> Draft:

@@ -10,12 +10,15 @@ import tensorflow as tf
 
 from autodist_core import GraphItem, ResourceSpec, Variable
 from autodist_core.capture import capture
-from autodist_core.kernel import build, sizes_apart
+from autodist_core.kernel import arrange, build, sizes_apart
+from autodist_core.plan import plan_table
+from autodist_core.plan.links import bytes_of_links
+from autodist_core.reports import planned
 from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Parallax, PartitionedAR
 from autodist_core.strategy.factor_rows import factor_rows
 from tests.capture.plain import descend, gradients_of, trace
-from tests.kernel.graphs import nodes_of, placed_on
+from tests.kernel.graphs import compiled, machines, nodes_of, placed_on
 
 SENDING = AllReduce(factor_rows=100)
 
@@ -54,6 +57,24 @@ def _of_all_items() -> GraphItem:
     return capture(trace(step, variables, (tf.TensorSpec((None, 5), tf.float64, "x"),)))
 
 
+def _of_positions() -> GraphItem:
+    """A layer over the positions of sequences, and a layer over whole sequences."""
+    shapes = {"layer": (5, 4), "whole": (12, 2)}
+    variables = {name: tf.Variable(tf.ones(shape, "float64"), name=name) for name, shape in shapes.items()}
+
+    def loss_of(given, x):
+        positions = tf.tanh(tf.reshape(x, (-1, 5)) @ given["layer"])
+        of_each = tf.reshape(positions, tf.concat([tf.shape(x)[:2], [4]], 0))
+        return tf.reduce_mean(tf.tanh(tf.reshape(of_each, (-1, 12)) @ given["whole"]))
+
+    def step(tracer, x):
+        loss, gradients = gradients_of(variables, x, loss_of)
+        tracer.apply(gradients, descend(variables))
+        return [loss]
+
+    return capture(trace(step, variables, (tf.TensorSpec((None, 3, 5), tf.float64, "x"),)))
+
+
 def _weighted(item: GraphItem) -> GraphItem:
     """As of a loss that is a mean over the batch: the replicas' gradients are added up as they are."""
     return replace(item, gradients=tuple(replace(each, weighted=True) for each in item.gradients))
@@ -62,7 +83,7 @@ def _weighted(item: GraphItem) -> GraphItem:
 def _sent(item: GraphItem, builder, *cpus: int, examples: int = 8) -> tuple[set[str], dict, dict]:
     graph = build(item, placed_on(item, builder, *cpus), examples=examples)
     found = (nodes_of(graph.graph_def, op) for op in ("CollectiveGatherV2", "CollectiveReduceV2"))
-    return {name for name, _ in graph.factored}, *found
+    return set(graph.factored), *found
 
 
 @pytest.mark.parametrize("builder", [SENDING, Parallax(factor_rows=100)], ids=str)
@@ -75,7 +96,9 @@ def test_factors_are_gathered_and_the_rest_is_added_up(builder):
 
 def test_a_factor_of_several_products_travels_once():
     item = _weighted(_item())
-    graph = build(item, placed_on(item, SENDING, 1, 1), examples=8).graph_def
+    built = build(item, placed_on(item, SENDING, 1, 1), examples=8)
+    assert built.factored == {"left": (8 * (5 + 4),), "right": (8 * 4,), "last": (8 * (4 + 3),)}, "bytes of an example"
+    graph = built.graph_def
     gathers = nodes_of(graph, "CollectiveGatherV2").items()
     (sent,) = [node for name, node in gathers if "replica0" in name and "length" not in name]
     nodes = {node.name: node for node in graph.node}
@@ -119,9 +142,14 @@ def test_when_the_gradients_travel(item, builder, cpus, examples):
 def test_no_compressor_changes_factors(compressor):
     item = _weighted(_item())
     graph = build(item, placed_on(item, AllReduce(compressor=compressor, factor_rows=100), 1, 1), examples=8)
-    assert {name for name, _ in graph.factored} == {"left", "right", "last"}
+    assert set(graph.factored) == {"left", "right", "last"}
     kept = {added.name for added in graph.added}
     assert not any(name in each for each in kept for name in ("left", "right", "last")), "no errors of these are kept"
+
+
+def test_factors_travel_behind_a_layer_over_positions():
+    factored, _, _ = _sent(_weighted(_of_positions()), SENDING, 1, 1)
+    assert factored == {"whole"}
 
 
 def test_factors_whose_rows_are_no_examples_stay():
@@ -159,8 +187,80 @@ def test_a_step_whose_rows_are_not_known_is_built(first, expected):
 
 
 def test_variables_in_shards_send_gradients():
-    factored, _, _ = _sent(_weighted(_item()), PartitionedAR(factor_rows=100), 1, 1)
-    assert not factored, "each of them is split over two replicas"
+    item, builder = _weighted(_item()), PartitionedAR(factor_rows=100)
+    assert not _sent(item, builder, 1, 1)[0], "each of them is split over two replicas"
+    assert "factor_rows has no effect on 4 variables that are split: the gradients of shards travel" in _plan(
+        item, builder, (1, 1)
+    )
+    assert "factor_rows" not in _plan(item, PartitionedAR(), (1, 1))
+
+
+def _plan(item: GraphItem, builder, cpus: tuple[int, ...], examples: int = 0) -> str:
+    spec = machines(*cpus)
+    return planned(item, compiled(item, builder, spec), None, lambda strategy: (), "", examples=examples)
+
+
+def _bytes_of(plan: str) -> dict[str, str]:
+    rows = [line.split() for line in plan.splitlines() if " : " in line]
+    return {words[0]: " ".join(words[-2:]) for words in rows}
+
+
+def test_the_plan_of_a_batch_counts_the_factors():
+    """Over three machines, each sends its rows of 8 bytes a number to two others; a gradient crosses four links."""
+    item, gradients = _weighted(_item()), {"left": "640 B/step", "right": "640 B/step", "last": "384 B/step"}
+    bias = {"bias": "96 B/step"}
+    without = _plan(item, SENDING, (1, 1, 1))
+    assert _bytes_of(without) == gradients | bias
+    assert "in batches of at most factor_rows examples, the factors of the gradients of left, right, last" in without
+    small = _plan(item, SENDING, (1, 1, 1), 3)
+    assert _bytes_of(small) == {"left": "432 B/step", "right": "192 B/step", "last": "336 B/step"} | bias
+    assert "in this batch of 3 examples, the factors of the gradients of left, right, last travel" in small
+    large = _plan(item, SENDING, (1, 1, 1), 101)
+    assert _bytes_of(large) == gradients | bias
+    assert "the gradients of left, right, last travel: this batch of 101 examples is above factor_rows" in large
+
+
+def test_a_plan_counts_what_the_links_carry():
+    item, spec = _weighted(_item()), machines(2, 1, 1)
+    strategy = compiled(item, SENDING, spec)
+    sizes = build(item, placed_on(item, SENDING, 2, 1, 1), examples=8).factored
+    arranged = arrange(item, strategy, None)
+    table = plan_table(arranged.strategy, item, arranged.memories, examples=8, factored=sizes)
+    links = bytes_of_links(strategy.variables, [node.address for node in spec.nodes], {}, 8, sizes)
+    assert sum(row.step for row in table.rows) == pytest.approx(sum(link.sent for link in links.values()))
+
+
+def _shared() -> GraphItem:
+    """A kernel that two layers share."""
+    variables = {"layer": tf.Variable(tf.ones((5, 5), "float64"), name="layer")}
+
+    def step(tracer, x):
+        loss, gradients = gradients_of(
+            variables, x, lambda given, x: tf.reduce_mean(tf.tanh(tf.tanh(x @ given["layer"]) @ given["layer"]))
+        )
+        tracer.apply(gradients, descend(variables))
+        return [loss]
+
+    return capture(trace(step, variables, (tf.TensorSpec((None, 5), tf.float64, "x"),)))
+
+
+@pytest.mark.parametrize(
+    "item, cpus, said",
+    [
+        (_weighted(_item()), (3, 1), "left, right, last: 10.0.0.1 has 3 replicas, and factors travel if no machine"),
+        (_weighted(_shared()), (1, 1), "layer: the gradient is computed by AddN, not by one product of two matrices"),
+        (_weighted(_of_positions()), (1, 1), "layer: the layer has 3 rows for each example, as for the positions"),
+        (_weighted(_of_all_items()), (1, 1), "catalogue: it is not known in advance that the layer has one row"),
+        (_item(), (1, 1), "left, right, last: the gradient is weighted by the number of examples after the backward"),
+        (replace(_weighted(_item()), handed_in=True), (1, 1), "left, right, last: the backward pass begins with a ten"),
+    ],
+    ids=["three replicas", "a shared kernel", "sequences", "a catalogue", "weighted later", "a tensor handed in"],
+)  # fmt: skip
+def test_the_plan_says_why_factors_never_travel(item, cpus, said):
+    plan, gradients = _plan(item, SENDING, cpus, 8), _bytes_of(_plan(item, AllReduce(factor_rows=0), cpus))
+    assert f"factor_rows has no effect on {said}" in plan
+    for name in said.partition(":")[0].split(", "):
+        assert _bytes_of(plan)[name] == gradients[name]
 
 
 def test_sizes_of_batches_need_another_graph_where_a_gradient_begins_to_travel():

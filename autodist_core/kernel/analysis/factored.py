@@ -1,21 +1,23 @@
 """Find the gradients of which the factors travel between machines, in place of the gradients.
 
 In: a captured step, the plans of its variables, the replicas, and the number of examples of a batch. Out: these
-gradients, each as a `Product`. The strategy says for each variable up to how many examples its factors travel
-(`strategy/factor_rows.py`). That is possible where the gradient is a product of two factors with a row for each
-example, and where each machine has at most two replicas. An operation may have one thread only where there are more,
-and would compute the rows of all machines.
+gradients, each as a `Product`; for the others, the reason. The strategy says for each variable up to how many examples
+its factors travel (`strategy/factor_rows.py`). That is possible where the gradient is a product of two factors with a
+row for each example, and where each machine has at most two replicas. An operation may have one thread only where there
+are more, and would compute the rows of all machines.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from autodist_core.kernel.analysis.products import Product, gradient_products
+from autodist_core.kernel.analysis.products import Product, gradient_product
 from autodist_core.kernel.analysis.shapes import rows_of_each
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step import naming
+from autodist_core.step.graph_item import Gradient
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import VariablePlan
 from autodist_core.strategy.synchronizers import AllReducePlan
@@ -25,12 +27,50 @@ AT_ONCE_IN_AGENTS = 2
 would compute for all of them."""
 
 
+@dataclass(frozen=True)
+class Factors:
+    """A gradient whose factors can travel, and the most examples of a batch for which they do.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> (node, *_) = StepIndex(example_step()).nodes.values()
+    >>> Factors(Product(node, "inputs", "gradients_of_outputs"), 284).limit
+    284
+    """
+
+    product: Product
+    limit: int
+
+
+def factors(
+    step: StepIndex, plans: Mapping[str, VariablePlan], replicas: Sequence[str]
+) -> dict[tuple[str, int], Factors | str]:
+    """Return the gradients of which the strategy lets factors travel, by variable and occurrence.
+
+    Where the factors of such a gradient never travel, the reason stands in their place. `replicas` are the names of all
+    replicas.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import AllReduce
+    >>> draft = example_draft(AllReduce())
+    >>> factors(draft.step, draft.placement.plans, ["10.0.0.1:CPU:0", "10.0.0.2:CPU:0"])
+    {}
+    """
+    hindrance = _hindrance(replicas)
+    found: dict[tuple[str, int], Factors | str] = {}
+    for gradient in step.item.gradients:
+        plan = plans.get(gradient.variable)
+        if plan and isinstance(plan.synchronizer, AllReducePlan) and plan.synchronizer.factor_rows:
+            reason = hindrance or ("gradients of shards travel" if plan.shards else "")
+            found[gradient.variable, gradient.occurrence] = reason or _factors(
+                step, gradient, plan.synchronizer.factor_rows
+            )
+    return found
+
+
 def factored(
     step: StepIndex, plans: Mapping[str, VariablePlan], replicas: Sequence[str], examples: float
 ) -> dict[tuple[str, int], Product]:
-    """Return the gradients whose factors travel in batches of so many examples, by variable and occurrence.
-
-    `replicas` are the names of all replicas. A number of 0 stands for an unknown size.
+    """Return the gradients whose factors travel in batches of so many examples. 0 stands for an unknown number.
 
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import AllReduce
@@ -38,37 +78,54 @@ def factored(
     >>> factored(draft.step, draft.placement.plans, ["10.0.0.1:CPU:0", "10.0.0.2:CPU:0"], 32)
     {}
     """
-    found = with_limits(step, plans, replicas) if examples else {}
-    return {key: product for key, (product, limit) in found.items() if examples <= limit}
+    found = factors(step, plans, replicas) if examples else {}
+    return {
+        key: each.product for key, each in found.items() if isinstance(each, Factors) and examples <= each.limit
+    }
 
 
-def with_limits(
-    step: StepIndex, plans: Mapping[str, VariablePlan], replicas: Sequence[str]
-) -> dict[tuple[str, int], tuple[Product, int]]:
-    """Return the gradients whose factors can travel, each with the most examples for which they do.
+def bytes_of_example(step: StepIndex, products: Mapping[tuple[str, int], Product]) -> dict[str, tuple[int, ...]]:
+    """Return the bytes of the factors of one example, by variable, for each of the variable's gradients.
 
-    >>> from autodist_core.kernel.example import example_draft
-    >>> from autodist_core.strategy import AllReduce
-    >>> draft = example_draft(AllReduce())
-    >>> with_limits(draft.step, draft.placement.plans, ["10.0.0.1:CPU:0", "10.0.0.2:CPU:0"])
+    A factor of several products travels once. It counts for the first of them.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> bytes_of_example(StepIndex(example_step()), {})
     {}
     """
-    limits = _limits(step, plans, replicas)
-    products = gradient_products(step, frozenset(limits)) if limits else {}
-    return {
-        key: (product, limits[key[0]]) for key, product in products.items()
-        if key[0] in limits and rows_of_each(step).get(naming.canonical(product.left)) == 1
-    }
+    seen: set[tuple[int, str]] = set()
+    found: dict[str, tuple[int, ...]] = {}
+    for (name, occurrence), product in products.items():
+        variable, size = step.variables[name], 0
+        for factor, width in zip((product.left, product.right), variable.shape, strict=True):
+            travelling = occurrence, naming.canonical(factor)
+            size += 0 if travelling in seen else width * variable.item_size
+            seen.add(travelling)
+        found[name] = (*found.get(name, ()), size)
+    return found
 
 
-def _limits(step: StepIndex, plans: Mapping[str, VariablePlan], replicas: Sequence[str]) -> dict[str, int]:
-    """The most examples for which the strategy lets the factors of a variable's gradient travel, if it ever does."""
+def _hindrance(replicas: Sequence[str]) -> str:
+    """Why no factors travel between these replicas; empty if they may."""
     devices = [DeviceSpec.parse(name) for name in replicas]
     on_hosts = Counter(device.address for device in devices)
-    if len(on_hosts) < 2 or max(on_hosts.values()) > AT_ONCE_IN_AGENTS or any(each.kind != "CPU" for each in devices):
-        return {}
-    return {
-        name: plan.synchronizer.factor_rows for name in step.trained
-        if (plan := plans.get(name)) and not plan.shards
-        and isinstance(plan.synchronizer, AllReducePlan) and plan.synchronizer.factor_rows
-    }
+    if len(on_hosts) < 2:
+        return "all replicas are on one machine"
+    if any(device.kind != "CPU" for device in devices):
+        return "factors travel between CPUs only"
+    address, most = on_hosts.most_common(1)[0]
+    if most > AT_ONCE_IN_AGENTS:
+        return f"{address} has {most} replicas, and factors travel if no machine has more than {AT_ONCE_IN_AGENTS}"
+    return ""
+
+
+def _factors(step: StepIndex, gradient: Gradient, limit: int) -> Factors | str:
+    product = gradient_product(step, gradient)
+    if isinstance(product, str):
+        return product
+    rows = rows_of_each(step).get(naming.canonical(product.left))
+    if rows is None:
+        return "it is not known in advance that the layer has one row for each example"
+    if rows > 1:
+        return f"the layer has {rows} rows for each example, as for the positions of a sequence"
+    return Factors(product, limit)

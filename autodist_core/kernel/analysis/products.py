@@ -42,12 +42,8 @@ class Product:
     right: str
 
 
-def gradient_products(
-    step: StepIndex, small: Collection[str] = frozenset()
-) -> dict[tuple[str, int], Product]:
-    """Return the gradients that are such products, by variable and occurrence.
-
-    Kernels are large ones, and those that are named as `small`.
+def gradient_products(step: StepIndex) -> dict[tuple[str, int], Product]:
+    """Return the gradients of large kernels that are such products, by variable and occurrence.
 
     >>> from dataclasses import replace
     >>> from autodist_core.capture import capture
@@ -58,13 +54,38 @@ def gradient_products(
     [('kernel', 0)]
     []
     """
-    found = {
+    return {
         (gradient.variable, gradient.occurrence): product
-        for gradient in step.item.gradients
-        if gradient.variable in small or _is_large(step.variables[gradient.variable].shape)
-        if (product := _product(step, gradient)) is not None
+        for gradient in step.item.gradients if _is_large(step.variables[gradient.variable].shape)
+        if isinstance(product := gradient_product(step, gradient), Product)
+        if _has_a_row_per_example(step, product.left)
     }
-    return found
+
+
+def gradient_product(step: StepIndex, gradient: Gradient) -> Product | str:
+    """Return a gradient as a product of two factors, or the reason why it is none.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> item = example_step()
+    >>> gradient_product(StepIndex(item), item.gradients[0])
+    'the gradient is weighted by the number of examples after the backward pass'
+    """
+    if gradient.indices:
+        return "the gradient has rows"
+    # A gradient that the replicator weights later, or of which one replica's counts, is not the plain sum of products.
+    if gradient.alike:
+        return "each replica computes the whole gradient"
+    if not gradient.weighted:
+        return "the gradient is weighted by the number of examples after the backward pass"
+    # The barrier waits for the factors, not for the product, which must therefore be certain to succeed.
+    if step.item.handed_in:
+        return "the backward pass begins with a tensor that the step hands in"
+    node = step.nodes[naming.node_of(gradient.values)]
+    while node.op == "Identity":
+        node = step.nodes[naming.node_of(node.input[0])]
+    if node.op != "MatMul" or not node.attr["transpose_a"].b or node.attr["transpose_b"].b:
+        return f"the gradient is computed by {node.op}, not by one product of two matrices"
+    return Product(node, *naming.data_inputs(node))
 
 
 def weight_products(step: StepIndex) -> frozenset[str]:
@@ -109,21 +130,3 @@ def _has_a_row_per_example(step: StepIndex, source: str) -> bool:
         return True
     before, after = (partial_shapes(step)[naming.canonical(name)] for name in (node.input[0], source))
     return before.rank == 2 or (bool(before.rank) and before[1:].num_elements() == after[1])
-
-
-def _product(step: StepIndex, gradient: Gradient) -> Product | None:
-    # A gradient that the replicator weights later, or of which one replica's counts, is not the plain sum of products.
-    if gradient.indices or gradient.alike or not gradient.weighted:
-        return None
-    # The barrier waits for the factors, not for the product, which must therefore be certain to succeed.
-    if step.item.handed_in:
-        return None
-    node = step.nodes[naming.node_of(gradient.values)]
-    while node.op == "Identity":
-        node = step.nodes[naming.node_of(node.input[0])]
-    if node.op != "MatMul" or not node.attr["transpose_a"].b or node.attr["transpose_b"].b:
-        return None
-    left, right = naming.data_inputs(node)
-    if not _has_a_row_per_example(step, left):
-        return None
-    return Product(node, left, right)

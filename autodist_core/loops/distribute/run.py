@@ -64,7 +64,8 @@ class OnEachReplica(TracedFunction):
     def plan(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Plan:
         """The table of what is done with each variable; nothing runs."""
         parsed = self._reader.parse(args, kwargs)
-        return self._planned(self._captured(self._filled(parsed, parsed.tensors)))
+        filled = self._filled(parsed, parsed.tensors)
+        return self._planned(self._captured(filled), filled.total)
 
     def verify(self, args: Sequence[Any], kwargs: dict[str, Any], steps: int) -> str:
         """The table of differences from one device, on which the function is one replica's, with whole batches."""
