@@ -249,7 +249,11 @@ class Draft:
         """Return the sum of tensors, added in this order."""
         if len(values) == 1:
             return values[0]
-        return self.editor.add("AddN", name, values, device, N=len(values), T=dtype)
+        first, *others = values
+        # The built values may stand for more.
+        if len(values) > 2 or self.stands_for:
+            first = self.editor.add("Snapshot", f"{naming.FIRST}/{name}", [first], device, T=dtype)
+        return self.editor.add("AddN", name, [first, *others], device, N=len(values), T=dtype)
 
     def stack(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:
         """Return tensors of one shape as one tensor, along a new last axis."""

@@ -17,6 +17,8 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+from autodist_core.step.naming import FIRST
+
 
 class Part(Enum):
     """A part of a step inside TensorFlow.
@@ -66,4 +68,5 @@ def part_of(name: str, op: str) -> Part | None:
     """
     if _TRAVELS.match(op):
         return Part.EXCHANGE
-    return PARTS.get(_CALLED.sub("", name).partition("/")[0].rstrip("0123456789"))
+    own = _CALLED.sub("", name).removeprefix(f"{FIRST}/")
+    return PARTS.get(own.partition("/")[0].rstrip("0123456789"))

@@ -18,6 +18,13 @@ BRANCH = "_branch"
 """The attribute of an update's node in a branch of a conditional: the pivots of the branches around it."""
 MARKS = (ORDER, UPDATE, BRANCH)
 """The attributes by which capture and the kernels know nodes. TensorFlow gets nodes without them."""
+FIRST = ".first"
+"""How the name of a snapshot begins that is the first input of a sum of three or more tensors.
+
+`AddN` adds the other inputs to the first one whose memory nobody else reads. Which input that is depends on time, and
+so would the last digits of the sum. Nobody else reads the snapshot, which is a copy only if somebody else reads its
+input. TensorFlow's graph optimizer sorts the inputs of a sum by name, and no other name comes before this one.
+"""
 
 
 def split(name: str) -> tuple[str, int]:

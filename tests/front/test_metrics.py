@@ -97,17 +97,15 @@ def test_a_metric_of_the_users_own():
     assert_equal_training(DENSE.compiled_with(lambda: {"metrics": [Spread()]}), replicas=3)
 
 
-@pytest.mark.long
 def test_metrics_start_anew_each_epoch():
-    """With a learning rate of zero every epoch is the same epoch."""
+    """With a learning rate of zero every epoch is the same epoch, to the last bit."""
 
     def program(front, model):
         model.optimizer.learning_rate = 0.0
         data = CLASSIFIER.data()
-        history = front.fit(data.x, data.y, epochs=2, **QUIET).history
+        history = front.fit(data.x, data.y, epochs=60, **QUIET).history
         for name, values in history.items():
-            # R2 is 1 less a quotient: now and then two epochs differ by one rounding of a number near 1.
-            assert values[0] == pytest.approx(values[1], rel=1e-12, abs=1e-15), name
+            assert len(set(values)) == 1, name
         return history
 
     assert_equal_training(CLASSIFIER, program, optimizer="sgd", replicas=3)

@@ -106,10 +106,14 @@ class Roles:
                    for unit, sources in zip(kind.built, run, strict=True)]
             if any(each != own[0] for each in own):
                 raise NotAlikeError(f"a node does not read the same of each unit: {own[0][:2]}, {own[1][:2]}.")
-            if len(own) == 1 and len(own[0]) > 1 and not _as_of_witness(kind, found, run[0]):
+            if len(own) == 1 and len(own[0]) > 1 and not _as_of_witness(kind, [*map(self._behind, found)], run[0]):
                 raise NotAlikeError(f"the order is not known in which a node reads values of units: {own[0][:2]}.")
             found += each(kind, run[0])
         return found, len(found) > count
+
+    def _behind(self, source: str) -> str:
+        """Return what a sum reads first, in place of the snapshot of it."""
+        return self.editor[source].input[0] if source.startswith(f"{naming.FIRST}/") else source
 
     def require_alike(self, kind: Kind) -> None:
         """Raise an error unless the nodes of the first two units that show it are equal but for their numbers.

@@ -10,7 +10,7 @@ combine them, under the captured reduction's name. For two shards::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -22,7 +22,7 @@ from autodist_core.kernel.splitting.separable import reduced_axes
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.index import StepIndex
-from autodist_core.step.naming import UPDATE
+from autodist_core.step.naming import FIRST, UPDATE
 
 _CHAINED = {"Max": "Maximum", "Min": "Minimum", "All": "LogicalAnd", "Any": "LogicalOr"}
 """For reductions whose results are not added: the operation that combines two results."""
@@ -48,11 +48,11 @@ def combine(
             total = add(_CHAINED[node.op], name, [total, part], **typed)
         return
     if node.op != "Mean":
-        add("AddN", node.name, parts, N=len(parts), T=node.attr["T"])
+        _sum(add, node.name, parts, node.attr["T"])
         return
     for part in parts:
         graph.change(part, "Sum")
-    summed = add("AddN", f"{node.name}/sum", parts, N=len(parts), T=node.attr["T"])
+    summed = _sum(add, f"{node.name}/sum", parts, node.attr["T"])
     size = prod(shape[axis] for axis in reduced_axes(step, node, len(shape)))
     count = constant_of(graph, f"{node.name}/size", size, tf.as_dtype(node.attr["T"].type), node)
     add("RealDiv", node.name, [summed, count], T=node.attr["T"])
@@ -73,6 +73,13 @@ def constant_of(graph: Editor, name: str, value: Any, dtype: tf.DType, reader: n
         graph.mark_branch(name, path)
         graph.control(name, path[-1])
     return name
+
+
+def _sum(add: Callable[..., str], name: str, parts: Sequence[str], dtype: Any) -> str:
+    first, *others = parts
+    if len(parts) > 2:
+        first = add("Snapshot", f"{FIRST}/{name}", [first], T=dtype)
+    return add("AddN", name, [first, *others], N=len(parts), T=dtype)
 
 
 def _add(
