@@ -80,7 +80,7 @@ def on_one_device(epochs=3):
     ids=["killed", "killed, factors travel", "stopped", "cut off"],
 )
 def test_a_lost_node_ends_the_fit_and_what_was_trained_is_kept(network, how, strategy, lost_after):
-    """A killed agent is missed at once, and not only when it has been silent for long."""
+    """A killed agent is missed at once, a silent one after the seconds that the error names, and nothing delays it."""
     host = network.hosts[2]
     threads = threading.active_count()
     with OverHosts(DENSE, network.spec(), lost_after=lost_after) as hosts:
@@ -89,7 +89,7 @@ def test_a_lost_node_ends_the_fit_and_what_was_trained_is_kept(network, how, str
         words = rf"(?s){host.address} was lost during training step \d+: .*holds"
         with pytest.raises(NodeLostError, match=words) as caught:
             fit(hosts.front, callbacks=[hurt])
-        assert time.monotonic() - hurt.at < HANGS
+        assert time.monotonic() - hurt.at < min(lost_after + 1.5, HANGS)
         assert caught.value.host == host.address
         until(lambda: not agents(network.hosts[1]))
         kept = int(hosts.model.optimizer.iterations.numpy())

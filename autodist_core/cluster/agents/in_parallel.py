@@ -57,11 +57,19 @@ def run_in_parallel(
     return [outcomes[position] for position in range(len(subjects))]
 
 
-def end_agents(agents: Sequence[AgentHandle], seconds: float = 5.0) -> None:
+def end_agents(agents: Sequence[AgentHandle], seconds: float = 5.0, patience: float | None = None) -> None:
     """End all agents in parallel; an agent that has not ended after `seconds` is killed.
+
+    With `patience`, the caller waits for so many seconds at most, and a thread goes on: it can take long until nothing
+    is left to try with a machine that does not answer.
 
     >>> end_agents([])
     """
     for agent in agents:
         agent.order_end()
-    run_in_parallel(agents, lambda agent: agent.wait_for_end(seconds))
+    if patience is None:
+        run_in_parallel(agents, lambda agent: agent.wait_for_end(seconds))
+    else:
+        ending = threading.Thread(target=end_agents, args=(agents, seconds), daemon=True, name="autodist-ending")
+        ending.start()
+        ending.join(patience)

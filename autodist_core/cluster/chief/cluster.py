@@ -22,6 +22,8 @@ from autodist_core.resource_spec import ResourceSpec
 
 LOST_AFTER_SECONDS = 60.0
 _LOOK_SECONDS, _HEARTBEAT_SECONDS = 0.25, 2.0
+_PATIENCE_SECONDS = 0.5
+"""How long `close` waits for the agents after a loss. Those that answer end within milliseconds."""
 _SILENT_SECONDS = 5.0
 """After how long without a message a node is said to be awaited. An agent sends a message each second."""
 
@@ -74,7 +76,11 @@ class Cluster:
         self._closing.set()
         self.lost.cancel()
         self._watch.join()
-        self._launched.close(1.0 if self.lost.done() and not self.lost.cancelled() else 5.0)
+        if self.lost.done() and not self.lost.cancelled():
+            # The error is already as late as `lost_after` allows.
+            self._launched.close(1.0, _PATIENCE_SECONDS)
+        else:
+            self._launched.close()
 
     def _watch_agents(self) -> None:
         last_heartbeat = before = time.monotonic()

@@ -68,9 +68,9 @@ class Launched:
             return self.tunnels.server_addresses(seen_from)
         return [f"{bracketed(a.node.address)}:{port}" for a, port in zip(self.agents, self.ports, strict=True)]
 
-    def close(self, seconds: float = 5.0) -> None:
-        """End all agents, each within `seconds`, and the tunnels between them."""
-        end_agents(self.agents, seconds)
+    def close(self, seconds: float = 5.0, patience: float | None = None) -> None:
+        """End all agents and the tunnels between them; `seconds` and `patience` as in `end_agents`."""
+        end_agents(self.agents, seconds, patience)
         if self.tunnels is not None:
             self.tunnels.close()
 
