@@ -80,6 +80,11 @@ class AgentHandle:
         """Whether the agent has closed its pipes, by its end or by the loss of the connection."""
         return self._ended.is_set()
 
+    @property
+    def began(self) -> bool:
+        """Whether its process has said its id: over ssh, the environment of its node has been activated then."""
+        return self._identity != (0, 0)
+
     def ask(self, order: str, seconds: float, /, **arguments: Any) -> Message:
         """Send an order and return its result; a LaunchError if the agent fails, ends or does not answer in time."""
         number, answer = next(self._numbers), Future[Message]()

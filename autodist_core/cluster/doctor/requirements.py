@@ -55,7 +55,7 @@ def why_no_description(agent: AgentHandle) -> str:
 
     >>> from types import SimpleNamespace
     >>> said = "/usr/bin/python3: No module named 'tensorflow'"
-    >>> why_no_description(SimpleNamespace(log=[said])).partition(".")[0]
+    >>> why_no_description(SimpleNamespace(log=[said], connection=None)).partition(".")[0]
     'tensorflow is not installed for the Python that runs there'
     """
     log = "\n".join(agent.log)
@@ -67,6 +67,12 @@ def why_no_description(agent: AgentHandle) -> str:
             f"{'it' if ours else 'autodist-keras with its dependencies'} there, or name the environment that has it "
             "by 'python_venv' in the node's ssh group"
         )
-    if "not found" in log and "python" in log:
+    if re.search(r"\bpython3?: .*not found", log):
         return "there is no Python: say how to get one by 'python_venv' in the node's ssh group" + agent.log_tail()
+    group = agent.connection.group if agent.connection is not None and agent.connection.alive else None
+    if group is not None and group.python_venv and agent.ended and not agent.began:
+        return (
+            f"'python_venv' of its ssh group is {group.python_venv!r}, and that command fails there. Write the command "
+            f"that activates the environment, such as 'source ~/venv/bin/activate'{agent.log_tail()}"
+        )
     return ""
