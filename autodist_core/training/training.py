@@ -120,7 +120,11 @@ class Training:
         return lost or self._sessions.fleet.lost
 
     def resume(self) -> None:
-        """Watch the variables again, in this thread. Any of them may have changed since `release`."""
+        """Watch the variables again, in this thread. Any of them may have changed since `release`.
+
+        What keeps this program from starting the machines is raised here, before a loop begins.
+        """
+        self._sessions.fleet.require_startable()
         if self.state is not None:
             self.state.resume()
 

@@ -138,6 +138,16 @@ def test_what_cannot_be_examined(network, tmp_path):
     done = doctor(network, file, AUTODIST_PORTS="many")
     message = "autodist doctor: AUTODIST_PORTS='many' is not a range of ports such as '20000-20099'.\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
+    elsewhere = yaml.safe_load(file.read_text())
+    for node in elsewhere["nodes"]:
+        node["chief"] = node is elsewhere["nodes"][1]
+    (tmp_path / "elsewhere.yml").write_text(yaml.safe_dump(elsewhere))
+    done = doctor(network, tmp_path / "elsewhere.yml")
+    message = (
+        f"autodist doctor: {tmp_path}/elsewhere.yml: 'chief: true' is on 10.77.0.2, and this machine, where your "
+        "program runs, is 10.77.0.1. Move 'chief: true' there, or start the program on 10.77.0.2.\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", message)
     done = doctor(network, tmp_path / "none.yml")
     assert done.returncode == 1 and "none.yml" in done.stderr and "Traceback" not in done.stderr
     done = doctor(network, file, "--seconds", "0")
@@ -156,6 +166,19 @@ def test_ports_that_are_taken(network, tmp_path):
     assert "2 of 3 nodes are ready.\n  10.77.0.3: " in done.stdout and "no port is free of 20007" in done.stdout
     assert matrix(done.stdout, "Gbit/s").keys() == {"10.77.0.1", "10.77.0.2"}
     assert "servers take ports 20007 to 20007 (AUTODIST_PORTS)" in done.stdout
+
+
+def test_a_chief_that_no_node_is(network, tmp_path):
+    """A program that runs on a machine outside of the file hears of that only, and not of firewalls."""
+    content = yaml.safe_load(cluster_file(network, tmp_path).read_text())
+    content["nodes"][0]["address"] = f"10.77.{network.number}.99"
+    (tmp_path / "cluster.yml").write_text(yaml.safe_dump(content))
+    done = doctor(network, tmp_path / "cluster.yml", AUTODIST_DEADLINES="reach=5")
+    assert done.stdout.split("\n\n")[-1] == (
+        "2 of 3 nodes are ready.\n"
+        "  10.77.0.99: 'chief: true' is on it, and it is no address of this machine, where your program runs. Write "
+        "the address of this machine, or start the program there.\n"
+    )
 
 
 @pytest.mark.long

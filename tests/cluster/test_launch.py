@@ -12,11 +12,14 @@ import threading
 from importlib import metadata
 from pathlib import Path
 
+import keras
+import numpy as np
 import pytest
 
-from autodist_core import LaunchError
+from autodist_core import LaunchError, ResourceSpecError
 from autodist_core.cluster.chief import Cluster
 from autodist_core.cluster.chief.launch import launch
+from autodist_keras import DistributedModel
 from tests.cluster.leftovers import assert_nothing_came, running
 from tests.cluster.refusals import occupied, refusal, spec, tool
 from tests.network.lan import ROOT
@@ -115,6 +118,17 @@ def test_a_host_without_python(network):
     assert len(log) == 1 and "python: not found" in log[0]
 
 
+@pytest.mark.parametrize("command", ["source ~/nowhere/bin/activate", "conda activate python3"])
+def test_a_host_whose_environment_is_not_activated(network, command):
+    problem, *log = refusal(network, host1={"python_venv": command})
+    assert problem == (
+        f"{network.hosts[1].address}: 'python_venv' of its ssh group is '{command}', and that command fails there. "
+        "Write the command that activates the environment, such as 'source ~/venv/bin/activate'; the last lines of "
+        "its log:"
+    )
+    assert len(log) == 1 and ("not found" in log[0] or "No such file" in log[0])
+
+
 TOOLS = {"python_venv": "export PATH=/tmp/tools:$PATH"}
 
 
@@ -194,14 +208,36 @@ def test_a_port_that_is_taken(network, monkeypatch):
         ]
 
 
-@pytest.mark.parametrize("name, value", [("AUTODIST_PORTS", "many"), ("AUTODIST_DEADLINES", "connect=soon")])
-def test_a_variable_that_says_nothing(network, monkeypatch, name, value):
-    before = running(network)
-    monkeypatch.setenv(name, value)
-    with pytest.raises(LaunchError, match=f"^{name}='{value}'.* is not ") as raised:
-        Cluster.start(spec(network, host1={}))
-    assert raised.value.hosts == ()
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("AUTODIST_PORTS", "many", "^AUTODIST_PORTS='many' is not a range of ports"),
+        ("AUTODIST_DEADLINES", "connect=soon", "^AUTODIST_DEADLINES='connect=soon': 'connect=soon' is not one of "),
+        ("chief", 1, "^the resource spec: 'chief: true' is on {1}, and this machine, where your program runs, is {0}. "
+         "Move 'chief: true' there, or start the program on {1}.$"),
+    ],
+)
+def test_what_this_machine_alone_can_tell_is_refused_before_the_loop_begins(
+    network, monkeypatch, capsys, name, value, message
+):
+    before, content = running(network), network.spec()
+    if name == "chief":
+        for position, node in enumerate(content["nodes"]):
+            node["chief"] = position == value
+    else:
+        monkeypatch.setenv(name, value)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with DistributedModel(model, content) as front:
+        for loop in (front.fit, front.evaluate):
+            with pytest.raises((LaunchError, ResourceSpecError), match=message.format(*addresses(network))):
+                loop(np.ones((4, 3)), np.ones((4, 1)))
+    assert capsys.readouterr().out == ""
     assert_nothing_came(before, network)
+
+
+def addresses(network):
+    return [host.address for host in network.hosts]
 
 
 SLOW = """

@@ -10,6 +10,7 @@ import time
 from numbers import Real
 
 from autodist_core.cluster.chief.cluster import LOST_AFTER_SECONDS, Cluster
+from autodist_core.cluster.doctor.before_start import require_startable
 from autodist_core.errors import LaunchError, NodeLostError, ResourceSpecError, did_you_mean
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.log import log, stage
@@ -80,6 +81,11 @@ class Fleet:
         """Whether the fleet has a cluster that has lost a node."""
         with defer_interrupt():
             return self.cluster is not None and self.cluster.lost.done()
+
+    def require_startable(self) -> None:
+        """Raise if `start` would be refused for what this machine alone can tell: before a loop begins."""
+        if self.cluster is None and len(self.spec.nodes) > 1:
+            require_startable(self.spec)
 
     def start(self) -> Cluster:
         """Return the cluster; start one if there is none, or if a node of it was lost."""

@@ -6,8 +6,6 @@ is its command.
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +16,7 @@ from autodist_core.cluster.agents.in_parallel import end_agents, run_in_parallel
 from autodist_core.cluster.doctor.examination import examine, no_progress
 from autodist_core.cluster.doctor.report import Pair, Report
 from autodist_core.cluster.protocol.messages import Message
-from autodist_core.cluster.protocol.sockets import plain_address
+from autodist_core.cluster.protocol.sockets import ip_addresses
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import ResourceSpec
 
@@ -89,7 +87,7 @@ class _Measurement:
         visitor = self._ask(pair.target, "visitors", self._answer_seconds)["addresses"][-1]
         self._pairs[key] = replace(
             pair, round_trip=found["round_trip"], gbits=found["bits_per_second"] / 1e9,
-            comes_from="" if visitor in _ip_addresses(pair.source) else visitor,
+            comes_from="" if visitor in ip_addresses(pair.source) else visitor,
         )
 
     def _ask(self, address: str, order: str, seconds: float, /, **arguments: Any) -> Message:
@@ -125,20 +123,3 @@ def rounds(addresses: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
             yield turn
             yield [(other, one) for one, other in turn]
         others = [others[-1], *others[:-1]]
-
-
-def _ip_addresses(address: str) -> set[str]:
-    """The IP addresses that an address of the resource spec stands for, as this machine resolves it.
-
-    >>> _ip_addresses("10.0.0.1")
-    {'10.0.0.1'}
-    """
-    try:
-        return {str(ipaddress.ip_address(address))}
-    except ValueError:
-        pass
-    try:
-        found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return set()
-    return {str(plain_address(str(entry[4][0]))) for entry in found}

@@ -7,7 +7,6 @@ on, so that one examination finds all problems. In: a ResourceSpec. Out: a repor
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 import time
@@ -18,9 +17,11 @@ from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import end_agents, run_in_parallel
 from autodist_core.cluster.agents.start_agent import start_agent
+from autodist_core.cluster.doctor.before_start import port_range, require_startable
 from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
 from autodist_core.cluster.doctor.requirements import unmet_requirements, why_no_description
 from autodist_core.cluster.protocol import probes
+from autodist_core.cluster.protocol.sockets import is_of_this_machine
 from autodist_core.errors import LaunchError
 from autodist_core.log import Waiting
 from autodist_core.resource_spec import Node, ResourceSpec
@@ -60,29 +61,13 @@ def examine(
     ({}, 1)
     >>> end_agents(found.agents)
     """
+    require_startable(spec)
     examiner = _Examiner(spec, say, keepalive, tunnelled)
     try:
         return examiner.examine()
     except BaseException:
         examiner.abandon()
         raise
-
-
-def port_range() -> list[int]:
-    """The ports that AUTODIST_PORTS="first-last" allows for servers; empty if any port is allowed.
-
-    >>> os.environ["AUTODIST_PORTS"] = "20000-20002"
-    >>> port_range()
-    [20000, 20001, 20002]
-    >>> del os.environ["AUTODIST_PORTS"]
-    """
-    text = os.environ.get("AUTODIST_PORTS", "")
-    if not text:
-        return []
-    first, _, last = text.partition("-")
-    if not (first.isdecimal() and (last or first).isdecimal() and 0 < int(first) <= int(last or first) < 65536):
-        raise LaunchError("", f"AUTODIST_PORTS={text!r} is not a range of ports such as '20000-20099'.")
-    return list(range(int(first), int(last or first) + 1))
 
 
 class _Examiner:
@@ -122,8 +107,8 @@ class _Examiner:
         self.say(f"{len(listening)} of {len(self._nodes)} nodes answer; do they reach each other?")
         if not self.tunnelled:
             seconds = self._deadlines.reach + self._deadlines.answer
-            self._ask_all(listening, lambda agent: self._reach(agent, listening), "reach each other", seconds)
-            self._reach_own_agent(listening)
+            reached = self._reached_from_here(listening)
+            self._ask_all(reached, lambda agent: self._reach(agent, reached), "reach each other", seconds)
         described = {agent.node.address: agent for agent in answering}
         return _Examination(self._report(described), tuple(self.agents), self.secret)
 
@@ -208,14 +193,21 @@ class _Examiner:
             elif text:
                 self._note(agent.node, text)
 
-    def _reach_own_agent(self, agents: list[AgentHandle]) -> None:
-        """Try to reach the chief's agent from this process, as the session will."""
-        for chief in (agent.node for agent in agents if agent.node.chief):
-            port = self._ports[chief.address]
-            (problem,) = probes.reach(self.secret, [(chief.address, port)], self._deadlines.reach)
-            if problem:
-                what = f"this program cannot reach its own agent at port {port}: {problem}"
-                self._note(chief, f"{what} (is {chief.address} an address of this machine?)")
+    def _reached_from_here(self, agents: list[AgentHandle]) -> list[AgentHandle]:
+        """The agents without the chief's own, if this process does not reach that one, as the session must."""
+        for agent in agents:
+            if agent.node.chief:
+                address, port = agent.node.address, self._ports[agent.node.address]
+                (problem,) = probes.reach(self.secret, [(address, port)], self._deadlines.reach)
+                if problem:
+                    self._note(agent.node, (
+                        f"this program cannot reach its own agent at port {port}: {problem}"
+                        if is_of_this_machine(address) else
+                        "'chief: true' is on it, and it is no address of this machine, where your program runs. Write "
+                        "the address of this machine, or start the program there"
+                    ))
+                    return [other for other in agents if other is not agent]
+        return agents
 
 
 def _pair(source: Node, target: Node, problem: str) -> Pair:

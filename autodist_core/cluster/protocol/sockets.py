@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 _BACKLOG = 128
 
@@ -17,6 +19,35 @@ def plain_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """
     address = ipaddress.ip_address(text.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address
+
+
+def ip_addresses(address: str) -> set[str]:
+    """The IP addresses that an address of the resource spec stands for, as this machine resolves it.
+
+    >>> ip_addresses("10.0.0.1")
+    {'10.0.0.1'}
+    """
+    return {str(plain_address(str(place[0]))) for _, place in _resolved(address)}
+
+
+def is_of_this_machine(address: str) -> bool:
+    """Whether an address of the resource spec is an address of this machine: only such a one can be bound.
+
+    >>> is_of_this_machine("localhost"), is_of_this_machine("192.0.2.1"), is_of_this_machine("no.such.host.invalid")
+    (True, False, False)
+    """
+    for family, place in _resolved(address):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as one:
+            one.bind(place)
+            return True
+    return False
+
+
+def _resolved(address: str) -> list[tuple[int, Any]]:
+    """The address as sockets take it, each with its family; empty if it is a name that this machine does not know."""
+    with contextlib.suppress(OSError):
+        return [(found[0], found[4]) for found in socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)]
+    return []
 
 
 def bracketed(address: str) -> str:
