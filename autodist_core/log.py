@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from autodist_core.errors import did_you_mean
+from autodist_core.errors import amount, did_you_mean
 
 LEVELS = ("error", "warning", "info", "debug")
 _FIRST_SECONDS, _NEXT_SECONDS = 2.0, 5.0
@@ -105,10 +105,9 @@ class Waiting:
             return ""
         self._next = waited + _NEXT_SECONDS
         more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-        machines = f"{self._total} machine{'' if self._total == 1 else 's'}"
         line = (
-            f"waiting for {len(names)} of {machines} to {self._doing}: {', '.join(names[:_NAMES])}{more} "
-            f"({waited:.0f} s of {self._seconds:g})"
+            f"waiting for {len(names)} of {amount(self._total, 'machine')} to {self._doing}: "
+            f"{', '.join(names[:_NAMES])}{more} ({waited:.0f} s of {self._seconds:g})"
         )
         log.info("%s", line)
         return line

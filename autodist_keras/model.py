@@ -15,7 +15,7 @@ from typing import Any
 
 import keras
 
-from autodist_core.errors import arguments_named
+from autodist_core.errors import amount, arguments_named
 from autodist_core.plan import Plan
 from autodist_core.reports import TimeReport
 from autodist_core.resource_spec import ResourceSpec
@@ -277,7 +277,7 @@ class DistributedModel:
 
     def __repr__(self) -> str:
         replicas = self._driver.settings.replicas
-        return f"<DistributedModel of {self.model!r}, {type(self.strategy).__name__}, {replicas} replicas>"
+        return f"<DistributedModel of {self.model!r}, {type(self.strategy).__name__}, {amount(replicas, 'replica')}>"
 
     def __reduce__(self) -> Any:
         """A copy gets the model, the settings and the compressors' state. It gets no session."""

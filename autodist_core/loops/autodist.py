@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, overload
 
-from autodist_core.errors import arguments_named
+from autodist_core.errors import amount, arguments_named
 from autodist_core.loops.calls.graph_mode import graph_mode_iterators
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.function import Function
@@ -141,4 +141,4 @@ class AutoDist:
 
     def __repr__(self) -> str:
         settings = self.engine.training.settings
-        return f"<AutoDist, {type(settings.strategy).__name__}, {settings.replicas} replicas>"
+        return f"<AutoDist, {type(settings.strategy).__name__}, {amount(settings.replicas, 'replica')}>"

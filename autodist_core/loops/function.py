@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.errors import AutodistError, CaptureError
+from autodist_core.errors import AutodistError, CaptureError, amount
 from autodist_core.loops.calls.arguments import Arguments
 from autodist_core.loops.calls.as_written import as_written
 from autodist_core.loops.calls.graph_mode import drawn
@@ -84,9 +84,9 @@ class Function(TracedFunction):
         whole = [shape for shape in captured.whole if shape[0] == count] if captured is not None else []
         if whole:
             return (
-                f"{self._name} uses a tensor of shape {whole[0]} that is no argument, and this batch has {count} "
-                "examples: each replica has its own examples of the batch, and all of that tensor. Pass the tensor as "
-                "an argument, which is split like the batch."
+                f"{self._name} uses a tensor of shape {whole[0]} that is no argument, and this batch has "
+                f"{amount(count, 'example')}: each replica has its own examples of the batch, and all of that tensor. "
+                "Pass the tensor as an argument, which is split like the batch."
             )
         for name, now, before in zip(arguments.parsed.names, arguments.specs, self._steps.specs, strict=False):
             if isinstance(now, tf.TensorSpec) and isinstance(before, tf.TensorSpec) and _kind(now) != _kind(before):

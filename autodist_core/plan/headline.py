@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from autodist_core.errors import amount
 from autodist_core.plan.links import bytes_of_links
 from autodist_core.plan.table import bytes_per_step
 from autodist_core.resource_spec import DeviceSpec
@@ -41,9 +42,9 @@ def headline(
     '128 per step = 2 x 64 on 2 machines; 8.4 M parameters; 1.5 MiB per step, with the factors of 1 gradient'
     """
     machines = list(dict.fromkeys(DeviceSpec.parse(name).address for name in replicas))
-    on = f"on {len(machines)} machine{'' if len(machines) == 1 else 's'}"
+    on = f"on {amount(len(machines), 'machine')}"
     parameters = sum(prod(plan.variable.shape) for plan in plans)
-    parts = [f"{_divided(slices, len(replicas))} {on}", f"{counted(parameters)} parameters"]
+    parts = [f"{_divided(slices, len(replicas))} {on}", f"{amount(counted(parameters), 'parameter')}"]
     if len(replicas) > 1:
         travelling = replicas, machines, plans, memories, times or {}, buckets, sum(slices), factored or {}
         parts.append(_travelling(*travelling))
@@ -67,7 +68,7 @@ def counted(number: int) -> str:
 def _divided(slices: Sequence[int], replicas: int) -> str:
     """How the batch is divided: each size of a slice, with the number of replicas that have a slice of this size."""
     if not slices:
-        return f"{replicas} replica{'' if replicas == 1 else 's'}"
+        return amount(replicas, "replica")
     sizes = Counter([*slices, *[0] * (replicas - len(slices))])
     return f"{sum(slices)} per step = {' + '.join(f'{count} x {size}' for size, count in sizes.items())}"
 
@@ -88,8 +89,8 @@ def _travelling(
         size = sum(found for found in each if found is not None)
     text = f"{format_bytes(round(size))} per step"
     if buckets:
-        text += f" in {buckets} bucket{'' if buckets == 1 else 's'}"
+        text += f" in {amount(buckets, 'bucket')}"
     if factored:
         gradients = sum(map(len, factored.values()))
-        text += f", with the factors of {gradients} gradient{'' if gradients == 1 else 's'}"
-    return text + (f", and the rows of {sparse} sparse variable{'' if sparse == 1 else 's'}" if sparse else "")
+        text += f", with the factors of {amount(gradients, 'gradient')}"
+    return text + (f", and the rows of {amount(sparse, 'sparse variable')}" if sparse else "")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from autodist_core.errors import amount
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan, allows_lead
@@ -202,7 +203,8 @@ def _notes(strategy: CompiledStrategy) -> Iterator[str]:
     elif lead and lead.steps is None:
         yield f"{INEXACT}: asynchronous updates (sync=False) use gradients of older weights"
     elif lead:
-        yield f"{INEXACT}: staleness={lead.steps} lets a replica compute on weights up to {lead.steps} steps old"
+        old = amount(lead.steps or 0, "step")
+        yield f"{INEXACT}: staleness={lead.steps} lets a replica compute on weights up to {old} old"
     elif len(in_step) < len(pieces):
         yield f"staleness and sync=False have no effect: {in_step[0]} keeps the replicas in step"
     for name, sent in _sent_by_compressors(strategy.variables).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autodist_core.errors import amount
 from autodist_core.plan.table import PlanTable
 from autodist_core.step.graph_item import format_bytes
 
@@ -40,7 +41,7 @@ def head_text(plan: PlanTable) -> str:
     """
     count = len(plan.replicas)
     name = f", {plan.name}" if plan.name else ""
-    return f"strategy {plan.strategy}{name} @ {count} replica{'' if count == 1 else 's'}"
+    return f"strategy {plan.strategy}{name} @ {amount(count, 'replica')}"
 
 
 def step_text(step: int | None) -> str:
@@ -62,5 +63,5 @@ def total_text(plan: PlanTable) -> str:
     size = format_bytes(sum(row.size for row in plan.rows))
     travel = format_bytes(sum(step for step in steps if step is not None))
     sparse, count = steps.count(None), len(steps)
-    rows = f", and the rows of {sparse} sparse variable{'' if sparse == 1 else 's'}" if sparse else ""
-    return f"total: {count} variable{'' if count == 1 else 's'}, {size}; {travel} travel between devices per step{rows}"
+    rows = f", and the rows of {amount(sparse, 'sparse variable')}" if sparse else ""
+    return f"total: {amount(count, 'variable')}, {size}; {travel} travel between devices per step{rows}"

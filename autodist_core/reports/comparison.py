@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autodist_core.errors import amount
 from autodist_core.reports.rounding import FACTOR, difference, last_bits_changed, made_by_change
 from autodist_core.training import Entry
 
@@ -39,7 +40,7 @@ def compare(
     >>> twice = lambda: weight.assign(2 * weight)
     >>> exact = lambda: Explanation((), ())
     >>> print(compare(entries, twice, twice, 1, exact, lambda: "float32"))  # doctest: +NORMALIZE_WHITESPACE
-    1 steps on one device and over all replicas; max|a-b| / max|a|:
+    1 step on one device and over all replicas; max|a-b| / max|a|:
       weight  0.0e+00
     verdict: equal to one device, up to rounding,
     in the 1 variable of the table; metrics and results are not compared
@@ -150,8 +151,9 @@ def _require_finite(alone: dict[str, np.ndarray], steps: int) -> None:
     lost = [name for name, value in alone.items() if value.dtype.kind == "f" and not np.isfinite(value).all()]
     if lost:
         raise ValueError(
-            f"on one device {', '.join(lost[:3])} {'is' if len(lost) == 1 else 'are'} not finite after {steps} steps, "
-            "so there is nothing to compare. Verify with data and a learning rate with which the plain model trains."
+            f"on one device {', '.join(lost[:3])} {'is' if len(lost) == 1 else 'are'} not finite after "
+            f"{amount(steps, 'step')}, so there is nothing to compare. Verify with data and a learning rate with which "
+            "the plain model trains."
         )
 
 
@@ -171,7 +173,7 @@ def _table(
 
     A variable whose values on one device are rounding alone is marked. `kind` is the coarsest type of the step.
     """
-    lines = [f"{steps} steps on one device and over all replicas; max|a-b| / max|a|:"]
+    lines = [f"{amount(steps, 'step')} on one device and over all replicas; max|a-b| / max|a|:"]
     width = max((len(each.name) for each in found), default=0)
     wrong = []
     for each in found:
@@ -195,8 +197,9 @@ def _table(
 
 def _verdict(wrong: int, compared: int, noted: bool) -> str:
     if not wrong:
-        where = f"the {compared} variable{'' if compared == 1 else 's'} of the table"
+        where = f"the {amount(compared, 'variable')} of the table"
         hold = ": the notes above hold for them" if noted else ""
         return f"equal to one device, up to rounding, in {where}; metrics and results are not compared{hold}"
     verb = "differs" if wrong == 1 else "differ"
-    return f"accepted: {wrong} of {compared} variables {verb} by more than rounding, and the notes above say why"
+    compared_variables = amount(compared, "variable")
+    return f"accepted: {wrong} of {compared_variables} {verb} by more than rounding, and the notes above say why"

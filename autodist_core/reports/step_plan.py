@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from operator import attrgetter
 
+from autodist_core.errors import amount
 from autodist_core.kernel import (
     Factors,
     arrange,
@@ -95,11 +96,11 @@ def _factor_notes(found: Mapping[tuple[str, int], Factors | str], examples: int)
     below = [name for name, limit in limits.items() if examples <= limit]
     above = [name for name, limit in limits.items() if examples > limit]
     if below and examples:
-        yield f"in this batch of {examples} examples, the factors of the gradients of {some(below)} travel"
+        yield f"in this batch of {amount(examples, 'example')}, the factors of the gradients of {some(below)} travel"
     elif below:
         yield f"in batches of at most factor_rows examples, the factors of the gradients of {some(below)} travel"
     if above:
-        yield f"the gradients of {some(above)} travel: this batch of {examples} examples is above factor_rows"
+        yield f"the gradients of {some(above)} travel: this batch of {amount(examples, 'example')} is above factor_rows"
     reasons: dict[str, list[str]] = {}
     for (name, _), each in found.items():
         if isinstance(each, str):
@@ -216,7 +217,7 @@ def compiled_by_xla(item: GraphItem, together: bool = False) -> Iterator[str]:
     outside = [f"{len(names)} {op} ({some(names)})" for op, names in sorted(kinds.items())]
     total = len(found.names) + len(found.outside)
     yield (
-        f"compiled by XLA: {len(found.names)} of {total} operations of each replica's compute"
+        f"compiled by XLA: {len(found.names)} of {amount(total, 'operation')} of each replica's compute"
         + (_with_update(found.outside_of_update) if together and item.gradients else "")
         + (f"; outside: {', '.join(outside)}" if outside else "")
     )

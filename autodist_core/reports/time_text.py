@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autodist_core.errors import amount
 from autodist_core.reports.step_times import (
     COMPUTE,
     HOME,
@@ -85,9 +86,9 @@ def headline(table: TimeTable) -> str:
     'a step of 7.5 examples takes 12.5 ms on 1 replica (measured in 1 step)'
     """
     return (
-        f"a step of {round(table.batch, 1):g} example{'' if table.batch == 1 else 's'} takes "
-        f"{milliseconds(table.step)} on {table.replicas} replica{'' if table.replicas == 1 else 's'} "
-        f"(measured in {table.steps} step{'' if table.steps == 1 else 's'})"
+        f"a step of {amount(f'{round(table.batch, 1):g}', 'example')} takes "
+        f"{milliseconds(table.step)} on {amount(table.replicas, 'replica')} "
+        f"(measured in {amount(table.steps, 'step')})"
     )
 
 
@@ -122,7 +123,7 @@ def bounds(table: TimeTable) -> Iterator[str]:
     if wire is None:
         yield arithmetic
         return
-    some = f"{wire.sparse} sparse variable{'' if wire.sparse == 1 else 's'}"
+    some = f"{amount(wire.sparse, 'sparse variable')}"
     rows = f", without the rows of {some}" if wire.sparse else ""
     yield (
         f"{arithmetic}; {milliseconds(wire.seconds)} of wire on {wire.node}: {format_bytes(round(wire.bytes))} at "
@@ -170,8 +171,8 @@ def _remedy(table: TimeTable, part: str) -> str:
         )
     if part == WIRE and several and table.wire and table.wire.factored:
         return (
-            f"of {table.wire.factored} gradients the factors travel, and their bytes grow with the batch. Raise "
-            "batch_size far above the factor_rows of the plan, so that gradients travel, and less often"
+            f"of {amount(table.wire.factored, 'gradient')} the factors travel, and their bytes grow with the batch. "
+            "Raise batch_size far above the factor_rows of the plan, so that gradients travel, and less often"
         )
     if part == WIRE and several:
         return (

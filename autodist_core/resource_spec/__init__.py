@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autodist_core.errors import ResourceSpecError
+from autodist_core.errors import ResourceSpecError, amount
 from autodist_core.resource_spec import discovery, grammar
 from autodist_core.resource_spec.values import DeviceSpec, Node, SSHGroup
 
@@ -264,5 +264,5 @@ class ResourceSpec:
 
     def __str__(self) -> str:
         counts = [(len(self._nodes), "node"), (self.num_gpus, "GPU"), (self.num_cpus, "CPU")]
-        head = ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+        head = ", ".join(amount(count, word) for count, word in counts)
         return "\n".join([f"resource spec: {head}", *(f"  {line}" for line in (*self._nodes, *self._groups))])

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from autodist_core.errors import ResourceSpecError, did_you_mean, nearest
+from autodist_core.errors import ResourceSpecError, amount, did_you_mean, nearest
 from autodist_core.resource_spec.values import Node, SSHGroup, is_loopback, parse_address
 
 __all__ = ["load", "parse"]
@@ -114,7 +114,7 @@ def parse(content: Any, source: str) -> tuple[tuple[Node, ...], tuple[SSHGroup, 
     if len(chiefs) != 1:
         named = ", ".join(chiefs or [node.address for node in nodes])
         raise ResourceSpecError(
-            f"{source}: {len(chiefs)} of {len(nodes)} nodes say 'chief: true' ({named}). "
+            f"{source}: {len(chiefs)} of {amount(len(nodes), 'node says', 'nodes say')} 'chief: true' ({named}). "
             f"Mark the one where your program runs{', and only that one' if chiefs else ''}."
         )
     return tuple(nodes), tuple(groups.values())

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.errors import amount
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.log import Pace, log
 from autodist_core.step.graph_item import format_bytes
@@ -82,7 +83,7 @@ class Sender:
                 self._run(doing, (place, "write", index), writes, [begin, source], [np.array([start]), part])
                 sent += bytes_of(part)
                 if pace.is_due():
-                    machines = f"{len(place.hosts)} machine{'' if len(place.hosts) == 1 else 's'}"
+                    machines = amount(len(place.hosts), "machine")
                     log.info("sent %s of %s of %s to %s", format_bytes(sent), what, whole, machines)
         place.broken = False
 

@@ -23,7 +23,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from autodist_core.cluster.chief import Cluster
-from autodist_core.errors import NodeLostError, SessionError
+from autodist_core.errors import NodeLostError, SessionError, amount
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement, build, sizes_apart
 from autodist_core.log import stage
@@ -331,7 +331,7 @@ class Step(SessionStep):
     def _build(
         self, active: int, usual: bool, slot: DataSlot | None, whole: int, sizes: Sequence[int], arrays: Sequence[Any]
     ) -> tuple[Callable[..., Any], DistributedGraph]:
-        what = f"the graph of {active} replica{'' if active == 1 else 's'}"
+        what = f"the graph of {amount(active, 'replica')}"
         with stage(what, f"building {what}"):
             known, examples = sizes if usual else (), sum(sizes)
             graph = build(self.item, self._session.placement, active, sizes=known, examples=examples)

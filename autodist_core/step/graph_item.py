@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from autodist_core.errors import CaptureError, did_you_mean
+from autodist_core.errors import CaptureError, amount, did_you_mean
 from autodist_core.proto import graphitem_pb2
 from autodist_core.step import serialization
 from autodist_core.step.values import ALIKE, EACH, UNIQUE, Gradient, Joined, Table, Tensor, Variable, format_bytes
@@ -135,7 +135,8 @@ class GraphItem:
         size = format_bytes(sum(variable.byte_size for variable in trainable))
         counts = ", ".join(f"{len(getattr(self, name))} {name}" for name in ("gradients", "inputs", "outputs"))
         graph = f"a graph of {format_bytes(len(self.graph_bytes))}" if self.graph_bytes else "no graph"
-        lines = [f"graph item: {len(self.variables)} variables ({len(trainable)} trainable, {size}), {counts}, {graph}"]
+        variables = f"{amount(len(self.variables), 'variable')} ({len(trainable)} trainable, {size})"
+        lines = [f"graph item: {variables}, {counts}, {graph}"]
         names = max((len(variable.name) for variable in self.variables), default=0)
         types = max((len(variable.type_text) for variable in self.variables), default=0)
         for variable in self.variables:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+from autodist_core.errors import amount
 from autodist_core.step.graph_item import Variable
 from autodist_core.strategy.partition import PartitionerConfig, is_prime
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan, Synchronizer, split_text
@@ -202,7 +203,7 @@ class CompiledStrategy:
     def head(self) -> str:
         """The first lines of the strategy's text: the id and the replicas."""
         count = len(self.replicas)
-        lines = [f"strategy {self.id} @ {count} replica{'' if count == 1 else 's'}"]
+        lines = [f"strategy {self.id} @ {amount(count, 'replica')}"]
         return "\n".join([*lines, *(f"  replica {replica}" for replica in self.replicas)])
 
     def __str__(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
+from autodist_core.errors import amount
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.builder import StrategyBuilder
@@ -91,6 +92,6 @@ def _build(
         for shard in range(shards):
             options.write_all_reduce(node.part_config.add(var_name=variable.part_name(shard)), next(index))
     if split and options.factor_rows:
-        whose = f"{split} variable{' that is' if split == 1 else 's that are'} split"
+        whose = f"{amount(split, 'variable that is', 'variables that are')} split"
         strategy.notes.append(f"factor_rows has no effect on {whose}: the gradients of shards travel")
     return strategy

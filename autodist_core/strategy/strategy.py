@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf import message as protobuf
 
-from autodist_core.errors import StrategyError
+from autodist_core.errors import StrategyError, amount
 from autodist_core.proto import strategy_pb2
 from autodist_core.strategy import synchronizers
 from autodist_core.strategy.partition import PartitionerConfig
@@ -118,11 +118,12 @@ class Strategy:
 
     def __str__(self) -> str:
         count = len(self.graph_config.replicas)
-        head = f"strategy {self.id} @ {count} replica{'' if count == 1 else 's'}"
+        head = f"strategy {self.id} @ {amount(count, 'replica')}"
         return "\n".join([head, *self._lines(), *(f"  note: {note}" for note in self.notes)])
 
     def __repr__(self) -> str:
-        return f"<Strategy {self.id}: {len(self.node_config)} variables, {len(self.graph_config.replicas)} replicas>"
+        variables, replicas = len(self.node_config), len(self.graph_config.replicas)
+        return f"<Strategy {self.id}: {amount(variables, 'variable')}, {amount(replicas, 'replica')}>"
 
     def __eq__(self, other: object) -> bool:
         return self.proto == other.proto if isinstance(other, Strategy) else NotImplemented

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from autodist_core.errors import ResourceSpecError
+from autodist_core.errors import ResourceSpecError, amount
 from autodist_core.resource_spec import ResourceSpec
 
 
@@ -26,7 +26,7 @@ def local_spec(spec: ResourceSpec) -> ResourceSpec:
         )
     if missing:
         raise ResourceSpecError(
-            f"{', '.join(missing)}: this machine has {present} GPU{'' if present == 1 else 's'} that TensorFlow can "
+            f"{', '.join(missing)}: this machine has {amount(present, 'GPU')} that TensorFlow can "
             "use. Take the others out of 'gpus', or list CPU devices in 'cpus' instead."
         )
     return spec

@@ -30,7 +30,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import tensorflow as tf
 
-from autodist_core.errors import REFUSED, AutodistError, CaptureError
+from autodist_core.errors import REFUSED, AutodistError, CaptureError, amount
 from autodist_core.kernel import Placement
 from autodist_core.log import log, stage
 from autodist_core.runtime import SessionStep
@@ -278,8 +278,8 @@ class Steps(Generic[B, C]):
         # The first batch decides: a small last batch of an epoch needs no warning.
         if not self._mentioned and total < replicas and any(each.has_rows for each in captured.item.inputs):
             log.warning(
-                "A batch of %d examples leaves %d of %d replicas idle; larger batches keep them all busy.",
-                total, replicas - total, replicas,
+                "A batch of %s leaves %d of %d replicas idle; larger batches keep them all busy.",
+                amount(total, "example"), replicas - total, replicas,
             )
         self._mentioned = True
 

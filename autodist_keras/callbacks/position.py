@@ -24,6 +24,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.errors import amount
 from autodist_core.runtime.data_pipelines import FAIL, IGNORE, SeedGenerators, set_state, state_and_drawn
 from autodist_keras.training.batches import BatchIterator
 from autodist_keras.training.kept_data import KeptIterator
@@ -135,8 +136,9 @@ class Position:
             return
         if saved["taken"] or _is_python(self._x):
             _log.warning(
-                "Resume: the position in the data (%s) is not saved, so %d batches are taken again and skipped. The "
-                "training goes on exactly if they come in the same order again.", self.kind, saved["taken"],
+                "Resume: the position in the data (%s) is not saved, so %s taken again and skipped. The "
+                "training goes on exactly if they come in the same order again.", self.kind,
+                amount(saved["taken"], "batch is", "batches are"),
             )
         self._tell_of_epochs(epochs, epochs)
         self._set_seeds(saved.get("drawn"))
@@ -215,7 +217,8 @@ class Position:
     def _go_through(self, dataset: Any, earlier: Sequence[int]) -> None:
         """Take again what was taken from earlier iterators, so that shuffles draw their seeds again."""
         if any(earlier) and isinstance(self._x, tf.data.Dataset):
-            _log.info("Resume: %d batches of earlier epochs are taken again and skipped.", sum(earlier))
+            batches = amount(sum(earlier), "batch of earlier epochs is", "batches of earlier epochs are")
+            _log.info("Resume: %s taken again and skipped.", batches)
         unknown = int(_of_tf_data(dataset).cardinality()) == tf.data.experimental.UNKNOWN_CARDINALITY
         for taken in earlier:
             # Where the length is not known, Keras has asked for one more.

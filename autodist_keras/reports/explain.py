@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.errors import amount
 from autodist_core.log import Pace, log
 from autodist_core.reports import TimeReport, restore, time_report, values_of
 from autodist_core.runtime import Timings
@@ -94,7 +95,7 @@ class _Measuring(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._round += 1
         if self._pace.is_due():
-            log.info("explain: %d %s done, %.0f s so far", self._round, _steps(self._round), self._pace.seconds)
+            log.info("explain: %s done, %.0f s so far", amount(self._round, "step"), self._pace.seconds)
         if self._warm_until is None:
             # Capturing, and starting machines, is no sign of slow steps.
             self._warm_until, self._kind = time.perf_counter() + _WARM_UP_SECONDS, Pace()
@@ -174,8 +175,8 @@ def explain(
     followed = any(run.operations for call in measuring.timings.calls for run in call.runs)
     if not followed:
         raise ValueError(
-            f"explain(): the data ended after {len(plain)} measured steps. Pass data that can be gone through again, "
-            "such as arrays, a tf.data.Dataset or a keras.utils.PyDataset, or fewer steps."
+            f"explain(): the data ended after {amount(len(plain), 'measured step')}. Pass data that can be gone "
+            "through again, such as arrays, a tf.data.Dataset or a keras.utils.PyDataset, or fewer steps."
         )
     return time_report(
         measuring.timings, measuring.examples / len(plain), home, _steps_of(history) or len(plain),
@@ -186,13 +187,9 @@ def explain(
 
 def _notes(measured: int, steps: int, way: str) -> Iterator[str]:
     if measured < steps:
-        yield f"a step takes long, so {measured} of {steps} {_steps(steps)} were measured"
+        yield f"a step takes long, so {measured} of {amount(steps, 'step')} were measured"
     if way:
         yield f"the data of the measured steps: {way}"
-
-
-def _steps(count: int) -> str:
-    return "step" if count == 1 else "steps"
 
 
 def _entries_of(model: Any) -> tuple[Entry, ...]:

@@ -348,7 +348,10 @@ def _too_large(size: int, what: str, sent: float, again: bool) -> str:
         most = format_bytes(kept_limit())
         return f"fed each step: it has {format_bytes(size)}, and machines keep {most} at most ({KEPT_VARIABLE})"
     if sent <= 1.0:
-        said = f"{what} and of earlier loops of its call" if again else what
+        said = f"{what} and earlier loops of its call" if again else what
         fed, whole = format_bytes(round(sent * size)), format_bytes(size)
-        return f"fed each step: the steps of this {said} send {fed}, and to send all of it once takes {whole}"
+        return (
+            f"fed each step: your program sends the machines their rows of each batch, {fed} in this {said}; sending "
+            f"them all of the data beforehand would take {whole}"
+        )
     return ""

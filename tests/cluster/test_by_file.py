@@ -194,7 +194,7 @@ def too_few_rows(names):
     "dataset, policy, words",
     [
         (no_files, "FILE", "TensorFlow finds no files in it that machines could share out"),
-        (too_few_rows, "FILE", "a batch of 1 examples leaves a machine without rows"),
+        (too_few_rows, "FILE", "a batch of 1 example leaves a machine without rows"),
         (no_files, "HINT", "TensorFlow finds no shard(SHARD_HINT, SHARD_HINT) in it that machines could share out"),
     ],
 )

@@ -103,8 +103,8 @@ def test_the_chief_sends_kept_arrays_once(network, monkeypatch):
         assert "sent once to each machine" in str(front.plan())
         np.testing.assert_allclose(losses, front.model.evaluate(x, y, verbose=0), rtol=1e-12)
         front.fit(x, y, batch_size=60, epochs=2, verbose=0)
-        once = "the steps of this fit send 2.3 MiB, and to send all of it once takes 2.3 MiB"
-        assert f"{FED}: {once}" in str(front.plan())
+        fed = "rows of each batch, 2.3 MiB in this fit; sending them all of the data beforehand would take 2.3 MiB"
+        assert f"{FED}: your program sends the machines their {fed}" in str(front.plan())
         front.fit(Made(), epochs=2, verbose=0)
         assert f"{FED}: it is Python code that runs in your program (a PyDataset)" in str(front.plan())
         front.fit(((x[:60], y[:60]) for _ in range(9)), steps_per_epoch=2, verbose=0, shuffle=False)

@@ -141,7 +141,7 @@ def test_a_loss_that_a_look_met_is_raised_where_the_call_ends(recovering, calls)
     step([X], len(X))
     calls.fail(MOVING, LOST)
     np.testing.assert_array_equal(session.read(["b", "w"])["b"], _after(1))
-    with pytest.raises(NodeLostError, match=r"(?s)10\.0\.0\.2 was lost.*after training step 1; the 1 steps since"):
+    with pytest.raises(NodeLostError, match=r"(?s)10\.0\.0\.2 was lost.*step 1; the 1 step since then is lost"):
         session.settle()
     session.settle()
 

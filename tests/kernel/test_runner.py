@@ -136,8 +136,8 @@ def test_a_placement_prints():
         "  replica1 = localhost:CPU:1 on /device:CPU:1",
         "  owner replica0 on /device:CPU:0: 0 variables",
         "  owner replica1 on /device:CPU:1: 0 variables",
-        "  owner server_localhost_CPU_0 on /device:CPU:0: 1 variables",
-        "  owner server_localhost_CPU_1 on /device:CPU:1: 1 variables",
+        "  owner server_localhost_CPU_0 on /device:CPU:0: 1 variable",
+        "  owner server_localhost_CPU_1 on /device:CPU:1: 1 variable",
     ]
     assert str(placed(item, PS(), share_memory=True)).splitlines()[3:] == [
         "  owner memory on /device:CPU:0: 2 variables"

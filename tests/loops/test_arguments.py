@@ -255,7 +255,7 @@ def test_a_call_without_a_batch_is_not_one_of_one_example(caplog):
         np.testing.assert_array_equal(doubled(np.ones(3)), [2.0, 2.0, 2.0])
         assert "idle" not in caplog.text
         assert front.function(lambda x: 2 * x)(np.ones(1)).shape == (1,)
-        assert "A batch of 1 examples leaves 1 of 2 replicas idle" in caplog.text
+        assert "A batch of 1 example leaves 1 of 2 replicas idle" in caplog.text
 
 
 def test_a_tape_around_a_marked_function_is_refused_and_one_beside_it_is_not():

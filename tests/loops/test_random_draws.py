@@ -84,7 +84,7 @@ def test_other_draws_from_explicit_seeds_are_said_to_be_not_exact_everywhere(cap
     with autodist() as front:
         marked = front.function(step)
         table = marked.verify(x)
-        assert f"\n  note: {note}" in table and "verdict: accepted: 1 of 1 variables" in table
+        assert f"\n  note: {note}" in table and "verdict: accepted: 1 of 1 variable differs" in table
         assert f"\n  note: {note}" in marked.plan(x)
         with autodist(replicas=1) as alone:
             assert "random numbers" not in alone.function(step).plan(x)

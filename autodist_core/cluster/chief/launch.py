@@ -15,6 +15,7 @@ from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import end_agents, run_in_parallel
 from autodist_core.cluster.chief.tunnels import Tunnels
 from autodist_core.cluster.doctor.examination import KEEPALIVE_SECONDS, examine
+from autodist_core.cluster.doctor.report import not_ready
 from autodist_core.cluster.protocol.sockets import bracketed
 from autodist_core.errors import LaunchError
 from autodist_core.log import Waiting
@@ -141,7 +142,5 @@ def start_servers(launched: Launched, job: str) -> None:
 
 
 def _launch_error(problems: Mapping[str, Sequence[str]], nodes: int) -> LaunchError:
-    lines = "".join(f"\n  {host}: {problem.rstrip('.')}." for host, found in problems.items() for problem in found)
     remedy = "Run 'autodist doctor' with the same file for a full report."
-    text = f"{nodes - len(problems)} of {nodes} nodes are ready.{lines}\n{remedy}"
-    return LaunchError("", text, hosts=problems)
+    return LaunchError("", f"{not_ready(problems, nodes)}\n{remedy}", hosts=problems)

@@ -17,7 +17,7 @@ from autodist_core.cluster.doctor.examination import examine, no_progress
 from autodist_core.cluster.doctor.report import Pair, Report
 from autodist_core.cluster.protocol.messages import Message
 from autodist_core.cluster.protocol.sockets import ip_addresses
-from autodist_core.errors import LaunchError
+from autodist_core.errors import LaunchError, amount
 from autodist_core.resource_spec import ResourceSpec
 
 
@@ -55,7 +55,8 @@ class _Measurement:
         to_do = [pair for pair in self._report.pairs if not pair.problem]
         if to_do:
             all_rounds = list(rounds(list(self._ports)))
-            self._say(f"measuring {len(to_do)} links in {len(all_rounds)} rounds of {self._seconds:g} s")
+            in_rounds = f"{amount(len(all_rounds), 'round')} of {self._seconds:g} s"
+            self._say(f"measuring {amount(len(to_do), 'link')} in {in_rounds}")
             for one_round in all_rounds:
                 pairs = [self._pairs[key] for key in one_round if key in self._pairs]
                 run_in_parallel([pair for pair in pairs if not pair.problem], self._measure)

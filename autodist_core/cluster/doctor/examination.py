@@ -22,7 +22,7 @@ from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
 from autodist_core.cluster.doctor.requirements import unmet_requirements, why_no_description
 from autodist_core.cluster.protocol import probes
 from autodist_core.cluster.protocol.sockets import is_of_this_machine
-from autodist_core.errors import LaunchError
+from autodist_core.errors import LaunchError, amount
 from autodist_core.log import Waiting
 from autodist_core.resource_spec import Node, ResourceSpec
 
@@ -104,7 +104,8 @@ class _Examiner:
         answering = self._ask_all(self.agents, self._describe, "describe themselves", self._deadlines.answer)
         self._compare(answering)
         listening = self._ask_all(answering, self._listen, "open a port", self._deadlines.answer)
-        self.say(f"{len(listening)} of {len(self._nodes)} nodes answer; do they reach each other?")
+        nodes = amount(len(self._nodes), "node answers", "nodes answer")
+        self.say(f"{len(listening)} of {nodes}; do they reach each other?")
         if not self.tunnelled:
             seconds = self._deadlines.reach + self._deadlines.answer
             reached = self._reached_from_here(listening)

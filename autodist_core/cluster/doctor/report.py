@@ -6,10 +6,11 @@ prints the report.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from autodist_core.errors import amount
 from autodist_core.resource_spec import Node
 
 SLOW = 0.5
@@ -64,6 +65,17 @@ class Pair:
         True
         """
         return self.gbits is not None and self.gbits < SLOW * self.gbits_wanted
+
+
+def not_ready(problems: Mapping[str, Sequence[str]], nodes: int) -> str:
+    """How many nodes are ready, and one line for each problem.
+
+    >>> print(not_ready({"10.0.0.2": ["its clock is +80 s off the chief's"]}, 2))
+    1 of 2 nodes are ready.
+      10.0.0.2: its clock is +80 s off the chief's.
+    """
+    lines = [f"\n  {host}: {problem.rstrip('.')}." for host, found in problems.items() for problem in found]
+    return f"{nodes - len(problems)} of {amount(nodes, 'node is', 'nodes are')} ready.{''.join(lines)}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
+from autodist_core.cluster.doctor.report import NodeReport, Pair, Report, not_ready
 
 _HEAD = ("", "node", "role", "ssh", "Python", "TensorFlow", "autodist-keras", "GPUs", "clock", "CPUs", "memory free")
 
@@ -22,7 +22,7 @@ def as_text(report: Report) -> str:
     <BLANKLINE>
     servers take any free port; AUTODIST_PORTS="first-last" would set a range for firewalls to pass
     <BLANKLINE>
-    0 of 1 nodes are ready.
+    0 of 1 node is ready.
       10.0.0.2: no answer from port 22 within 30 s: the machine is off.
     """
     parts = [_aligned([_HEAD, *(_row(number, node) for number, node in enumerate(report.nodes, 1))])]
@@ -46,11 +46,10 @@ def verdict(report: Report) -> str:
     >>> verdict(Report("cluster.yml", (NodeReport(Node("10.0.0.1")),)))
     'the node is ready'
     """
-    count, problems = len(report.nodes), report.problems
-    if not problems:
-        return f"all {count} nodes are ready" if count > 1 else "the node is ready"
-    lines = [f"  {host}: {problem.rstrip('.')}." for host, found in problems.items() for problem in found]
-    return "\n".join([f"{count - len(problems)} of {count} nodes are ready.", *lines])
+    count = len(report.nodes)
+    if report.problems:
+        return not_ready(report.problems, count)
+    return f"all {count} nodes are ready" if count > 1 else "the node is ready"
 
 
 def as_data(report: Report) -> dict[str, Any]:

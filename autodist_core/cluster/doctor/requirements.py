@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autodist_core.cluster.agents.agent_handle import AgentHandle
+from autodist_core.errors import amount
 from autodist_core.resource_spec import Node
 
 CLOCK_SECONDS = 60.0
@@ -43,8 +44,8 @@ def unmet_requirements(
     missing = [f"GPU:{index}" for index in node.gpus if index not in own["gpus"]]
     if missing:
         yield (
-            f"the spec asks for {', '.join(missing)}, and {len(own['gpus'])} GPUs are there: correct the spec, or "
-            "install the driver"
+            f"the spec asks for {', '.join(missing)}, and {amount(len(own['gpus']), 'GPU is', 'GPUs are')} there: "
+            "correct the spec, or install the driver"
         )
     if clock_offset is not None and abs(clock_offset) > CLOCK_SECONDS:
         yield f"its clock is {clock_offset:+.0f} s off the chief's: let both follow a time server"

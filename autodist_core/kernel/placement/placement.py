@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from autodist_core.errors import amount
 from autodist_core.kernel.analysis.gradient_flow import after_update, handed_back
 from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.partitioner import VariablePartitioner
@@ -275,9 +276,10 @@ class Placement:
         return variable in owner.variables or variable in self.optimizer_state
 
     def __str__(self) -> str:
-        lines = [f"placement over {len(self.replicas)} replicas"]
+        lines = [f"placement over {amount(len(self.replicas), 'replica')}"]
         lines += [f"  {replica.prefix} = {replica.name} on {replica.device}" for replica in self.replicas]
-        lines += [f"  owner {owner.name} on {owner.device}: {len(owner.variables)} variables" for owner in self.owners]
+        sizes = ((owner, amount(len(owner.variables), "variable")) for owner in self.owners)
+        lines += [f"  owner {owner.name} on {owner.device}: {size}" for owner, size in sizes]
         return "\n".join(lines)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.errors import amount
 from autodist_core.seams.table import PER_REPLICA
 
 
@@ -46,9 +47,9 @@ def parts(method: str, value: Any, replicas: int) -> tuple[Any, ...] | None:
     if isinstance(value, PER_REPLICA.get()):
         if len(value.values) != replicas:
             raise ValueError(
-                f"{method}: received values of {len(value.values)} replicas, and this strategy has {replicas}. Pass "
-                "what its own run() returned, or an element of a dataset that it distributes; values of another "
-                "strategy are for that strategy's methods."
+                f"{method}: received values of {amount(len(value.values), 'replica')}, and this strategy has "
+                f"{replicas}. Pass what its own run() returned, or an element of a dataset that it distributes; values "
+                "of another strategy are for that strategy's methods."
             )
         return tuple(value.values)
     if isinstance(value, tf.distribute.DistributedValues):
@@ -102,7 +103,7 @@ def axes(method: str, received: Any, rank: int | None) -> tuple[int, ...]:
         return numbers
     for number in numbers:
         if not -rank <= number < rank:
-            count = "no axes" if rank == 0 else "1 axis" if rank == 1 else f"{rank} axes"
+            count = amount(rank or "no", "axis", "axes")
             allowed = {0: "", 1: ": axis is 0, or -1"}.get(rank, f": axis is between {-rank} and {rank - 1}")
             remedy = "" if rank else " Give it an axis: value[tf.newaxis]."
             if method == "reduce":

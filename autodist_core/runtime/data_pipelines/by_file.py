@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.errors import amount
 from autodist_core.runtime.data_pipelines.batches import Share
 from autodist_core.runtime.data_pipelines.graphs import dataset_of, graph_of, with_own_resources
 
@@ -74,7 +75,7 @@ def _require_rows(dataset: Any, rows: Sequence[int]) -> None:
     if not all(isinstance(spec, tf.TensorSpec) and spec.shape[1:].is_fully_defined() for spec in specs):
         raise ValueError("its batches are not dense tensors whose rows have known shapes")
     if not min(rows):
-        raise ValueError(f"a batch of {sum(rows)} examples leaves a machine without rows")
+        raise ValueError(f"a batch of {amount(sum(rows), 'example')} leaves a machine without rows")
 
 
 def _shard(dataset: Any, policy: Any, machines: int, machine: int) -> Any:

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.errors import NodeLostError
+from autodist_core.errors import NodeLostError, amount
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import Compared, DistributedGraph, Placement, drawn, iterator_types, next_of, sample_of
 from autodist_core.kernel.placement.placement import Replica
@@ -149,7 +149,7 @@ class PipelinesOnMachines:
             return None
         if pipeline.shares and len(pipeline.shares) != len(self._hosts):
             before, left = len(pipeline.shares), len(self._hosts)
-            pipeline.feed(f"its files were shared out among {before} machines, and {left} are left")
+            pipeline.feed(f"its files were shared out among {before} machines, and {amount(left, 'is', 'are')} left")
             return None
         try:
             return self._at(batch)

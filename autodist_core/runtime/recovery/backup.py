@@ -7,7 +7,7 @@ In: the loads and steps of a session, and values read from it. Out: the state an
 >>> backup.loaded({"w": np.zeros(2)})
 >>> backup.ran(Ran(0, (np.ones((4, 3)),), 4), training=True, written={"w"})
 >>> print(backup)
-the model holds the state after training step 0; the 1 steps since then are lost
+the model holds the state after training step 0; the 1 step since then is lost
 >>> backup.take(lambda names: {name: np.ones(2) for name in names}, dict)
 >>> print(backup)
 the model holds the state after training step 1, the last one: nothing is lost
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from autodist_core.errors import amount
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.runtime.same_bits import same_bits
 
@@ -157,5 +158,6 @@ class Backup:
 
     def __str__(self) -> str:
         lost = self.done - self.steps
-        since = f"; the {lost} steps since then are lost" if lost else ", the last one: nothing is lost"
+        steps = amount(lost, "step since then is", "steps since then are")
+        since = f"; the {steps} lost" if lost else ", the last one: nothing is lost"
         return f"the model holds the state after training step {self.steps}{since}"
