@@ -29,6 +29,7 @@ class AutoDist:
         on_failure: What happens when another machine is lost: "raise", "restart" or "shrink".
         lost_after: Seconds of silence after which another machine counts as lost.
         tunnelled: Whether all data between machines goes through ssh and this program.
+        backup_every: Seconds after which the state is copied to this program; None takes at most 2 % of the time.
 
     `DistributedModel` describes these settings.
 
@@ -53,8 +54,12 @@ class AutoDist:
     def __init__(
         self, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
         on_failure: str = "raise", lost_after: float = 60.0, tunnelled: bool = False,
+        backup_every: float | None = None,
     ) -> None:
-        settings = Settings(resource_spec, strategy, share_memory, False, on_failure, lost_after, tunnelled)
+        settings = Settings(
+            resource_spec, strategy, share_memory, False, on_failure, lost_after, tunnelled,
+            backup_every,
+        )
         self.engine = Engine(settings)
         """What the marked functions share."""
 

@@ -65,7 +65,8 @@ class Sessions:
             return DistributedSession(placement())
         restart = None if self.settings.on_failure == "raise" else self._restart
         return RecoveringSession(
-            lambda: DistributedSession(placement(), fleet.cluster), fleet.restart_servers, restart, fleet.note_progress
+            lambda: DistributedSession(placement(), fleet.cluster), fleet.restart_servers, restart,
+            fleet.note_progress, self.settings.backup_every,
         )
 
     def placement(self, item: GraphItem, strategy: CompiledStrategy) -> Placement:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autodist_core.cluster.chief.fleet import lost_after_seconds, on_failure_choice
+from autodist_core.cluster.chief.fleet import on_failure_choice, seconds_choice
 from autodist_core.errors import ResourceSpecError, StrategyError
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy import BUILDERS, Strategy, StrategyBuilder, resolve
@@ -42,8 +42,9 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "share_memory": partial(_one_of, "share_memory", "True, False or None", StrategyError),
     "fused_updates": partial(_one_of, "fused_updates", "True, False or None", StrategyError),
     "on_failure": on_failure_choice,
-    "lost_after": lost_after_seconds,
+    "lost_after": partial(seconds_choice, "lost_after", 0.1),
     "tunnelled": partial(_one_of, "tunnelled", "True or False", ResourceSpecError),
+    "backup_every": lambda value: None if value is None else seconds_choice("backup_every", 0, value),
 }
 
 
@@ -63,6 +64,7 @@ class Settings:
     on_failure: str = "raise"
     lost_after: float = 60.0
     tunnelled: bool = False
+    backup_every: float | None = None
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():

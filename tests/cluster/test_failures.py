@@ -42,9 +42,11 @@ class Hurt(keras.callbacks.Callback):
         self.how, self.host, self.after = how, host, list(after)
         self.steps = 0
         self.at = 0.0
+        self.ends: list[float] = []
 
     def on_train_batch_end(self, batch, logs=None):
         self.steps += 1
+        self.ends.append(time.monotonic())
         time.sleep(0.02)
         if self.after and self.steps == PER_EPOCH + self.after[0]:
             self.after.pop(0)
@@ -73,17 +75,20 @@ def on_one_device(epochs=3):
     return {**{f"history {name}": np.asarray(values) for name, values in history.items()}, **named(model.weights)}
 
 
-@pytest.mark.quick("killed")
+@pytest.mark.quick("killed", "killed, nothing may be lost")
 @pytest.mark.parametrize(
-    "how, strategy, lost_after",
-    [(kill, PS(), 600.0), (kill, FACTORS, 600.0), (stop, AllReduce(), LOST_AFTER), (cut, PS(), LOST_AFTER)],
-    ids=["killed", "killed, factors travel", "stopped", "cut off"],
+    "how, strategy, lost_after, backup_every",
+    [
+        (kill, PS(), 600.0, None), (kill, FACTORS, 600.0, None), (stop, AllReduce(), LOST_AFTER, None),
+        (cut, PS(), LOST_AFTER, 0.3), (kill, AllReduce(), 600.0, 0),
+    ],
+    ids=["killed", "killed, factors travel", "stopped", "cut off", "killed, nothing may be lost"],
 )
-def test_a_lost_node_ends_the_fit_and_what_was_trained_is_kept(network, how, strategy, lost_after):
+def test_a_lost_node_ends_the_fit_and_what_was_trained_is_kept(network, how, strategy, lost_after, backup_every):
     """A killed agent is missed at once, a silent one after the seconds that the error names, and nothing delays it."""
     host = network.hosts[2]
     threads = threading.active_count()
-    with OverHosts(DENSE, network.spec(), lost_after=lost_after) as hosts:
+    with OverHosts(DENSE, network.spec(), lost_after=lost_after, backup_every=backup_every) as hosts:
         hosts.compile("adam", strategy)
         hurt = Hurt(how, host, 15)
         words = rf"(?s){host.address} was lost during training step \d+: .*holds"
@@ -94,6 +99,7 @@ def test_a_lost_node_ends_the_fit_and_what_was_trained_is_kept(network, how, str
         until(lambda: not agents(network.hosts[1]))
         kept = int(hosts.model.optimizer.iterations.numpy())
         assert f"after training step {kept}" in str(caught.value) and 0 < kept <= hurt.steps
+        assert backup_every is None or hurt.at - hurt.ends[kept - 1] <= backup_every + max(np.diff(hurt.ends))
         assert_same(after_steps(kept), trained(hosts.model).state)
         host.mend()
         fit(hosts.front, epochs=1)

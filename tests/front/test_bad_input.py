@@ -31,11 +31,11 @@ SAID = {
     "a misspelt name": (lambda model: DistributedModel(model, stratgy="PS"), TypeError,
                         "DistributedModel(stratgy='PS'): there is no such argument. Did you mean 'strategy'? "
                         "Arguments: model, resource_spec, strategy, share_memory, fused_updates, on_failure, "
-                        "lost_after, tunnelled."),
+                        "lost_after, tunnelled, backup_every."),
     "a misspelt name of loops": (lambda model: AutoDist(stratgy="PS"), TypeError,
                                  "AutoDist(stratgy='PS'): there is no such argument. Did you mean 'strategy'? "
                                  "Arguments: resource_spec, strategy, share_memory, on_failure, lost_after, "
-                                 "tunnelled."),
+                                 "tunnelled, backup_every."),
     "model and cluster": (lambda model: DistributedModel("c2.yml", model), TypeError,
                           "DistributedModel(model): expected a keras.Model. Received: builtins.str. The model is the "
                           "first argument and the cluster the second: DistributedModel(model, 'c2.yml')."),

@@ -24,7 +24,7 @@ def test_a_front_has_the_defaults_of_settings(front: type):
     defaults = {field.name: field.default for field in fields(Settings) if field.default is not MISSING}
     shown = {name: parameters[name].default for name in defaults if name in parameters}
     assert shown == {name: default for name, default in defaults.items() if name in shown}
-    assert {"share_memory", "on_failure", "lost_after", "tunnelled"} <= shown.keys()
+    assert {"share_memory", "on_failure", "lost_after", "tunnelled", "backup_every"} <= shown.keys()
 
 
 @pytest.mark.parametrize("value", ["False", "no", 0, 1, []], ids=repr)
@@ -39,6 +39,14 @@ def test_a_choice_is_true_false_or_none(name: str, value):
         with pytest.raises(StrategyError) as caught:
             setattr(front, name, value)
         assert str(caught.value) == message and getattr(front, name) is before
+
+
+@pytest.mark.parametrize("name, least", [("lost_after", 0.1), ("backup_every", 0)])
+@pytest.mark.parametrize("value", [-1, "5", True, float("nan"), float("inf")], ids=repr)
+def test_a_time_is_a_number_of_seconds(name: str, least: float, value):
+    with pytest.raises(ResourceSpecError) as caught:
+        DistributedModel(compiled(DENSE), ResourceSpec.local(cpus=2), **{name: value})
+    assert str(caught.value) == f"{name}={value!r}: expected a number of seconds, from {least} to 31622400."
 
 
 @pytest.mark.parametrize("value, shown", [

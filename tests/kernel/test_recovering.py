@@ -124,6 +124,30 @@ def _after(steps: int) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.parametrize(
+    "every, cost, pause", [(None, 0.001, 3600.0), (None, 100.0, 5000.0), (2.0, 100.0, 2.0), (0.0, 100.0, 0.0)]
+)
+def test_when_the_next_backup_is_due(monkeypatch, every, cost, pause):
+    """After the seconds that the user wants, or else after a pause that lets it cost little."""
+    now = 0.0
+
+    def read(names):
+        nonlocal now
+        now += cost
+        return {}
+
+    monkeypatch.setattr(backup.time, "monotonic", lambda: now)
+    kept = backup.Backup(every)
+    kept.take(read, dict)
+    assert not kept.due
+    kept.ran(backup.Ran(0, (X,), len(X)), training=True, written={"w"})
+    assert kept.due == (pause == 0)
+    now += pause / 2
+    assert kept.due == (pause == 0)
+    now += pause / 2
+    assert kept.due
+
+
 def test_a_node_that_is_lost_in_the_first_load_leaves_what_was_to_be_loaded(recovering, calls):
     session, _, _ = recovering()
     calls.fail(MOVING, LOST)

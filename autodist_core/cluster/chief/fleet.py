@@ -24,7 +24,7 @@ ON_FAILURE = {
 RESTART_SECONDS, _RETRY_SECONDS = 300.0, 5.0
 _MOST_LOSSES = 3
 """How many clusters in a row may be lost before one of them completes a step."""
-_LEAST_SECONDS, _MOST_SECONDS = 0.1, 366 * 86400
+_MOST_SECONDS = 366 * 86400
 
 
 def on_failure_choice(value: object) -> str:
@@ -40,19 +40,17 @@ def on_failure_choice(value: object) -> str:
     return value
 
 
-def lost_after_seconds(value: object) -> float:
-    """Check the setting `lost_after`: seconds of silence after which a node is lost, 0.1 at least and a year at most.
+def seconds_choice(name: str, least: float, value: object) -> float:
+    """Check a setting that is a number of seconds, `least` at least and a year at most.
 
-    >>> lost_after_seconds(5)
+    >>> seconds_choice("lost_after", 0.1, 5)
     5.0
-    >>> lost_after_seconds(float("inf"))
+    >>> seconds_choice("lost_after", 0.1, float("inf"))
     Traceback (most recent call last):
-    autodist_core.errors.ResourceSpecError: lost_after=inf: expected a positive number of seconds, from 0.1 to 31622400.
+    autodist_core.errors.ResourceSpecError: lost_after=inf: expected a number of seconds, from 0.1 to 31622400.
     """
-    if not isinstance(value, Real) or isinstance(value, bool) or not _LEAST_SECONDS <= float(value) <= _MOST_SECONDS:
-        raise ResourceSpecError(
-            f"lost_after={value!r}: expected a positive number of seconds, from {_LEAST_SECONDS} to {_MOST_SECONDS}."
-        )
+    if not isinstance(value, Real) or isinstance(value, bool) or not least <= float(value) <= _MOST_SECONDS:
+        raise ResourceSpecError(f"{name}={value!r}: expected a number of seconds, from {least} to {_MOST_SECONDS}.")
     return float(value)
 
 

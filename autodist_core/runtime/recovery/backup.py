@@ -74,6 +74,8 @@ Event = Loaded | Ran
 class Backup:
     """The state after some steps, and the events since then. The module's docstring has an example."""
 
+    every: float | None = None
+    """The seconds after which a backup is due, whatever it costs; None for a pause that depends on what it costs."""
     values: dict[str, np.ndarray] = field(default_factory=dict)
     added: dict[str, np.ndarray] = field(default_factory=dict)
     """The values of the variables that kernels added."""
@@ -131,8 +133,8 @@ class Backup:
     @property
     def due(self) -> bool:
         """Whether it is time for another backup."""
-        pause = max(_LEAST_PAUSE, _PAUSE_PER_COST * self._cost)
-        return bool(self.events) and (self._event_bytes > _MOST_BYTES or time.monotonic() - self._taken_at > pause)
+        pause = max(_LEAST_PAUSE, _PAUSE_PER_COST * self._cost) if self.every is None else self.every
+        return bool(self.events) and (self._event_bytes > _MOST_BYTES or time.monotonic() - self._taken_at >= pause)
 
     def take(
         self, read: Callable[[Iterable[str]], dict[str, np.ndarray]], read_added: Callable[[], dict[str, np.ndarray]]

@@ -35,6 +35,7 @@ class RecoveringSession(Session):
 
     `open_session` opens a session on the present cluster. `renew` gets the network error, and starts the cluster's
     servers again. `restart` gets the loss; it starts another cluster, or raises. `progress` is called after each step.
+    `backup_every` is that of a `Backup`.
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
@@ -61,12 +62,13 @@ class RecoveringSession(Session):
     def __init__(
         self, open_session: Callable[[], Session], renew: Callable[[BrokenOffError], None],
         restart: Callable[[NodeLostError], None] | None = None, progress: Callable[[], None] = lambda: None,
+        backup_every: float | None = None,
     ) -> None:
         self._open = open_session
         self._renew = renew
         self._restart = restart
         self._progress = progress
-        self._backup = Backup()
+        self._backup = Backup(backup_every)
         self._added: list[tuple[GraphItem, int | None]] = []
         self._written: list[frozenset[str]] = []
         """For each step: the variables that it may write."""
