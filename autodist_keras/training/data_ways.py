@@ -350,8 +350,8 @@ def _too_large(size: int, what: str, sent: float, again: bool) -> str:
     if sent <= 1.0:
         said = f"{what} and earlier loops of its call" if again else what
         fed, whole = format_bytes(round(sent * size)), format_bytes(size)
-        return (
-            f"fed each step: your program sends the machines their rows of each batch, {fed} in this {said}; sending "
-            f"them all of the data beforehand would take {whole}"
+        # `explain` goes through no number of epochs.
+        return "fed each step: your program sends the machines their rows of each batch" + (
+            f", {fed} in this {said}; sending them all of the data beforehand would take {whole}" if sent else ""
         )
     return ""

@@ -41,6 +41,9 @@ def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tm
             assert 0 < of_batch <= 6 * (data.x.itemsize * data.x.shape[1] + data.y.itemsize * data.y[0].size)
             assert f"of wire on {table.wire.node}" in report
             _has_both(json.loads(gzip.decompress(path.read_bytes())), addresses)
+        hosts.front.fit(data.x, data.y, batch_size=6, epochs=1, verbose=0)
+        fed = "data of the measured steps: fed each step: your program sends the machines their rows of each batch\n"
+        assert fed in f"{hosts.front.explain(steps=4)}\n"
     assert nothing_left(network) == []
 
 
