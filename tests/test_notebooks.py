@@ -65,8 +65,8 @@ def kernel(tmp_path, monkeypatch) -> str:
 def run(name: str, folder: Path, kernel: str) -> str:
     """Run a notebook in `folder`, and return what its cells print. No cell may fail, or leave a file there.
 
-    A model whose accuracy is shown has learnt: it guesses one of three classes, and is right four times of five. On stderr stands only what a training does, which way its data takes, for which machines it waits, and which stage
-    takes long.
+    A model whose accuracy is shown has learnt: of three classes it names the right one four times of five. On stderr
+    stands only what a training does, which way its data takes, for which machines it waits, and which stage takes long.
     """
     notebook: Any = nbformat.read(ROOT / "notebooks" / name, as_version=4)
     folder.mkdir(exist_ok=True)

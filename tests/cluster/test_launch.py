@@ -50,25 +50,20 @@ def home(network, monkeypatch, tmp_path):
     return tmp_path / "home"
 
 
-def test_an_unknown_host_key(network, home):
-    host = network.hosts[1]
+def test_host_keys_that_are_not_known_and_that_have_changed(network, home):
+    one, two = network.hosts[1:]
     known = home / ".ssh/known_hosts"
     lines = known.read_text().splitlines(keepends=True)
-    known.write_text("".join(line for line in lines if not line.startswith(host.address)))
-    [problem] = refusal(network, host1={})
-    assert problem.startswith(f"{host.address}: its host key is not known: ssh-ed25519 SHA256:")
-    assert f"accept the key with `ssh-keyscan -p 22 {host.address} >> {known}`." in problem
-
-
-def test_a_changed_host_key(network):
-    host = network.hosts[1]
-    host.new_host_key()
+    known.write_text("".join(line for line in lines if not line.startswith(one.address)))
+    two.new_host_key()
     try:
-        [problem] = refusal(network, host1={})
+        unknown, changed = refusal(network, host1={}, host2={})
     finally:
         network.learn()
-    assert problem.startswith(f"{host.address}: ITS HOST KEY HAS CHANGED. It shows ssh-ed25519 SHA256:")
-    assert "delete the lines named, and accept the new key with `ssh-keyscan" in problem
+    assert unknown.startswith(f"{one.address}: its host key is not known: ssh-ed25519 SHA256:")
+    assert f"accept the key with `ssh-keyscan -p 22 {one.address} >> {known}`." in unknown
+    assert changed.startswith(f"{two.address}: ITS HOST KEY HAS CHANGED. It shows ssh-ed25519 SHA256:")
+    assert "delete the lines named, and accept the new key with `ssh-keyscan" in changed
 
 
 def test_two_hosts_are_wrong_each_in_its_own_way(network, home):
@@ -221,6 +216,7 @@ def test_what_this_machine_alone_can_tell_is_refused_before_the_loop_begins(
     network, monkeypatch, capsys, name, value, message
 ):
     before, content = running(network), network.spec()
+    addresses = [host.address for host in network.hosts]
     if name == "chief":
         for position, node in enumerate(content["nodes"]):
             node["chief"] = position == value
@@ -230,14 +226,10 @@ def test_what_this_machine_alone_can_tell_is_refused_before_the_loop_begins(
     model.compile("sgd", "mse")
     with DistributedModel(model, content) as front:
         for loop in (front.fit, front.evaluate):
-            with pytest.raises((LaunchError, ResourceSpecError), match=message.format(*addresses(network))):
+            with pytest.raises((LaunchError, ResourceSpecError), match=message.format(*addresses)):
                 loop(np.ones((4, 3)), np.ones((4, 1)))
     assert capsys.readouterr().out == ""
     assert_nothing_came(before, network)
-
-
-def addresses(network):
-    return [host.address for host in network.hosts]
 
 
 SLOW = """
