@@ -32,6 +32,7 @@ from autodist_core.capture.longest import with_longest
 from autodist_core.capture.refuse.resources import captured_resources
 from autodist_core.capture.refuse.writes import written_outside
 from autodist_core.capture.rewrite.conditionals import take_apart
+from autodist_core.capture.rewrite.draws import draw_whole, draws_of_rows
 from autodist_core.capture.rewrite.longest import take_longest
 from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.rewrite.shares import count_by_share
@@ -80,6 +81,9 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
     graph = count_by_share(graph, traced.counted, traced.examples.op.name, traced.total.op.name)
     graph, markers = take_longest(graph, traced.longest)
     graph, totals = take_totals(graph, traced.totals)
+    drawn: tuple[str, ...] = ()
+    if traced.draws_as_one:
+        graph, drawn = draw_whole(graph, draws_of_rows(traced), traced.replica.op.name)
     graph, effects = take_apart(graph)
     _bypass_identity_n(graph)
     fuse_lookups(graph)
@@ -97,12 +101,13 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         concat_outputs=traced.concat_outputs,
         jit_compile=traced.jit_compile,
         explicit_seeds=traced.explicit_seeds,
+        draws_as_one=traced.draws_as_one,
         handed_in=traced.handed_in,
         examples=traced.examples.op.name,
         total=traced.total.op.name,
         replica=traced.replica.op.name if traced.replica is not None else "",
         cross_replica_sums=(*(tensor.op.name for tensor in traced.sums), *totals),
-        cross_replica_gathers=tuple(tensor.op.name for tensor in traced.gathers),
+        cross_replica_gathers=(*(tensor.op.name for tensor in traced.gathers), *drawn),
         cross_replica_maxima=(*markers, *(tensor.op.name for tensor in traced.maxima)),
         targets=tuple(
             name for op in dict.fromkeys(traced.graph.control_outputs)

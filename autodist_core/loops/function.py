@@ -160,7 +160,10 @@ class Function(TracedFunction):
         return self if instance is None else Method(self, instance)
 
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
-        return trace_function(self._converted, arguments.parsed, specs, self._engine.variables, OfWholeBatch)
+        return trace_function(
+            self._converted, arguments.parsed, specs, self._engine.variables, OfWholeBatch,
+            draws_as_one=self._engine.training.draws_as_one,
+        )
 
 
 class Method:

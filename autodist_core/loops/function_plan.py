@@ -47,11 +47,11 @@ def explained(engine: Engine, captured: CapturedFunction) -> Explanation:
     strategy = engine.training.compile_strategy(placed)
     anew = drawn_anew(captured.item)
     if len(strategy.replicas) == 1:
-        return Explanation(tuple(anew), ())
+        return Explanation(tuple(anew), (), item=captured.item)
     own = inexact_notes(placed, strategy, engine.training.settings.share_memory)
     certain = [note for note in captured.notes if note.startswith(INEXACT)]
     # Replicas' random numbers are no rounding, and no defect.
     return Explanation(
         (*own, *certain, *drawing_notes(captured.item), *anew),
-        tuple(note for note in captured.notes if note not in certain), captured.reported,
+        tuple(note for note in captured.notes if note not in certain), captured.reported, captured.item,
     )

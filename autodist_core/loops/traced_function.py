@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from autodist_core.loops.engine import Engine
 from autodist_core.loops.function_plan import explained, planned_call
 from autodist_core.loops.tracing import CapturedFunction, as_graph_function
 from autodist_core.plan import INEXACT, Plan
-from autodist_core.reports import Explanation, coarsest_type, compare, say_inexact
+from autodist_core.reports import Explanation, can_draw_as_one, coarsest_type, compare, say_inexact
 from autodist_core.training import Steps
 
 _LATER = (
@@ -57,12 +58,13 @@ class TracedFunction(ABC):
         _require_computed_when_called(self.python_function, self._name)
         self._engine = engine
         self._reader = Reader(self.python_function, whole, split)
-        self._steps: Steps[Arguments, CapturedFunction] = Steps(
-            self._trace, engine.training, admit=engine.admit,
-            added=self._note_added, name=self._name,
-        )
+        self._steps = self._new_steps()
         self._said = False
         """Whether it was said that the function gives other numbers than one device."""
+
+    def _new_steps(self) -> Steps[Arguments, CapturedFunction]:
+        engine = self._engine
+        return Steps(self._trace, engine.training, admit=engine.admit, added=self._note_added, name=self._name)
 
     def _note_added(self, captured: CapturedFunction) -> None:
         self._engine.note_trace(self._name, self.python_function, self._anew)
@@ -99,14 +101,34 @@ class TracedFunction(ABC):
         training = self._engine.training
         compressors = training.compressor_state()
 
-        def explanation() -> Explanation:
-            found = explained(self._engine, captured)
-            return replace(found, possible=(*found.possible, *possible))
+        explanations: list[Explanation] = []
+
+        def over_replicas() -> None:
+            with self._drawing_as_one(captured):
+                for _ in range(steps):
+                    together()
+                found = explained(self._engine, self._steps.captured or captured)
+                explanations.append(replace(found, possible=(*found.possible, *possible)))
 
         try:
             return compare(
-                captured.entries, lambda: [alone() for _ in range(steps)], lambda: [together() for _ in range(steps)],
-                steps, explanation, lambda: coarsest_type(captured.item),
+                captured.entries, lambda: [alone() for _ in range(steps)], over_replicas, steps, explanations.pop,
+                lambda: coarsest_type(captured.item),
             )
         finally:
             training.set_compressor_state(compressors)
+
+    @contextmanager
+    def _drawing_as_one(self, captured: CapturedFunction) -> Iterator[None]:
+        """Let the replicas draw one device's random numbers in this block, as far as they can."""
+        training = self._engine.training
+        strategy = training.compile_strategy(training.placed_with(captured.item))
+        if not can_draw_as_one(captured.item, strategy, training.settings.share_memory):
+            yield
+            return
+        kept, self._steps = self._steps, self._new_steps()
+        training.draws_as_one = True
+        try:
+            yield
+        finally:
+            training.draws_as_one, self._steps = False, kept

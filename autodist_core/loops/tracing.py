@@ -64,8 +64,8 @@ class CapturedFunction:
     """The types and shapes of the output tensors, on one replica."""
     notes: tuple[str, ...]
     """The plan's notes on what gives other variables than one device's."""
-    fixing: tuple[str, ...] = ()
-    """The operations that take batches of one size only."""
+    fixing: tuple[tuple[str, str], ...] = ()
+    """What cannot run on a part of a batch, and what to do instead."""
     idle: tuple[int | None, ...] = ()
     """Of a function of `run()`, for each result the output with its value on replicas without examples."""
     outer: tuple[Any, ...] = ()
@@ -95,12 +95,13 @@ def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def trace_function(
     function: Callable[..., Any], parsed: Parsed, specs: Sequence[Any], variables: Variables,
-    context: Callable[[Inside], AbstractContextManager[Any]], replicas: int = 0,
+    context: Callable[[Inside], AbstractContextManager[Any]], replicas: int = 0, draws_as_one: bool = False,
 ) -> CapturedFunction:
     """Trace the function for arguments of these specs, within a context, and capture it.
 
     With a number of `replicas`, it has tf.distribute's meaning: it is one replica's, gradients and what is added to
-    variables are added up, and every replica's results are returned.
+    variables are added up, and every replica's results are returned. `draws_as_one` says that replicas draw the random
+    numbers of one device, as far as they can.
 
     >>> from contextlib import nullcontext
     >>> from autodist_core.loops.calls.arguments import Reader
@@ -154,9 +155,10 @@ def trace_function(
     traced = Traced(
         graph=graph, sources=[Source(entry.spec, entry.handle) for entry in entries], inputs=inputs,
         outputs=results, examples=inside.examples, total=inside.total,
-        replica=inside.replica if replicas or gathers else None, sums=sums, gathers=gathers,
+        replica=inside.replica if replicas or gathers or draws_as_one else None, sums=sums, gathers=gathers,
         gradients=updates.gradients, updates=updates.operations, of_replica=own, whole=whole, parts=parts,
-        explicit_seeds=bool(replicas), own_losses=bool(replicas), handed_in=recording.handed_in,
+        draws_as_one=draws_as_one, explicit_seeds=bool(replicas) and not draws_as_one,
+        own_losses=bool(replicas), handed_in=recording.handed_in,
         row_splits=list(compress(given, chain.from_iterable(map(are_row_splits, specs)))),
         flat_values=list(compress(given, chain.from_iterable(map(are_values, specs)))),
     )

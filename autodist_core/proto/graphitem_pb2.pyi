@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GraphItem(_message.Message):
-    __slots__ = ("graph_def", "grad_target_pairs", "info", "gradients", "inputs", "outputs", "concat_outputs", "examples", "total", "cross_replica_sums", "cross_replica_gathers", "targets", "tables", "joined", "replica", "jit_compile", "cross_replica_maxima", "explicit_seeds", "handed_in")
+    __slots__ = ("graph_def", "grad_target_pairs", "info", "gradients", "inputs", "outputs", "concat_outputs", "examples", "total", "cross_replica_sums", "cross_replica_gathers", "targets", "tables", "joined", "replica", "jit_compile", "cross_replica_maxima", "explicit_seeds", "handed_in", "draws_as_one")
     class GradTargetPairsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class GraphItem(_message.Message):
     CROSS_REPLICA_MAXIMA_FIELD_NUMBER: _ClassVar[int]
     EXPLICIT_SEEDS_FIELD_NUMBER: _ClassVar[int]
     HANDED_IN_FIELD_NUMBER: _ClassVar[int]
+    DRAWS_AS_ONE_FIELD_NUMBER: _ClassVar[int]
     graph_def: _any_pb2.Any
     grad_target_pairs: _containers.ScalarMap[str, str]
     info: GraphItem.Info
@@ -64,7 +65,8 @@ class GraphItem(_message.Message):
     cross_replica_maxima: _containers.RepeatedScalarFieldContainer[str]
     explicit_seeds: bool
     handed_in: bool
-    def __init__(self, graph_def: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., grad_target_pairs: _Optional[_Mapping[str, str]] = ..., info: _Optional[_Union[GraphItem.Info, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ..., concat_outputs: bool = ..., examples: _Optional[str] = ..., total: _Optional[str] = ..., cross_replica_sums: _Optional[_Iterable[str]] = ..., cross_replica_gathers: _Optional[_Iterable[str]] = ..., targets: _Optional[_Iterable[str]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., joined: _Optional[_Iterable[_Union[Joined, _Mapping]]] = ..., replica: _Optional[str] = ..., jit_compile: bool = ..., cross_replica_maxima: _Optional[_Iterable[str]] = ..., explicit_seeds: bool = ..., handed_in: bool = ...) -> None: ...
+    draws_as_one: bool
+    def __init__(self, graph_def: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., grad_target_pairs: _Optional[_Mapping[str, str]] = ..., info: _Optional[_Union[GraphItem.Info, _Mapping]] = ..., gradients: _Optional[_Iterable[_Union[Gradient, _Mapping]]] = ..., inputs: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., outputs: _Optional[_Iterable[str]] = ..., concat_outputs: bool = ..., examples: _Optional[str] = ..., total: _Optional[str] = ..., cross_replica_sums: _Optional[_Iterable[str]] = ..., cross_replica_gathers: _Optional[_Iterable[str]] = ..., targets: _Optional[_Iterable[str]] = ..., tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., joined: _Optional[_Iterable[_Union[Joined, _Mapping]]] = ..., replica: _Optional[str] = ..., jit_compile: bool = ..., cross_replica_maxima: _Optional[_Iterable[str]] = ..., explicit_seeds: bool = ..., handed_in: bool = ..., draws_as_one: bool = ...) -> None: ...
 
 class Variable(_message.Message):
     __slots__ = ("name", "shape", "dtype", "trainable", "is_sparse", "aggregation", "kind", "handle", "part_of", "axis", "offset")

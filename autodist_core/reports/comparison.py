@@ -12,7 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from autodist_core.errors import amount
+from autodist_core.reports.reasons import reached
 from autodist_core.reports.rounding import FACTOR, difference, last_bits_changed, made_by_change
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import StepIndex
 from autodist_core.training import Entry
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-3, "float16": 5e-2, "bfloat16": 2e-1}
@@ -30,8 +33,9 @@ def compare(
 ) -> str:
     """Train both ways, restore the variables, and return the table of differences.
 
-    The last line of the table is the verdict. If variables differ by more than rounding and no note of the plan says
-    why, a ValueError names them. `computes_in` gives the coarsest float type in which the step computes.
+    The last line of the table is the verdict. If variables differ by more than rounding and no note of the plan that
+    can reach them says why, a ValueError names them. `computes_in` gives the coarsest float type in which the
+    step computes.
 
     >>> import tensorflow as tf
     >>> from autodist_core.step.graph_item import Variable
@@ -62,7 +66,7 @@ def compare(
     found = _differences(compared, alone, together)
     rounding: dict[str, float] = {}
     kind = ""
-    if not explained.inexact and any(each.is_wrong for each in found):
+    if any(each.is_wrong and not explained.by(each.name, steps) for each in found):
         weights = {entry.spec.name: start[entry.spec.name] for entry in entries if entry.spec.kind == "model"}
         kind = computes_in()
         changed = start | last_bits_changed(weights, kind)
@@ -127,6 +131,15 @@ class Explanation:
     """Reasons that depend on what the model's losses and steps compute."""
     reported: tuple[str, ...] = ()
     """Notes on metrics and results, which the table does not compare. They are no reasons for other variables."""
+    item: GraphItem | None = None
+    """The captured step; None if every reason is one for all variables."""
+
+    def by(self, variable: str, steps: int) -> list[int]:
+        """The numbers of the certain reasons, from 1 on, that can reach a variable in so many steps."""
+        return [
+            number for number, note in enumerate(self.inexact, 1)
+            if self.item is None or variable in reached(StepIndex.of(self.item), note, steps)
+        ]
 
 
 @dataclass(frozen=True)
@@ -171,28 +184,34 @@ def _table(
 ) -> str:
     """The table, the plan's notes and the verdict.
 
-    A variable whose values on one device are rounding alone is marked. `kind` is the coarsest type of the step.
+    A variable whose values on one device are rounding alone is marked, and one that differs has the numbers of the
+    notes that can reach it. `kind` is the coarsest type of the step.
     """
     lines = [f"{amount(steps, 'step')} on one device and over all replicas; max|a-b| / max|a|:"]
     width = max((len(each.name) for each in found), default=0)
-    wrong = []
+    wrong, unexplained = 0, []
     for each in found:
         line = f"  {each.name:{width}}  {each.size:.1e}"
+        by = explanation.by(each.name, steps) if each.is_wrong else []
         if each.is_wrong and each.size <= FACTOR * rounding.get(each.name, 0.0):
             line += f"  rounding: on one device {rounding[each.name]:.1e}, if weights differ in their last bit"
             line += "" if kind in ("float64", each.dtype) else f" of {kind}"
+        elif by:
+            wrong += 1
+            line += f"  note {', '.join(map(str, by))}"
         elif each.is_wrong:
-            wrong.append(f"{each.name} ({each.size:.1e}, {each.dtype} allows {TOLERANCE[each.dtype]:.0e})")
+            unexplained.append(f"{each.name} ({each.size:.1e}, {each.dtype} allows {TOLERANCE[each.dtype]:.0e})")
         lines.append(line)
     noted = (*explanation.inexact, *explanation.reported)
     lines += [f"  note: {note}" for note in noted]
-    if wrong and not explanation.inexact:
+    if unexplained:
         said = "; ".join(explanation.possible)
         raise ValueError(
-            f"training over replicas differs from one device in {'; '.join(wrong)}. "
+            f"training over replicas differs from one device in {'; '.join(unexplained)}. "
             + (f"The plan says: {said}." if said else _UNEXPLAINED)
+            + (f" No note explains it: {'; '.join(explanation.inexact)}." if explanation.inexact else "")
         )
-    return "\n".join([*lines, f"verdict: {_verdict(len(wrong), len(found), bool(noted))}"])
+    return "\n".join([*lines, f"verdict: {_verdict(wrong, len(found), bool(noted))}"])
 
 
 def _verdict(wrong: int, compared: int, noted: bool) -> str:

@@ -34,6 +34,7 @@ from autodist_core.kernel import (
     factors,
 )
 from autodist_core.plan import INEXACT, Plan, notes, table
+from autodist_core.reports.reasons import Reason
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -113,18 +114,15 @@ def _only(strategy: CompiledStrategy, names: Collection[str]) -> CompiledStrateg
     return replace(strategy, variables=tuple(plan for plan in strategy.variables if plan.variable.name in names))
 
 
-def say_inexact(
-    name: str, notes: Iterable[str], more: str = "verify() compares with one device", besides: Collection[str] = (),
-) -> bool:
+def say_inexact(name: str, notes: Iterable[str], more: str = "verify() compares with one device") -> bool:
     """Log the notes that say for certain that a step gives other numbers than one device; say if there are any.
 
-    The warning ends with `more`: what the user can call to learn more; nothing if it is empty. Those of the notes that
-    are `besides` are logged too: they say it in other words than "not exact".
+    The warning ends with `more`: what the user can call to learn more; nothing if it is empty.
 
     >>> say_inexact("train_step", ["the replicas share one copy of the weights"])
     False
     """
-    certain = [note for note in notes if note.startswith(INEXACT) or note in besides]
+    certain = [note for note in notes if note.startswith(INEXACT)]
     if certain:
         _log.warning("%s: %s.%s", name, "; ".join(certain), f" {more}." if more else "")
     return bool(certain)
@@ -144,6 +142,21 @@ def inexact_notes(item: GraphItem, strategy: CompiledStrategy, share_memory: boo
     return tuple(note for note in notes(arrange(item, strategy, share_memory).strategy) if note.startswith(INEXACT))
 
 
+def can_draw_as_one(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None) -> bool:
+    """Whether the replicas draw random numbers of their own, and can draw those of one device to be compared with it.
+
+    >>> from autodist_core.resource_spec import ResourceSpec
+    >>> from autodist_core.strategy import PS
+    >>> from autodist_core.strategy.compiler import StrategyCompiler
+    >>> item, spec = GraphItem(()), ResourceSpec.local(cpus=2)
+    >>> can_draw_as_one(item, StrategyCompiler(item, spec).compile(PS().build(item, spec)), False)
+    False
+    """
+    # Replicas that do not wait for each other do not know how many rows the others have.
+    several = len(strategy.replicas) > 1 and not arrange(item, strategy, share_memory).is_loose
+    return several and bool(drawn_by_replicas(StepIndex.of(item)))
+
+
 def drawing_notes(item: GraphItem, where: Callable[[Draw], str] = attrgetter("place")) -> Iterator[str]:
     """The notes on random numbers that replicas draw in a captured step; `where` names the place of a draw.
 
@@ -157,12 +170,13 @@ def drawing_notes(item: GraphItem, where: Callable[[Draw], str] = attrgetter("pl
     drawn = [draw for draw in drawn_by_replicas(step) if draw not in explicit]
     drawing = list(dict.fromkeys(where(draw) for draw in drawn if draw.stream is not Stream.FIXED))
     if drawing:
-        yield drawn_in(drawing)
+        yield Reason.of(drawn_in(drawing), (draw.path[0] for draw in drawn if draw.stream is not Stream.FIXED))
     fixed = list(dict.fromkeys(f"{draw.op} in {where(draw)}" for draw in drawn if draw.stream is Stream.FIXED))
     if fixed:
-        yield (
+        yield Reason.of(
             f"all replicas draw the same random numbers by {some(fixed)}: TensorFlow gives it no seed that could be "
-            "another one for each replica (the draws of keras.random have one)"
+            "another one for each replica (the draws of keras.random have one)",
+            (draw.path[0] for draw in drawn if draw.stream is Stream.FIXED),
         )
 
 
@@ -172,11 +186,12 @@ def explicit_draws(item: GraphItem, where: Callable[[Draw], str] = attrgetter("p
     >>> list(explicit_draws(GraphItem(())))
     []
     """
-    places = list(dict.fromkeys(map(where, drawn_explicitly(StepIndex.of(item)))))
+    drawn = drawn_explicitly(StepIndex.of(item))
+    places = list(dict.fromkeys(map(where, drawn)))
     if places:
-        yield (
+        yield Reason.of(
             f"{INEXACT}: each replica draws its own random numbers in {some(places)} from an explicit seed, and one "
-            "device draws once for the whole batch"
+            "device draws once for the whole batch", (draw.path[0] for draw in drawn),
         )
 
 
@@ -186,12 +201,13 @@ def drawn_anew(item: GraphItem) -> Iterator[str]:
     >>> list(drawn_anew(GraphItem(())))
     []
     """
-    own = (draw for draw in drawn_by_update(StepIndex.of(item)) if draw.stream in (Stream.ATTRIBUTE, Stream.UNSEEDED))
+    drawn = drawn_by_update(StepIndex.of(item))
+    own = [draw for draw in drawn if draw.stream in (Stream.ATTRIBUTE, Stream.UNSEEDED)]
     names = list(dict.fromkeys(f"{draw.op} in {draw.place}" for draw in own))
     if names:
-        yield (
+        yield Reason.of(
             f"{INEXACT}: the update draws random numbers by {some(names)}; TensorFlow keeps their place outside of "
-            "variables, so one device begins anew, and the replicas go on"
+            "variables, so one device begins anew, and the replicas go on", (draw.path[0] for draw in own),
         )
 
 

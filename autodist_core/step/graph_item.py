@@ -71,6 +71,8 @@ class GraphItem:
     explicit_seeds: bool = False
     """Whether stateless draws take the same numbers on every replica, if their seed is not made of a generator's state.
     Functions of `run()` have this meaning of `tf.distribute`."""
+    draws_as_one: bool = False
+    """Whether replicas draw the random numbers of one device, as far as they can, to be compared with it."""
     handed_in: bool = False
     """Whether a backward pass begins with a tensor, no number, that the step hands in. No shape in that pass is certain
     before it has run."""

@@ -18,6 +18,8 @@ BRANCH = "_branch"
 """The attribute of an update's node in a branch of a conditional: the pivots of the branches around it."""
 MARKS = (ORDER, UPDATE, BRANCH)
 """The attributes by which capture and the kernels know nodes. TensorFlow gets nodes without them."""
+OF_WHOLE_BATCH = "of_whole_batch"
+"""The last part of the name of a draw that every replica makes for the whole batch, as `verify` has it."""
 FIRST = ".first"
 """How the name of a snapshot begins that is the first input of a sum of three or more tensors.
 

@@ -23,6 +23,7 @@ _GRAPH_DEF = "type.googleapis.com/tensorflow.GraphDef"
 _PLAIN = (
     "outputs", "concat_outputs", "examples", "total", "replica", "cross_replica_sums", "cross_replica_gathers",
     "cross_replica_maxima", "targets", "jit_compile", "explicit_seeds", "handed_in",
+    "draws_as_one",
 )
 
 

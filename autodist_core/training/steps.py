@@ -58,8 +58,8 @@ class Captured(Protocol):
         """The variables that the function touches."""
 
     @property
-    def fixing(self) -> tuple[str, ...]:
-        """The operations that take batches of one size only, in words."""
+    def fixing(self) -> tuple[tuple[str, str], ...]:
+        """What cannot run on a part of a batch, in words; and what to do instead."""
 
 
 class Batch(Protocol):
@@ -203,11 +203,8 @@ class Steps(Generic[B, C]):
                 return self._traced(batch, opened)
             self._check()  # a front may know the reason by the name of a layer
             self._trace(batch, batch.specs)  # what does not fit on one device either is refused in its words
-            raise CaptureError(
-                f"{REFUSED}{captured.fixing[0]} fixes how many examples a batch has, and each of "
-                f"{self._training.settings.replicas} replicas gets a part of every batch. Leave the number open: write "
-                "-1 in the shape, or tf.shape(x)[0] where the shape has another -1."
-            )
+            (what, instead), count = captured.fixing[0], self._training.settings.replicas
+            raise CaptureError(f"{REFUSED}{what}, and each of {count} replicas gets a part of every batch. {instead}")
         return captured
 
     def _usual_specs(self, batch: B, same_size: bool, known: tuple[Any, ...] | None = None) -> tuple[Any, ...]:

@@ -54,6 +54,8 @@ class Training:
         self._compressors: CompressorState | None = None
         self._said: set[str] = set()
         """The lines that were said of the present session."""
+        self.draws_as_one = False
+        """Whether steps are captured to be compared with one device: replicas draw its random numbers, if they can."""
 
     @property
     def settings(self) -> Settings:

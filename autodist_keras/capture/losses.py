@@ -12,7 +12,8 @@ replica's value is multiplied by a factor, so that the weighted sum over the rep
 A loss that is not reduced (`reduction=None`) has no factor. The tape adds its values up: the gradient is a sum over
 examples, and the sum over the replicas is the whole batch's gradient. If its values are of no single example (each
 replica has those of the whole batch, or means over its examples), the gradient counts n_r/N. With one replica the
-factor is exactly 1. The logged loss is the same number. For a loss of `reduction="sum"` the graph of a step has::
+factor is exactly 1. The logged loss is the same number. A number that a user's code makes of the batch itself counts as
+what it is, a sum or a mean (`sums.py`). For a loss of `reduction="sum"` the graph of a step has::
 
     loss = Sum(losses)          # as Keras reduces it
     corrected = loss * (total / examples)
@@ -27,29 +28,26 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from autodist_core.capture import reached_from, sources
 from autodist_core.capture.batch_axis import SAME, mean_over_examples
+from autodist_core.reports import Reason
 from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.mixing import STEPS_LOSS, Asked, Seen, numbers_behind
+from autodist_keras.capture.sums import counted, looks_at_examples
 
 _UNREDUCED = ("none", None)
 _OWN = (
-    "{} is the model's own: a loss that it reduces itself counts as a mean over the examples; for a sum, compile "
-    "with a loss of reduction='sum' and call Keras's compute_loss"
+    "how {}, the model's own, makes its loss of the examples is not known: it counts as a mean over them; give it a "
+    "sum or a mean over the examples"
 )
 _COUPLED = "not exact: loss {!r} compares the examples of a batch with each other, and a replica only its own"
 _COUPLING = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
 _ONE_NUMBER = (
-    "loss {!r} makes one number of a batch, which counts as a mean over its examples; for a sum, return a value for "
-    "each example from a keras.losses.Loss of reduction='sum'"
+    "how {} makes one number of the examples is not known: it counts as a mean over them; for another one, {} a value "
+    "for each example"
 )
 _TERM = "an add_loss term"
 _ADDED_ALIKE = "on every replica, and is added up over the replicas: add its sum as one number"
-_ADDED = (
-    "an add_loss term of one number counts as a mean over the examples; for a sum, add a tensor with a value for each "
-    "example"
-)
 
 
 def weighted(loss: Any, trace: Any) -> Any:
@@ -69,7 +67,10 @@ def weighted(loss: Any, trace: Any) -> Any:
     (4.0, 3.0)
     """
     trace.differentiated.append(loss)
-    _ask_of_step(loss, trace)
+    summed = loss if trace.recording is None else counted(loss, trace)
+    _ask_of_step(summed, trace)
+    if summed is not loss:
+        loss = summed + tf.stop_gradient(loss - summed)
     if len(trace.differentiated) - 1 in trace.of_whole_batch:
         # The product is what is right here: the analysis of what mixes examples takes the share for a constant.
         share = tf.identity(trace.share(loss.dtype))
@@ -78,14 +79,14 @@ def weighted(loss: Any, trace: Any) -> Any:
         share = None if loss.shape.rank else _by_rank(loss, trace.share(loss.dtype), 1.0)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def counted(value: Any) -> Any:
+    def weighing(value: Any) -> Any:
         def backward(upstream: Any) -> Any:
             trace.weighting.append(tf.identity(upstream) if share is None else upstream * share)
             return trace.weighting[-1]
 
         return tf.identity(value), backward
 
-    trace.scaled.append(counted(loss))
+    trace.scaled.append(weighing(loss))
     return trace.scaled[-1]
 
 
@@ -192,6 +193,7 @@ class _Corrected:
                 losses = call(y_true, y_pred)
             if not hasattr(losses, "shape"):
                 losses = keras.ops.convert_to_tensor(losses, dtype=self._loss.dtype)  # a number, as Keras converts it
+            losses = counted(losses, trace)
             seen.update(losses=losses, mask=mask_of(losses))
             corrected.enter_context(trace.seen.noted_elsewhere())
             return losses
@@ -202,13 +204,15 @@ class _Corrected:
         if "losses" not in seen:
             if type(self._loss).__call__ is keras.losses.Loss.__call__:
                 raise seams.LOSS_CALLS.error(f"{type(self._loss).__name__} computed a value without it")
-            # A loss with a __call__ of its own may have no `call`. Its value is not corrected.
+            # A loss with a __call__ of its own may have no `call`.
+            value = counted(value, trace)
             self._ask(value, None if value.shape.rank else 0)
             return value
         trace.reduced |= value.shape.rank == 0
         one_number = seen["losses"].shape.rank == 0
         if isinstance(self._loss, _COUPLING) and (one_number or isinstance(self._loss, keras.losses.Circle)):
-            trace.seen.inexact[self._loss.name] = _COUPLED.format(self._loss.name)
+            note = Reason.of(_COUPLED.format(self._loss.name), [seen["losses"].op.name])
+            trace.seen.inexact[self._loss.name] = note
         else:
             unreduced = not one_number and self._loss.reduction in _UNREDUCED
             degree = None if unreduced else int(not one_number and self._loss.reduction == "sum")
@@ -220,7 +224,7 @@ class _Corrected:
         return value if factor is None else value * factor
 
     def _ask(self, made: Any, degree: int | None) -> None:
-        one_number = _ONE_NUMBER.format(self._loss.name) if made.shape.rank == 0 else ""
+        one_number = _ONE_NUMBER.format(f"loss {self._loss.name!r}", "return") if made.shape.rank == 0 else ""
         self._trace.seen.asked.append(Asked(f"loss {self._loss.name!r}", made, degree, one_number))
 
     def _of_weighted_scalar(self, value: Any, loss: Any, sample_weight: Any) -> Any:
@@ -275,11 +279,16 @@ def _mass(masks: list[Any], weights: Any) -> Any:
 
 
 def _own(compute_loss: Any, trace: Any) -> Any:
-    """A `compute_loss` of the user's own, of whose value the analysis decides whether it is exact."""
+    """A `compute_loss` of the user's own, of whose value the analysis decides how it counts, and whether it is exact.
+
+    A training step of the user's own may compute with the value: it gets it as it is (see `own_steps.py`).
+    """
 
     def hooked(*arguments: Any, **named: Any) -> Any:
         loss = compute_loss(*arguments, **named)
-        _ask_of_step(loss, trace)
+        if trace.recording is None:
+            loss = counted(loss, trace)
+            _ask_of_step(loss, trace)
         return loss
 
     return hooked
@@ -298,21 +307,21 @@ def _ask_of_step(loss: Any, trace: Any) -> None:
 def _added(aggregate: Any, trace: Any) -> Any:
     """Keras's sum of an `add_loss` term, corrected. A term with a value for each example is added up.
 
-    One number counts as a mean, and so do the values of no single example.
+    One number counts as what it is, and the values of no single example count as a mean.
     """
 
     def hooked(loss: Any) -> Any:
+        of_examples = tf.is_symbolic_tensor(loss) and looks_at_examples(loss)
         if loss.shape.rank is None:
-            corrected = loss * _by_rank(loss, 1.0, trace.inverse_share(loss.dtype))
+            value, asked = aggregate(loss * _by_rank(loss, 1.0, trace.inverse_share(loss.dtype))), loss
         elif loss.shape.rank > 0 and loss.shape[0] is None:
             trace.seen.asked.append(Asked(_TERM, loss, 1, alike=_ADDED_ALIKE))
-            corrected = loss * trace.inverse_share(loss.dtype)
+            value, asked = aggregate(loss * trace.inverse_share(loss.dtype)), None
         else:
-            corrected = loss
-        of_examples = tf.is_symbolic_tensor(loss) and _looks_at_examples(loss)
-        if of_examples and (corrected is loss or loss.shape.rank is None):
-            trace.seen.asked.append(Asked(_TERM, loss, one_number=_ADDED, by=numbers_behind(loss, trace.seen)))
-        value = aggregate(corrected)
+            value = asked = counted(aggregate(counted(loss, trace)), trace) if of_examples else aggregate(loss)
+        if of_examples and asked is not None:
+            note, numbers = _ONE_NUMBER.format(_TERM, "add"), numbers_behind(asked, trace.seen)
+            trace.seen.asked.append(Asked(_TERM, asked, one_number=note, by=numbers))
         if of_examples:
             trace.seen.known.append((value, mean_over_examples(value.op)))
         return value
@@ -330,8 +339,3 @@ def _by_rank(loss: Any, of_scalar: Any, of_examples: Any) -> Any:
     scalar, examples = (tf.cast(factor, loss.dtype) for factor in (of_scalar, of_examples))
     return tf.where(tf.equal(tf.rank(loss), 0), scalar, examples)
 
-
-def _looks_at_examples(value: Any) -> bool:
-    """Whether a value depends on the step's data. A regularizer depends on variables alone."""
-    behind = reached_from([value.op], sources).values()
-    return any(operation.type == "Placeholder" and operation.outputs[0].dtype != tf.resource for operation in behind)

@@ -94,8 +94,12 @@ class Seen:
     """For each compiled loss, the graph and the number of its operations when the loss was reduced."""
     inexact: dict[str, str] = field(default_factory=dict)
     """The notes on losses that compare examples by their definition, by the name of the loss."""
+    numbers: list[Any] = field(default_factory=list)
+    """The numbers of a batch that count as their terms do (see `sums.py`)."""
     asked: list[Asked] = field(default_factory=list)
     """The losses of which the analysis decides whether they are exact."""
+    statistics: list[str] = field(default_factory=list)
+    """The operations that make the statistics of batch normalization."""
     silent: list[tuple[Any, int, int]] = field(default_factory=list)
     """Operations that have a note of their own: a graph, and the first and the last one's position in it."""
     metrics: list[tuple[Any, int, int, str]] = field(default_factory=list)
@@ -185,6 +189,7 @@ def _moments_known(moments: Any, seen: Seen) -> Any:
         with seen.noted_elsewhere():
             found = moments(*arguments, **named)
         seen.known += [(value, NO_CLAIM) for value in found]
+        seen.statistics += [value.op.name for value in found]
         return found
 
     return hooked
@@ -203,6 +208,8 @@ class Followed:
     """How the replicas' integers and truth values are joined."""
     of_whole_batch: frozenset[int]
     """The positions of those differentiated losses of which each value is of the batch, and of no single example."""
+    degrees: tuple[tuple[int | None, ...], ...] = ()
+    """The degrees of the terms of each number that the records have, as `Number.degrees` gives them."""
     of_own: tuple[State, ...] = ()
     """The states of what the losses of a step of the user's own are asked for."""
 
@@ -221,19 +228,24 @@ def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any], own: Any
     groups = [
         [each.made for each in seen.asked], returned, differentiated, [] if own is None else own.asked,
         [number for each in seen.asked for number in each.by],
+        [tensor for number in seen.numbers for tensor in number.asked],
     ]
     known = {**({} if own is None else own.known), **{id(tensor): state for tensor, state in seen.known}}
     found = follow(traced, known, list(chain.from_iterable(groups)), seeds=() if own is None else own.seeds)
     remaining = iter(found.asked)
-    asked, of_returned, of_losses, of_own, of_numbers = ([next(remaining) for _ in group] for group in groups)
-    numbers = {id(number): state for number, state in zip(groups[-1], of_numbers, strict=True)}
+    asked, of_returned, of_losses, of_own, of_numbers, of_terms = (
+        [next(remaining) for _ in group] for group in groups
+    )
+    numbers = {id(number): state for number, state in zip(groups[-2], of_numbers, strict=True)}
     asked = [_named(each, state, numbers) for each, state in zip(seen.asked, asked, strict=True)]
     of_whole_batch = frozenset(
         position for position, (loss, state) in enumerate(zip(differentiated, of_losses, strict=True))
         if loss.shape.rank != 0 and (state.kind == ALIKE or (state.kind == SUM and state.degree == 0))
     )
     how = joined(returned, of_returned, traced.concat_outputs)
-    return Followed(replace(found, asked=tuple(asked)), how, of_whole_batch, tuple(of_own))
+    terms = iter(of_terms)
+    degrees = tuple(number.degrees(terms) for number in seen.numbers)
+    return Followed(replace(found, asked=tuple(asked)), how, of_whole_batch, degrees, tuple(of_own))
 
 
 def numbers_behind(value: Any, seen: Seen) -> tuple[Any, ...]:

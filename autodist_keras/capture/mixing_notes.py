@@ -29,6 +29,7 @@ from autodist_core.capture.batch_axis import (
 )
 from autodist_core.kernel import Joining, joining
 from autodist_core.plan import INEXACT
+from autodist_core.reports import Reason
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex, output_type
 from autodist_core.step.naming import node_of
@@ -60,11 +61,11 @@ class Notes:
     reported: tuple[str, ...] = ()
     """The reasons for other metrics or results."""
     unknown: tuple[str, ...] = ()
-    """What the analysis cannot decide, and sums that count as means: `verify` accepts no difference for these."""
-    sums: tuple[str, ...] = ()
-    """Those among them that are on sums: they give other weights for certain."""
-    fixing: tuple[str, ...] = ()
-    """The operations that take batches of one size only, and their layers."""
+    """What the analysis cannot decide: `verify` accepts no difference for these."""
+    statistics: tuple[str, ...] = ()
+    """The operations that make the statistics of batch normalization."""
+    fixing: tuple[tuple[str, str], ...] = ()
+    """What cannot run on a part of a batch, and its layer; and what to do instead."""
 
 
 def notes(
@@ -93,7 +94,6 @@ def notes(
         note = _INEXACT + sentences.joined_otherwise(_result(results[each.index]), each)
         reported.setdefault(note, note)
     unknown: dict[str, str] = {}
-    sums: dict[str, None] = {}
     for operation, within in found.undecided:
         metric = names.metric(operation) or names.metric(within)
         owner = f"metric {metric!r}" if metric else names.owner(operation, within)
@@ -111,15 +111,17 @@ def notes(
     for asked, state in zip(seen.asked, found.asked, strict=True):
         said = _of_loss(asked, state)
         if said is not None and asked.subject not in trained:
-            (trained if said.startswith(_INEXACT) else unknown).setdefault(said, said)
-            if said == asked.one_number and state.kind == SUM:
-                sums.setdefault(said)
+            certain = said.startswith(_INEXACT)
+            (trained if certain else unknown).setdefault(said, Reason.of(said, [asked.made.op.name]))
     if any(note.startswith(f"{_INEXACT}{STEPS_LOSS} ") for note in trained.values()):
         # What Keras's tracker of the loss is updated with has the same cause.
         reported.pop("metric 'loss'", None)
     undecided = tuple(note for note in unknown.values() if note not in other)
-    fixing = [f"{sentences.named(each.by)} in {names.owner(each.operation, each.within)}" for each in found.fixing]
-    return Notes(tuple(trained.values()), tuple(reported.values()), undecided, tuple(sums), tuple(fixing))
+    fixing = [
+        sentences.refused(f"{sentences.named(each.by)} in {names.owner(each.operation, each.within)}", each.what)
+        for each in found.fixing
+    ]
+    return Notes(tuple(trained.values()), tuple(reported.values()), undecided, tuple(seen.statistics), tuple(fixing))
 
 
 def said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:
@@ -162,7 +164,7 @@ def _of_loss(asked: Asked, state: State) -> str | None:
         return None
     if state.kind == ROWS and not (state.degree or state.stride or (state.subset and not degree)):
         return None
-    if asked.one_number and (state.kind not in (*REDUCED, ROWS) or (state.kind == SUM and state.degree == 1)):
+    if asked.one_number and state.kind not in (*REDUCED, ROWS):
         return asked.one_number
     if state.kind == ROWS:
         by = sentences.named(state.origin)
@@ -197,7 +199,8 @@ def _of_couplings(found: Found, names: _Names) -> tuple[dict[str, str], dict[str
     for owner, group in groups.items():
         more = f", and {len(group) - 1} more such" if len(group) > 1 else ""
         said = sentences.mixing(f"in {owner}, {sentences.named(group[0].operation)}", group[0].what)
-        (reported if owner in metrics else trained)[owner] = f"{_INEXACT}{said}{more}"
+        note = Reason.of(f"{_INEXACT}{said}{more}", (each.within.name for each in group))
+        (reported if owner in metrics else trained)[owner] = note
     return trained, reported
 
 
@@ -211,7 +214,7 @@ def _add_variables(found: Found, names: _Names, trained: dict[str, str], reporte
         notes = reported if only_logged else trained
         if not metric:
             note = _INEXACT + sentences.kept("variable", each)
-            notes.setdefault(note, note)
+            notes.setdefault(note, Reason.of(note, [each.within.name]))
         elif whose in notes:
             notes[whose] += f"; {sentences.kept('its variable', each)}"
         else:

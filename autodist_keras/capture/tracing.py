@@ -109,6 +109,8 @@ class Trace:
     """Whether the tapes of such a step begin with seeds, of which each counts by itself (see `own_steps.py`)."""
     of_whole_batch: frozenset[int] = frozenset()
     """The positions of those differentiated losses that have several values, of which none is of a single example."""
+    degrees: tuple[tuple[int | None, ...], ...] = ()
+    """How the terms of each number count that a user's code makes of a batch (see `sums.py`)."""
     reduced: bool = False
     """Whether the step asked a compiled loss for one number. Keras reduced that loss, and it was corrected."""
     own_method_note: str = ""
@@ -183,6 +185,27 @@ class Trace:
 
 
 @dataclass(frozen=True)
+class Decided:
+    """How a step is captured: what an earlier trace of it told of its losses. `Trace` explains these parts.
+
+    >>> Decided().more(mixing.Followed(mixing.Found(), (), frozenset(), ((1,),)), False).degrees
+    ((1,),)
+    """
+
+    of_whole_batch: frozenset[int] = frozenset()
+    adds: bool = False
+    degrees: tuple[tuple[int | None, ...], ...] = ()
+    draws_as_one: bool = False
+    """What was asked for."""
+
+    def more(self, followed: mixing.Followed, adds: bool) -> Decided:
+        """What is known after another trace."""
+        degrees = followed.degrees if not self.degrees and any(map(any, followed.degrees)) else self.degrees
+        more = self.of_whole_batch | followed.of_whole_batch
+        return replace(self, of_whole_batch=more, adds=self.adds or adds, degrees=degrees)
+
+
+@dataclass(frozen=True)
 class CapturedStep:
     """A captured step, with the parts of it that know Keras.
 
@@ -211,36 +234,36 @@ class CapturedStep:
     """The results of `predict` that have the examples along two axes."""
 
     @property
-    def fixing(self) -> tuple[str, ...]:
-        """The operations that take batches of one size only."""
+    def fixing(self) -> tuple[tuple[str, str], ...]:
+        """What cannot run on a part of a batch, and what to do instead."""
         return self.notes.fixing
 
 
 def trace_step(
     model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool,
-    fused_updates: bool = False,
+    fused_updates: bool = False, draws_as_one: bool = False,
 ) -> CapturedStep:
     """Trace `step(data)` for data of the given specs and capture it as a GraphItem. The module has an example.
 
     `specs` has one entry for each leaf of `data` that is not None. `concat` says that the results have one row for each
-    example. `fused_updates` says that optimizers may update in TensorFlow's training kernels.
+    example. `fused_updates` says that optimizers may update in TensorFlow's training kernels, and `draws_as_one` that
+    replicas draw the random numbers of one device, as far as they can.
     """
     with kept_fresh(model):
         build_ahead(model, step, data, specs)
-        return _captured(model, step, data, specs, concat, fused_updates, frozenset())
+        return _captured(model, step, data, specs, concat, fused_updates, Decided(draws_as_one=draws_as_one))
 
 
 def _captured(
     model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool, fused_updates: bool,
-    of_whole_batch: frozenset[int], adds: bool = False,
+    decided: Decided,
 ) -> CapturedStep:
-    """The captured step, for which `Trace` explains `of_whole_batch` and `adds`."""
-    function, trace = _trace(model, step, data, specs, fused_updates, of_whole_batch, adds)
+    function, trace = _trace(model, step, data, specs, fused_updates, decided)
     if not concat:
         require_dense(trace.result)
     if not trace.complete:
         # The trace built the missing parts, by Keras's own rules and without hooks. Trace again, with all hooks.
-        function, trace = _trace(model, step, data, specs, fused_updates, of_whole_batch, adds)
+        function, trace = _trace(model, step, data, specs, fused_updates, decided)
     _require_used(model, step, trace)
     graph = function.graph
     variables = ModelVariables(model, optimizers_of(model), _by_first_read(graph))
@@ -256,7 +279,8 @@ def _captured(
         row_splits=list(compress(inputs, chain.from_iterable(map(are_row_splits, specs)))),
         flat_values=list(compress(inputs, chain.from_iterable(map(are_values, specs)))),
         outputs=list(chain.from_iterable(trace.outputs)),
-        examples=trace.examples, total=trace.total, replica=trace.replica if trace.gathers else None,
+        examples=trace.examples, total=trace.total,
+        replica=trace.replica if trace.gathers or decided.draws_as_one else None, draws_as_one=decided.draws_as_one,
         gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
         updates=trace.updated, sums=trace.sums, maxima=trace.maxima, gathers=trace.gathers,
         weighting=trace.weighting, concat_outputs=concat,
@@ -279,12 +303,9 @@ def _captured(
     own = own_steps.OwnLosses(trace)
     followed = mixing.followed(traced, trace.seen, trace.differentiated, own)
     counts = own.counts(followed.of_own)
-    if followed.of_whole_batch - of_whole_batch or (counts.adds and not adds):
+    if (more := decided.more(followed, counts.adds)) != decided:
         # Only the finished trace tells how these losses count.
-        return _captured(
-            model, step, data, specs, concat, fused_updates, of_whole_batch | followed.of_whole_batch,
-            adds or counts.adds,
-        )
+        return _captured(model, step, data, specs, concat, fused_updates, more)
     traced = replace(traced, added_up=counts.added_up, counted=counts.counted)
     item = capture(traced, followed.joined)
     require_optimizers(model, variables, item)
@@ -330,8 +351,7 @@ def _require_used(model: Any, step: Callable[[Any], Any], trace: Trace) -> None:
 
 
 def _trace(
-    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], fused_updates: bool,
-    of_whole_batch: frozenset[int], adds: bool,
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], fused_updates: bool, decided: Decided,
 ) -> tuple[Any, Trace]:
     """One concrete function of the step, and the records of its hooks.
 
@@ -344,7 +364,7 @@ def _trace(
         *tensors, examples, total, replica = arguments
         trace = Trace(
             tf.compat.v1.get_default_graph(), examples, total, replica, _is_built(model), ranges_of(model),
-            of_whole_batch=of_whole_batch, adds=adds,
+            of_whole_batch=decided.of_whole_batch, adds=decided.adds, degrees=decided.degrees,
         )
         passes.append(trace)
         remaining = iter(packed(specs, tensors))

@@ -24,6 +24,7 @@ import keras
 
 from autodist_core.kernel import arrange
 from autodist_core.plan import Plan
+from autodist_core.reports.reasons import Reason
 from autodist_core.reports.step_plan import compiled_by_xla, drawing_notes, drawn_in, inexact_notes, planned, some
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -83,7 +84,7 @@ def plan(
             yield f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)"
         if len(strategy.replicas) > 1:
             yield from (*notes, *mixing.trained, *mixing.reported, *mixing.unknown)
-        yield from _of_each_replica(model, item, strategy)
+        yield from _of_each_replica(model, item, strategy, mixing)
         if model.compiled and model.jit_compile:
             yield from compiled_by_xla(item, arrange(item, strategy, share_memory).compiled_together)
 
@@ -158,10 +159,10 @@ def explained(
     "batch statistics are each replica's own in norm"
     """
     trained = mixing.trained if len(strategy.replicas) > 1 else ()
-    return (*inexact_notes(item, strategy, share_memory), *trained, *_of_each_replica(model, item, strategy))
+    return (*inexact_notes(item, strategy, share_memory), *trained, *_of_each_replica(model, item, strategy, mixing))
 
 
-def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) -> Iterator[str]:
+def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy, mixing: Notes) -> Iterator[str]:
     """Notes on each replica's own batch statistics and random numbers."""
     if len(strategy.replicas) == 1:
         return
@@ -178,9 +179,9 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy) ->
         and (layer.trainable if step is None else _is_of_batch(step, name_of(layer.moving_mean)))
     ]
     if norms:
-        yield (
+        yield Reason.of(
             f"batch statistics are each replica's own in {some(norms)}; moving averages are combined "
-            "(synchronized=True: the whole batch's)"
+            "(synchronized=True: the whole batch's)", mixing.statistics,
         )
     if step is not None:
         yield from drawing_notes(item, partial(place_of_draw, layers))

@@ -7,10 +7,11 @@ state, and the model gets this state back. `DistributedModel.verify` calls this 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from autodist_core.reports import Explanation, coarsest_type, compare, drawn_anew, require_steps
+from autodist_core.reports import Explanation, can_draw_as_one, coarsest_type, compare, drawn_anew, require_steps
 from autodist_keras.capture.fresh_metrics import kept_fresh
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.optimizers import optimizers_of
@@ -38,26 +39,35 @@ def _verified(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any, 
         captured = driver.captured_for(batches[0])
         entries = ModelVariables(model, optimizers_of(model)).entries
         compressors = distributed.compressor_state()
+        strategy = driver.training.compile_strategy(captured.item)
+        as_one = can_draw_as_one(captured.item, strategy, driver.settings.share_memory)
 
     def on_one_device() -> None:
         with claimed(model, driver), hook(model, "train_function", None):
             # Keras's own function, even if the user replaced it on the model.
             _train(model, partial(type(model).make_train_function, model), batches)
 
+    explained: list[Explanation] = []
+    jit_compile = model.jit_compile
+
     def over_replicas() -> None:
-        with driver.running("fit"):
-            _train(model, model.make_train_function, batches)
+        with driver.drawing_as_one() if as_one else nullcontext():
+            with driver.running("fit"):
+                _train(model, model.make_train_function, batches)
+            used = driver.captured or captured
+            explained.append(Explanation(
+                (*distributed.inexact, *drawn_anew(used.item)), (*used.other_notes, *used.notes.unknown),
+                used.notes.reported if driver.settings.replicas > 1 else (), used.item,
+            ))
 
     try:
+        if as_one:
+            model.jit_compile = False  # XLA draws other numbers
         return compare(
-            entries, on_one_device, over_replicas, len(batches),
-            lambda: Explanation(
-                (*distributed.inexact, *drawn_anew(captured.item)), (*captured.other_notes, *captured.notes.unknown),
-                captured.notes.reported if driver.settings.replicas > 1 else (),
-            ),
-            lambda: coarsest_type(captured.item),
+            entries, on_one_device, over_replicas, len(batches), explained.pop, lambda: coarsest_type(captured.item)
         )
     finally:
+        model.jit_compile = jit_compile
         distributed.set_compressor_state(compressors)
 
 

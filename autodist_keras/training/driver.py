@@ -144,6 +144,19 @@ class Driver:
         running = self._functions.get("train") if keep else None
         return (running or self._function("train")).captured_for(batch, keep, same_size)
 
+    @contextmanager
+    def drawing_as_one(self) -> Iterator[None]:
+        """Let the replicas draw one device's random numbers, as far as they can, in training steps of this block."""
+        kept = self._functions.pop("train", None)
+        self.training.draws_as_one = True
+        try:
+            yield
+        finally:
+            self.training.draws_as_one = False
+            self._functions.pop("train", None)
+            if kept is not None:
+                self._functions["train"] = kept
+
     # A call ------------------------------------------------------------------------------------------------------
 
     def require_idle(self, what: str = "compile, close or change its settings") -> None:
@@ -266,15 +279,13 @@ class Driver:
 
     def _say(self, mode: str, captured: CapturedStep) -> None:
         """Log why a step gives other numbers than one device: each reason once, in whichever step it comes first."""
-        # A loss is a part of training only.
-        sums = captured.notes.sums if mode == "train" else ()
-        trained, reported = (*captured.notes.trained, *sums), captured.notes.reported
+        trained, reported = captured.notes.trained, captured.notes.reported
         notes = [note for note in (*trained, *reported) if _unnumbered(note) not in self._said]
         name = self.model.name if mode == "train" else f"{self.model.name}, in {_CALLS[mode]}"
         # `verify` runs training steps, and compares variables.
         verified = mode == "train" and not {*trained}.isdisjoint(notes)
         more = "verify() compares with one device" if verified else ""
-        if self.settings.replicas > 1 and say_inexact(name, notes, more, sums):
+        if self.settings.replicas > 1 and say_inexact(name, notes, more):
             self._said.update(map(_unnumbered, notes))
 
 

@@ -48,7 +48,9 @@ class StepFunction:
     ) -> None:
         def steps(step: Callable[[Any], Any]) -> Steps[Batch, CapturedStep]:
             def capture(batch: Batch, specs: Sequence[Any]) -> CapturedStep:
-                captured = trace_step(model, step, batch.structure, specs, concat, training.settings.fuses)
+                captured = trace_step(
+                    model, step, batch.structure, specs, concat, training.settings.fuses, training.draws_as_one
+                )
                 # A batch of one example is not divided.
                 require_one_axis(captured.along_two_axes if training.settings.replicas > 1 < batch.total else ())
                 return captured

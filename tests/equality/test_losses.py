@@ -30,6 +30,47 @@ class AddsVector(layers.Layer):
         return x
 
 
+class AddsSums(layers.Layer):
+    """Adds a sum over the examples as one number, beside a mean, and one for each feature."""
+
+    def call(self, x):
+        self.add_loss(0.01 * ops.sum(ops.square(x)) - 0.3 * ops.mean(x))
+        self.add_loss(0.01 * ops.sum(ops.square(x), axis=0))
+        return x
+
+
+class SumsByHand(keras.Sequential):
+    """A loss of its own: a sum over the examples, Keras's loss, a penalty of the weights, and one by the batch size."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        losses, penalty = ops.square(y_pred - y), ops.mean(ops.square(self.layers[0].kernel))
+        by_size = penalty / ops.cast(ops.shape(y)[0], penalty.dtype)
+        return super().compute_loss(x, y, y_pred, sample_weight) + (ops.sum(losses) + penalty - by_size) / 5
+
+
+class ScalesByHand(SumsByHand):
+    """A step of its own, with the loss through the optimizer's `scale_loss`."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+            scaled = self.optimizer.scale_loss(loss)
+        self.optimizer.apply(tape.gradient(scaled, self.trainable_variables), self.trainable_variables)
+        return self.get_metrics_result()
+
+
+def _summed(y_true, y_pred):
+    return ops.sum(ops.square(y_true - y_pred)) / 7 + ops.mean(ops.abs(y_pred))
+
+
+def _shared() -> keras.Model:
+    """A layer that adds terms, called twice."""
+    adds, x = AddsSums(), keras.Input((5,), name="x")
+    hidden = adds(layers.Dense(6, activation="tanh", kernel_regularizer="l2", name="first")(x))
+    return keras.Model(x, layers.Dense(1, name="out")(adds(layers.Dense(4, name="second")(hidden))), name="shared")
+
+
 def _with(layer: Callable[[], layers.Layer] | None = None, **settings) -> keras.Model:
     """A small network with a layer in its middle, and settings of the layer before."""
     middle = [layer()] if layer else []
@@ -129,6 +170,14 @@ CASES = (
     _one("unreduced_of_one_value_a_batch", _of_rank_one, _weighted_of_rank_one, loss=_mse(reduction=None)),
     _one("masked_unreduced", _masked_model, _masked_data, loss=_mse(reduction=None)),
     _one("ignored_class", _ignoring_model, _ignoring_data, loss=_ignore_class),
+    _one("sum_of_a_function", dense_model, dense_data, loss=lambda: _summed),
+    _one("sum_of_a_function_weighted", dense_model, _weighted, loss=lambda: _summed),
+    _one("sums_added", _shared, dense_data, loss=_mse()),
+    *(
+        _one(f"sum_of_{kind.__name__}", lambda kind=kind: kind(dense_model().layers, name="by_hand"), dense_data,
+             loss=_mse())
+        for kind in (SumsByHand, ScalesByHand)
+    ),
 )  # fmt: skip
 
 
@@ -138,6 +187,8 @@ ON_PS = [case for case in CASES if case.name in _PICKED]
 
 @pytest.mark.quick(
     "both_regularizers_of_a_weighted_loss-AllReduce-3", "added_vector-AllReduce-3",
+    "sum_of_a_function_weighted-AllReduce-3", "sums_added-AllReduce-3", "sum_of_SumsByHand-AllReduce-3",
+    "sum_of_ScalesByHand-AllReduce-3",
     "masked_mean_with_sample_weight-AllReduce-3", "ignored_class-AllReduce-3", "unreduced_weighted-PS-2",
 )  # fmt: skip
 @pytest.mark.parametrize(
@@ -150,12 +201,13 @@ def test_loss_terms(case: ReferenceModel, builder: str, replicas: int):
     assert_equal_training(case, optimizer=optimizer, strategy=builder, replicas=replicas)
 
 
-@pytest.mark.quick("unreduced_and_sum")
+@pytest.mark.quick("unreduced_and_sum", "sum_of_a_function")
 @pytest.mark.parametrize("losses", [
     lambda: [_mse(reduction="sum")(), _mse(reduction="mean_with_sample_weight")()],
     lambda: [_mse(reduction=None)(), _mse(reduction="mean_with_sample_weight")()],
     lambda: [_mse(reduction=None)(), _mse(reduction="sum")()],
-], ids=["sum", "unreduced", "unreduced_and_sum"])  # fmt: skip
+    lambda: [_summed, _mse(reduction="mean_with_sample_weight")()],
+], ids=["sum", "unreduced", "unreduced_and_sum", "sum_of_a_function"])  # fmt: skip
 def test_a_loss_for_each_output_is_corrected_by_itself(losses):
     def build():
         x = keras.Input((5,), name="x")
@@ -166,7 +218,10 @@ def test_a_loss_for_each_output_is_corrected_by_itself(losses):
         both = _weighted()
         return Data(both.x, [both.y, both.y**2], [both.sample_weight, both.sample_weight[::-1]])
 
-    case = _one("two", build, data, loss=losses, loss_weights=lambda: [0.1, 2.0])
+    case = _one(
+        "two", build, data, loss=losses, loss_weights=lambda: [0.1, 2.0],
+        optimizer=lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.001), initial_scale=8.0),
+    )
     assert_equal_training(case, replicas=3)
 
 

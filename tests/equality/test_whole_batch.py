@@ -228,3 +228,24 @@ def test_a_loss_of_a_step_of_its_own_is_exact_and_has_no_note():
     x, y, _ = examples()
     with distributed(seeded(own_step), "AllReduce", replicas=2) as front:
         assert "not exact" not in str(front.plan(x[:9], y[:9]))
+
+
+class Neighbours(keras.layers.Layer):
+    def call(self, inputs, numbers):
+        return inputs - tf.reduce_mean(tf.gather(whole_batch(inputs), numbers), axis=1)
+
+
+def test_rows_of_the_whole_batch_by_numbers_that_come_with_it_are_one_devices():
+    def build():
+        x, numbers = keras.Input((FEATURES,)), keras.Input((2,), dtype="int32")
+        hidden = keras.layers.Dense(8, activation="tanh", name="first")(x)
+        network = keras.Model([x, numbers], keras.layers.Dense(4, name="last")(Neighbours()(hidden, numbers)))
+        network.compile("adam", "mse", jit_compile=False)
+        return network
+
+    def program(front, network):
+        x, y, _ = examples()
+        numbers = np.random.default_rng(4).integers(0, ROWS - 18, (ROWS, 2))
+        return front.fit([x, numbers], y, batch_size=9, epochs=2, shuffle=False, verbose=0).history
+
+    assert_equal_training(build, program, replicas=3)

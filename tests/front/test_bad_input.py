@@ -238,6 +238,75 @@ class OfEight(keras.Model):
         return self.dense(self.fixed(inputs))
 
 
+GRAPHS = {
+    "gather": lambda x, edges: tf.gather(x, edges[:, 1]),
+    "padded": lambda x, edges: tf.gather(x, tf.maximum(edges, 0), axis=0)[:, 0],
+    "take": lambda x, edges: keras.ops.take(x, edges[:, 0], axis=0),
+    "segments": lambda x, edges: keras.ops.segment_sum(x, edges[:, 1], keras.ops.shape(x)[0]),
+    "scatter": lambda x, edges: tf.scatter_nd(edges[:, 1:], x, tf.shape(x)),
+    "nd": lambda x, edges: tf.gather_nd(x, edges[:, 1:]),
+}
+WITHIN = {
+    "batch_dims": lambda x, edges: tf.gather(x, edges % 5, batch_dims=1),
+    "nd": lambda x, edges: tf.gather_nd(x, edges[:, 1:] % 5, batch_dims=1),
+    "argsort": lambda x, edges: tf.gather(x, tf.argsort(x[:, 0])),
+    "below the size": lambda x, edges: tf.gather(x, edges[:, 0] % tf.shape(x)[0]),
+    "clipped": lambda x, edges: tf.gather(x, tf.minimum(edges[:, 0], tf.shape(x)[0] - 1)),
+    "of a table": lambda x, edges: x * tf.gather(tf.ones((9, 5), x.dtype), edges[:, 0]),
+}
+
+
+class Lambda(keras.layers.Layer):
+    def __init__(self, function, **named):
+        super().__init__(**named)
+        self.function = function
+
+    def call(self, x, edges):
+        return self.function(x, edges)
+
+
+def _network(function) -> keras.Model:
+    x, edges = keras.Input((5,)), keras.Input((2,), dtype="int32")
+    taken = Lambda(function, name="taken")(keras.layers.Dense(5)(x), edges)
+    model = keras.Model([x, edges], keras.layers.Dense(1)(keras.layers.Reshape((-1,))(taken)))
+    model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+
+def _graph():
+    data = dense_data(16)
+    return [data.x, tf.random.stateless_uniform((16, 2), (1, 2), 0, 8, tf.int32).numpy()], data.y
+
+
+@pytest.mark.quick("take", "segments")
+@pytest.mark.parametrize("take", GRAPHS.values(), ids=GRAPHS)
+def test_numbers_of_rows_that_come_with_the_batch_are_refused_before_training(take):
+    x, y = _graph()
+    expected = (
+        r"\) in layer 'taken' takes rows of the batch by numbers that come with the batch, and each of 2 replicas "
+        r"gets a part of every batch\. They count the rows of the whole batch.*\(batch_dims=1\), or take them from"
+    )
+    model = seeded(partial(_network, take))
+    with distributed(model) as front:
+        for call in (front.plan, partial(front.fit, batch_size=8, verbose=0), front.verify, front.evaluate):
+            with pytest.raises(CaptureError, match=expected):
+                call(x, y)
+    with distributed(model, replicas=1) as front:
+        front.fit(x, y, batch_size=16, verbose=0)
+    spec = {"nodes": [{"address": "localhost", "cpus": [0, 1]}]}
+    with AutoDist(spec) as loop, pytest.raises(CaptureError, match=expected.replace(" in layer 'taken'", "")):
+        loop.function(lambda x, edges: tf.reduce_sum(take(x, edges)))(*x)
+
+
+@pytest.mark.quick("nd", "clipped")
+@pytest.mark.parametrize("take", WITHIN.values(), ids=WITHIN)
+def test_numbers_that_stay_within_an_example_or_the_slice_are_not_refused(take):
+    x, y = _graph()
+    with distributed(seeded(partial(_network, take)), replicas=3) as front:
+        front.fit(x, y, batch_size=8, verbose=0)
+        assert front.model.optimizer.iterations == 2
+
+
 @pytest.mark.parametrize(("fixed", "operation"), [
     (lambda x: tf.ensure_shape(tf.reshape(x, [8, 5]), [None, 5]), "Reshape"),
     (lambda x: x + tf.ones((8, 5), x.dtype), "AddV2"),

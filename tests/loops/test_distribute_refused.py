@@ -133,15 +133,18 @@ def test_the_plan_of_a_function():
         assert weight.numpy().tolist() == [[0.0, 0.0]] * 3
 
 
-def test_verify_compares_with_one_device():
+@pytest.mark.parametrize("rate", [0.0, 0.1], ids=["plain", "dropout"])
+def test_verify_compares_with_one_device(rate):
     x = np.random.default_rng(2).normal(size=(5, 4))
     with replicas("PS", count=2) as strategy:
         with strategy.scope():
             weight, optimizer = tf.Variable(np.ones((4, 1)), name="weight"), keras.optimizers.Adam(0.1)
+            drop = keras.layers.Dropout(rate, dtype="float64")
         start, batch = weight.numpy(), next(iter(strategy.experimental_distribute_dataset(
             tf.data.Dataset.from_tensors(x))))  # fmt: skip
 
         def step(x, size=None):
+            x = drop(x, training=True)
             with tf.GradientTape() as tape:
                 losses = (x @ weight - 1.0) ** 2
                 loss = tf.reduce_mean(losses) if size is None else tf.reduce_sum(losses) / size

@@ -83,6 +83,7 @@ class Flow:
         self._known: dict[int, Known] = {**known, **{id(marker): SAME for marker in exchanged}}
         self._known |= {id(each.outputs[0]): SAME for each in traced.longest if each.type == "Max"}  # of all replicas
         self._totals = {id(each.outputs[0]) for each in traced.totals}
+        self._inputs = {id(tensor) for tensor in traced.inputs}
         self._padded = {id(each) for each in traced.longest}
         self._couplings: dict[tuple[int, str], Coupling] = {}
         self._uncombined_writes: dict[int, UncombinedWrite] = {}
@@ -144,6 +145,10 @@ class Flow:
         """Note that it is not known whether an operation mixes examples."""
         if (self._call or operation).name not in self._whole:
             self._undecided.setdefault(id(operation), (operation, self._call or operation))
+
+    def is_input(self, placeholder: Any, of_rows: bool) -> bool:
+        """Whether a placeholder is an input of the step; in a function, an argument that has rows of the batch."""
+        return of_rows if placeholder.graph is not self._graph else id(placeholder.outputs[0]) in self._inputs
 
     def is_of_tape(self, operation: Any) -> bool:
         """Whether an operation was created while gradients were computed."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.states.finding import UncombinedResult, UncombinedWrite
+from autodist_core.capture.batch_axis.states.finding import REMEDIES, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.states.state import DISTINCT, UNKNOWN
 
 _HOW = {
@@ -37,6 +37,15 @@ def named(operation: Any) -> str:
 def mixing(operation: str, what: str) -> str:
     """The sentence on an operation that mixes the examples of a batch. The module's docstring has an example."""
     return f"{operation} {what}, and a replica has only its own"
+
+
+def refused(where: str, what: str) -> tuple[str, str]:
+    """What an operation does that cannot run on a part of a batch, and what to do instead.
+
+    >>> refused("Reshape (flat)", "fixes how many examples a batch has")[0]
+    'Reshape (flat) fixes how many examples a batch has'
+    """
+    return f"{where} {what}", REMEDIES[what]
 
 
 def kept(subject: str, write: UncombinedWrite) -> str:

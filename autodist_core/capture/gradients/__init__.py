@@ -16,11 +16,12 @@ from autodist_core.capture.gradients.weighing import (
     means_of_examples,
     of_gradients_by,
     seeded,
+    state_of_term,
     sums_of_two_kinds,
     weighed,
 )
 
 __all__ = [
     "Differentiation", "Recorded", "Recording", "Term", "factors", "handle_of", "means_of_examples", "of_gradients_by",
-    "recorded", "seeded", "sums_of_two_kinds", "terms_of", "weighed", "without",
+    "recorded", "seeded", "state_of_term", "sums_of_two_kinds", "terms_of", "weighed", "without",
 ]  # fmt: skip

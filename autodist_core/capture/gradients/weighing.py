@@ -17,7 +17,7 @@ that divided by the batch size. A result with terms of several kinds is added up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -155,12 +155,7 @@ def sums_of_two_kinds(
     counted: dict[str, Counted] = {}
     rest = iter(states)
     for index, (output, own) in enumerate(zip(outputs, terms, strict=True)):
-        found = []
-        for term in own:
-            state = next(rest)
-            for _, power in term.numbers:
-                state = times(state, next(rest), power)
-            found.append(state)
+        found = [state_of_term(term, rest) for term in own]
         powers = {_power(state) for state in found}
         known = all(state.kind in (ALIKE, SUM) for state in found)
         number = output.dtype.is_floating or output.dtype.is_complex
@@ -182,6 +177,19 @@ def sums_of_two_kinds(
             made[index] = tf.identity(tf.add_n(scaled))
         counted |= _counted(zip(parts, found, strict=True))
     return made, counted
+
+
+def state_of_term(term: Term, states: Iterator[State]) -> State:
+    """The state of a term of a number, from its own state and those of the numbers by which it is multiplied.
+
+    >>> with tf.Graph().as_default():
+    ...     state_of_term(Term(tf.constant(1.0)), iter([State(SUM, degree=1)])).degree
+    1
+    """
+    state = next(states)
+    for _, power in term.numbers:
+        state = times(state, next(states), power)
+    return state
 
 
 def _counted(found: Iterable[tuple[Any, State]]) -> dict[str, Counted]:

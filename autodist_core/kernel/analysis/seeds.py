@@ -8,8 +8,10 @@ whose seed comes with each example, and draws from an explicit seed, as of `tf.r
     projection  seed: explicit; shape: [5, 3]           found: one device has one projection for all examples
     jitter      seed: explicit; shape: the batch's      each replica draws its own numbers
 
-In a step with `explicit_seeds`, which is a function of `run()`, every draw from an explicit seed is found. The values
-behind a seed are followed into the functions that the graph runs, and out of them.
+In a step that `draws_as_one`, which `verify` compares, every draw is found but those whose size depends on the batch in
+a way that cannot be followed (`capture.rewrite.draws`). In a step with `explicit_seeds`, which is a function of
+`run()`, every draw from an explicit seed is found. The values behind a seed are followed into the functions that the
+graph runs, and out of them.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ _CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0}
 _BRANCHES = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
 """Operations that run a function on their inputs, behind this many others."""
 _LOOPS = {"While", "StatelessWhile"}
+_SEED, _ALL, _ROUNDS = "its seed", "all of its inputs", "the rounds of the loops around it"
+"""The parts of a draw behind which is looked."""
 
 
 @analysis
@@ -47,7 +51,13 @@ def seeded_alone(step: StepIndex) -> frozenset[tuple[str, ...]]:
     explicit = explicitly_seeded(step)
     # Of a draw from an explicit seed that does not depend on the batch, one device has the same numbers.
     found = {path for path in explicit if step.item.explicit_seeds or not sized.behind_draw(path) & rows}
-    draws = (draw for draws in step.draws.values() for draw in draws if draw.stream is Stream.INPUT)
+    draws = [draw for draws in step.draws.values() for draw in draws if draw.stream is Stream.INPUT]
+    if step.item.draws_as_one:
+        whole = {draw.path for draw in draws if draw.path[-1].endswith(f"/{naming.OF_WHOLE_BATCH}")}
+        found |= whole | {
+            draw.path for draw in draws
+            if not (sized.behind_draw(draw.path) | sized.behind_rounds(draw.path)) & rows
+        }
     return frozenset(found | {draw.path for draw in draws if seeds.behind_seed(draw.path) & rows})
 
 
@@ -93,23 +103,29 @@ class _Search:
 
     def behind_seed(self, path: tuple[str, ...]) -> set[str]:
         """The nodes without inputs of which the seed of a draw is made."""
-        return self._behind(self._graph, self._of_draw(self._graph, path, True))
+        return self._behind(self._graph, self._of_draw(self._graph, path, _SEED))
 
     def behind_draw(self, path: tuple[str, ...]) -> set[str]:
         """The nodes without inputs of which all inputs of a draw are made, its seed, its shape and its parameters."""
-        return self._behind(self._graph, self._of_draw(self._graph, path, False))
+        return self._behind(self._graph, self._of_draw(self._graph, path, _ALL))
 
-    def _of_draw(self, body: _Body, path: tuple[str, ...], seed: bool) -> list[str]:
-        """The inputs of a node of which a draw, or its seed, is made: its own, or one in a function that it runs."""
+    def behind_rounds(self, path: tuple[str, ...]) -> set[str]:
+        """The nodes without inputs that say how many rounds the loops around a draw have, as of `tf.map_fn`."""
+        return self._behind(self._graph, self._of_draw(self._graph, path, _ROUNDS))
+
+    def _of_draw(self, body: _Body, path: tuple[str, ...], what: str) -> list[str]:
+        """The inputs of a node of which a part of a draw is made: of its own, or of one in a function that it runs."""
         node, inside = body.nodes[path[0]], path[1:]
         inputs = list(naming.data_inputs(node))
         if not inside:
-            return [inputs[seed_input(node.op)]] if seed else inputs
+            return {_SEED: [inputs[seed_input(node.op)]], _ALL: inputs, _ROUNDS: []}[what]
         positions: set[int] = set()
         for name in self._run_by(node):
             function = self._body(name)
             if inside[0] in function.nodes:
-                positions |= self._positions(function, self._of_draw(function, inside, seed))
+                positions |= self._positions(function, self._of_draw(function, inside, what))
+        if what == _ROUNDS and node.op in _LOOPS:
+            positions |= self._of_result(node.attr["cond"].func.name, 0)
         return self._inputs(node, inputs, positions)
 
     def _inputs(self, node: node_def_pb2.NodeDef, inputs: list[str], positions: Iterable[int]) -> list[str]:

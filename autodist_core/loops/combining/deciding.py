@@ -58,8 +58,8 @@ class Decided:
     joined: tuple[Joined, ...]
     notes: tuple[str, ...]
     """On what may be a reason for other variables than one device's."""
-    fixing: tuple[str, ...] = ()
-    """The operations that take batches of one size only. In `run()` this is a size that each replica's batch has."""
+    fixing: tuple[tuple[str, str], ...] = ()
+    """What cannot run on a part of a batch. In `run()` each replica's batch is a whole one."""
     idle: tuple[int | None, ...] = ()
     """Of a function of `run()`, for each result the output with its value on replicas without examples."""
     reported: tuple[str, ...] = ()
@@ -140,7 +140,8 @@ def decided_for_whole_batch(
     return Decided(
         combined_as_written(traced),
         (*joined(inner, of_inner), *given_to_all(again.given, of_given), *_joined(traced.outputs, hows)),
-        said_of(found, of_targets), tuple(sentences.named(each.operation) for each in found.fixing),
+        said_of(found, of_targets),
+        tuple(sentences.refused(sentences.named(each.operation), each.what) for each in found.fixing),
         reported=said_of_results(averaged),
     )
 

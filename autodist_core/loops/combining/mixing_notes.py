@@ -14,11 +14,17 @@ from typing import Any
 
 from autodist_core.capture.batch_axis import ALIKE, REDUCED, SUM, Found, State, UncombinedResult, sentences
 from autodist_core.plan import INEXACT
+from autodist_core.reports import Reason
 
 
 def said_of(found: Found, losses: Iterable[State]) -> tuple[str, ...]:
     """The notes on what may be a reason for other variables."""
-    said = [f"{INEXACT}: {sentences.mixing(sentences.named(each.operation), each.what)}" for each in found.mixing]
+    said: list[str] = [
+        Reason.of(
+            f"{INEXACT}: {sentences.mixing(sentences.named(each.operation), each.what)}", (each.within.name,),
+        )
+        for each in found.mixing
+    ]
     said += _of_losses(losses)
     said += [f"{INEXACT}: {sentences.kept('variable', each)}" for each in found.uncombined_writes]
     said += [sentences.undecided(sentences.named(operation), "verify") for operation, _ in found.undecided]
@@ -28,9 +34,9 @@ def said_of(found: Found, losses: Iterable[State]) -> tuple[str, ...]:
 def _of_losses(losses: Iterable[State]) -> Iterator[str]:
     for state in losses:
         if state.kind in REDUCED and state.kind != SUM:
-            yield (
+            yield Reason.of(
                 f"{INEXACT}: a loss made by {sentences.named(state.origin)} is neither a mean nor a sum over the "
-                "examples, and a replica has only its own"
+                "examples, and a replica has only its own", [] if state.origin is None else [state.origin.name],
             )
         elif state.kind not in (ALIKE, SUM):
             yield "a loss counts as a mean over the examples: it is not known how it is made of them"

@@ -102,6 +102,7 @@ class OnEachReplica(TracedFunction):
             return trace_function(
                 self._converted, arguments.parsed, specs, self._engine.variables,
                 partial(ReplicaContext, self._strategy), self._strategy.num_replicas_in_sync,
+                self._engine.training.draws_as_one,
             )
         except RuntimeError as error:
             if "Must not nest tf.distribute.Strategy scopes" in str(error):

@@ -15,8 +15,9 @@ import numpy as np
 
 from autodist_core.capture.batch_axis.rules import arithmetic, slices
 from autodist_core.capture.batch_axis.states.constants import value_of
-from autodist_core.capture.batch_axis.states.finding import PAIRS, POSITION
+from autodist_core.capture.batch_axis.states.finding import GIVEN, PAIRS, POSITION
 from autodist_core.capture.batch_axis.states.layout import aligned
+from autodist_core.capture.batch_axis.states.operations import SAME as UNCHANGED
 from autodist_core.capture.batch_axis.states.places import OTHER, UNKNOWN_STRIDE
 from autodist_core.capture.batch_axis.states.state import (
     ALIKE,
@@ -84,7 +85,7 @@ def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
             flow.couple(operation, PAIRS, operation)
             return NO_CLAIM
         if not _is_own(index, table):
-            flow.couple(operation, POSITION, operation)
+            flow.couple(operation, _how(flow, operation.inputs[1], POSITION), operation)
             return NO_CLAIM
         return _picked(operation, table, index)._replace(
             axes=(axis + index.axis,), outer=index.outer, inner=index.inner
@@ -93,11 +94,42 @@ def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
         if flow.rounds is not None and flow.rounds.own(index, table):
             return State(ONE, stride=table.stride, origin=table.origin)
         if index.kind in (ALIKE, ONE) or index.couples:
-            flow.couple(operation, POSITION, operation)
+            flow.couple(operation, _how(flow, operation.inputs[1], POSITION), operation)
+        elif _how(flow, operation.inputs[1], "") == GIVEN:
+            flow.couple(operation, GIVEN, operation)
         return NO_CLAIM
     if table.kind == ROWS:
         return table.at(table.axis if table.axis < axis else table.axis + rank - batch - 1)
     return arithmetic.element_wise(flow, operation, [table, index])
+
+
+def _how(flow: Any, index: Any, otherwise: str) -> str:
+    """What is said of indices into the rows of a batch: whether they are given with the batch, as the edges of a graph.
+
+    Such an index may be any number below the size of the whole batch. One that is computed, as by a sort, is not.
+    """
+    waiting, seen, given, of_rows = [index], set(), False, flow.state_of(index).kind == ROWS
+    while waiting:
+        operation = waiting.pop().op
+        if id(operation) in seen or operation.type in _OF_CONSTANTS:
+            continue
+        seen.add(id(operation))
+        if operation.type == "Placeholder":
+            given |= flow.is_input(operation, of_rows)
+        elif operation.type not in _KEEPING:
+            return otherwise
+        choice = operation.type in ("Select", "SelectV2")
+        waiting += operation.inputs[:1] if operation.type in _OF_FIRST else list(operation.inputs)[choice:]
+    return GIVEN if given else otherwise
+
+
+_OF_CONSTANTS = {"Const", "Shape", "ShapeN", "Size", "ZerosLike", "OnesLike", "Fill"}
+_OF_FIRST = {"ExpandDims", "Reshape", "Slice", "Squeeze", "StridedSlice", "Tile", "Transpose"}
+_KEEPING = {
+    *UNCHANGED, *_OF_FIRST, "Add", "AddV2", "ConcatV2", "Maximum", "Mul", "Pack", "Select", "SelectV2", "Split", "Sub",
+    "Unpack",
+}
+"""Operations behind which numbers that are given with a batch are still such numbers."""
 
 
 def _is_own(index: State, table: State) -> bool:
@@ -123,7 +155,7 @@ def gather_nd(flow: Any, operation: Any, states: Sequence[State]) -> State:
     depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
     if index.kind == ROWS and table.kind == ROWS:
         if not _is_own(index, table) and (depth is None or any(axis < depth for axis in table.axes)):
-            flow.couple(operation, POSITION, operation)
+            flow.couple(operation, _how(flow, operation.inputs[1], POSITION), operation)
             return NO_CLAIM
         return _picked(operation, table, index)._replace(axes=index.axes, outer=index.outer, inner=index.inner)
     if index.kind == ROWS:
@@ -153,7 +185,8 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if index.stride == 1:
         return rows(asked.axes[0] if asked.kind == SIZES else 0, inner=None if index.subset else 1)
     if asked.kind == SIZES:
-        flow.couple(operation, PAIRS if ROWS in (index.kind, values.kind) else POSITION, operation)
+        what = _how(flow, operation.inputs[0], PAIRS) if ROWS in (index.kind, values.kind) else POSITION
+        flow.couple(operation, what, operation)
         return NO_CLAIM
     if ROWS in (index.kind, values.kind):
         return State(SUM, degree=1, origin=operation)
@@ -183,7 +216,8 @@ def scatter_on(flow: Any, operation: Any, states: Sequence[State]) -> State:
         depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
         inside = depth is not None and all(axis >= depth for axis in table.axes)
         if not inside and not _is_own(index, table):
-            flow.couple(operation, POSITION if index.kind != ROWS else PAIRS, operation)
+            what = POSITION if index.kind != ROWS else _how(flow, operation.inputs[1], PAIRS)
+            flow.couple(operation, what, operation)
             return NO_CLAIM
         flow.couple_values([values], operation)
         return table
@@ -216,6 +250,9 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
         # As many segments as examples: one for each, also for those that have no entry left.
         one_each = len(states) > 2 and states[2].is_size and states[2].degree == states[2].outer == 1
         return rows(0, inner=1 if one_each or not index.subset else None)
+    if index.kind == ROWS and len(states) > 2 and states[2].is_size and _how(flow, operation.inputs[1], "") == GIVEN:
+        flow.couple(operation, GIVEN, operation)
+        return NO_CLAIM
     if values.kind == ROWS and index.kind == ALIKE and values.axis != 0:
         return values
     if not operation.type.startswith("Unsorted"):

@@ -21,7 +21,20 @@ ENDS = "ends a loop by a value of the whole batch"
 PLACE = "gives each example a value of its place in the batch"
 GRADIENT = "makes a value of the whole batch's gradient that is no sum over the examples"
 FIXED = "fixes how many examples a batch has"
+GIVEN = "takes rows of the batch by numbers that come with the batch"
 SCALED = "makes a value that depends on how many examples the batch has"
+
+REMEDIES = {
+    FIXED: (
+        "Leave the number open: write -1 in the shape, or tf.shape(x)[0] where the shape has another -1."
+    ),
+    GIVEN: (
+        "They count the rows of the whole batch, and a replica has a part of these, counted from 0. Let each example "
+        "be a graph of its own, and take rows within it (batch_dims=1), or take them from whole_batch(x), or train on "
+        "one device."
+    ),
+}
+"""What cannot run on a part of a batch, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -104,5 +117,5 @@ class Found:
 
     @property
     def fixing(self) -> tuple[Coupling, ...]:
-        """The couplings that cannot run on a part of a batch: they take batches of one size only."""
-        return tuple(each for each in self.couplings if each.what == FIXED)
+        """The couplings that cannot run on a part of a batch, as those that take batches of one size only."""
+        return tuple(each for each in self.couplings if each.what in REMEDIES)

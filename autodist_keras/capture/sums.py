@@ -1,0 +1,97 @@
+"""Let numbers that a user's code makes of a batch count as sums over the examples, where they are sums.
+
+In: a number, such as the loss that a loss function returns, and the `Trace` of a step. Out: the number as a mean over
+the examples counts. For `tf.reduce_sum(losses) + penalty`, on a replica with n_r of N examples::
+
+    Sum(losses) * (N / n_r) + penalty
+
+Replica r's loss counts n_r/N, so the sum over the replicas is one device's number, and so is the number that is logged.
+Only the finished trace tells which numbers are sums (see `mixing.py`). Then the step is traced again, and each term
+whose degree is not 0 is multiplied. With one replica the factor is exactly 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from autodist_core.capture import reached_from, sources
+from autodist_core.capture.batch_axis import ALIKE, SUM, State, mean_over_examples
+from autodist_core.capture.gradients import Term, factors, state_of_term, terms_of, without
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a batch: its terms, and the tensors whose states tell how each of them counts.
+
+    >>> with tf.Graph().as_default():
+    ...     number = Number.of(tf.constant(1.0, name="total") + tf.constant(2.0), ())
+    >>> [each.op.inputs[0].op.name for each in number.asked], number.degrees(iter([State(SUM, degree=1), State(ALIKE)]))
+    (['total', 'Const'], (1, 0))
+    """
+
+    terms: Sequence[Term]
+    asked: Sequence[Any]
+    """For each term the term itself, and then the numbers by which it is multiplied, behind identities."""
+
+    @classmethod
+    def of(cls, value: Any, known: Sequence[tuple[Any, State]]) -> Number:
+        """The terms of a value. Tensors of a known state stay whole."""
+        data = {
+            operation.name for operation in value.graph.get_operations()
+            if operation.type == "Placeholder" and operation.outputs[0].dtype != tf.resource
+        }
+        terms = terms_of(value, without(data), {id(tensor) for tensor, _ in known})
+        made = (tensor for term in terms for tensor in (term.tensor, *(number for number, _ in term.numbers)))
+        return cls(terms, [tf.identity(each) for each in made])
+
+    def degrees(self, states: Iterator[State]) -> tuple[int | None, ...]:
+        """The power of the batch size with which each term grows; None if it is neither a sum nor a mean."""
+        found = [state_of_term(term, states) for term in self.terms]
+        return tuple(
+            state.degree if state.kind == SUM else 0 if state.kind == ALIKE else None for state in found
+        )
+
+
+def looks_at_examples(value: Any) -> bool:
+    """Whether a value depends on the step's data. A regularizer depends on variables alone.
+
+    >>> with tf.Graph().as_default():
+    ...     looks_at_examples(tf.constant(1.0)), looks_at_examples(2 * tf.compat.v1.placeholder(tf.float32))
+    (False, True)
+    """
+    behind = reached_from([value.op], sources).values()
+    return any(operation.type == "Placeholder" and operation.outputs[0].dtype != tf.resource for operation in behind)
+
+
+def counted(value: Any, trace: Any) -> Any:
+    """A number of a replica's examples, so that it counts as a mean over them; other values stay as they are.
+
+    >>> from autodist_keras.capture.example import with_trace
+    >>> def step(trace):
+    ...     trace.degrees = ((1, 0),)
+    ...     return counted(tf.constant(3.0) + tf.constant(1.0), trace)
+    >>> with_trace(step)
+    5.0
+    """
+    if not tf.is_symbolic_tensor(value) or value.shape.rank != 0 or value.graph is not trace.graph:
+        return value
+    if not value.dtype.is_floating or any(value is tensor for tensor, _ in trace.seen.known):
+        return value
+    number = Number.of(value, trace.seen.known)
+    trace.seen.numbers.append(number)
+    place = len(trace.seen.numbers) - 1
+    degrees = trace.degrees[place] if place < len(trace.degrees) else ()
+    if not any(degrees):
+        return tf.identity(value)  # Keras's reduction of it, of which the state is known, may be the number itself
+    ones = factors(number.terms, tf.ones([], value.dtype), casts=False)
+    result = tf.add_n([
+        tf.cast(term.tensor, value.dtype) * factor * (trace.inverse_share(value.dtype) ** (degree or 0))
+        for term, factor, degree in zip(number.terms, ones, degrees, strict=True)
+    ])
+    if None not in degrees:
+        trace.seen.known.append((result, mean_over_examples(result.op)))
+    return tf.identity(result)
