@@ -8,12 +8,14 @@ In: an optimizer. Out: a hook on its `update_step` for the time of a trace, if a
 Keras writes an update as a chain of operations, and each of them reads and writes the whole variable. The kernel does
 the same in one pass, with equal results up to rounding. The operations around an update (clipping, weight decay,
 averages, accumulation, constraints) stay Keras's own. A sparse gradient stays with Keras's own update, because these
-kernels take dense gradients.
+kernels take dense gradients. So does a variable of a type in which the kernel's numbers differ by more than rounding.
+For example, `ResourceApplyAdam` computes `1 - beta_2` in that type, and 0.999 is 1 in bfloat16.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -30,14 +32,23 @@ from autodist_keras.seams import FORMULAS
 _Update = Callable[[Any, Any, Any, Any], None]
 
 
-def kernels_of(optimizers: Iterable[Any]) -> tuple[str, ...]:
-    """The training kernels in which the updates of optimizers run, with those of wrapped optimizers.
+def kernels_of(optimizers: Iterable[Any]) -> dict[str, Any]:
+    """The training kernels with the formulas of optimizers, by name, each with its optimizer; also of wrapped ones.
 
-    >>> kernels_of([keras.optimizers.AdamW(), keras.optimizers.Adagrad()])
-    ('ResourceApplyAdam',)
+    >>> list(kernels_of([keras.optimizers.AdamW(), keras.optimizers.Adagrad()]))
+    ['ResourceApplyAdam']
     """
-    found = [_find(each) for optimizer in optimizers for each in _with_wrapped(optimizer)]
-    return tuple(dict.fromkeys(kernel[0] for kernel in found if kernel))
+    found = [(_find(each), each) for optimizer in optimizers for each in _with_wrapped(optimizer)]
+    return {kernel[0]: optimizer for kernel, optimizer in found if kernel}
+
+
+def used_in(optimizer: Any, dtype: str) -> bool:
+    """Whether variables of a type are updated in the kernel of an optimizer that has one.
+
+    >>> [dtype for dtype in ("float32", "bfloat16") if used_in(keras.optimizers.Adam(), dtype)]
+    ['float32']
+    """
+    return dtype in _ROUNDING and _difference_of(optimizer, dtype) <= _ROUNDING[dtype]
 
 
 @contextmanager
@@ -72,7 +83,7 @@ def _hooked(optimizer: Any, apply: _Update) -> Iterator[None]:
     original = optimizer.update_step
 
     def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
-        if isinstance(gradient, tf.IndexedSlices):
+        if isinstance(gradient, tf.IndexedSlices) or not used_in(optimizer, variable.dtype.name):
             original(gradient, variable, learning_rate)
             return
         apply(optimizer, variable, tf.cast(gradient, variable.dtype), tf.cast(learning_rate, variable.dtype))
@@ -86,8 +97,7 @@ def _find(optimizer: Any) -> tuple[str, _Update] | None:
 
     None for a subclass with an update of its own, or with an `assign` of its own.
     """
-    kind = type(optimizer)
-    stock = next((base for base in _KERNELS if kind.update_step is base.update_step), None)
+    kind, stock = type(optimizer), _stock(optimizer)
     writers = ("assign", "assign_add", "assign_sub")
     if stock is None or any(getattr(kind, name) is not getattr(stock, name) for name in writers):
         return None
@@ -100,42 +110,63 @@ _TRIAL = ([1e-3, -2e-3, 0.5], [3e-3, 1e-3, 0.0])
 """Gradients of two updates. Small entries show at which place of a formula an epsilon is added."""
 _PLAIN = int | float | str | None
 """Settings that are no tensors of some graph: with these the trial is made."""
+_ROUNDING = {"float64": 1e-9, "float32": 3e-5, "float16": 8e-3, "bfloat16": 4e-2}
+"""By which part of the largest entry two updates may differ, by type. That is some roundings of the type; of float32
+it is what `1 - beta_2` is off for betas up to 0.999, because the default of Adam is to have its kernel."""
 
 
 def _require_same_formula(optimizer: Any) -> None:
     """Raise a SeamError if an optimizer's own update and its kernel give different numbers."""
-    stock = next(base for base in _KERNELS if type(optimizer).update_step is base.update_step)
+    difference = _difference_of(optimizer, "float64")
+    if _ROUNDING["float64"] < difference < math.inf:
+        name = _stock(optimizer).__name__
+        raise FORMULAS.error(f"two updates of {name} differ by {difference:.1e} of the largest entry")
+
+
+def _stock(optimizer: Any) -> Any:
+    """The class of Keras's own whose update an optimizer has, if a kernel is known for it."""
+    return next((base for base in _KERNELS if type(optimizer).update_step is base.update_step), None)
+
+
+def _difference_of(optimizer: Any, dtype: str) -> float:
+    stock = _stock(optimizer)
     # Without get_config: that reads the learning rate of a model that trains. Accumulation is no part of an update.
     others = {"self", "learning_rate", "name", "kwargs", "gradient_accumulation_steps"}
     names = set(inspect.signature(stock.__init__).parameters) - others
     settings = ((name, getattr(optimizer, name)) for name in sorted(names))
-    difference = _difference(stock, tuple((name, value) for name, value in settings if isinstance(value, _PLAIN)))
-    if difference > 1e-9:
-        raise FORMULAS.error(f"two updates of {stock.__name__} differ by {difference:.1e} of the largest entry")
+    return _difference(stock, tuple((name, value) for name, value in settings if isinstance(value, _PLAIN)), dtype)
 
 
 @cache
-def _difference(stock: Any, settings: tuple[tuple[str, Any], ...]) -> float:
-    """The largest relative difference between two updates by an optimizer's formula and by its kernel."""
+def _difference(stock: Any, settings: tuple[tuple[str, Any], ...], dtype: str) -> float:
+    """The largest relative difference between two updates by an optimizer's formula and by its kernel.
+
+    It is infinite where TensorFlow has no such kernel for the type, and where the numbers are not finite.
+    """
 
     def updated(in_kernel: bool) -> list[Any]:
         optimizer = stock(learning_rate=0.1, name="trial", **dict(settings))
-        variable = keras.Variable([1.0, -2.0, 0.5], dtype="float64", name="trial")
+        variable = keras.Variable([1.0, -2.0, 0.5], dtype=dtype, name="trial")
         optimizer.build([variable])
         found = _find(optimizer)
         for values in _TRIAL:
-            gradient, rate = tf.constant(values, tf.float64), tf.constant(0.1, tf.float64)
+            gradient, rate = tf.constant(values, dtype), tf.constant(0.1, dtype)
             # Keras calls `update_step` with the TensorFlow variable too.
             if in_kernel and found is not None:
                 found[1](optimizer, variable.value, gradient, rate)
             else:
                 optimizer.update_step(gradient, variable.value, rate)
             optimizer.iterations.assign_add(1)
-        return [each.numpy() for each in (variable, *optimizer.variables)]
+        return [each.numpy().astype("float64") for each in (variable, *optimizer.variables)]
 
     # This thread may be tracing a function that may make no more variables. So another thread makes the trial's.
     with ThreadPoolExecutor(max_workers=1) as outside:
-        own, kernel = outside.submit(lambda: (updated(False), updated(True))).result()
+        try:
+            own, kernel = outside.submit(lambda: (updated(False), updated(True))).result()
+        except tf.errors.InvalidArgumentError:
+            return math.inf
+    if not all(np.isfinite(each).all() for each in (*own, *kernel)):
+        return math.inf
     return max(float(np.max(np.abs(a - b)) / (np.max(np.abs(a)) or 1.0)) for a, b in zip(own, kernel, strict=True))
 
 

@@ -34,7 +34,7 @@ from autodist_core.strategy.written import written
 from autodist_keras import checks
 from autodist_keras.capture.draws import place_of_draw
 from autodist_keras.capture.mixing_notes import Notes
-from autodist_keras.capture.optimizer_kernels import kernels_of
+from autodist_keras.capture.optimizer_kernels import kernels_of, used_in
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
@@ -79,9 +79,8 @@ def plan(
     `examples` the number of examples of the batch, 0 if it is not known.
     """
     def more(strategy: CompiledStrategy) -> Iterator[str]:
-        kernels = kernels_of(optimizers_of(model)) if fused_updates else ()
-        if kernels:
-            yield f"dense variables are updated by {' and '.join(kernels)} (fused_updates=False: by Keras's ops)"
+        if fused_updates:
+            yield from _kernel_notes(model, item)
         if len(strategy.replicas) > 1:
             yield from (*notes, *mixing.trained, *mixing.reported, *mixing.unknown)
         yield from _of_each_replica(model, item, strategy, mixing)
@@ -187,6 +186,21 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy, mi
         yield from drawing_notes(item, partial(place_of_draw, layers))
     elif drawing := [layer.name for layer in layers if _draws(layer)]:
         yield drawn_in(drawing)
+
+
+def _kernel_notes(model: Any, item: GraphItem) -> Iterator[str]:
+    """Notes on the training kernels that update dense variables, and on the types for which they are not used."""
+    kernels = kernels_of(optimizers_of(model))
+    types = dict.fromkeys(each.dtype for each in item.variables if each.trainable and not each.is_sparse)
+    used = {name: [dtype for dtype in types if used_in(each, dtype)] for name, each in kernels.items()}
+    if names := [name for name in kernels if used[name]]:
+        yield f"dense variables are updated by {' and '.join(names)} (fused_updates=False: by Keras's ops)"
+    for name in kernels:
+        if others := [dtype for dtype in types if dtype not in used[name]]:
+            yield (
+                f"variables of {' and '.join(others)} are updated by Keras's ops, not by {name}, whose numbers would "
+                "differ by more than rounding"
+            )
 
 
 def _is_of_batch(step: StepIndex, variable: str | None) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from autodist_core import ResourceSpec
 from autodist_keras import DistributedModel
 from autodist_keras.capture.optimizer_kernels import kernels_of
-from tests.support.compare import assert_equally_trained
+from tests.support.compare import assert_equally_trained, relative_error
 from tests.support.graphs import ops_of, training_graph
 from tests.support.models import BATCH, ReferenceModel, dense_data, dense_model
-from tests.support.training import compiled, train_distributed
+from tests.support.training import compiled, distributed, seeded, train_distributed
 
 SGD, ADAM, RMS, FTRL = (getattr(keras.optimizers, name) for name in ("SGD", "Adam", "RMSprop", "Ftrl"))
 FUSED = {
@@ -31,6 +33,24 @@ FUSED = {
     "accumulated": (lambda: ADAM(0.02, gradient_accumulation_steps=2), "ResourceApplyAdam"),
     "scaled": (lambda: keras.optimizers.LossScaleOptimizer(ADAM(0.02), 8.0, 2), "ResourceApplyAdam"),
 }
+
+
+NEAR_ONE = {
+    "adam-1": (lambda: ADAM(0.02, beta_1=0.99, beta_2=0.999999), "ResourceApplyAdam"),
+    "amsgrad-1": (lambda: ADAM(0.02, amsgrad=True, beta_2=0.999999), "ResourceApplyAdamWithAmsgrad"),
+    "adamax-1": (lambda: keras.optimizers.Adamax(0.02, beta_1=0.999999), "ResourceApplyAdaMax"),
+    "adadelta-1": (lambda: keras.optimizers.Adadelta(1.0, rho=0.999999), "ResourceApplyAdadelta"),
+    "rmsprop-1": (lambda: RMS(0.01, momentum=0.5, rho=0.999999), "ResourceApplyRMSProp"),
+    "centered-1": (lambda: RMS(0.01, momentum=0.5, centered=True, rho=0.999999), "ResourceApplyCenteredRMSProp"),
+}
+"""Optimizers with `1 - beta` of few digits in float32, and of none in types of fewer bits."""
+ROUNDING = {"float64": 1e-12, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+NO_KERNEL = {
+    **{name: {"float16", "bfloat16"} for name in ("adam", "averaged", "amsgrad", "adamw", "accumulated", "scaled")},
+    **{name: {"float32", "float16", "bfloat16"} for name in NEAR_ONE},
+    "adamax": {"bfloat16"},
+}
+"""The types in which an update by the kernel differs from Keras's by more than rounding."""
 
 
 class OwnUpdate(keras.optimizers.SGD):
@@ -64,23 +84,53 @@ def test_a_kernel_changes_nothing_but_the_speed(name: str):
         assert (kernel in ops_of(graph)) == fused
 
 
-@pytest.mark.parametrize("optimizer", [OwnUpdate, OwnWrite, keras.optimizers.Lion, keras.optimizers.Adagrad])
+def layers_of_each_type(optimizer):
+    inputs = keras.Input((3,))
+    policies = [*ROUNDING, "mixed_float16", "mixed_bfloat16"]
+    model = keras.Model(inputs, [keras.layers.Dense(1, dtype=policy, name=policy)(inputs) for policy in policies])
+    model.compile(optimizer, "mse")
+    return model
+
+
+@pytest.mark.quick("adam", "adamax", "rmsprop-1")
+@pytest.mark.parametrize("name", [*FUSED, *NEAR_ONE])
+def test_a_kernel_updates_variables_of_the_types_in_which_it_has_kerass_numbers(name: str):
+    make, kernel = (FUSED | NEAR_ONE)[name]
+    x, y = np.random.default_rng(3).normal(size=(2, 4, 3)).astype("float32"), np.ones((4, 1), "float32")
+    own, in_kernels = [], []
+    for fused, variables in ((False, own), (True, in_kernels)):
+        model = seeded(lambda: layers_of_each_type(make()))
+        with distributed(model, fused_updates=fused) as dm:
+            for batch in x:
+                dm.train_on_batch(batch, [y] * 6)
+            variables += [*model.trainable_variables, *model.optimizer.variables]
+            notes = [line for line in dm.plan().splitlines() if kernel in line]
+    others = NO_KERNEL.get(name, set())
+    for a, b in zip(own, in_kernels, strict=True):
+        allowed = 0 if b.dtype in others else ROUNDING.get(b.dtype, 0)
+        assert relative_error(a.numpy().astype("float64"), b.numpy().astype("float64")) <= allowed, b.path
+    graph = training_graph(model, x[0], [y] * 6, fused_updates=True)
+    used = {tf.as_dtype(node.attr["T"].type).name for node in graph.graph_def.node if node.op == kernel}
+    assert used == ROUNDING.keys() - others
+    types = " and ".join(each for each in ROUNDING if each in others)
+    said = f"variables of {types} are updated by Keras's ops, not by"
+    assert any(said in note for note in notes) == bool(others) and any("fused_updates=False" in note for note in notes)
+
+
+# RMSprop without momentum has no variable in which the kernel could keep one.
+@pytest.mark.parametrize("optimizer", [OwnUpdate, OwnWrite, keras.optimizers.Lion, keras.optimizers.Adagrad, RMS])
 def test_what_has_no_kernel_keeps_its_own_update(optimizer):
-    assert kernels_of([optimizer(0.1)]) == ()
+    assert not kernels_of([optimizer(0.1)])
 
 
 def test_a_subclass_that_leaves_the_update_alone_has_the_kernel_of_its_base():
-    assert kernels_of([OwnName(0.1)]) == ("ResourceApplyGradientDescent",)
+    assert list(kernels_of([OwnName(0.1)])) == ["ResourceApplyGradientDescent"]
 
 
 def test_an_instance_with_an_update_of_its_own_keeps_it():
     optimizer = keras.optimizers.SGD(0.1)
     object.__setattr__(optimizer, "update_step", lambda gradient, variable, learning_rate: None)
-    assert kernels_of([optimizer]) == ()
-
-
-def test_rmsprop_without_momentum_has_no_variable_for_the_kernels():
-    assert kernels_of([RMS(0.1)]) == ()
+    assert not kernels_of([optimizer])
 
 
 @pytest.mark.parametrize(("replicas", "chosen", "expected"), [
