@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from queue import SimpleQueue
 from types import CodeType
 from typing import Any, ClassVar, TypeVar
@@ -47,12 +48,17 @@ class _Deferred:
             waiting()
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 @contextmanager
 def ignore_repeated_interrupts() -> Iterator[None]:
     """Ignore a Ctrl-C that soon follows another one, so that the first one can bring the training state home.
 
-    A Ctrl-C that Python drops, or that a function marked by `never_interrupted` defers, is raised at the end of the
-    next `defer_interrupt`, at the latest at the end of this block.
+    A KeyboardInterrupt that Python drops, and a Ctrl-C that a function marked by `never_interrupted` defers, are raised
+    at the end of the next `defer_interrupt`, at the latest at the end of this block. A handler or an unraisable hook
+    that is set inside the block stays.
 
     This does nothing in other threads than the main thread, in a program without a handler for Ctrl-C, and within
     another such block.
@@ -73,6 +79,9 @@ def ignore_repeated_interrupts() -> Iterator[None]:
 
     def interrupted(number: int, frame: Any) -> None:
         nonlocal last
+        if _Deferred.handler is not interrupted:  # the block has ended, and a handler that was set in it calls this one
+            before(number, frame)
+            return
         if time.monotonic() - last < REPEAT_SECONDS:
             return
         last = time.monotonic()
@@ -84,8 +93,9 @@ def ignore_repeated_interrupts() -> Iterator[None]:
     report = sys.unraisablehook
 
     def dropped(unraisable: sys.UnraisableHookArgs) -> None:
-        if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            _Deferred.waiting = lambda: before(signal.SIGINT, None)
+        if issubclass(unraisable.exc_type, KeyboardInterrupt) and _Deferred.handler is interrupted:
+            # The handler has run, so it is not called again. The traceback would keep the object that is destroyed.
+            _Deferred.waiting = partial(_raise, (unraisable.exc_value or unraisable.exc_type()).with_traceback(None))
         else:
             report(unraisable)
 
@@ -95,8 +105,10 @@ def ignore_repeated_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.unraisablehook = report
-        signal.signal(signal.SIGINT, before)
+        if sys.unraisablehook is dropped:
+            sys.unraisablehook = report
+        if signal.getsignal(signal.SIGINT) is interrupted:
+            signal.signal(signal.SIGINT, before)
         _Deferred.handler = outer
         _Deferred.raise_waiting()
 

@@ -30,6 +30,14 @@ def test_interrupted_again_and_again(way: str, interrupts: int):
     assert run.returncode == 0, run.stderr
 
 
+@pytest.fixture
+def handler():
+    """Sets the handler of Ctrl-C for a test."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda function: signal.signal(signal.SIGINT, function)
+    signal.signal(signal.SIGINT, before)
+
+
 def as_an_object_ends() -> None:
     class Ends:
         def __del__(self):
@@ -48,7 +56,13 @@ def in_a_callback_of_the_collector() -> None:
 
 
 @pytest.mark.parametrize("press", [as_an_object_ends, in_a_callback_of_the_collector])
-def test_ctrl_c_where_python_drops_exceptions_ends_the_training(press: Callable[[], None]):
+def test_ctrl_c_where_python_drops_exceptions_ends_the_training(press: Callable[[], None], handler):
+    pressed = []
+
+    def interrupts(number, frame):
+        pressed.append(frame)
+        raise KeyboardInterrupt("of the program's own")
+
     class Presses(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if batch == 2:
@@ -58,10 +72,47 @@ def test_ctrl_c_where_python_drops_exceptions_ends_the_training(press: Callable[
     data = tf.data.Dataset.from_tensor_slices((given.x, given.y)).batch(7).repeat()
     with distributed(seeded(dense_model)) as front:
         front.compile("adam", "mse", jit_compile=False)
-        with pytest.raises(KeyboardInterrupt):
+        handler(interrupts)
+        with pytest.raises(KeyboardInterrupt, match="of the program's own"):
             front.fit(data, steps_per_epoch=200, shuffle=False, verbose=0, callbacks=[Presses()])
         assert 3 <= int(front.model.optimizer.iterations) <= 5
+        assert len(pressed) == 1 and pressed[0] is not None, "one Ctrl-C calls the handler once, with its frame"
         front.fit(data, steps_per_epoch=2, shuffle=False, verbose=0)
+
+
+def test_what_a_callback_sets_for_ctrl_c_stays(handler, monkeypatch):
+    """And what was there before it is called by it, during the training and after it."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reports.append(str(unraisable.exc_value)))
+    presses, reports = [], []
+    handler(lambda *_: presses.append("before"))
+
+    class Sets(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.handler, self.hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+            signal.signal(signal.SIGINT, self.pressed)
+            sys.unraisablehook = self.dropped
+            signal.raise_signal(signal.SIGINT)
+
+        def pressed(self, *given):
+            presses.append("set")
+            self.handler(*given)
+
+        def dropped(self, unraisable):
+            reports.append("set")
+            self.hook(unraisable)
+
+    class Ends:
+        def __del__(self):
+            raise KeyboardInterrupt("of no Ctrl-C")
+
+    data, sets = dense_data(7), Sets()
+    with distributed(seeded(dense_model)) as front:
+        front.compile("sgd", "mse", jit_compile=False)
+        front.fit(data.x, data.y, verbose=0, callbacks=[sets])
+    assert signal.getsignal(signal.SIGINT) == sets.pressed and sys.unraisablehook == sets.dropped
+    signal.raise_signal(signal.SIGINT)
+    Ends()
+    assert presses == ["set", "before"] * 2 and reports == ["set", "of no Ctrl-C"]
 
 
 def test_batches_of_a_dataset_are_taken_in_one_graph_whatever_their_sizes():
