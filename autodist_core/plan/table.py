@@ -6,7 +6,7 @@ A CompiledStrategy comes in, and a `PlanTable` goes out, from which `text` and `
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -19,6 +19,7 @@ from autodist_core.strategy.wire import PLAIN, wire
 
 INEXACT = "not exact"
 """The words with which a note begins that says why the training gives other numbers than one device."""
+_AS_FACTORS = "as factors of the batch"
 MEMORY = "memory of all replicas"
 """The name in place of a device's if all replicas share one copy of the variables."""
 
@@ -131,7 +132,8 @@ def plan_table(
         )
         for plan in compiled.variables
     )
-    said = sorted((*notes(compiled), *notes_besides), key=lambda note: not note.startswith(INEXACT))
+    as_factors = {name for name, sizes in (factored or {}).items() if len(sizes) == counts[name]}
+    said = sorted((*notes(compiled, as_factors), *notes_besides), key=lambda note: not note.startswith(INEXACT))
     return PlanTable(compiled.id, compiled.replicas, rows, tuple(said), name)
 
 
@@ -179,8 +181,10 @@ def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1) 
     return total * times
 
 
-def notes(strategy: CompiledStrategy) -> tuple[str, ...]:
+def notes(strategy: CompiledStrategy, as_factors: Collection[str] = ()) -> tuple[str, ...]:
     """Return the notes about the strategy as a whole: those of its builder, what is not exact, what has no effect.
+
+    `as_factors` are the variables whose gradients all travel as the factors of a batch, which no compressor changes.
 
     >>> from autodist_core import ResourceSpec, StrategyCompiler, Variable
     >>> from autodist_core.strategy import PS
@@ -188,10 +192,10 @@ def notes(strategy: CompiledStrategy) -> tuple[str, ...]:
     >>> notes(StrategyCompiler(item, spec).compile(PS(sync=False).build(item, spec)))
     ('not exact: asynchronous updates (sync=False) use gradients of older weights',)
     """
-    return (*strategy.notes, *_notes(strategy))
+    return (*strategy.notes, *_notes(strategy, as_factors))
 
 
-def _notes(strategy: CompiledStrategy) -> Iterator[str]:
+def _notes(strategy: CompiledStrategy, as_factors: Collection[str]) -> Iterator[str]:
     if len(strategy.replicas) == 1:
         yield "single replica: it computes the whole batch, and nothing is combined"
         return
@@ -207,14 +211,16 @@ def _notes(strategy: CompiledStrategy) -> Iterator[str]:
         yield f"{INEXACT}: staleness={lead.steps} lets a replica compute on weights up to {old} old"
     elif len(in_step) < len(pieces):
         yield f"staleness and sync=False have no effect: {in_step[0]} keeps the replicas in step"
-    for name, sent in _sent_by_compressors(strategy.variables).items():
+    for name, sent in _sent_by_compressors(strategy.variables, as_factors).items():
         if sent == {PLAIN}:
             yield f"{name} has no effect: what it would send is no smaller"
+        elif sent <= {PLAIN, _AS_FACTORS}:
+            yield f"{name} has no effect in this batch: the factors of the gradients travel, as they are"
         else:
             yield f"{INEXACT}: {name} is lossy"
 
 
-def _sent_by_compressors(plans: Iterable[VariablePlan]) -> dict[str, set[str]]:
+def _sent_by_compressors(plans: Iterable[VariablePlan], as_factors: Collection[str]) -> dict[str, set[str]]:
     """The forms in which gradients travel, for each compressor that the plans name.
 
     The rows of a sparse gradient always travel as they are.
@@ -224,5 +230,6 @@ def _sent_by_compressors(plans: Iterable[VariablePlan]) -> dict[str, set[str]]:
         for shape, each in plan.pieces:
             if isinstance(each, AllReducePlan) and each.compressor != "NoneCompressor":
                 form = PLAIN if plan.variable.is_sparse else wire(each, shape, plan.variable.dtype).form
+                form = _AS_FACTORS if form != PLAIN and plan.variable.name in as_factors else form
                 found.setdefault(each.compressor, set()).add(form)
     return found

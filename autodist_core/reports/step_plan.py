@@ -85,7 +85,7 @@ def planned(
     ]
     if rows and not shares and len(strategy.replicas) > 1:
         lines.append(f"of {some(rows)} only rows travel, as they would to a server; every replica updates its own copy")
-    step, plans = StepIndex.of(item), {} if shares else {plan.variable.name: plan for plan in strategy.variables}
+    step, plans = StepIndex.of(item), {plan.variable.name: plan for plan in strategy.variables}
     lines += _factor_notes(factors(step, plans, strategy.replicas), examples)
     travelling = bytes_of_example(step, factored(step, plans, strategy.replicas, examples))
     return table(strategy, item, arranged.memories, [*lines, *more(strategy)], name, examples, travelling)

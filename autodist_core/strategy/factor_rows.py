@@ -17,7 +17,7 @@ from __future__ import annotations
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import Variable
 
-__all__ = ["LARGE", "factor_rows"]
+__all__ = ["LARGE", "TYPES", "factor_rows"]
 
 LARGE = 256
 """A kernel is large if it has so many entries, or more, for each entry of a row of both factors.
@@ -25,14 +25,15 @@ LARGE = 256
 Copying the rows then costs less than adding two gradients."""
 _FLOPS = 2e10
 """The operations that a machine is taken to compute in a second: few, so that factors travel where they surely pay."""
-_TYPES = ("float16", "float32", "float64")
+TYPES = ("float16", "float32", "float64")
+"""The types of which factors travel."""
 
 
 def factor_rows(wanted: int | None, variable: Variable, sent: int, resource_spec: ResourceSpec) -> int:
     """Return the most examples of a batch for which the factors of a variable's gradient travel; 0 for none.
 
-    `wanted` is what the user said. `None` leaves it to the bytes that travel and to what the arithmetic costs. `sent`
-    is the bytes of the gradient, after compression.
+    `wanted` is what the user said, for every matrix: the plan says where that has no effect. `None` leaves it to the
+    bytes that travel and to what the arithmetic costs. `sent` is the bytes of the gradient, after compression.
 
     >>> spec = ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]})
     >>> large, small = Variable("kernel", (512, 512), "float32"), Variable("kernel", (64, 10), "float32")
@@ -41,14 +42,14 @@ def factor_rows(wanted: int | None, variable: Variable, sent: int, resource_spec
     >>> factor_rows(None, small, small.byte_size, spec), factor_rows(16, small, small.byte_size, spec)
     (0, 16)
     """
-    addresses = {device.address for _, device in resource_spec.replica_devices}
-    on_gpus = any(device.kind == "GPU" for _, device in resource_spec.replica_devices)
-    if len(variable.shape) != 2 or 0 in variable.shape or variable.dtype not in _TYPES or variable.is_sparse:
-        return 0
-    if len(addresses) < 2 or on_gpus:
+    if len(variable.shape) != 2 or 0 in variable.shape or variable.is_sparse:
         return 0
     if wanted is not None:
         return wanted
+    addresses = {device.address for _, device in resource_spec.replica_devices}
+    on_gpus = any(device.kind == "GPU" for _, device in resource_spec.replica_devices)
+    if len(addresses) < 2 or on_gpus or variable.dtype not in TYPES:
+        return 0
     inputs, outputs = variable.shape
     if inputs * outputs < LARGE * (inputs + outputs):
         return 0

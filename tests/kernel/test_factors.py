@@ -140,11 +140,16 @@ def test_when_the_gradients_travel(item, builder, cpus, examples):
 
 @pytest.mark.parametrize("compressor", ["HorovodCompressor", "HorovodCompressorEF", "PowerSGDCompressor"])
 def test_no_compressor_changes_factors(compressor):
-    item = _weighted(_item())
-    graph = build(item, placed_on(item, AllReduce(compressor=compressor, factor_rows=100), 1, 1), examples=8)
+    item, builder = _weighted(_item()), AllReduce(compressor=compressor, factor_rows=100)
+    graph = build(item, placed_on(item, builder, 1, 1), examples=8)
     assert set(graph.factored) == {"left", "right", "last"}
     kept = {added.name for added in graph.added}
     assert not any(name in each for each in kept for name in ("left", "right", "last")), "no errors of these are kept"
+    lossy = f"not exact: {compressor} is lossy"
+    assert lossy in _plan(item, builder, (1, 1), 101) and lossy in _plan(item, builder, (1, 1))
+    power_sgd = compressor == "PowerSGDCompressor"  # the others compress the bias
+    assert (lossy in _plan(item, builder, (1, 1), 8)) != power_sgd
+    assert (f"{compressor} has no effect in this batch" in _plan(item, builder, (1, 1), 8)) == power_sgd
 
 
 def test_factors_travel_behind_a_layer_over_positions():
@@ -195,8 +200,8 @@ def test_variables_in_shards_send_gradients():
     assert "factor_rows" not in _plan(item, PartitionedAR(), (1, 1))
 
 
-def _plan(item: GraphItem, builder, cpus: tuple[int, ...], examples: int = 0) -> str:
-    spec = machines(*cpus)
+def _plan(item: GraphItem, builder, cpus: tuple[int, ...], examples: int = 0, kind: str = "cpus") -> str:
+    spec = machines(*cpus, kind=kind)
     return planned(item, compiled(item, builder, spec), None, lambda strategy: (), "", examples=examples)
 
 
@@ -230,13 +235,13 @@ def test_a_plan_counts_what_the_links_carry():
     assert sum(row.step for row in table.rows) == pytest.approx(sum(link.sent for link in links.values()))
 
 
-def _shared() -> GraphItem:
-    """A kernel that two layers share."""
+def _of(outputs) -> GraphItem:
+    """A kernel, and what is made of the inputs and of it."""
     variables = {"layer": tf.Variable(tf.ones((5, 5), "float64"), name="layer")}
 
     def step(tracer, x):
         loss, gradients = gradients_of(
-            variables, x, lambda given, x: tf.reduce_mean(tf.tanh(tf.tanh(x @ given["layer"]) @ given["layer"]))
+            variables, x, lambda given, x: tf.reduce_mean(tf.tanh(outputs(x, given["layer"])))
         )
         tracer.apply(gradients, descend(variables))
         return [loss]
@@ -248,19 +253,31 @@ def _shared() -> GraphItem:
     "item, cpus, said",
     [
         (_weighted(_item()), (3, 1), "left, right, last: 10.0.0.1 has 3 replicas, and factors travel if no machine"),
-        (_weighted(_shared()), (1, 1), "layer: the gradient is computed by AddN, not by one product of two matrices"),
+        (_weighted(_item()), (2,), "left, right, last: all replicas are on one machine"),
+        (_weighted(_item("bfloat16")), (1, 1), "left, right, last: factors travel in float16, float32 and float64, no"),
+        (_weighted(_of(lambda x, k: tf.tanh(x @ k) @ k)), (1, 1), "layer: the gradient is computed by AddN, not by o"),
+        (_weighted(_of(lambda x, k: k @ tf.transpose(x))), (1, 1), "layer: the gradient is a product of two matrices "),
         (_weighted(_of_positions()), (1, 1), "layer: the layer has 3 rows for each example, as for the positions"),
-        (_weighted(_of_all_items()), (1, 1), "catalogue: it is not known in advance that the layer has one row"),
+        (_weighted(_of_all_items()), (1, 1), "catalogue: the factors of the gradient have 50 rows in every batc"),
+        (_weighted(_of(lambda x, k: tf.concat(tf.split(x, 2), 0) @ k)), (1, 1), "layer: it is not known in advance th"),
         (_item(), (1, 1), "left, right, last: the gradient is weighted by the number of examples after the backward"),
         (replace(_weighted(_item()), handed_in=True), (1, 1), "left, right, last: the backward pass begins with a ten"),
     ],
-    ids=["three replicas", "a shared kernel", "sequences", "a catalogue", "weighted later", "a tensor handed in"],
+    ids=[
+        "three replicas", "one machine", "bfloat16", "a shared kernel", "transposed", "sequences", "a catalogue",
+        "halves of a batch", "weighted later", "a tensor handed in",
+    ],
 )  # fmt: skip
 def test_the_plan_says_why_factors_never_travel(item, cpus, said):
     plan, gradients = _plan(item, SENDING, cpus, 8), _bytes_of(_plan(item, AllReduce(factor_rows=0), cpus))
     assert f"factor_rows has no effect on {said}" in plan
     for name in said.partition(":")[0].split(", "):
         assert _bytes_of(plan)[name] == gradients[name]
+
+
+def test_the_plan_says_that_factors_travel_between_cpus_only():
+    plan = _plan(_weighted(_item()), SENDING, (1, 1), 8, "gpus")
+    assert "factor_rows has no effect on left, right, last: factors travel between CPUs only" in plan
 
 
 def test_sizes_of_batches_need_another_graph_where_a_gradient_begins_to_travel():

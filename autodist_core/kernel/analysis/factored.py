@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autodist_core.kernel.analysis.products import Product, gradient_product
-from autodist_core.kernel.analysis.shapes import rows_of_each
+from autodist_core.kernel.analysis.shapes import partial_shapes, rows_of_each
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import VariablePlan
+from autodist_core.strategy.factor_rows import TYPES
 from autodist_core.strategy.synchronizers import AllReducePlan
 
 AT_ONCE_IN_AGENTS = 2
@@ -120,10 +121,17 @@ def _hindrance(replicas: Sequence[str]) -> str:
 
 
 def _factors(step: StepIndex, gradient: Gradient, limit: int) -> Factors | str:
+    dtype = step.variables[gradient.variable].dtype
+    if dtype not in TYPES:
+        return f"factors travel in {' and '.join((', '.join(TYPES[:-1]), TYPES[-1]))}, not in {dtype}"
     product = gradient_product(step, gradient)
     if isinstance(product, str):
         return product
-    rows = rows_of_each(step).get(naming.canonical(product.left))
+    factor = naming.canonical(product.left)
+    rows, shape = rows_of_each(step).get(factor), partial_shapes(step)[factor]
+    if rows is None and shape.rank and shape[0] is not None:
+        some = f"{shape[0]} row{'' if shape[0] == 1 else 's'}"
+        return f"the factors of the gradient have {some} in every batch, and not one for each example"
     if rows is None:
         return "it is not known in advance that the layer has one row for each example"
     if rows > 1:

@@ -83,8 +83,10 @@ def gradient_product(step: StepIndex, gradient: Gradient) -> Product | str:
     node = step.nodes[naming.node_of(gradient.values)]
     while node.op == "Identity":
         node = step.nodes[naming.node_of(node.input[0])]
-    if node.op != "MatMul" or not node.attr["transpose_a"].b or node.attr["transpose_b"].b:
+    if node.op != "MatMul":
         return f"the gradient is computed by {node.op}, not by one product of two matrices"
+    if not node.attr["transpose_a"].b or node.attr["transpose_b"].b:
+        return "the gradient is a product of two matrices of which the examples are not the rows"
     return Product(node, *naming.data_inputs(node))
 
 
