@@ -31,6 +31,7 @@ from autodist_core.reports.step_times import (
     UPDATE,
     WIRE,
     TimeTable,
+    WireTime,
 )
 from autodist_core.step.graph_item import format_bytes
 
@@ -60,6 +61,8 @@ _DATA = {
 _ARRAYS = "pass a tf.data.Dataset that ends with prefetch(tf.data.AUTOTUNE), or arrays of the type that the model takes"
 _AVOIDABLE = 0.25
 """From which share of a step on a part besides compute is what to change first."""
+_WORTH = 0.1
+"""Which share of a step a change that costs exactness must be able to save."""
 _UNEVEN = 1.3
 """From how many times the arithmetic of the idlest node on the nodes count as uneven."""
 
@@ -169,16 +172,8 @@ def _remedy(table: TimeTable, part: str) -> str:
         return "raise batch_size, so that there are fewer updates for as many examples" + (
             "; with a strategy such as PSLoadBalancing the update runs once and not on every replica" if several else ""
         )
-    if part == WIRE and several and table.wire and table.wire.factored:
-        return (
-            f"of {amount(table.wire.factored, 'gradient')} the factors travel, and their bytes grow with the batch. "
-            "Raise batch_size far above the factor_rows of the plan, so that gradients travel, and less often"
-        )
-    if part == WIRE and several:
-        return (
-            "raise batch_size, so that gradients travel less often, or let fewer bytes travel: "
-            "AllReduce(compressor='HorovodCompressor') halves them and is not exact"
-        )
+    if part == WIRE and several and table.wire:
+        return _of_the_wire(table, table.wire)
     if part == WIRE:
         return "raise batch_size, or let the replicas share one copy of the weights (share_memory=None), if they do not"
     if part == HOME:
@@ -193,4 +188,25 @@ def _remedy(table: TimeTable, part: str) -> str:
     return (
         "this is the model's arithmetic, and the rest cannot win much. More devices may make it faster, or the other "
         "setting of compile(jit_compile=...), or on GPUs the policy mixed_float16"
+    )
+
+
+def _of_the_wire(table: TimeTable, wire: WireTime) -> str:
+    """What to do about the wire. The bytes take a part of the measured time at most; the rest is not theirs."""
+    measured = table.parts[table.busiest][WIRE]
+    of_bytes, saved = min(wire.seconds, measured), min(wire.saved, measured)
+    if wire.factored and of_bytes >= _WORTH * table.step:
+        return (
+            f"of {wire.factored} gradients the factors travel, and their bytes grow with the batch. Raise batch_size "
+            "far above the factor_rows of the plan, so that gradients travel, and less often"
+        )
+    often = "raise batch_size, so that gradients travel less often"
+    if saved >= _WORTH * table.step:
+        return (
+            f"{often}, or let fewer bytes travel: AllReduce(compressor='HorovodCompressor') saves at most "
+            f"{milliseconds(saved)}, and is not exact"
+        )
+    return (
+        f"{often}. AllReduce(compressor='HorovodCompressor') would save at most {milliseconds(saved)}: the bytes take "
+        f"{milliseconds(of_bytes)}, and the rest is waiting for messages, however short, and for other machines"
     )
