@@ -15,15 +15,17 @@ shows as a table in a notebook. `DistributedModel.plan` calls this module, and `
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from autodist_core.kernel import arrange
-from autodist_core.plan import Plan
+from autodist_core.plan import INEXACT, Plan
 from autodist_core.reports.reasons import Reason
 from autodist_core.reports.step_plan import compiled_by_xla, drawing_notes, drawn_in, inexact_notes, planned, some
 from autodist_core.step.graph_item import GraphItem
@@ -84,6 +86,8 @@ def plan(
         if len(strategy.replicas) > 1:
             yield from (*notes, *mixing.trained, *mixing.reported, *mixing.unknown)
         yield from _of_each_replica(model, item, strategy, mixing)
+        if len(strategy.replicas) > 1:
+            yield from _rounding_notes(model, item)
         if model.compiled and model.jit_compile:
             yield from compiled_by_xla(item, arrange(item, strategy, share_memory).compiled_together)
 
@@ -126,7 +130,7 @@ def plan_of_captured(
         loose = arrange(item, strategy, settings.share_memory).is_loose
         way = foretold(settings.resource_spec, None if loose else data)
         notes = (*notes, *((f"the data of a fit: {way}",) if way else ()))
-    notes = (*notes, *driver.data.notes)
+    notes = (*notes, *driver.data.notes, *_of_unknown_length(model, data))
     mixing = captured.notes if captured else Notes()
     return plan(
         model, item, strategy, settings.share_memory, settings.fuses, notes, mixing, written(settings.strategy),
@@ -201,6 +205,31 @@ def _kernel_notes(model: Any, item: GraphItem) -> Iterator[str]:
                 f"variables of {' and '.join(others)} are updated by Keras's ops, not by {name}, whose numbers would "
                 "differ by more than rounding"
             )
+
+
+def _rounding_notes(model: Any, item: GraphItem) -> Iterator[str]:
+    """Notes on types of so few bits that the order of a sum over the examples shows in the numbers."""
+    layers = list(model._flatten_layers(include_self=False))
+    for dtype in ("float16", "bfloat16"):
+        computing = [layer.name for layer in layers if layer.weights and layer.compute_dtype == dtype]
+        weights = [each.name for each in item.variables if each.trainable and each.dtype == dtype]
+        if computing or weights:
+            subjects = [some(computing)] if computing else []
+            subjects += [f"{len(weights)} weight{'' if len(weights) == 1 else 's'}"] if weights else []
+            yield f"sums over the examples, in another order, differ by rounding of {dtype}: {' and '.join(subjects)}"
+    if any(isinstance(each, keras.optimizers.LossScaleOptimizer) for each in optimizers_of(model)):
+        yield "a replica's smaller loss may overflow at another step, at which the loss scale is then reduced"
+
+
+def _of_unknown_length(model: Any, data: Any) -> Iterator[str]:
+    """The note on data of which Keras finds the end only when it asks for one batch more."""
+    counted = isinstance(data, tf.data.Dataset) and int(data.cardinality()) == tf.data.experimental.UNKNOWN_CARDINALITY
+    counted = counted or (isinstance(data, keras.utils.PyDataset) and data.num_batches is None)
+    if (counted or inspect.isgenerator(data)) and not model.jit_compile:
+        yield (
+            f"{INEXACT}: of data of unknown length, one device counts optimizer.iterations once more at the end of an "
+            "epoch, and here each batch counts once (give steps_per_epoch)"
+        )
 
 
 def _is_of_batch(step: StepIndex, variable: str | None) -> bool:

@@ -247,3 +247,64 @@ def test_the_first_update_of_a_step_that_fails_halfway_stays(share_memory: bool)
     found = train_distributed(halfway, program, share_memory=share_memory)
     assert_same(train_plain(halfway, program).weights, found.weights)
     assert found.result["updates"] == 3
+
+
+# Notes on what no analysis of the step shows
+
+
+def _of_type(policy: str) -> keras.Model:
+    layers = [keras.layers.Dense(2, name="one"), keras.layers.Flatten(), keras.layers.Dense(1, name="other")]
+    for layer in layers:
+        layer.dtype_policy = policy
+    model = keras.Sequential([keras.Input((5,)), *layers])
+    optimizer = keras.optimizers.SGD()
+    optimizer = keras.optimizers.LossScaleOptimizer(optimizer) if policy == "mixed_float16" else optimizer
+    model.compile(optimizer, "mse", jit_compile=False)
+    return model
+
+
+ROUNDING = "sums over the examples, in another order, differ by rounding of "
+OVERFLOWS = "a replica's smaller loss may overflow at another step, at which the loss scale is then reduced"
+
+
+@pytest.mark.parametrize("policy, notes", [
+    ("float32", []), ("mixed_bfloat16", [f"{ROUNDING}bfloat16: one, other"]),
+    ("bfloat16", [f"{ROUNDING}bfloat16: one, other and 4 weights"]),
+    ("mixed_float16", [f"{ROUNDING}float16: one, other", OVERFLOWS]),
+])  # fmt: skip
+def test_the_plan_notes_types_of_few_bits(policy: str, notes: list[str]):
+    data = dense_data(8)
+    for replicas in (2, 1):
+        plan = distributed(_of_type(policy), replicas=replicas).plan(data.x, data.y).splitlines()
+        found = [line for line in plan if "rounding of" in line or "overflow" in line]
+        assert found == [f"  note: {note}" for note in (notes if replicas == 2 else ())]
+
+
+def test_the_plan_notes_data_of_unknown_length():
+    data = dense_data(8)
+    batches = tf.data.Dataset.from_tensors((data.x, data.y)).repeat(2)
+
+    def generator():
+        yield from [(data.x, data.y)] * 3
+
+    for given, is_noted in [
+        (batches, False), (batches.filter(lambda *_: True), True), (generator(), True), (Endless(data, 2), False),
+        (Endless(data, None), True),
+    ]:  # fmt: skip
+        plan = distributed(_of_type("float32")).plan(given)
+        assert ("not exact: of data of unknown length, one device counts optimizer.iterations" in plan) is is_noted
+
+
+class Endless(keras.utils.PyDataset):
+    """Batches, as many as it is told."""
+
+    def __init__(self, data: Data, count: int | None):
+        super().__init__()
+        self.data, self.count = data, count
+
+    @property
+    def num_batches(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return self.data.x, self.data.y
