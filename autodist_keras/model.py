@@ -28,6 +28,7 @@ from autodist_keras.keras_methods import call_keras, keras_loop, shown_as_keras,
 from autodist_keras.reports import model_plan
 from autodist_keras.reports.explain import explain
 from autodist_keras.reports.last_fit import LastFit
+from autodist_keras.reports.own_fit import of_batches
 from autodist_keras.reports.verify import verify
 from autodist_keras.training.driver import Driver
 
@@ -131,7 +132,7 @@ class DistributedModel:
         >>> {name: len(values) for name, values in history.history.items()}
         {'loss': 2, 'mae': 2}
         """
-        self._last_fit = LastFit(args, kwargs)
+        self._last_fit = LastFit(self.model, args, kwargs)
         with self._driver.looping("fit", args, kwargs), resumable(self, args, kwargs) as (positional, named):
             return self._call_model("fit", *positional, **named)
 
@@ -306,13 +307,16 @@ class DistributedModel:
 
     # Planning ----------------------------------------------------------------------------------------------------
 
-    def plan(self, x: Any = ..., y: Any = None, sample_weight: Any = None, class_weight: Any = None) -> Plan:
+    def plan(
+        self, x: Any = ..., y: Any = None, sample_weight: Any = None, class_weight: Any = None, **of_fit: Any
+    ) -> Plan:
         """Return the table of what is done with each variable, before anything runs.
 
         Without data, the model must be built, and the plan assumes that the tables of Embedding layers have sparse
         gradients. With a batch (`plan(x, y)`) or after a `fit`, the captured step says which gradients are sparse. Data
         may have any form that `fit` takes. Arrays are one batch. Of a dataset or generator the first batch counts; a
         generator does not give that batch again. A captured step that `fit` would refuse is refused here, too.
+        A model whose `fit` has other arguments gets these by name, as `dm.plan(dataset=...)`.
 
         The plan is a string, and a notebook shows it as a table.
 
@@ -326,10 +330,12 @@ class DistributedModel:
           dense/bias   : f32[1]    ps(localhost:CPU:0)   4 B   8 B/step
           total: 2 variables, 16 B; 32 B travel between devices per step
         """
-        return model_plan.plan_of(self, x, y, sample_weight, class_weight)
+        given = of_batches(x=x, y=y, sample_weight=sample_weight, class_weight=class_weight, **of_fit)
+        return model_plan.plan_of(self, given)
 
     def verify(
-        self, x: Any, y: Any = None, steps: int = 3, sample_weight: Any = None, class_weight: Any = None
+        self, x: Any = ..., y: Any = None, steps: int = 3, sample_weight: Any = None, class_weight: Any = None,
+        **of_fit: Any,
     ) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
 
@@ -347,11 +353,12 @@ class DistributedModel:
         ...     print(dm.verify(np.ones((4, 3)), np.zeros((4, 1)), steps=2).splitlines()[-1].partition(";")[0])
         verdict: equal to one device, up to rounding, in the 3 variables of the table
         """
-        return verify(self, x, y, steps, sample_weight, class_weight)
+        given = of_batches(x=x, y=y, sample_weight=sample_weight, class_weight=class_weight, **of_fit)
+        return verify(self, given, steps)
 
     def explain(
         self, x: Any = ..., y: Any = None, batch_size: int | None = None, steps: int = 20, sample_weight: Any = None,
-        class_weight: Any = None,
+        class_weight: Any = None, **of_fit: Any,
     ) -> TimeReport:
         """Measure where the time of a training step goes, on each machine, and say what to change first.
 
@@ -366,7 +373,8 @@ class DistributedModel:
         >>> print(report.splitlines()[0])
         a step of 4 examples takes ... ms on 2 replicas (measured in 20 steps)
         """
-        return explain(self, self._last_fit, x, y, batch_size, steps, sample_weight, class_weight)
+        named = {"batch_size": batch_size, "sample_weight": sample_weight, "class_weight": class_weight}
+        return explain(self, self._last_fit, of_batches(x=x, y=y, **named, **of_fit), steps)
 
     @property
     def inexact(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -30,6 +30,7 @@ from autodist_keras.capture.hooks import put_back
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables
 from autodist_keras.reports.last_fit import LastFit
+from autodist_keras.reports.own_fit import call_fit, takes
 from autodist_keras.training.data_ways import FIT, Way
 
 _WARM_UP, _WARM_UP_SECONDS, _LONGEST_WARM_UP = 3, 0.5, 30
@@ -133,24 +134,22 @@ class _Measuring(keras.callbacks.Callback):
         self.loop_ended = time.perf_counter()
 
 
-def explain(
-    distributed: Any, last: LastFit | None, x: Any, y: Any, batch_size: int | None, steps: int, sample_weight: Any,
-    class_weight: Any,
-) -> TimeReport:
+def explain(distributed: Any, last: LastFit | None, given: Mapping[str, Any], steps: int) -> TimeReport:
     """Measure some training steps, and put the state back. `DistributedModel.explain` has an example."""
     model, driver = distributed.model, distributed._driver
     driver.require_idle("explain")
     _require_steps(steps)
     checks.compiled(model)
     checks.optimizer(model)
-    if x is ...:
-        arguments = _of_last(last)
-    else:
-        named = {"y": y, "batch_size": batch_size, "sample_weight": sample_weight, "class_weight": class_weight}
-        arguments = {"x": x, **{name: value for name, value in named.items() if value is not None}}
+    if not takes(model, "callbacks"):
+        raise ValueError(
+            f"explain(): a callback measures the steps, and {type(model).__name__}.fit takes no callbacks. Let it take "
+            "them, and pass them to Keras's fit."
+        )
+    arguments = given or _of_last(last)
     history, ways = getattr(model, "history", None), driver.data.ways
     with kept_fresh(model):
-        measuring = _Measuring(distributed, steps, _kind(arguments["x"]) == "generator")
+        measuring = _Measuring(distributed, steps, _kind(arguments) == "generator")
         try:
             with ExitStack() as ending:
                 ending.enter_context(put_back(model, "history", "stop_training"))
@@ -161,9 +160,7 @@ def explain(
                 once = FIT in ways and ways[FIT].once
                 driver.data.ways = {}
                 with driver.looping("fit", (), {**arguments, "epochs": _EPOCHS if once else 0}):
-                    type(model).fit(
-                        model, **arguments, epochs=_EPOCHS, shuffle=False, verbose=0, callbacks=[measuring]
-                    )
+                    call_fit(model, arguments, epochs=_EPOCHS, shuffle=False, verbose=0, callbacks=[measuring])
                 way = driver.data.ways.get(FIT, Way()).text
                 home = time.perf_counter() - measuring.loop_ended
         finally:
@@ -180,7 +177,7 @@ def explain(
         )
     return time_report(
         measuring.timings, measuring.examples / len(plain), home, _steps_of(history) or len(plain),
-        _kind(arguments["x"]), driver.captured.item, driver.training.trained, driver.settings.resource_spec,
+        _kind(arguments), driver.captured.item, driver.training.trained, driver.settings.resource_spec,
         tuple(_notes(measuring.measured, steps, way)),
     )
 
@@ -208,7 +205,7 @@ def _require_steps(steps: Any) -> None:
         raise ValueError(f"explain(steps={steps!r}): expected a whole number of steps, at least {_LEAST}.")
 
 
-def _of_last(last: LastFit | None) -> dict[str, Any]:
+def _of_last(last: LastFit | None) -> Mapping[str, Any]:
     if last is None:
         raise ValueError("explain() measures steps of the last fit, and there was none: explain(x, y, batch_size=...).")
     arguments = last.arguments
@@ -235,8 +232,9 @@ def _steps_of(history: Any) -> int:
     return epochs * ((getattr(history, "params", None) or {}).get("steps") or 0)
 
 
-def _kind(x: Any) -> str:
-    if isinstance(x, types.GeneratorType):
-        return "generator"
-    kinds = ((tf.data.Dataset, "tf.data.Dataset"), (keras.utils.PyDataset, "PyDataset"))
-    return next((name for kind, name in kinds if isinstance(x, kind)), "arrays")
+def _kind(arguments: Mapping[str, Any]) -> str:
+    kinds = (
+        (types.GeneratorType, "generator"), (tf.data.Dataset, "tf.data.Dataset"), (keras.utils.PyDataset, "PyDataset"),
+    )  # fmt: skip
+    found = (name for value in arguments.values() for kind, name in kinds if isinstance(value, kind))
+    return next(found, "arrays")

@@ -1,15 +1,16 @@
 """Turn a user's data into batches, as `fit` hands them to `train_step`.
 
-In: the arguments `x`, `y` and weights of `plan` and `verify`, in any form that `fit` takes. Out: the first batches.
-There is one way from data to batches: Keras's own `fit`. It runs here with a train function that collects the batches
-and trains nothing. So `plan` and `verify` take every form of data that `fit` takes, and see the same structures.
+In: the arguments of `plan` and `verify`: those of `fit` on which batches depend. Out: the first batches.
+There is one way from data to batches: the model's own `fit`, which calls Keras's. It runs here with a train function
+that collects the batches and trains nothing. So `plan` and `verify` take every form of data that `fit` takes, and see
+the same structures.
 """
 
 from __future__ import annotations
 
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook, put_back
+from autodist_keras.reports.own_fit import call_fit, takes
 from autodist_keras.training.exclusive import claimed
 from autodist_keras.training.step_functions import feed_of
 
@@ -32,10 +34,7 @@ class _EnoughError(Exception):
     """Ends a `fit` that was started only for its first batches."""
 
 
-def first_batches(
-    whose: str, model: Any, owner: Any, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None,
-    count: int = 1,
-) -> list[Any]:
+def first_batches(whose: str, model: Any, owner: Any, given: Mapping[str, Any], count: int = 1) -> list[Any]:
     """The first batches of data, at most `count`. Arrays are one batch, which is repeated `count` times.
 
     A generator is asked for at least two batches, and does not give them again. If a loss needs targets, a batch
@@ -45,31 +44,34 @@ def first_batches(
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     >>> model.compile("sgd", "mse")
     >>> x, y = np.zeros((8, 3)), np.ones((8, 1))
-    >>> [[part.shape for part in batch] for batch in first_batches("plan", model, None, x, y)]
+    >>> [[part.shape for part in batch] for batch in first_batches("plan", model, None, {"x": x, "y": y})]
     [[TensorShape([8, 3]), TensorShape([8, 1])]]
     >>> dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(5)
-    >>> [[part.shape for part in batch] for batch in first_batches("verify", model, None, dataset, count=3)]
+    >>> [[part.shape for part in batch] for batch in first_batches("verify", model, None, {"x": dataset}, 3)]
     [[TensorShape([5, 3]), TensorShape([5, 1])], [TensorShape([3, 3]), TensorShape([3, 1])]]
     """
     checks.compiled(model)
     checks.optimizer(model)
-    rows = _rows_of_arrays(whose, x, y, sample_weight)
-    arguments = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight, "batch_size": rows}
-    given = {name: value for name, value in arguments.items() if value is not None}
+    x, y = given.get("x"), given.get("y")
+    rows = None
+    if "x" in given or not checks.is_own(model, "fit"):
+        rows = _rows_of_arrays(whose, x, y, given.get("sample_weight"))
+    if "batch_size" in given or not takes(model, "batch_size"):
+        rows = None
     try:
-        found = _collected(model, owner, x, given, 1 if rows else count)
+        found = _collected(model, owner, {**given, "batch_size": rows} if rows else given, 1 if rows else count)
     except ValueError as error:
         if not str(error).startswith(_UNKNOWN):
             raise
         raise _no_data(whose, x, y) from None
     if not found:
-        raise ValueError(f"{whose}(x): the {_kind(x)} has no batches; at least 1 is needed.")
+        raise ValueError(f"{whose}(x): the {'data' if x is None else _kind(x)} has no batches; at least 1 is needed.")
     _require_targets(whose, model, found[0])
     return found * count if rows else found
 
 
-def _collected(model: Any, owner: Any, x: Any, given: dict[str, Any], count: int) -> list[Any]:
-    """Run Keras's own `fit` until it has handed over `count` batches. The model stays as it was."""
+def _collected(model: Any, owner: Any, given: Mapping[str, Any], count: int) -> list[Any]:
+    """Run the model's own `fit` until it has handed over `count` batches. The model stays as it was."""
     found: list[Any] = []
 
     def collect(iterator: Any) -> Any:
@@ -102,7 +104,7 @@ def _collected(model: Any, owner: Any, x: Any, given: dict[str, Any], count: int
         ending.enter_context(hook(model, "reset_metrics", lambda: None))
         ending.enter_context(hook(model, "get_metrics_result", enough))
         with suppress(_EnoughError):
-            type(model).fit(model, x, **given, epochs=_EPOCHS, shuffle=False, verbose=0)
+            call_fit(model, given, epochs=_EPOCHS, shuffle=False, verbose=0)
     return found
 
 

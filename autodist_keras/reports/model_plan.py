@@ -16,7 +16,7 @@ shows as a table in a notebook. `DistributedModel.plan` calls this module, and `
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -95,17 +95,17 @@ def plan(
     return planned(item, strategy, share_memory, more, name, assumed, examples=examples)
 
 
-def plan_of(distributed: Any, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None) -> Plan:
-    """The plan of a DistributedModel: of its captured step, of a batch, or assumed if `x` is not given.
+def plan_of(distributed: Any, given: Mapping[str, Any]) -> Plan:
+    """The plan of a DistributedModel: of its captured step, of a batch, or assumed if no data is given.
 
     `DistributedModel.plan` has an example.
     """
     model, driver, settings = distributed.model, distributed._driver, distributed._driver.settings
     checks.batched(model, settings.replicas)
-    if x is ...:
+    if not given:
         return plan_of_captured(model, driver, driver.captured)
-    batch = read_batch(first_batches("plan", model, driver, x, y, sample_weight, class_weight)[0])
-    return plan_of_captured(model, driver, driver.captured_for(batch), x, batch.total)
+    batch = read_batch(first_batches("plan", model, driver, given)[0])
+    return plan_of_captured(model, driver, driver.captured_for(batch), given.get("x"), batch.total)
 
 
 def plan_of_captured(

@@ -6,7 +6,7 @@ state, and the model gets this state back. `DistributedModel.verify` calls this 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -20,20 +20,20 @@ from autodist_keras.reports.first_batches import first_batches
 from autodist_keras.training.exclusive import claimed
 
 
-def verify(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any = None, class_weight: Any = None) -> str:
+def verify(distributed: Any, given: Mapping[str, Any], steps: int) -> str:
     """Train `steps` steps both ways from the model's state, restore it, and return a table of differences.
 
     `DistributedModel.verify` has an example.
     """
     with kept_fresh(distributed.model):
-        return _verified(distributed, x, y, steps, sample_weight, class_weight)
+        return _verified(distributed, given, steps)
 
 
-def _verified(distributed: Any, x: Any, y: Any, steps: int, sample_weight: Any, class_weight: Any) -> str:
+def _verified(distributed: Any, given: Mapping[str, Any], steps: int) -> str:
     model, driver = distributed.model, distributed._driver
     driver.require_idle("verify")
     require_steps(steps)
-    batches = first_batches("verify", model, driver, x, y, sample_weight, class_weight, steps)
+    batches = first_batches("verify", model, driver, given, steps)
     with claimed(model, driver):
         # The capture makes the missing variables of model and optimizers. So both ways start from one complete state.
         captured = driver.captured_for(batches[0])

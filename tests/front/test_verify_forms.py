@@ -30,12 +30,26 @@ class Seen(keras.Model):
         return super().train_step(data)
 
 
-def _model(outputs: int = 1, loss: str = "mse", **arguments) -> Seen:
+class OwnFit(Seen):
+    """Its `fit` has other arguments than Keras's."""
+
+    def fit(self, source, rows, **others):
+        return super().fit(source.batch(rows), **others)
+
+
+class FewArguments(Seen):
+    """Its `fit` takes less than Keras's."""
+
+    def fit(self, source):
+        return super().fit(source.batch(6), shuffle=False, verbose=0)
+
+
+def _model(outputs: int = 1, loss: str = "mse", kind: type[Seen] = Seen, **arguments) -> Seen:
     wide, long = keras.Input((3,), name="wide"), keras.Input((4, 2), name="long")
     hidden = keras.layers.Concatenate(name="both")([wide, keras.layers.Flatten(name="flat")(long)])
     inputs = {"wide": wide, "long": long} if arguments.pop("by_name", False) else [wide, long]
     made = [keras.layers.Dense(1, name=f"out{index}")(hidden) for index in range(outputs)]
-    model = Seen(inputs, made if outputs > 1 else made[0], name="two_inputs")
+    model = kind(inputs, made if outputs > 1 else made[0], name="two_inputs")
     model.given = []
     model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False, **arguments)
     return model
@@ -61,9 +75,10 @@ def _generator():
 
 
 def _dataset():
-    return tf.data.Dataset.from_tensor_slices(((WIDE, LONG), TARGETS, WEIGHTS)).batch(5)
+    return SOURCE.batch(5)
 
 
+SOURCE = tf.data.Dataset.from_tensor_slices(((WIDE, LONG), TARGETS, WEIGHTS))
 LIST, NAMED = [WIDE, LONG], {"wide": WIDE, "long": LONG}
 FORMS = {
     "list": (lambda: _model(), lambda: ((LIST, TARGETS), {})),
@@ -77,6 +92,7 @@ FORMS = {
     "dataset": (lambda: _model(), lambda: ((_dataset(),), {})),
     "PyDataset": (lambda: _model(), lambda: ((Batches(),), {})),
     "generator": (lambda: _model(), lambda: ((_generator(),), {})),
+    "other arguments of fit": (lambda: _model(kind=OwnFit), lambda: ((), {"source": SOURCE, "rows": 5})),
     "steps_per_execution": (lambda: _model(steps_per_execution=2), lambda: ((_dataset(),), {})),
 }  # fmt: skip
 if importlib.util.find_spec("pandas"):
@@ -87,7 +103,8 @@ if importlib.util.find_spec("pandas"):
     )  # fmt: skip
 
 
-@pytest.mark.quick("list", "dict", "list of targets", "class weights", "dataset", "PyDataset", "generator")
+@pytest.mark.quick("list", "dict", "list of targets", "class weights", "dataset", "PyDataset", "generator",
+                   "other arguments of fit")
 @pytest.mark.parametrize("form", FORMS)
 def test_form(form: str):
     make, data = FORMS[form]
@@ -110,6 +127,19 @@ def test_form(form: str):
         more = {"steps_per_epoch": 2} if form == "generator" else {}
         front.fit(*positional, **options, **more, shuffle=False, verbose=0)
     assert len({str(each) for each in [*noted, *model.given]}) == 1
+
+
+def test_a_fit_of_few_arguments():
+    with distributed(_model(kind=FewArguments)) as front:
+        assert front.verify(SOURCE, steps=4).startswith("2 steps")
+        with pytest.raises(ValueError, match=r"FewArguments\.fit takes no callbacks\. Let it take them"):
+            front.explain(SOURCE)
+
+
+def test_explain_takes_the_other_arguments_of_the_last_fit():
+    with distributed(_model(kind=OwnFit)) as front:
+        front.fit(SOURCE, rows=4, shuffle=False, verbose=0)
+        assert front.explain(steps=4).startswith("a step of 4 examples")
 
 
 def test_metrics_and_the_weights_average_are_as_before():

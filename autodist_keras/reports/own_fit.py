@@ -1,0 +1,66 @@
+"""Call the `fit` that a model's class has, which may have other arguments than Keras's, for some batches only.
+
+In: what a user passed to `plan`, `verify`, `explain`, or to the last `fit`. Out: a call of the model's own `fit`.
+
+>>> class Own(keras.Sequential):
+...     def fit(self, *, dataset, **others):
+...         return dataset, others
+>>> given = of_batches(dataset=[1, 2], y=None, epochs=3)
+>>> given, call_fit(Own(), given, verbose=0), takes(Own(), "dataset")
+({'dataset': [1, 2]}, ([1, 2], {'verbose': 0}), True)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+_OF_BATCHES = ("x", "y", "batch_size", "sample_weight", "class_weight")
+"""The arguments of Keras's `fit` on which a batch depends."""
+_OTHERS = {*inspect.signature(keras.Model.fit).parameters} - {*_OF_BATCHES}
+
+
+def of_batches(**given: Any) -> dict[str, Any]:
+    """The given arguments on which a batch depends: all but those of Keras's `fit` that are for whole epochs."""
+    # Nothing was given for `...`; None of `x` is an error of the user's.
+    absent = {name for name, value in given.items() if value is ... or (value is None and name != "x")}
+    return {name: value for name, value in given.items() if name not in _OTHERS | absent}
+
+
+def takes(model: Any, name: str) -> bool:
+    """Whether the model's `fit` takes an argument of this name."""
+    parameters = inspect.signature(type(model).fit).parameters
+    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def call_fit(model: Any, given: Mapping[str, Any], **options: Any) -> Any:
+    """Call the model's `fit` with what was given, and with those options that it takes. `x` is its first argument."""
+    named = {**given, **{name: value for name, value in options.items() if takes(model, name)}}
+    parameters = [*inspect.signature(type(model).fit).parameters.values()][1:]
+    in_order = any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in parameters)
+    args = [named.pop("x")] if "x" in named and in_order else []
+    return type(model).fit(model, *args, **named)
+
+
+def named_arguments(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of the model's `fit` by name; by Keras's names if its own are not known.
+
+    >>> named_arguments(keras.Sequential(), (1, 2), {"epochs": 3})
+    {'x': 1, 'y': 2, 'epochs': 3}
+    """
+    if not args:
+        return kwargs
+    own = inspect.signature(type(model).fit)
+    if any(each.kind is each.VAR_POSITIONAL for each in own.parameters.values()):
+        own = inspect.signature(keras.Model.fit)
+    try:
+        _self, *bound = own.bind(None, *args, **kwargs).arguments.items()
+    except TypeError:
+        # That call raises the error.
+        return kwargs
+    rest = next((each.name for each in own.parameters.values() if each.kind is each.VAR_KEYWORD), "")
+    others = dict(bound).get(rest, {})
+    return {name: value for name, value in bound if name != rest} | others
