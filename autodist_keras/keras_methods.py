@@ -72,6 +72,22 @@ def call_keras(front: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, 
         front._replacements = before
 
 
+class FromConfig:
+    """`from_config` of an instance is its model's. `clone_model` calls that of the class, which raises an error.
+
+    >>> type("Front", (), {"from_config": FromConfig()}).from_config({})
+    Traceback (most recent call last):
+    TypeError: A DistributedModel has no configuration of its own. Pass its Keras model, dm.model.
+    """
+
+    def __get__(self, front: Any, kind: Any) -> Callable[..., Any]:
+        return _refuse if front is None else front.model.from_config
+
+
+def _refuse(config: Any, custom_objects: Any = None) -> Any:
+    raise TypeError("A DistributedModel has no configuration of its own. Pass its Keras model, dm.model.")
+
+
 def wrap_again(kind: Any, model: Any, settings: dict[str, Any], compressors: Any) -> Any:
     """Make the copy of a `DistributedModel`, or of a class made of it: from its model, settings and compressors' state.
 

@@ -24,7 +24,7 @@ from autodist_core.training import SETTINGS, CompressorState, Settings
 from autodist_keras import checks
 from autodist_keras.callbacks.fitting import resumable
 from autodist_keras.capture.hooks import undone_if_refused
-from autodist_keras.keras_methods import call_keras, keras_loop, shown_as_keras, wrap_again
+from autodist_keras.keras_methods import FromConfig, call_keras, keras_loop, shown_as_keras, wrap_again
 from autodist_keras.reports import model_plan
 from autodist_keras.reports.explain import explain
 from autodist_keras.reports.last_fit import LastFit
@@ -34,6 +34,11 @@ from autodist_keras.training.driver import Driver
 
 _OWN = ("model", "_driver", "_replacements", "_last_fit")
 """The attributes that the wrapper stores on itself. It passes every other one to the model or to the settings."""
+
+_CALLED = (
+    "A call of a DistributedModel calls its Keras model. Where a function that makes a model is expected, as by "
+    "keras.wrappers.SKLearnRegressor, pass a function that returns the DistributedModel."
+)
 
 
 class DistributedModel:
@@ -251,7 +256,14 @@ class DistributedModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the wrapped model."""
-        return self.model(*args, **kwargs)
+        try:
+            return self.model(*args, **kwargs)
+        except TypeError as error:
+            if not args:
+                error.add_note(_CALLED)
+            raise
+
+    from_config = FromConfig()
 
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:
@@ -285,7 +297,9 @@ class DistributedModel:
 
     def __repr__(self) -> str:
         replicas = self._driver.settings.replicas
-        return f"<DistributedModel of {self.model!r}, {type(self.strategy).__name__}, {amount(replicas, 'replica')}>"
+        # Keras shows this in the errors of functions that take a model.
+        shown = f"{self.model!r}, {type(self.strategy).__name__}, {amount(replicas, 'replica')}"
+        return f"<DistributedModel of {shown}; its keras.Model is dm.model>"
 
     def __reduce__(self) -> Any:
         """A copy gets the model, the settings and the compressors' state. It gets no session."""

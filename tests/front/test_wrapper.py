@@ -38,6 +38,19 @@ def test_attributes_are_the_models():
         assert "2 replicas" in repr(front)
 
 
+@pytest.mark.parametrize("use", [
+    keras.models.clone_model, lambda front: keras.saving.save_model(front, "never.keras"),
+    lambda front: keras.Sequential([front]), lambda front: front(X=0, y=0),
+], ids=["clone", "save", "a layer", "scikit-learn"])  # fmt: skip
+def test_where_keras_needs_its_own_model_the_error_says_what_to_pass(use):
+    front = DistributedModel(compiled(DENSE))
+    with pytest.raises((TypeError, ValueError)) as raised:
+        use(front)
+    said = " ".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
+    assert "dm.model" in said or "pass a function that returns the DistributedModel" in said
+    assert type(front.from_config(front.get_config())) is type(front.model)
+
+
 def test_a_strategy_can_be_set_by_name():
     data = even_data()
     with distributed(compiled(DENSE)) as front:
