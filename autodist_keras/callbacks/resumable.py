@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from typing import Any
 
 from autodist_core.errors import SessionError
@@ -51,6 +52,7 @@ class ResumableFit:
         """The state with which this `fit` begins, until it is taken up."""
         self._start: Any = None
         """The part of it that says where in the data the first epoch begins, until that is found."""
+        self._saved = datetime.min
         self._loop: Any = None
         """Keras's epoch iterator."""
         self._epoch = self._first = arguments.get("initial_epoch", 0)
@@ -94,7 +96,10 @@ class ResumableFit:
     def _newest(self) -> Any:
         """The newest state; None in a folder without states. Nobody else keeps its arrays."""
         found = self._files.newest()
-        return None if found is None else decode(found.tree, found.arrays)
+        if found is None:
+            return None
+        self._saved = datetime.fromtimestamp((self._files.folder / found.name).stat().st_mtime)
+        return decode(found.tree, found.arrays)
 
     def _begin_at(self) -> int | None:
         """The epoch with which Keras's loop begins; None if no state was found."""
@@ -107,12 +112,6 @@ class ResumableFit:
                     f"{self._whose} holds a training that this program has completed already. Give every fit a folder "
                     "of its own, or delete the folder to train from the start."
                 )
-            if place["epoch"] < epochs:
-                log.info(
-                    "Resume(%r): this training ended in epoch %d of %d, since stop_training was set. It is not run "
-                    "again. Pass more epochs to go on, or delete the folder to train from the start.",
-                    str(self._files.folder), place["epoch"], epochs,
-                )  # fmt: skip
             return max(epochs, 1)
         if place["epoch"] >= epochs:
             raise SessionError(
@@ -120,6 +119,20 @@ class ResumableFit:
                 "epochs. Pass epochs as before, or more."
             )
         return int(place["epoch"])
+
+    def _say(self) -> None:
+        """Log where this `fit` begins, or that nothing of it is run again."""
+        place, epochs = self._found["place"], self._arguments.get("epochs", 1)
+        said = f"goes on in epoch {place['epoch'] + 1} of {epochs}"
+        if self._is_complete:
+            ended = f"ended in epoch {place['epoch']} of {epochs}, since stop_training was set"
+            ended = ended if place["epoch"] < epochs else "is complete"
+            more = "pass more epochs to go on, or delete the folder to train from the start"
+            said = f"this training {ended}. It is not run again: {more}"
+        elif not place["finished"]:
+            batches = self._found["loop"]["batches"]
+            said += f", at step {place['step'] + 1}{'' if batches is None else f' of {batches}'}"
+        log.info("Resume(%r): %s (saved %s)", str(self._files.folder), said, self._saved.isoformat(" ", "seconds"))
 
     @property
     def _is_complete(self) -> bool:
@@ -147,6 +160,7 @@ class ResumableFit:
                 if self._found is not None:
                     require_equal(self._whose, self._found["settings"], self._settings)
                     self._first = self._found["first"]
+                    self._say()
                 ending.enter_context(hook(iterator, "_enumerate_iterator", self._steps))
                 ending.enter_context(hook(iterator, "_get_iterator", self._iterator))
             own(iterator=iterator, data_batch=data_batch)

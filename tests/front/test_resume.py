@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from functools import cache
@@ -89,9 +90,13 @@ def interrupted(folder: Path, kills: tuple[int, ...], callbacks=(), settings=Non
 
 @pytest.mark.quick("often")
 @pytest.mark.parametrize("kills", [(2,), (STEPS, 1, 0, 8)], ids=["once", "often"])
-def test_arrays_in_a_shuffled_order(kills, tmp_path: Path):
+def test_arrays_in_a_shuffled_order(kills, tmp_path: Path, caplog):
     """Bit for bit on one replica: weights, optimizer, dropout, the epoch's logs, the permutation."""
+    caplog.set_level("INFO", "autodist")
     assert_equally_trained(never_killed(), interrupted(tmp_path, kills), tolerance=0.0)
+    said = re.findall(r"goes on in epoch (\d) of 3, at step (\d) of 6 \(saved 20..-..-.. ..:..:..\)", caplog.text)
+    epoch, step = map(int, said[-1])
+    assert len(said) == len(kills) and len(RAN) == (EPOCHS - epoch) * STEPS + STEPS - step + 1
 
 
 class Batches(keras.utils.PyDataset):
