@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from autodist_core.kernel import Part, part_of
@@ -157,6 +158,9 @@ class TimedStep:
         self._feeds = tuple(feeds)
         self._outputs, self._targets = list(outputs), list(targets)
         self._nodes = nodes
+        # TensorFlow's profiler logs three lines for each step. Only GPUs and servers need it.
+        quiet = len(nodes) == 1 and not tf.config.list_logical_devices("GPU")
+        self._level = config_pb2.RunOptions.SOFTWARE_TRACE if quiet else config_pb2.RunOptions.FULL_TRACE
 
     def __call__(self, timings: Timings, *arrays: Any) -> list[Any]:
         """Run the step once."""
@@ -167,7 +171,7 @@ class TimedStep:
             timings.ran(Run(begin, timings.now(), fed=fed))
             return results
         # Of a step that is made from options, as `plain` is, a server returns no times.
-        options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE)
+        options = config_pb2.RunOptions(trace_level=self._level)
         metadata = config_pb2.RunMetadata()
         feeds = dict(zip(self._feeds, arrays, strict=True))
         begin = timings.now()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import html
 import itertools
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 
 import keras
@@ -113,6 +116,25 @@ def test_arithmetic_is_what_takes_the_time_of_a_large_model():
     assert "change first: compute takes" in report
     parts = report.table.parts["localhost"]
     assert parts["compute"] > 0.5 * report.table.step and parts["wire"] < parts["compute"]
+
+
+PROGRAM = """
+import keras
+import numpy as np
+from autodist_core import ResourceSpec
+from autodist_keras import DistributedModel
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse", jit_compile=False)
+with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
+    print(dm.explain(np.ones((64, 3)), np.zeros((64, 1)), batch_size=4, steps=4))
+"""
+
+
+def test_tensorflow_says_nothing_of_a_profiler():
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    assert "change first" in done.stdout
+    assert "MLIR" in done.stderr and "rofiler" not in done.stderr
 
 
 def test_a_fit_after_explain_is_the_fit_that_would_have_been_without_it():
