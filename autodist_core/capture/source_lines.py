@@ -1,7 +1,7 @@
-"""Where the user's code made the operations of a traced step, for the errors of steps that fail.
+"""Where a program made the operations of a traced step, for notes on them and for the errors of steps that fail.
 
-In: the graph of a traced step. Out: `SourceLines`, which has the line of the user's own code behind each operation. The
-session's graph has the names of these operations, and no lines::
+In: the graph of a traced step. Out: `SourceLines`, which has the innermost line behind each operation that is not of a
+library (`is_of_library`). The session's graph has the names of these operations, and no lines::
 
     layer/GatherV2    File "train.py", line 12, in call: return tf.gather(self.table, ids)
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import sys
 import sysconfig
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,16 +20,19 @@ from typing import Any
 
 from autodist_core.capture.tape import graphs_of
 
-_PACKAGES = ("site-packages", "dist-packages")
-_ROOT = Path(__file__).parents[2]
-_NOT_OF_USERS = (sysconfig.get_paths()["stdlib"], str(_ROOT / "autodist_core"), str(_ROOT / "autodist_keras"))
+_OWN = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("autodist_core", "autodist_keras"))
+_TRACES = str(Path(__file__).with_name("concrete.py"))
+"""The file whose frame stands where a trace begins."""
+_LIBRARIES = ("keras", "numpy", "optree", "tensorflow", "tf_keras", "wrapt")
+_INSTALLED = ("site-packages", "dist-packages")
+_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _GRADIENTS = "gradient_tape/"
 """The name scope of gradients."""
 
 
 @dataclass(frozen=True)
 class SourceLine:
-    """The type of an operation, and the innermost line of the user's own code behind it.
+    """The type of an operation, and the innermost line behind it that is not of a library.
 
     >>> print(SourceLine("GatherV2", "train.py", 12, "call"))
     GatherV2, made at File "train.py", line 12, in call
@@ -47,7 +51,12 @@ class SourceLine:
         if not self.file:
             return operation
         code = linecache.getline(self.file, self.line).strip()
-        return f'{operation}, made at File "{self.file}", line {self.line}, in {self.function}{code and ": " + code}'
+        return f"{operation}, made at {self.place}{code and ': ' + code}"
+
+    @property
+    def place(self) -> str:
+        """The line as Python's tracebacks show it; nothing if it is not known."""
+        return f'File "{self.file}", line {self.line}, in {self.function}' if self.file else ""
 
 
 @dataclass(frozen=True)
@@ -82,16 +91,23 @@ def source_lines(graph: Any, updates: Collection[str] = ()) -> SourceLines:
     made = [each for each in graph.get_operations() if each.name not in updates and _GRADIENTS not in each.name]
     # A stack of calls does not outlive its graph.
     return SourceLines(
-        {each.name: _source_line(each) for each in made},
-        {inner.name: _source_line(inner) for each in made for inner in _within(each)},
+        {each.name: source_line(each) for each in made},
+        {inner.name: source_line(inner) for each in made for inner in _within(each)},
     )
 
 
-def _source_line(operation: Any) -> SourceLine:
-    for frame in reversed(operation.traceback or ()):
-        file = frame.filename
-        if _is_of_user(file):
-            return SourceLine(operation.type, file, frame.lineno, frame.name)
+def source_line(operation: Any) -> SourceLine:
+    """The line that made an operation of a traced step. What calls the trace has made nothing, such as `model.fit`."""
+    frames = list(operation.traceback or ())
+    files = [frame.filename for frame in frames]
+    if _TRACES in files:
+        frames = frames[len(files) - files[::-1].index(_TRACES) :]
+    elif any(file.startswith(_OWN) for file in files):
+        # This package has put the operation in the place of another one.
+        frames = []
+    for frame in reversed(frames):
+        if not is_of_library(frame.filename):
+            return SourceLine(operation.type, frame.filename, frame.lineno, frame.name)
     return SourceLine(operation.type)
 
 
@@ -103,6 +119,16 @@ def _within(operation: Any) -> Iterator[Any]:
 
 
 @cache
-def _is_of_user(file: str) -> bool:
-    parts = file.split(os.sep)
-    return not any(package in parts for package in _PACKAGES) and not file.startswith(_NOT_OF_USERS)
+def is_of_library(file: str) -> bool:
+    """Whether a file is of TensorFlow, Keras, this package or Python, and so says nothing about the user's program.
+
+    A package that is built on them is a part of the program.
+
+    >>> import numpy
+    >>> is_of_library(numpy.__file__), is_of_library("/lib/python3/site-packages/models/loss.py")
+    (True, False)
+    """
+    loaded = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES)
+    roots = tuple(str(Path(each).parent) + os.sep for each in loaded if each)
+    standard = file.startswith(_STANDARD) and not any(name in file.split(os.sep) for name in _INSTALLED)
+    return standard or file.startswith((*_OWN, *roots, "<frozen ", "<__array_function__ "))

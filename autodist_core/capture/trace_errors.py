@@ -7,18 +7,15 @@ notes below the message.
 from __future__ import annotations
 
 import re
-import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from autodist_core.capture.source_lines import is_of_library
 from autodist_core.errors import AutodistError
 
 _OF_UNKNOWN_SIZE = re.compile(r"\bNone\b|NoneType|partially known|[Uu]nknown|Cannot infer|Iterating over a symbolic")
 """Words of errors about a size that is not known."""
-
-_LIBRARIES = ("autodist_core", "autodist_keras", "keras", "numpy", "tensorflow", "tf_keras")
 
 
 def explain(error: Exception, signature: Sequence[Any], remedy: str = "") -> None:
@@ -46,7 +43,7 @@ def explain(error: Exception, signature: Sequence[Any], remedy: str = "") -> Non
 
 
 def _place(error: Exception) -> str:
-    """The innermost line of the user's that the error came through, as Python's tracebacks show it."""
+    """The innermost line that the error came through and that is not of a library, as Python's tracebacks show it."""
     converted = getattr(error, "ag_error_metadata", None)
     frames = [] if converted is None else [
         (each.filename, each.lineno, each.function_name, each.code) for each in converted.translated_stack
@@ -56,11 +53,7 @@ def _place(error: Exception) -> str:
         (each.filename, each.lineno, each.name, each.line)
         for each in reversed(traceback.extract_tb(error.__traceback__)) if not frames
     ]
-    roots = [
-        str(Path(file).parent) for name in _LIBRARIES
-        if (file := getattr(sys.modules.get(name), "__file__", None)) is not None
-    ]
     for file, line, function, code in frames:
-        if not file.startswith("<") and not any(Path(file).is_relative_to(root) for root in roots):
+        if not is_of_library(file):
             return f'File "{file}", line {line}, in {function}\n    {(code or "").strip()}'.rstrip()
     return ""

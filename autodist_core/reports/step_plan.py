@@ -157,7 +157,7 @@ def can_draw_as_one(item: GraphItem, strategy: CompiledStrategy, share_memory: b
     return several and bool(drawn_by_replicas(StepIndex.of(item)))
 
 
-def drawing_notes(item: GraphItem, where: Callable[[Draw], str] = attrgetter("place")) -> Iterator[str]:
+def drawing_notes(item: GraphItem, where: Callable[[Draw], str] = attrgetter("scope")) -> Iterator[str]:
     """The notes on random numbers that replicas draw in a captured step; `where` names the place of a draw.
 
     `explicit_draws` has those on explicit seeds, which are not exact.
@@ -180,7 +180,7 @@ def drawing_notes(item: GraphItem, where: Callable[[Draw], str] = attrgetter("pl
         )
 
 
-def explicit_draws(item: GraphItem, where: Callable[[Draw], str] = attrgetter("place")) -> Iterator[str]:
+def explicit_draws(item: GraphItem, where: Callable[[Draw], str] = attrgetter("scope")) -> Iterator[str]:
     """The note on draws from explicit seeds that depend on the size of the batch; `where` names the place of a draw.
 
     >>> list(explicit_draws(GraphItem(())))

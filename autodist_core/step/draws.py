@@ -12,6 +12,7 @@ stream, and there are four kinds of streams (see `Stream`):
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -33,6 +34,10 @@ _OF_A_GENERATOR = {
 _OF_SEEDS = {"StatelessRandomGetKey", "StatelessRandomGetKeyCounter", "StatelessRandomGetKeyCounterAlg"}
 # Operations that have a seed in their attributes and draw, although TensorFlow does not call them stateful.
 _POOLS = {"FractionalAvgPool", "FractionalMaxPool"}
+
+_OF_DRAWING = re.compile(r"(stateless|random|truncated)_")
+"""How the names of the scopes begin that TensorFlow's drawing functions open."""
+_NUMBER = re.compile(r"_[0-9]+$")
 
 
 class Stream(Enum):
@@ -65,6 +70,16 @@ class Draw:
     def place(self) -> str:
         """The path as text."""
         return "/".join(self.path)
+
+    @property
+    def scope(self) -> str:
+        """The innermost scope that a program has opened, such as a layer's, without TensorFlow's number; else the path.
+
+        >>> Draw(("model_1/noise_1/stateless_random_normal/StatelessRandomNormalV2",), "", Stream.INPUT).scope
+        'noise'
+        """
+        scopes = [each for each in self.place.split("/")[:-1] if not _OF_DRAWING.match(each)]
+        return _NUMBER.sub("", scopes[-1]) if scopes else self.place
 
 
 def stream_of(node: node_def_pb2.NodeDef) -> Stream | None:

@@ -102,11 +102,12 @@ def notes(
             note = sentences.undecided_metric(where)
             reported.setdefault(note, note)
         else:
-            note = sentences.undecided(where, "verify(x, y)")
+            note = sentences.undecided(where, "verify(x, y)") + names.at(operation, owner)
             unknown.setdefault(note, note)
     for operation, within in found.of_gradients[:1]:
-        where = f"{sentences.named(operation)} in {names.owner(operation, within)}"
-        unknown.setdefault(where, sentences.of_gradient(where, "verify(x, y)"))
+        owner = names.owner(operation, within)
+        where = f"{sentences.named(operation)} in {owner}"
+        unknown.setdefault(where, sentences.of_gradient(where, "verify(x, y)") + names.at(operation, owner))
     trained |= {f"loss {name!r}": note for name, note in seen.inexact.items()}
     for asked, state in zip(seen.asked, found.asked, strict=True):
         said = _of_loss(asked, state)
@@ -198,8 +199,9 @@ def _of_couplings(found: Found, names: _Names) -> tuple[dict[str, str], dict[str
     reported: dict[str, str] = {}
     for owner, group in groups.items():
         more = f", and {len(group) - 1} more such" if len(group) > 1 else ""
-        said = sentences.mixing(f"in {owner}, {sentences.named(group[0].operation)}", group[0].what)
-        note = Reason.of(f"{_INEXACT}{said}{more}", (each.within.name for each in group))
+        first = group[0].operation
+        said = sentences.mixing(f"in {owner}, {sentences.named(first)}", group[0].what)
+        note = Reason.of(f"{_INEXACT}{said}{more}{names.at(first, owner)}", (each.within.name for each in group))
         (reported if owner in metrics else trained)[owner] = note
     return trained, reported
 
@@ -242,6 +244,10 @@ class _Names:
     def is_silent(self, operation: Any) -> bool:
         """Whether an operation has a note of its own."""
         return any(_is_within(operation, *each) for each in self._seen.silent)
+
+    def at(self, operation: Any, owner: str) -> str:
+        """Where an operation of the step itself was made. One of a layer, a loss or a metric is found by that name."""
+        return sentences.at(operation) if owner == self.elsewhere else ""
 
     def metric(self, operation: Any) -> str | None:
         """The metric whose update made an operation."""

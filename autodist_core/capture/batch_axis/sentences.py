@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from autodist_core.capture.batch_axis.states.finding import REMEDIES, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.states.state import DISTINCT, UNKNOWN
+from autodist_core.capture.source_lines import source_line
 
 _HOW = {
     "sum": "added up over the replicas", "max": "the largest of the replicas'", "min": "the smallest of the replicas'",
@@ -32,6 +33,18 @@ def named(operation: Any) -> str:
     if operation is None:
         return "the number of examples"
     return f"{operation.type} ({operation.name})"
+
+
+def at(operation: Any) -> str:
+    """Where a program made an operation, for the end of a note; nothing if it is not known.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     at(tf.reduce_mean([1.0, 3.0]).op)
+    ' (File "<doctest ...>", line 2, in <module>)'
+    """
+    place = "" if operation is None else source_line(operation).place
+    return place and f" ({place})"
 
 
 def mixing(operation: str, what: str) -> str:

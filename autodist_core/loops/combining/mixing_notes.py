@@ -19,15 +19,17 @@ from autodist_core.reports import Reason
 
 def said_of(found: Found, losses: Iterable[State]) -> tuple[str, ...]:
     """The notes on what may be a reason for other variables."""
+    at, named = sentences.at, sentences.named
     said: list[str] = [
         Reason.of(
-            f"{INEXACT}: {sentences.mixing(sentences.named(each.operation), each.what)}", (each.within.name,),
+            f"{INEXACT}: {sentences.mixing(named(each.operation), each.what)}{at(each.operation)}",
+            (each.within.name,),
         )
         for each in found.mixing
     ]
     said += _of_losses(losses)
     said += [f"{INEXACT}: {sentences.kept('variable', each)}" for each in found.uncombined_writes]
-    said += [sentences.undecided(sentences.named(operation), "verify") for operation, _ in found.undecided]
+    said += [sentences.undecided(named(operation), "verify") + at(operation) for operation, _ in found.undecided]
     return tuple(dict.fromkeys(said))
 
 
@@ -36,7 +38,8 @@ def _of_losses(losses: Iterable[State]) -> Iterator[str]:
         if state.kind in REDUCED and state.kind != SUM:
             yield Reason.of(
                 f"{INEXACT}: a loss made by {sentences.named(state.origin)} is neither a mean nor a sum over the "
-                "examples, and a replica has only its own", [] if state.origin is None else [state.origin.name],
+                f"examples, and a replica has only its own{sentences.at(state.origin)}",
+                [] if state.origin is None else [state.origin.name],
             )
         elif state.kind not in (ALIKE, SUM):
             yield "a loss counts as a mean over the examples: it is not known how it is made of them"
