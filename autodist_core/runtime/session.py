@@ -375,6 +375,9 @@ def _local_config(placement: Placement) -> Any:
     cpus = max([int(device.rsplit(":", 1)[1]) for device in devices if ":CPU:" in device], default=0) + 1
     config = tf.compat.v1.ConfigProto(device_count={"CPU": cpus}, allow_soft_placement=True)
     config.gpu_options.allow_growth = True
+    for card in tf.config.get_visible_devices("GPU"):
+        parts = tf.config.get_logical_device_configuration(card) or ()
+        config.gpu_options.experimental.virtual_devices.add(memory_limit_mb=[part.memory_limit for part in parts])
     return config
 
 

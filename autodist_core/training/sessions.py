@@ -27,7 +27,7 @@ from autodist_core.kernel import Placement, Tasks, inference, place
 from autodist_core.runtime import DistributedSession, RecoveringSession, Session
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy
-from autodist_core.training.devices import absent, local_spec, replicas
+from autodist_core.training.devices import absent, local_spec, replicas, without_nccl_on_one_card
 from autodist_core.training.settings import Settings
 from autodist_core.training.strategies import Strategies
 
@@ -49,7 +49,10 @@ class Sessions:
         """The strategy for a step on these devices. A note names those that this machine does not have."""
         spec = self.settings.resource_spec
         strategy = self._strategies.compiled(self.settings.strategy, item, spec)
-        return strategy if self._has_machines else replace(strategy, notes=(*strategy.notes, *absent(spec)))
+        if self._has_machines:
+            return strategy
+        strategy = without_nccl_on_one_card(strategy, spec)
+        return replace(strategy, notes=(*strategy.notes, *absent(spec)))
 
     def start_machines(self) -> None:
         """Start the cluster if there are several nodes; else raise unless this machine has the devices."""
