@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import time
+from contextlib import suppress
 
 from autodist_core.cluster.protocol.handshake import SECRET, job_secret, shake_hands
 from autodist_core.errors import LaunchError
@@ -31,8 +32,9 @@ class ScheduledAgent:
         """Do nothing: the standby process on the node kills its agent when the chief closes the connection."""
 
     def close(self) -> None:
-        """Close the connection, which ends the agent."""
-        self._socket.shutdown(socket.SHUT_RDWR)
+        """Close the connection, which ends the agent. The agent may have ended it before."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
