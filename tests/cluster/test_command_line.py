@@ -4,15 +4,20 @@ import configparser
 import json
 import os
 import re
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import zipfile
 
 import keras
 import pytest
 
 from autodist_core import ResourceSpec
+from autodist_core.cluster.agents.scheduled_agent import ScheduledAgent
 from autodist_core.cluster.doctor.diagnosis import diagnose
+from autodist_core.cluster.protocol.handshake import job_secret, shake_hands
 from autodist_core.command_line import COMMANDS, main
 from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
@@ -223,6 +228,25 @@ def test_an_agent_whose_chief_does_not_come_or_whose_port_is_taken(network):
     assert "autodist agent: port 8889 of this machine cannot be used" in said and "Traceback" not in said
     _, said = waiting.communicate(timeout=20)
     assert waiting.returncode == 1 and "No chief came within 2 s." in said
+
+
+def test_an_agent_that_is_gone_is_closed_without_an_error(monkeypatch):
+    """The system resets the connection of a process that was killed, and a reset connection cannot be shut down."""
+    monkeypatch.setenv("AUTODIST_SECRET", SECRET)
+
+    def serve_and_die(listener):
+        connection, _ = listener.accept()
+        shake_hands(connection, job_secret(), b"agent", b"chief")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        killed = threading.Thread(target=serve_and_die, args=(listener,))
+        killed.start()
+        agent = ScheduledAgent(*listener.getsockname(), deadline=10)
+        killed.join()
+    agent.close()
+    assert agent.how_it_ended(0).startswith("its agent ended, or the connection to it")
 
 
 def test_the_page_of_the_commands_has_every_command(capsys):
