@@ -1,6 +1,7 @@
 # make demo   a real Keras model on two local replicas, compared with one device
 # make test   linter, types, generated files, tests, notebook, documentation
 # make bench  this project beside its peers on this machine and over test hosts, as a table, JSON and a picture; an hour
+# make gpu-check  on a machine with a GPU: what is right there, how fast it is, and what is copied; six minutes
 # make docs   the documentation as a site in site/, to be opened without a server; warnings are errors
 #
 # CI runs `make test-long`, `make test-packages`, `make test-oldest` and `make test-pythons` besides: more combinations and
@@ -12,6 +13,7 @@
 #   JOBS=2           test processes (0: all in one, so that TensorFlow is imported once)
 #   PART=0/1         of the long tests, which part: 0/2 and 1/2 are two halves
 #   BENCH_ARGS=      words for `make bench`, say BENCH_ARGS="--only hosts --models mlp"
+#   GPU_ARGS=        words for `make gpu-check`, say GPU_ARGS="--only right" or GPU_ARGS="--device cpu --tiny"
 #   PYTEST_ARGS=     more words for pytest, say PYTEST_ARGS="-k plan -x"
 
 VENV ?= .venv
@@ -24,6 +26,7 @@ PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadfile --durations 10
 OLDEST := .venv-oldest
 BENCH := .venv-bench
 BENCH_ARGS ?=
+GPU_ARGS ?=
 PYTHONS := 3.12 3.13
 QUICK := tests/planning tests/seams tests/capture/test_plain_traces.py tests/equality/test_cut.py tests/front/test_promises.py
 METADATA := setup.cfg setup.py pyproject.toml
@@ -31,7 +34,7 @@ METADATA := setup.cfg setup.py pyproject.toml
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11,$(shell $(python) -c '$(FITS)' 2>/dev/null && echo $(python))))
 
-.PHONY: help demo test lint types proto-check proto pytest test-long test-packages test-oldest test-pythons $(PYTHONS:%=test-python%) bench docs clean
+.PHONY: help demo test lint types proto-check proto pytest test-long test-packages test-oldest test-pythons $(PYTHONS:%=test-python%) bench gpu-check docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -81,6 +84,10 @@ $(PYTHONS:%=test-python%): test-python%:
 # The peers come from their released packages, in a virtual environment of their own.
 bench: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/bench.py $(BENCH_ARGS)
+
+# A script, so that it also runs where there is nothing but Python: python3 benchmarks/gpu.py
+gpu-check: $(VENV)/.installed
+	$(PY) benchmarks/gpu.py $(GPU_ARGS)
 
 docs: $(VENV)/.installed-docs
 	$(PY) -m doctest docs/docstrings.py

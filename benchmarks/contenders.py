@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from turns import Job, Turns
-from workloads import BATCH, WORKLOADS
+from workloads import BATCH, workload
 
 PLAIN, ONE, TWO, MIRRORED = "plain", "one", "two", "mirrored"
 MORE = UNFUSED, REDUCED, SERVED = "unfused", "reduced", "served"
@@ -40,26 +40,28 @@ def plain(job: Job, turns: Turns, xla: bool = False) -> None:
     """Plain Keras on one device."""
     import keras
 
-    workload = WORKLOADS[job.workload]
+    chosen = workload(job.workload)
     keras.utils.set_random_seed(0)
-    model = workload.make(keras)
+    model = chosen.make(keras)
     model.jit_compile = xla
-    model.fit(workload.dataset(), shuffle=False, **_options(job, turns, keras))
+    model.fit(chosen.dataset(), shuffle=False, **_options(job, turns, keras))
 
 
-def mirrored(job: Job, turns: Turns) -> None:
-    """Keras under MirroredStrategy, on two logical CPUs."""
+def mirrored(job: Job, turns: Turns, devices: Sequence[str] = ()) -> None:
+    """Keras under MirroredStrategy, on these devices, or on two logical CPUs."""
     import tensorflow as tf
 
-    processor = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_visible_devices([], "GPU")
-    tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    if not devices:
+        processor = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
+    chosen = workload(job.workload)
+    with tf.distribute.MirroredStrategy(list(devices) or ["CPU:0", "CPU:1"]).scope():
         import keras
 
         keras.utils.set_random_seed(0)
-        model = WORKLOADS[job.workload].make(keras)
-    model.fit(WORKLOADS[job.workload].dataset(), shuffle=False, **_options(job, turns, keras))
+        model = chosen.make(keras)
+    model.fit(chosen.dataset(), shuffle=False, **_options(job, turns, keras))
 
 
 def distributed(
@@ -73,15 +75,15 @@ def distributed(
     from autodist_core.strategy import AllReduce
     from autodist_keras import DistributedModel
 
-    workload = WORKLOADS[job.workload]
+    chosen = workload(job.workload)
     keras.utils.set_random_seed(0)
-    model = workload.make(keras)
+    model = chosen.make(keras)
     model.jit_compile = xla
     if all_reduce is not None:
         settings["strategy"] = AllReduce(**all_reduce)
     spec = ResourceSpec.local(cpus=replicas) if job.spec is None else job.spec
     with DistributedModel(model, spec, **settings) as front:
-        front.fit(workload.dataset(), shuffle=False, **_options(job, turns, keras))
+        front.fit(chosen.dataset(), shuffle=False, **_options(job, turns, keras))
 
 
 def first_step(job: Job, turns: Turns) -> None:
@@ -95,10 +97,10 @@ def first_step(job: Job, turns: Turns) -> None:
             if batch == 0:
                 turns.send(time.perf_counter() - began)
 
-    workload = WORKLOADS[job.workload]
-    with DistributedModel(workload.make(keras), job.spec) as front:
+    chosen = workload(job.workload)
+    with DistributedModel(chosen.make(keras), job.spec) as front:
         began = time.perf_counter()
-        front.fit(workload.dataset(), steps_per_epoch=job.steps, verbose=0, callbacks=[First()])
+        front.fit(chosen.dataset(), steps_per_epoch=job.steps, verbose=0, callbacks=[First()])
 
 
 def multi_worker(job: Job, turns: Turns) -> None:
@@ -110,13 +112,13 @@ def multi_worker(job: Job, turns: Turns) -> None:
     import tf_keras
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    workload = WORKLOADS[job.workload]
+    chosen = workload(job.workload)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     tf_keras.utils.set_random_seed(0)
     with strategy.scope():
-        model = workload.make(tf_keras)
-    model.fit(workload.dataset().with_options(options), shuffle=False, **_options(job, turns, tf_keras))
+        model = chosen.make(tf_keras)
+    model.fit(chosen.dataset().with_options(options), shuffle=False, **_options(job, turns, tf_keras))
 
 
 def parameter_server(job: Job, turns: Turns) -> None:
@@ -128,13 +130,13 @@ def parameter_server(job: Job, turns: Turns) -> None:
         tf.train.ClusterSpec(tasks(job)), task_type="chief", task_id=0, rpc_layer="grpc"
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver)
-    workload = WORKLOADS[job.workload]
+    chosen = workload(job.workload)
     tf_keras.utils.set_random_seed(0)
     with strategy.scope():
-        model = workload.make(tf_keras)
+        model = chosen.make(tf_keras)
     # A step of a worker takes a batch of its own: as many steps as hosts take one global batch.
     size = BATCH // len(job.hosts)
-    data = tf_keras.utils.experimental.DatasetCreator(lambda context: workload.dataset(size))
+    data = tf_keras.utils.experimental.DatasetCreator(lambda context: chosen.dataset(size))
     options = _options(job, turns, tf_keras) | {"steps_per_epoch": job.steps * len(job.hosts)}
     model.fit(data, **options)
 

@@ -53,8 +53,9 @@ def _labels(rng: Any) -> Any:
     return rng.integers(CLASSES, size=BATCH * _BATCHES)
 
 
-def _images(size: int, channels: int) -> Callable[[Any], tuple[Any, Any]]:
-    return lambda rng: (rng.random((BATCH * _BATCHES, size, size, channels), "float32"), _labels(rng))
+def _images(size: int, channels: int, batches: int = _BATCHES) -> Callable[[Any], tuple[Any, Any]]:
+    count = BATCH * batches
+    return lambda rng: (rng.random((count, size, size, channels), "float32"), rng.integers(CLASSES, size=count))
 
 
 def _vectors(width: int) -> Callable[[Any], tuple[Any, Any]]:
@@ -133,7 +134,7 @@ def _one_layer(keras: Any) -> Any:
 _WORDS, _LENGTH, _SIZE = 8_000, 64, 128
 
 
-def _transformer(keras: Any) -> Any:
+def _transformer(keras: Any, rows: int = _WORDS, size: int = _SIZE, blocks: int = 2, heads: int = 4) -> Any:
     layers = keras.layers
 
     class Likeness(layers.Layer):
@@ -149,13 +150,13 @@ def _transformer(keras: Any) -> Any:
             return tf.matmul(x, tf.convert_to_tensor(self._table.embeddings), transpose_b=True)
 
     words = keras.Input((_LENGTH,), dtype="int32")
-    table = layers.Embedding(_WORDS, _SIZE)
+    table = layers.Embedding(rows, size)
     x = table(words)
-    for _ in range(2):
+    for _ in range(blocks):
         y = layers.LayerNormalization()(x)
-        x = layers.Add()([x, layers.MultiHeadAttention(4, _SIZE // 4)(y, y, use_causal_mask=True)])
-        y = layers.Dense(4 * _SIZE, activation="relu")(layers.LayerNormalization()(x))
-        x = layers.Add()([x, layers.Dense(_SIZE)(y)])
+        x = layers.Add()([x, layers.MultiHeadAttention(heads, size // heads)(y, y, use_causal_mask=True)])
+        y = layers.Dense(4 * size, activation="relu")(layers.LayerNormalization()(x))
+        x = layers.Add()([x, layers.Dense(size)(y)])
     x = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))
     model = keras.Model(words, Likeness(table)(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -166,6 +167,23 @@ def _transformer(keras: Any) -> Any:
 def _sentences(rng: Any) -> tuple[Any, Any]:
     words = rng.integers(_WORDS, size=(BATCH * _BATCHES, _LENGTH + 1), dtype="int32")
     return words[:, :-1], words[:, -1]
+
+
+def _resnet50(keras: Any, policy: str) -> Any:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = keras.applications.ResNet50(weights=None, classes=CLASSES)
+        return _compiled(model, keras.optimizers.SGD(0.01, momentum=0.9))
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _small_mlp(keras: Any) -> Any:
+    layers = keras.layers
+    hidden = [layers.Dense(64, activation="relu") for _ in range(3)]
+    model = keras.Sequential([keras.Input((16,)), *hidden, layers.Dense(CLASSES, activation="softmax")])
+    return _compiled(model, keras.optimizers.Adam(1e-3))
 
 
 def _pictures(keras: Any) -> Any:
@@ -191,6 +209,27 @@ WORKLOADS = {
     "images": Workload("images of 10 MB for each batch, one convolution, SGD", _pictures, _images(82, 3), steps=6),
     "one_layer": Workload("one dense layer of 170 parameters, SGD", _one_layer, _vectors(16), steps=200),
 }
+ON_GPUS = {
+    "small_mlp": Workload("4 dense layers, 10,000 parameters, Adam", _small_mlp, _vectors(16), steps=200),
+    "transformer_100m": Workload(
+        "transformer of 12 layers, 100 M parameters, Adam",
+        partial(_transformer, rows=20_000, size=768, blocks=12, heads=12), _sentences, steps=6,
+    ),
+    "resnet50_bfloat16": Workload(
+        "ResNet-50, mixed_bfloat16", partial(_resnet50, policy="mixed_bfloat16"), _images(224, 3, 2), steps=6
+    ),
+    "resnet50": Workload("ResNet-50, float32", partial(_resnet50, policy="float32"), _images(224, 3, 2), steps=6),
+}
+"""More workloads, which are for GPUs."""
 STEPS = f"by the model: {', '.join(f'{name} {workload.steps}' for name, workload in WORKLOADS.items())}"
 """What the commands say of the number of steps of a turn."""
 OVERHEAD = "one_layer"
+
+
+def workload(name: str) -> Workload:
+    """One workload by its name.
+
+    >>> workload("small_mlp").steps
+    200
+    """
+    return (WORKLOADS | ON_GPUS)[name]

@@ -1,0 +1,96 @@
+"""Part "halves": two replicas on two parts of one card equal one device, and add numbers in one order each time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_check.device import Device
+from gpu_check.findings import Findings, require
+
+MORE = ("tables, Adam", "attention", "RNN")
+LOSSY = ("HorovodCompressor", "HorovodCompressorEF", "PowerSGDCompressor")
+
+
+def run(device: Device) -> None:
+    """Every strategy in float64; compressors; the note on NCCL."""
+    device.set_up(parts=2, share=0.2, exact=True)
+    import keras
+
+    from autodist_core.strategy import PS, AllReduce, Parallax, PartitionedPS
+    from gpu_check import trainings
+
+    keras.config.set_floatx("float64")
+    found = Findings("halves")
+    cases = trainings.all_cases(device.tiny)
+    plain: dict[str, Any] = {}
+
+    def equal(name: str, **settings: Any) -> Mapping[str, Any]:
+        case = cases[name]()
+        if case.mixes:
+            raise AssertionError("its batch statistics are each replica's own: no case for two replicas")
+        plain[name] = plain.get(name) or case.train(device)
+        return trainings.compared(plain[name], case.train(device, 2, share_memory=False, **settings), trainings.EXACT)
+
+    builders = {"AllReduce": AllReduce, "PS on the CPU": PS, "PartitionedPS": PartitionedPS, "Parallax": Parallax}
+    for strategy, builder in builders.items():
+        for name in ("dense", *(MORE[:0] if device.tiny else MORE if strategy == "Parallax" else MORE[:1])):
+            found.check(f"{strategy}: {name}", lambda name=name, builder=builder: equal(name, strategy=builder()))
+    found.check("PS on the card", lambda: _served_by_the_card(device))
+    found.check("sums in one order", lambda: _repeats(device))
+    found.check("NCCL on one card", lambda: _ring(device))
+    for compressor in LOSSY[:1] if device.tiny else LOSSY:
+        found.check(compressor, lambda compressor=compressor: _lossy(device, compressor))
+
+
+def _repeats(device: Device) -> Mapping[str, Any]:
+    from gpu_check import trainings
+
+    case = trainings.of_tests("dense")
+    return trainings.same_bits(*(case.train(device, 2, share_memory=False, strategy="AllReduce") for _ in range(2)))
+
+
+def _lossy(device: Device, compressor: str) -> Mapping[str, Any]:
+    """What a compressor loses changes the weights a little: more than rounding, and less than a tenth."""
+    from autodist_core.strategy import AllReduce
+    from gpu_check import trainings
+
+    case = trainings.of_tests("dense", "sgd")
+    lossy = case.train(device, 2, share_memory=False, strategy=AllReduce(compressor=compressor))
+    figures = trainings.compared(case.train(device), lossy, 0.1 if compressor in LOSSY[:2] else 2.0)
+    return require(figures["error"] > trainings.EXACT, "nothing was compressed", figures)
+
+
+def _served_by_the_card(device: Device) -> Mapping[str, Any]:
+    """Servers are CPU devices: a strategy that names a GPU as one is refused, and the error says so."""
+    from autodist_core.errors import StrategyError
+    from autodist_core.strategy import PS
+    from autodist_keras import DistributedModel
+    from gpu_check import trainings
+
+    device.require_gpu()
+
+    class OnTheCard(PS):
+        def build(self, graph_item: Any, resource_spec: Any) -> Any:
+            strategy = super().build(graph_item, resource_spec)
+            for node in strategy.node_config:
+                node.PSSynchronizer.reduction_destination = "localhost:GPU:0"
+            return strategy
+
+    try:
+        DistributedModel(trainings.of_tests("dense").build(), device.spec(2), OnTheCard()).plan()
+    except StrategyError as error:
+        return {"refused": str(error).strip().splitlines()[-1][:160]}
+    raise AssertionError("a server on a card was not refused")
+
+
+def _ring(device: Device) -> Mapping[str, Any]:
+    """NCCL refuses two ranks on one card: the plan says that the ring of TensorFlow takes its place."""
+    from autodist_core.strategy import AllReduce
+    from autodist_keras import DistributedModel
+    from gpu_check import trainings
+
+    device.require_gpu()
+    case = trainings.of_tests("dense")
+    plan = str(DistributedModel(case.build(), device.spec(2), AllReduce(all_reduce_spec="NCCL")).plan(case.x, case.y))
+    return require("NCCL takes each card once only" in plan and "spec=RING" in plan, plan, {"plan": "spec=RING"})
