@@ -36,7 +36,7 @@ def run(device: Device) -> None:
     for strategy, builder in builders.items():
         for name in ("dense", *(MORE[:0] if device.tiny else MORE if strategy == "Parallax" else MORE[:1])):
             found.check(f"{strategy}: {name}", lambda name=name, builder=builder: equal(name, strategy=builder()))
-    found.check("PS on the card", lambda: _served_by_the_card(device))
+    found.check("PS on the card", _served_by_the_card)
     found.check("sums in one order", lambda: _repeats(device))
     found.check("NCCL on one card", lambda: _ring(device))
     for compressor in LOSSY[:1] if device.tiny else LOSSY:
@@ -61,26 +61,25 @@ def _lossy(device: Device, compressor: str) -> Mapping[str, Any]:
     return require(figures["error"] > trainings.EXACT, "nothing was compressed", figures)
 
 
-def _served_by_the_card(device: Device) -> Mapping[str, Any]:
+def _served_by_the_card() -> Mapping[str, Any]:
     """Servers are CPU devices: a strategy that names a GPU as one is refused, and the error says so."""
     from autodist_core.errors import StrategyError
     from autodist_core.strategy import PS
     from autodist_keras import DistributedModel
     from gpu_check import trainings
 
-    device.require_gpu()
-
     class OnTheCard(PS):
         def build(self, graph_item: Any, resource_spec: Any) -> Any:
             strategy = super().build(graph_item, resource_spec)
             for node in strategy.node_config:
-                node.PSSynchronizer.reduction_destination = "localhost:GPU:0"
+                node.PSSynchronizer.reduction_destinations[:] = ["localhost:GPU:0"]
             return strategy
 
     try:
-        DistributedModel(trainings.of_tests("dense").build(), device.spec(2), OnTheCard()).plan()
+        DistributedModel(trainings.of_tests("dense").build(), Device("GPU").spec(2), OnTheCard()).plan()
     except StrategyError as error:
-        return {"refused": str(error).strip().splitlines()[-1][:160]}
+        said = str(error).strip()
+        return require("is not a CPU device" in said, said, {"refused": said.splitlines()[-1][:160]})
     raise AssertionError("a server on a card was not refused")
 
 

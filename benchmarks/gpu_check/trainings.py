@@ -98,14 +98,11 @@ def _attention() -> Case:
 
 def all_cases(tiny: bool) -> dict[str, Callable[[], Case]]:
     """The cases by what they stand for."""
-    small = {
-        "dense": lambda: of_tests("dense"), "tables, Adam": lambda: of_tests("embedding"), "attention": _attention,
-        "custom step": lambda: of_tests("own_step"),
-    }  # fmt: skip
+    small = {"dense": lambda: of_tests("dense"), "custom step": lambda: of_tests("own_step")}
     return small if tiny else small | {
-        "CNN": lambda: of_tests("convolution"), "RNN": lambda: of_tests("lstm"),
-        "two optimizers": lambda: of_tests("adversarial"), "ResNet-20": lambda: of_benchmarks("resnet"),
-        "transformer": lambda: of_benchmarks("transformer"),
+        "CNN": lambda: of_tests("convolution"), "RNN": lambda: of_tests("lstm"), "attention": _attention,
+        "tables, Adam": lambda: of_tests("embedding"), "two optimizers": lambda: of_tests("adversarial"),
+        "ResNet-20": lambda: of_benchmarks("resnet"), "transformer": lambda: of_benchmarks("transformer"),
     }  # fmt: skip
 
 

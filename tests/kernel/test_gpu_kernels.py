@@ -6,6 +6,8 @@ plain Keras.
 
 from __future__ import annotations
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -29,6 +31,10 @@ BUILDERS: tuple[StrategyBuilder, ...] = (
 )  # fmt: skip
 
 
+def _cast(array: np.ndarray) -> np.ndarray:
+    return array.astype(keras.config.floatx()) if array.dtype.kind == "f" else array
+
+
 def graphs(item: GraphItem, builder: StrategyBuilder):
     """The graphs of a step over the GPUs of one machine, and of two."""
     for placement in (placed(item, builder, machine(cpus=1, gpus=2)), placed_on(item, builder, 2, 1, kind="gpus")):
@@ -47,12 +53,17 @@ def kernels_are_registered():
         pytest.skip("this TensorFlow was built without GPU kernels")
 
 
-@pytest.mark.quick("convolution", "embedding", "adversarial")
-@pytest.mark.parametrize("name", CASES)
-def test_all_that_is_added_to_a_step_has_a_kernel(name: str):
+@pytest.mark.quick("embedding-float64", "dense-mixed_float16")
+@pytest.mark.parametrize(
+    "name, policy", [*((name, "float64") for name in CASES), ("dense", "mixed_float16"), ("dense", "mixed_bfloat16")]
+)
+def test_all_that_is_added_to_a_step_has_a_kernel(name: str, policy: str):
+    keras.config.set_floatx("float64" if policy == "float64" else "float32")
+    keras.config.set_dtype_policy(policy)
     reference: ReferenceModel = CASES[name]
     data = reference.data()
-    item = captured(compiled(reference, "adam"), data.x, data.y, fused_updates=True).item
+    x, y = keras.tree.map_structure(_cast, (data.x, data.y))
+    item = captured(compiled(reference, "adam"), x, y, fused_updates=True).item
     of_the_model = without_kernel(item.graph_def.node)
     seen = 0
     for builder in BUILDERS:
