@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 from workloads import BATCH, workload
 
-from gpu_check.device import Device, cards
+from gpu_check.device import Device, cards, in_a_process
 from gpu_check.findings import Findings, NotRun
 
 COUNTS = (1, 2, 4, 8)
@@ -20,10 +18,9 @@ STEPS = 20
 def run(device: Device) -> None:
     """The numbers first, then the speed: each replica has a batch of its own size, however many there are."""
     there, found = len(cards()) if device.is_gpu else 2, Findings("cards")
-    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        found.check("NCCL over all cards", lambda: pool.submit(equal, device, there).result())
-        name = "one_layer" if device.tiny else "resnet50_bfloat16" if device.is_gpu else "mlp"
-        found.check(f"scaling: {name}", lambda: _scaling(device, there, name, pool))
+    found.check("NCCL over all cards", lambda: in_a_process(equal, device, there))
+    name = "one_layer" if device.tiny else "resnet50_bfloat16" if device.is_gpu else "mlp"
+    found.check(f"scaling: {name}", lambda: _scaling(device, there, name))
 
 
 def equal(device: Device, count: int) -> Mapping[str, Any]:
@@ -43,12 +40,12 @@ def equal(device: Device, count: int) -> Mapping[str, Any]:
     return trainings.compared(case.train(device), actual, trainings.EXACT)
 
 
-def _scaling(device: Device, there: int, name: str, pool: ProcessPoolExecutor) -> Mapping[str, Any]:
+def _scaling(device: Device, there: int, name: str) -> Mapping[str, Any]:
     if there < 2:
         raise NotRun("needs several GPUs")
     figures: dict[str, Any] = {}
     for count in (each for each in COUNTS if each <= there):
-        rate = pool.submit(examples_per_second, device, name, count).result()
+        rate = in_a_process(examples_per_second, device, name, count)
         figures[f"{count}: examples/s"] = rate
         figures[f"{count}: efficiency"] = rate / count / figures["1: examples/s"]
     return figures

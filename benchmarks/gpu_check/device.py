@@ -6,8 +6,9 @@ Set up a device before TensorFlow starts, and once in a process.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Any
 
 from gpu_check.findings import NotRun
@@ -62,6 +63,16 @@ class Device:
             tf.config.set_logical_device_configuration(first, [configuration] * parts)
         if exact:
             tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a new process: what it leaves on the card does not count for the next one.
+
+    >>> in_a_process(abs, -2)
+    2
+    """
+    with get_context("spawn").Pool(1) as pool:  # its end kills the process
+        return pool.apply(function, arguments)
 
 
 def cards() -> list[dict[str, Any]]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 from workloads import workload
 
-from gpu_check.device import Device
+from gpu_check.device import Device, in_a_process
 from gpu_check.findings import Findings, NotRun, require
 
 MOST = 1.05
@@ -25,9 +23,7 @@ def run(device: Device) -> None:
 
 
 def _compared(device: Device, name: str) -> Mapping[str, Any]:
-    # A process ends after each training: what one leaves on the card does not count for the next.
-    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
-        plain, one = (pool.submit(peak, device, name, replicas).result() for replicas in (0, 1))
+    plain, one = (in_a_process(peak, device, name, replicas) for replicas in (0, 1))
     if not plain[0]:
         raise NotRun("needs a GPU: TensorFlow does not count the memory of a processor")
     ratio = one[0] / plain[0]
