@@ -197,8 +197,8 @@ def _of_the_wire(table: TimeTable, wire: WireTime) -> str:
     of_bytes, saved = min(wire.seconds, measured), min(wire.saved, measured)
     if wire.factored and of_bytes >= _WORTH * table.step:
         return (
-            f"of {amount(wire.factored, 'gradient')} the factors travel, and their bytes grow with the batch. Raise batch_size "
-            "far above the factor_rows of the plan, so that gradients travel, and less often"
+            f"of {amount(wire.factored, 'gradient')} the factors travel, and their bytes grow with the batch. Raise "
+            "batch_size far above the factor_rows of the plan, so that gradients travel, and less often"
         )
     often = "raise batch_size, so that gradients travel less often"
     if saved >= _WORTH * table.step:
