@@ -127,6 +127,10 @@ LAYERS = {
     "renormalization": (FEATURES, lambda x: _chain(dense(4), layers.BatchNormalization(renorm=True))(x)),
     "synchronized": (FEATURES, lambda x: _chain(dense(4), layers.BatchNormalization(synchronized=True))(x)),
     "softmax": (FEATURES, lambda x: _chain(dense(4), layers.Softmax())(x)),
+    "spectrum": (SEQUENCES, lambda x: flat()(layers.Lambda(
+        lambda t: tf.abs(tf.signal.stft(tf.transpose(t, (0, 2, 1)), 3, 1, 4)[..., 0]))(x))),
+    "spectrum in three axes": (IMAGES, lambda x: flat()(layers.Lambda(
+        lambda t: tf.math.real(tf.signal.fft3d(tf.cast(t, tf.complex128))))(x))),
     "gru": (SEQUENCES, lambda x: _chain(layers.GRU(3, return_sequences=True), layers.GRU(3, go_backwards=True))(x)),
     "lstm": (SEQUENCES, lambda x: _chain(layers.Bidirectional(layers.LSTM(3, return_sequences=True)),
                                          layers.LSTM(3))(x)),

@@ -10,6 +10,7 @@ In: the states of the inputs. Out: the state of the result. For `x` with the exa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -283,8 +284,8 @@ def split_sizes(flow: Any, operation: Any, states: Sequence[State]) -> State | l
     """Return the state of the parts of a tensor, with given sizes.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.split(x, [1, 2], axis=1)[1])
-    'rows along axis 0'
+    >>> shown(lambda x: (tf.split(x, [1, 2], axis=1)[1], tf.split(tf.shape(x), [1, 1])[1]))
+    'rows along axis 0, alike'
     """
     return _parted(flow, operation, states[0], operation.inputs[2], operation.inputs[0], states[1])
 
@@ -293,6 +294,8 @@ def _parted(
     flow: Any, operation: Any, state: State, axis: Any, tensor: Any, sizes: State | None = None
 ) -> State | list[State]:
     axes = flow.axes_of(axis, tensor.shape.rank)
+    if state.kind == SIZES:
+        return _of_sizes(operation, state)
     if state.kind != ROWS or axes is None or axes[0] not in state.axes:
         return state if state.kind != ROWS or axes is not None else NO_CLAIM
     count = len(operation.outputs)
@@ -304,6 +307,18 @@ def _parted(
         return state._replace(outer=state.outer // count)
     flow.couple(operation, POSITION, operation)
     return NO_CLAIM
+
+
+def _of_sizes(operation: Any, state: State) -> list[State]:
+    """Return the states of the parts of a shape: one of them has the batch size."""
+    counts: list[Any] = [output.shape[0] if output.shape.rank == 1 else None for output in operation.outputs]
+    if None in counts:
+        return [NO_CLAIM] * len(counts)
+    firsts = [place - count for place, count in zip(accumulate(counts), counts, strict=True)]
+    return [
+        state.at(state.axis - first) if first <= state.axis < first + count else SAME
+        for first, count in zip(firsts, counts, strict=True)
+    ]
 
 
 def _cut(flow: Any, operation: Any, state: State) -> list[State] | None:

@@ -9,6 +9,7 @@ In: a tensor of a graph. Out: its value as a NumPy array, or None if it depends 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,9 @@ def value_of(tensor: Any) -> Any:
     ...     last = tf.rank(tf.zeros((2, 3, 4))) - 1
     ...     print(value_of(tf.concat([[last], tf.range(1, last), [0]], 0)))
     [2 1 0]
+    >>> with tf.Graph().as_default():
+    ...     print(value_of(tf.range(tf.rank(0) + 4)[-2]), value_of(tf.range(tf.rank(0) + 4)[1:]))
+    2 [1 2 3]
     """
     value = tf.get_static_value(tensor)
     if value is not None:
@@ -47,7 +51,7 @@ def value_of(tensor: Any) -> Any:
     if operation.type == "Pack":
         parts = [value_of(part) for part in operation.inputs]
         return None if any(part is None for part in parts) else np.stack(parts, operation.get_attr("axis"))
-    function = _FUNCTIONS.get(operation.type)
+    function = partial(_slice, operation) if _cuts_first_axis(operation) else _FUNCTIONS.get(operation.type)
     if function is None:
         return None
     values = []
@@ -57,3 +61,17 @@ def value_of(tensor: Any) -> Any:
             return None
     # NumPy computes some functions in a wider type, and a cast is to the type of the result.
     return np.asarray(function(*values)).astype(operation.outputs[0].dtype.as_numpy_dtype)
+
+
+def _cuts_first_axis(operation: Any) -> bool:
+    return operation.type == "StridedSlice" and operation.inputs[1].shape == (1,) and not any(
+        operation.get_attr(f"{name}_mask") for name in ("ellipsis", "new_axis")
+    )
+
+
+def _slice(operation: Any, value: Any, *bounds: Any) -> Any:
+    begin, end, step = (int(each[0]) for each in bounds)
+    if operation.get_attr("shrink_axis_mask"):
+        return value[begin]
+    masks = operation.get_attr("begin_mask"), operation.get_attr("end_mask")
+    return value[None if masks[0] else begin : None if masks[1] else end : step]

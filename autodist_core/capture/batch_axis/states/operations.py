@@ -65,9 +65,12 @@ QUANTIZING = _named("QuantizeAndDequantize QuantizeAndDequantizeV2 QuantizeAndDe
 OF_MATRICES = _named("""
     Cholesky FFT2D IFFT2D IRFFT2D LogMatrixDeterminant Lu MatrixBandPart MatrixDeterminant
     MatrixDiagPart MatrixDiagPartV3 MatrixExponential MatrixInverse MatrixLogarithm MatrixSetDiagV3
-    MatrixSolve MatrixSquareRoot MatrixTriangularSolve Qr RFFT RFFT2D SelfAdjointEigV2 Svd
+    MatrixSolve MatrixSquareRoot MatrixTriangularSolve Qr RFFT2D SelfAdjointEigV2 Svd
 """)
 """Operations on the matrices of the last two axes."""
+
+OF_IMAGES = _named("AdjustContrastv2 FFT3D IFFT3D IRFFT3D RFFT3D")
+"""Operations on the last three axes."""
 
 OF_VECTORS = _named("FFT IFFT IRFFT MatrixDiag MatrixDiagV3 RFFT")
 """Operations on the vectors of the last axis."""
