@@ -12,8 +12,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import pytest
+import tensorflow as tf
 
 from tests.network.fixtures import make_network, network, network_is_possible  # noqa: F401
+
+# Each replica of a test has a device of its own, as on GPUs. TensorFlow makes devices only before it begins to run.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
+)
 
 NUMERIC = {"capture", "equality", "front", "kernel", "loops"}
 """The folders in which everything is computed in float64."""

@@ -16,6 +16,7 @@ from autodist_core.capture.example import example_step
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import run
 from autodist_core.kernel.pipeline import PIPELINE, build
+from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.kernel.placement.placement import Placement, place
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
@@ -23,15 +24,18 @@ from autodist_core.strategy import StrategyBuilder
 from autodist_core.strategy.compiler import StrategyCompiler
 
 
-def example_placement(builder: StrategyBuilder, item: GraphItem | None = None) -> Placement:
-    """Place the example step, or another step, on two replicas that share no memory.
+def example_placement(
+    builder: StrategyBuilder, item: GraphItem | None = None, one_cpu: bool = False
+) -> Placement:
+    """Place the example step, or another step, on two replicas that share no memory, but maybe TensorFlow's one CPU.
 
     >>> from autodist_core.strategy import AllReduce
     >>> [owner.name for owner in example_placement(AllReduce()).owners]
     ['replica0', 'replica1']
     """
     item, spec = item or example_step(), ResourceSpec.local(cpus=2)
-    return place(item, StrategyCompiler(item, spec).compile(builder.build(item, spec)), share_memory=False)
+    strategy = StrategyCompiler(item, spec).compile(builder.build(item, spec))
+    return place(item, strategy, share_memory=False, tasks=Tasks(one_cpu=one_cpu))
 
 
 def example_change(builder: StrategyBuilder, kernel: str, *ops: str) -> str:

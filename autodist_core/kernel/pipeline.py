@@ -110,6 +110,7 @@ def build(
     >>> build(example_step(), example_placement(PS())).outputs
     ('joined/loss/output0/done', 'update/server_localhost_CPU_0/norm/Squeeze')
     """
+    placement = placement.reading(StepIndex.of(item))
     everyone = active is None or active == len(placement.replicas)
     for built in (1, STANDING) if _first_is_witness(item, placement, sizes) else (STANDING,):
         alike = found_alike(placement, sizes, built) if everyone and kernels is PIPELINE else None

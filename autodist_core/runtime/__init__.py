@@ -1,4 +1,4 @@
-"""Run distributed graphs: on one machine in a local session, without a server or a socket, or over a cluster.
+"""Run distributed graphs: on one machine as functions on the user's own variables, or over a cluster.
 
 In: a placement, captured steps and batches. Out: results, and the state of all replicas.
 """
@@ -31,6 +31,7 @@ from autodist_core.runtime.data_pipelines import (
 from autodist_core.runtime.failed_replicas import UNCHANGED
 from autodist_core.runtime.kept_arrays import KeptArrays, KeptRows
 from autodist_core.runtime.kept_bytes import KEPT_VARIABLE, SMALL_GRAPH, kept_limit
+from autodist_core.runtime.local import LocalSession
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.recovering import RecoveringSession
 from autodist_core.runtime.sent_arrays import bytes_of
@@ -39,8 +40,9 @@ from autodist_core.runtime.timings import Call, Operation, Run, Timings
 
 __all__ = [
     "COMPOSITE", "KEPT_VARIABLE", "SMALL_GRAPH", "UNCHANGED", "Call", "Condition", "DataPipeline", "DistributedSession",
-    "DrawnBatch", "DrawnRows", "Each", "Follower", "KeptArrays", "KeptRows", "Operation", "Pass", "RecoveringSession",
-    "Run", "Session", "SessionStep", "Step", "Timings", "are_row_splits", "are_values", "array_of", "arrays_of",
+    "DrawnBatch", "DrawnRows", "Each", "Follower", "KeptArrays", "KeptRows", "LocalSession", "Operation", "Pass",
+    "RecoveringSession", "Run", "Session", "SessionStep", "Step", "Timings", "are_row_splits", "are_values", "array_of",
+    "arrays_of",
     "bytes_of", "component_specs", "is_by_file", "is_composite", "kept_limit", "kind_of", "packed", "parts_of_result",
     "result_of", "samples_of", "slices", "spec_of", "travelling",
 ]  # fmt: skip

@@ -49,7 +49,7 @@ class AddedVariables:
     def add(self, variables: Iterable[AddedVariable]) -> None:
         """Make the variables that do not exist yet. Each starts from its loaded value, else from its initial value."""
         new = [variable for variable in variables if variable.name not in self._known]
-        _check(new, self._given)
+        require_fit(new, self._given)
         with self._graph.as_default():
             for variable in new:
                 dtype = tf.as_dtype(variable.dtype)
@@ -72,7 +72,7 @@ class AddedVariables:
     def load(self, values: Mapping[str, np.ndarray]) -> None:
         """Set every variable: to its value here, else to its initial value."""
         known = [operations.variable for operations in self._known.values()]
-        _check(known, values)
+        require_fit(known, values)
         self._given = dict(values)
         self._set(known)
 
@@ -93,7 +93,11 @@ class AddedVariables:
             self._run([one.assign for one in operations], feeds)
 
 
-def _check(variables: Sequence[AddedVariable], values: Mapping[str, np.ndarray]) -> None:
+def require_fit(variables: Sequence[AddedVariable], values: Mapping[str, np.ndarray]) -> None:
+    """Raise a SessionError unless the values have the types and shapes of the variables.
+
+    >>> require_fit([AddedVariable("error", "/device:CPU:0", "float32", (2,))], {"error": np.zeros(2, "float32")})
+    """
     for variable in variables:
         value = values.get(variable.name)
         if value is not None and (value.shape, value.dtype.name) != (variable.shape, variable.dtype):

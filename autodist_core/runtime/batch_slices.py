@@ -108,9 +108,10 @@ class BatchSlicer:
         told = slot.feeds(of_machines(arrays), inputs, replica, start, stop) if slot is not None else None
         if told is not None:
             return told
-        return [self._part(index, arrays[index], replica, start, stop) for index in inputs]
+        return [self.part(index, arrays[index], replica, start, stop) for index in inputs]
 
-    def _part(self, index: int, array: Any, replica: int, start: int, stop: int) -> Any:
+    def part(self, index: int, array: Any, replica: int, start: Any, stop: Any) -> Any:
+        """A replica's part of one array: the rows from `start` to `stop`; of an `Each`, the replica's array."""
         if isinstance(array, Each):
             return array.values[replica]
         return array[start:stop] if index in self._batched else array

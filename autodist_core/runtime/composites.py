@@ -119,16 +119,27 @@ def array_of(tensor: Any) -> Any:
 
 
 def arrays_of(tensor: Any) -> tuple[Any, ...]:
-    """The arrays of a tensor of a batch: one for a dense tensor, a `Component` for each component of another.
+    """The parts of a tensor of a batch: a dense tensor itself, a `Component` for each component of another.
 
-    >>> [part[1:2].tolist() for part in arrays_of(tf.ragged.constant([[1, 2], [3]]))]
+    >>> [part[1:2].numpy().tolist() for part in arrays_of(tf.ragged.constant([[1, 2], [3]]))]
     [[3], [0, 1]]
     """
     if not isinstance(tensor, COMPOSITE):
-        return (array_of(tensor),)
-    values = [array_of(part) for part in tf.nest.flatten(tensor, expand_composites=True)]
+        return (tensor,)
+    values = tf.nest.flatten(tensor, expand_composites=True)
     cut = _Ragged(values[0], tuple(values[1:])) if isinstance(tensor, tf.RaggedTensor) else _Sparse(*values)
     return tuple(Component(cut, index) for index in range(len(values)))
+
+
+def in_memory(array: Any) -> Any:
+    """A part of a batch whose tensors are arrays, as they travel to other processes.
+
+    >>> in_memory(tf.constant([1, 2]))
+    array([1, 2], dtype=int32)
+    """
+    if isinstance(array, Component):
+        return Component(array.rows.of([in_memory(part) for part in array.rows.components]), array.index)
+    return array_of(array) if tf.is_tensor(array) else array
 
 
 class _Rows(ABC):
@@ -145,12 +156,16 @@ class _Rows(ABC):
         """The number of rows."""
 
     @abstractmethod
-    def cut(self, index: int, start: int, stop: int) -> Any:
+    def cut(self, index: int, start: Any, stop: Any) -> Any:
         """One component of the rows from `start` to `stop`."""
 
     @abstractmethod
+    def of(self, components: Sequence[Any]) -> _Rows:
+        """Rows of the same kind, made of other components."""
+
     def copied(self) -> _Rows:
         """The same in memory of its own."""
+        return self.of([np.array(part) for part in self.components])
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +173,8 @@ class Component:
     """One component of a ragged or sparse tensor. A slice of it is the component for these rows of the batch.
 
     >>> values, splits = arrays_of(tf.ragged.constant([[1, 2], [3]]))
-    >>> values[1:2].tolist(), values.shape, values.nbytes
-    ([3], (2,), 12)
+    >>> values[1:2].numpy().tolist(), values.shape
+    ([3], (2,))
     """
 
     rows: _Rows
@@ -176,7 +191,8 @@ class Component:
         return int(self.rows.components[self.index].nbytes)
 
     def __getitem__(self, rows: slice) -> Any:
-        start, stop, _ = rows.indices(self.rows.count)
+        start = 0 if rows.start is None else rows.start
+        stop = self.rows.count if rows.stop is None else rows.stop
         return self.rows.cut(self.index, start, stop)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -201,15 +217,15 @@ class _Ragged(_Rows):
     def count(self) -> int:
         return len(self.splits[0]) - 1
 
-    def cut(self, index: int, start: int, stop: int) -> Any:
+    def cut(self, index: int, start: Any, stop: Any) -> Any:
         for level, splits in enumerate(self.splits, 1):
             if level == index:
                 return splits[start : stop + 1] - splits[start]
-            start, stop = int(splits[start]), int(splits[stop])
+            start, stop = splits[start], splits[stop]
         return self.flat[start:stop]
 
-    def copied(self) -> _Ragged:
-        return _Ragged(np.array(self.flat), tuple(map(np.array, self.splits)))
+    def of(self, components: Sequence[Any]) -> _Ragged:
+        return _Ragged(components[0], tuple(components[1:]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,20 +242,19 @@ class _Sparse(_Rows):
     def count(self) -> int:
         return int(self.dense_shape[0])
 
-    def cut(self, index: int, start: int, stop: int) -> Any:
+    def cut(self, index: int, start: Any, stop: Any) -> Any:
         if index == 2:
-            return np.concatenate([[stop - start], self.dense_shape[1:]])
+            return tf.concat([[stop - start], self.dense_shape[1:]], 0)
         # The entries need not be in the order of their rows.
         row = self.indices[:, 0]
-        inside = np.flatnonzero((row >= start) & (row < stop))
+        inside = tf.where((row >= start) & (row < stop))[:, 0]
         if index == 1:
-            return self.values[inside]
-        found = self.indices[inside]
-        found[:, 0] -= start
-        return found
+            return tf.gather(self.values, inside)
+        found = tf.gather(self.indices, inside)
+        return tf.concat([found[:, :1] - start, found[:, 1:]], 1)
 
-    def copied(self) -> _Sparse:
-        return _Sparse(*map(np.array, self.components))
+    def of(self, components: Sequence[Any]) -> _Sparse:
+        return _Sparse(*components)
 
 
 def parts_of_result(value: Any) -> list[Any]:
@@ -266,11 +281,11 @@ def result_of(spec: Any, parts: Sequence[Any]) -> Any:
     """
     if isinstance(spec, tf.RaggedTensorSpec):
         values, *lengths = parts
-        splits = [tf.constant(np.concatenate([[0], np.cumsum(each)]), spec.row_splits_dtype) for each in lengths]
-        return packed([spec], [tf.constant(values, spec.dtype), *splits])[0]
+        splits = [tf.concat([[0], tf.cumsum(tf.cast(each, spec.row_splits_dtype))], 0) for each in lengths]
+        return packed([spec], [tf.convert_to_tensor(values, spec.dtype), *splits])[0]
     if isinstance(spec, tf.SparseTensorSpec):
-        values, others, lengths, shapes = (np.asarray(part) for part in parts)
-        row: Any = np.repeat(np.arange(len(lengths)), lengths)
-        indices = np.concatenate([row[:, np.newaxis], others], axis=1)
-        return tf.SparseTensor(indices, tf.constant(values, spec.dtype), [len(lengths), *shapes.max(axis=0)])
+        values, others, lengths, shapes = map(tf.convert_to_tensor, parts)
+        count = tf.size(lengths, tf.int64)
+        indices = tf.concat([tf.repeat(tf.range(count), lengths)[:, tf.newaxis], others], 1)
+        return tf.SparseTensor(indices, values, tf.concat([[count], tf.reduce_max(shapes, 0)], 0))
     return parts[0]

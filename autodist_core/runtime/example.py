@@ -17,8 +17,8 @@ import numpy as np
 
 from autodist_core.capture.example import example_step
 from autodist_core.kernel.example import example_placement
+from autodist_core.runtime.local import LocalSession
 from autodist_core.runtime.protocol import SessionStep
-from autodist_core.runtime.session import DistributedSession
 from autodist_core.strategy import StrategyBuilder
 
 
@@ -41,9 +41,9 @@ def example_batch(total: int) -> np.ndarray:
     return np.ones((total, 3), "float32")
 
 
-def example_session(builder: StrategyBuilder) -> tuple[DistributedSession, SessionStep]:
+def example_session(builder: StrategyBuilder) -> tuple[LocalSession, SessionStep]:
     """Return a session in which the step trains. The module's docstring has an example."""
-    session = DistributedSession(example_placement(builder))
+    session = LocalSession(example_placement(builder, one_cpu=True))
     step = session.add(example_step())
     session.load(example_values())
     return session, step

@@ -6,7 +6,8 @@ of all replicas:
     session.add(item) -> step        step(arrays, total) -> outputs
     session.load({name: value})      session.read([name]) -> {name: value}
 
-`DistributedSession` runs on the present devices. `RecoveringSession` goes on with another session when a node is lost.
+`LocalSession` runs on this machine, and `DistributedSession` over a cluster. `RecoveringSession` goes on with another
+session when a node is lost.
 The driver of the front uses sessions only through these types.
 """
 
@@ -34,6 +35,18 @@ class Condition(Enum):
     READY = "steps may run"
     SPOILT = "no step may run any more, since one with collectives failed; the state is that of before it"
     LOST = "the cluster is gone; what can be read is the last state that was safe, which may be an older one"
+
+
+class Tie(Enum):
+    """How a variable of the user and the session's copies of it belong together.
+
+    >>> print(Tie.ONLY.value)
+    the user's variable is the only copy
+    """
+
+    ONLY = "the user's variable is the only copy"
+    HOME = "the user's variable is one of the copies, and the others follow it"
+    APART = "the session has copies of its own"
 
 
 class SessionStep(ABC):
@@ -91,11 +104,28 @@ class Session(ABC):
         """The variables that the steps of this session touch."""
 
     @abstractmethod
-    def add(self, item: GraphItem, usual: int | None = None) -> SessionStep:
+    def add(
+        self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None
+    ) -> SessionStep:
         """Add a step to this session. The graph of the step is built when the step first runs.
 
-        Batches of `usual` examples get a graph of their own, made for that size.
+        Batches of `usual` examples get a graph of their own, made for that size. `variables` has the handles of the
+        user's variables by name: a session of one machine computes on these.
         """
+
+    def tie(self, name: str) -> Tie:
+        """How the user's variable and the session's copies of it belong together."""
+        del name
+        return Tie.APART
+
+    def spread(self, names: Iterable[str]) -> None:
+        """Give the other copies of these variables the value of the user's variable, which is one of the copies."""
+        raise NotImplementedError(f"this session has copies of its own only: {', '.join(names)}")
+
+    @property
+    def works_here(self) -> bool:
+        """Whether this thread runs a step of the session now: what asks for a variable then is the step itself."""
+        return False
 
     @abstractmethod
     def settle(self) -> None:

@@ -85,7 +85,9 @@ class DistributedSession(Session):
         """The variables that the steps of this session touch."""
         return tuple(self._variables)
 
-    def add(self, item: GraphItem, usual: int | None = None) -> SessionStep:
+    def add(
+        self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None
+    ) -> SessionStep:
         """Add a step to this session: a loose step if the placement says so and the step trains."""
         for variable in item.variables:
             if variable.handle:

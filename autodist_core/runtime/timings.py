@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import re
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from autodist_core.kernel import Part, part_of
 
-_STEP = re.compile(r"function[0-9]+_[0-9]+(?:_usual)?(?:_(?:kept|pipeline)[0-9]+)?(?:_whole[0-9]+)?/(.*)")
+STEP = re.compile(r"function[0-9]+_[0-9]+(?:_usual)?(?:_(?:kept|pipeline)[0-9]+)?(?:_whole[0-9]+)?/(.*)")
 """A node's name in a session: that of the graph (`graph_name`), and the name that the kernels gave."""
 _OP = re.compile(r" = (\w+)\(")
 _TASK = re.compile(r"/task:([0-9]+)/device:(.*)$")
@@ -41,7 +41,7 @@ def graph_name(step: str, active: int, usual: bool, slot: str, whole: int) -> st
     >>> graph_name("function1", 2, False, "", 0), graph_name("function1", 2, True, "kept3", 4)
     ('function1_2', 'function1_2_usual_kept3_whole4')
     >>> names = [graph_name("function1", 2, *each) for each in ((False, "", 0), (True, "pipeline1", 4))]
-    >>> [_STEP.fullmatch(f"{name}/replica0/MatMul").group(1) for name in names]
+    >>> [STEP.fullmatch(f"{name}/replica0/MatMul").group(1) for name in names]
     ['replica0/MatMul', 'replica0/MatMul']
     """
     parts = [step, f"{active}", "usual" if usual else "", slot, f"whole{whole}" if whole else ""]
@@ -128,6 +128,27 @@ class Timings:
 
         return timed
 
+    def add(self, operations: Sequence[Operation]) -> None:
+        """Give each run its operations: those that began after it, and before the next one.
+
+        >>> timings = Timings()
+        >>> for moment in (0.0, 5.0):
+        ...     timings.mark()
+        ...     timings.ran(Run(moment, moment + 1))
+        >>> timings.mark()
+        >>> timings.add([Operation("localhost", "CPU:0", "replica0/MatMul", "MatMul", Part.COMPUTE, 5.5, 5.6)])
+        >>> [[len(run.operations) for run in call.runs] for call in timings.calls]
+        [[0], [1]]
+        """
+        begins = [run.begin for call in self.calls for run in call.runs] + [run.begin for run in self._runs]
+        of_run: dict[float, list[Operation]] = {}
+        for each in operations:
+            if place := bisect_right(begins, each.begin):
+                of_run.setdefault(begins[place - 1], []).append(each)
+        for index, call in enumerate(self.calls):
+            runs = tuple(replace(run, operations=tuple(of_run.get(run.begin, ()))) for run in call.runs)
+            self.calls[index] = replace(call, runs=runs)
+
     def ran(self, run: Run) -> None:
         """Note a step of a session."""
         self._runs.append(run)
@@ -158,9 +179,6 @@ class TimedStep:
         self._feeds = tuple(feeds)
         self._outputs, self._targets = list(outputs), list(targets)
         self._nodes = nodes
-        # TensorFlow's profiler logs three lines for each step. Only GPUs and servers need it.
-        quiet = len(nodes) == 1 and not tf.config.list_logical_devices("GPU")
-        self._level = config_pb2.RunOptions.SOFTWARE_TRACE if quiet else config_pb2.RunOptions.FULL_TRACE
 
     def __call__(self, timings: Timings, *arrays: Any) -> list[Any]:
         """Run the step once."""
@@ -171,7 +189,7 @@ class TimedStep:
             timings.ran(Run(begin, timings.now(), fed=fed))
             return results
         # Of a step that is made from options, as `plain` is, a server returns no times.
-        options = config_pb2.RunOptions(trace_level=self._level)
+        options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE)
         metadata = config_pb2.RunMetadata()
         feeds = dict(zip(self._feeds, arrays, strict=True))
         begin = timings.now()
@@ -199,7 +217,7 @@ def operations_of(step_stats: Any, nodes: Sequence[str]) -> tuple[Operation, ...
             continue
         node, short = nodes[int(place[1])], place[2]
         for each in device.node_stats:
-            name, op = _STEP.search(each.node_name), _OP.search(each.timeline_label)
+            name, op = STEP.search(each.node_name), _OP.search(each.timeline_label)
             known, kind = name[1] if name else each.node_name, op[1] if op else each.node_name
             begin = each.all_start_micros / 1e6
             found.append(Operation(

@@ -114,6 +114,14 @@ CALLABLE = Seam(
     "tensorflow.compat.v1.Session", "_make_callable_from_options", "running a step in a session",
     "no step could run", parameters=("self", "callable_options"),
 )
+EAGER_CONTEXT = Seam(
+    "tensorflow.python.eager.context", "context", "giving TensorFlow the functions of a step",
+    "steps that XLA compiles could not run",
+)
+XSPACE = Seam(
+    "tensorflow.tsl.profiler.protobuf.xplane_pb2", "XSpace", "measuring the operations of a step",
+    "explain and Timeline could not say where the time of a step goes",
+)
 _LOOKS = "seeing looks at variables"
 _OLD = "whoever looks at a variable during a training would see an old value"
 CALL_FUNCTION = Seam(
@@ -150,7 +158,7 @@ SEED_GENERATOR = Seam(
 
 TABLE: tuple[Seam, ...] = (
     OP_DEF, KERNELS, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, LEGACY_FUNCTION, CONTROL_FLOW_GRAPH, FUNC_GRAPH,
-    GRADIENT_REGISTRY,
+    GRADIENT_REGISTRY, EAGER_CONTEXT, XSPACE,
     GRADIENT_TAPE, GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, PER_REPLICA_SPEC,
     RESTART_TAPES, STOP_TAPES, TAPE_RECORDS, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
     Seam(

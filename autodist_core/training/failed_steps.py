@@ -23,6 +23,8 @@ _FAILED = re.compile(
     r"(?:^|\n\s*\(\d+\) [A-Z_]+: )(?P<why>(?:(?!\n\s*\(\d+\) ).)*?)\s*\[\["
     r"(?:\{\{function_node (?P<function>[^}]+)\}\})?\{\{node (?P<node>[^}]+)\}\}\]\]", re.DOTALL,
 )  # fmt: skip
+_NO_TRACE = "<stack traces unavailable>\n"
+"""How the lines end that TensorFlow puts before the error of an operation in a nested function."""
 _OF_SESSION = re.compile(r"^(\w+/replica|local)\d+/")
 _SHARED = re.compile(r"(own|each)_[0-9a-f]+$")
 """The name of a function that machines or replicas call. In it, nodes of a replica's compute begin with `local0/`."""
@@ -55,8 +57,11 @@ def raise_in_words(
     The operation is table/Gather
     The step changed nothing: what was trained before it is kept.
     """
-    found = _FAILED.search(str(error))
-    inner = found is not None and bool(found["function"]) and not _SHARED.match(found["function"])
+    preamble, _, text = str(error).rpartition(_NO_TRACE)
+    found = _FAILED.search(text)
+    inner = found is not None and not _OF_SESSION.match(found["node"]) and (
+        bool(preamble) or (bool(found["function"]) and not _SHARED.match(found["function"]))
+    )
     if found is None or not (inner or _OF_SESSION.match(found["node"])):
         raise error
     name = _OF_SESSION.sub("", found["node"])

@@ -1,7 +1,7 @@
 """Make the sessions of a training: its strategy, its machines, and a session on them.
 
 In: the settings, and a captured step. Out: a compiled strategy, a placement, and a `Session`. The front stands before
-this module, and `autodist_core.runtime` after it. On one machine a session is a `DistributedSession`. Over several
+this module, and `autodist_core.runtime` after it. On one machine a session is a `LocalSession`. Over several
 machines it is a `RecoveringSession`, which asks for the machines again when a node is lost.
 
 >>> from autodist_core.resource_spec import ResourceSpec
@@ -20,11 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import tensorflow as tf
+
 from autodist_core.cluster.chief import Fleet
 from autodist_core.cluster.on_node.standby import become_agent_unless_chief
 from autodist_core.errors import NodeLostError
 from autodist_core.kernel import Placement, Tasks, inference, place
-from autodist_core.runtime import DistributedSession, RecoveringSession, Session
+from autodist_core.resource_spec import DeviceSpec
+from autodist_core.runtime import DistributedSession, LocalSession, RecoveringSession, Session
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.training.devices import absent, local_spec, replicas, without_nccl_on_one_card
@@ -65,7 +68,7 @@ class Sessions:
         """A session on this machine, or one over all nodes, which asks for its placement again after a restart."""
         fleet = self.fleet
         if fleet.cluster is None:
-            return DistributedSession(placement())
+            return LocalSession(placement())
         restart = None if self.settings.on_failure == "raise" else self._restart
         return RecoveringSession(
             lambda: DistributedSession(placement(), fleet.cluster), fleet.restart_servers, restart,
@@ -92,7 +95,10 @@ class Sessions:
     @property
     def _tasks(self) -> Tasks:
         cluster = self.fleet.cluster
-        return Tasks(cluster.job, cluster.addresses) if cluster is not None else Tasks()
+        if cluster is not None:
+            return Tasks(cluster.job, cluster.addresses)
+        wanted = {DeviceSpec.parse(name).index for name, _ in self.settings.resource_spec.cpu_devices}
+        return Tasks(one_cpu=max(wanted, default=0) >= len(tf.config.list_logical_devices("CPU")))
 
 
 def _fleet(settings: Settings) -> Fleet:

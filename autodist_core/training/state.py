@@ -9,6 +9,10 @@ A changed variable is loaded into the session before the next step. A variable t
 `watching.py` reports the looks. `life.Life` names the states of a variable, and `life.TRANSITIONS` the events that lead
 from one state to another.
 
+On one machine, a variable of the model may be a copy of the session itself, its **home**: then it is never behind. If
+it is the only copy, it is not watched. If there are others, these follow before the next step, once somebody has looked
+at the variable and so may have changed it.
+
 Sessions may share variables. A session that was used last has the newer values, and brings them to the variables before
 another one runs a step.
 
@@ -36,6 +40,7 @@ from autodist_core.interrupts import defer_interrupt, never_interrupted
 from autodist_core.log import log
 from autodist_core.runtime import Session
 from autodist_core.runtime.aligned import same_memory
+from autodist_core.runtime.protocol import Tie
 from autodist_core.training.entries import Entry
 from autodist_core.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment
 from autodist_core.training.watching import Subscription, unwatch, watch, watch_first
@@ -72,6 +77,10 @@ class TrainingState:
         self._watched: dict[str, Subscription] = {}
         self._covered: set[str] = set()
         """The variables whose looks were last reported to another session's state. None of these is behind here."""
+        self._homes: dict[str, Entry] = {}
+        """The variables that are copies of the session themselves, and have further copies."""
+        self._seen: dict[str, int] = {}
+        """The variables among these that may have been changed, and before how many steps the further copies follow."""
         self._left: dict[str, np.ndarray] = {}
         """The values that model and session had in common at the last `release`, as views of the variables' memory."""
         self._iterators: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
@@ -91,15 +100,19 @@ class TrainingState:
         """Begin to watch variables. Variables that are watched already stay watched."""
         with defer_interrupt():
             for entry in entries:
-                if entry.spec.name not in self._entries:
-                    self._entries[entry.spec.name] = entry
+                name, tie = entry.spec.name, self.session.tie(entry.spec.name)
+                if tie is Tie.APART and name not in self._entries:
+                    self._entries[name] = entry
+                    self._attach(entry)
+                elif tie is Tie.HOME and name not in self._homes:
+                    self._homes[name] = entry
                     self._attach(entry)
 
     def resume(self) -> None:
         """Watch all variables again. Any of them may have changed since `release`."""
         self._thread = threading.get_ident()
         with defer_interrupt():
-            for entry in self._entries.values():
+            for entry in (*self._entries.values(), *self._homes.values()):
                 self._attach(entry)
 
     def use_here(self) -> None:
@@ -107,10 +120,15 @@ class TrainingState:
         self._thread = threading.get_ident()
 
     def _attach(self, entry: Entry) -> None:
-        self._moments[entry.spec.name] = _CHANGED
+        if entry.spec.name in self._homes:
+            self._seen[entry.spec.name] = 1
+        else:
+            self._moments[entry.spec.name] = _CHANGED
         subscription = Subscription(self, entry)
         watch(subscription)
         self._watched[entry.spec.name] = subscription
+        if entry.spec.name in self._homes:
+            return
         left = self._left.pop(entry.spec.name, None)
         with self._value_lock:
             # Another thread may have looked by now.
@@ -124,6 +142,9 @@ class TrainingState:
 
     def give_way(self, entry: Entry) -> None:
         """Give a variable its current value before another session uses it. A SessionError says if a step runs."""
+        if entry.spec.name in self._homes:
+            self.settle()
+            return
         with self._session_lock:
             if not self._pull_unless_stepping(entry):
                 raise SessionError(
@@ -137,11 +158,25 @@ class TrainingState:
         for name in sorted(self._covered):
             watch_first(self._watched[name])
             self._covered.remove(name)
+            if name in self._homes:
+                self._seen[name] = max(self._seen.get(name, 0), 1)
         with self._session_lock:
             self._raise_unraised()
             if self._moments:
                 self._load_changes()
+            if self._seen:
+                self._spread()
             self._stepping, self._waited_too_long = True, False
+
+    def _spread(self) -> None:
+        known = set(self.session.known)
+        with self._value_lock:
+            seen = [name for name in self._seen if name in known]
+            for name in seen:
+                self._seen[name] -= 1
+                if not self._seen[name]:
+                    del self._seen[name]
+        self.session.spread(seen)
 
     def _load_changes(self) -> None:
         changed: dict[str, np.ndarray] = {}
@@ -187,8 +222,21 @@ class TrainingState:
     def looked_at(self, entry: Entry) -> None:
         """Give a variable its current value before somebody sees it."""
         others = threading.get_ident() != self._thread
+        if entry.spec.name in self._homes:
+            self._look_at_home(entry, others)
+            return
         self._pull_when_free(entry, others)
         self._note(entry, others)
+
+    def _look_at_home(self, entry: Entry, others: bool) -> None:
+        """Note that a variable may be changed. Another thread may change it while the next step runs."""
+        if self.session.works_here:
+            return
+        if not self._stepping and not others:
+            with self._session_lock:
+                self.session.settle()
+        with self._value_lock:
+            self._seen[entry.spec.name] = 2 if others else max(self._seen.get(entry.spec.name, 0), 1)
 
     @never_interrupted
     def failed(self, failure: BaseException) -> None:
@@ -198,6 +246,8 @@ class TrainingState:
     def iterated(self, entry: Entry, iterator: Any) -> None:
         """Give a variable its current value after each step from now on, as long as the iterator exists."""
         self.looked_at(entry)
+        if entry.spec.name in self._homes:
+            return
         with self._value_lock:
             self._iterators.setdefault(iterator, set()).add(entry.spec.name)
 
@@ -293,6 +343,7 @@ class TrainingState:
             while self._watched:
                 unwatch(self._watched.popitem()[1])
             self._covered.clear()
+            self._seen.clear()
             # From here on changes are not reported.
             self._moments = dict.fromkeys(self._entries, _CHANGED)
             self._unraised = None

@@ -259,7 +259,8 @@ class Steps(Generic[B, C]):
                 item = admitted
                 state = self._training.open(item, self._check)
                 admitted = self._admit(state, item)
-            step = state.session.add(item, found.usual)
+            own = {entry.spec.name: entry.handle for entry in found.captured.entries}
+            step = state.session.add(item, found.usual, own)
             state.watch(found.captured.entries)
             found.added = state, step
         return found.added

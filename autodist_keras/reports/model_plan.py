@@ -24,6 +24,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from autodist_core.errors import amount
 from autodist_core.kernel import arrange
 from autodist_core.plan import INEXACT, Plan
 from autodist_core.reports.reasons import Reason
@@ -215,7 +216,7 @@ def _rounding_notes(model: Any, item: GraphItem) -> Iterator[str]:
         weights = [each.name for each in item.variables if each.trainable and each.dtype == dtype]
         if computing or weights:
             subjects = [some(computing)] if computing else []
-            subjects += [f"{len(weights)} weight{'' if len(weights) == 1 else 's'}"] if weights else []
+            subjects += [amount(len(weights), "weight")] if weights else []
             yield f"sums over the examples, in another order, differ by rounding of {dtype}: {' and '.join(subjects)}"
     if any(isinstance(each, keras.optimizers.LossScaleOptimizer) for each in optimizers_of(model)):
         yield "a replica's smaller loss may overflow at another step, at which the loss scale is then reduced"

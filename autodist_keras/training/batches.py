@@ -16,7 +16,6 @@ from itertools import chain
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
@@ -102,7 +101,7 @@ def read_batch(data: Any) -> Batch:
         arrays.append(arrays_of(tensor))
         specs.append(spec_of(tensor))
     # All components of a tensor have its number of rows.
-    sizes = [np.shape(parts[0])[0] for parts in arrays if np.shape(parts[0])]
+    sizes = [int(parts[0].shape[0]) for parts in arrays if len(parts[0].shape)]
     if not sizes:
         raise CaptureError("a batch contains no array with a batch axis; the first axis of inputs counts examples.")
     if len(set(sizes)) > 1:

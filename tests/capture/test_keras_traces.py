@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from autodist_core import GraphItem
 from autodist_core.kernel.analysis.ownership import shared_state, slots
-from autodist_core.runtime import DistributedSession
+from autodist_core.runtime import LocalSession
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy import PS, AllReduce
 from tests.capture.steps import DATA, compiled, gradients_of, stepping
@@ -134,7 +134,7 @@ def test_a_batch_axis_is_open_and_the_others_are_known(item: GraphItem):
 
 
 def _train(found: GraphItem, values: dict, arrays: list, builder, replicas: int) -> dict[str, np.ndarray]:
-    session = DistributedSession(placed(found, builder, machine(cpus=replicas)))
+    session = LocalSession(placed(found, builder, machine(cpus=replicas)))
     step = session.add(found)
     session.load({name: value for name, value in values.items() if name in session.known})
     for stop in (7, 4, 1):

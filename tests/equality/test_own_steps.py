@@ -161,4 +161,4 @@ def test_a_loss_that_is_not_known_has_the_note():
     data, model = dense_data(16), seeded(lambda: Differentiates(along_some_axis))
     model.compile("sgd", jit_compile=False)
     with distributed(model) as front:
-        assert "train_step is the model's own: a loss that it reduces itself counts" in front.plan(data.x, data.y)
+        assert "how train_step" in (plan := front.plan(data.x, data.y)) and "it counts as a mean" in plan

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.models import DENSE, even_data
-from tests.support.training import assert_equal_training, compiled, distributed, seeded
+from tests.support.training import assert_equal_training, distributed, seeded
 
 
 @tf.function(jit_compile=True)
@@ -69,20 +67,6 @@ def test_every_change_counts(strategy: str):
         return seen
 
     assert_equal_training(DENSE, program, strategy=strategy)
-
-
-def test_what_nobody_changed_is_not_loaded_again(caplog):
-    model, data = compiled(DENSE), even_data()
-    with distributed(model, "PS") as front, caplog.at_level(logging.DEBUG, "autodist"):
-        loaded = []
-        for change in ("nothing", "nothing", "assigned", "all", "nothing"):
-            caplog.clear()
-            front.train_on_batch(data.x, data.y)
-            loaded += [int(line.split()[1]) for line in caplog.messages if line.startswith("loading ")]
-            CHANGES[change](model, data)
-    metrics = len(model.metrics_variables)  # Keras resets them at the beginning of each call.
-    everything = len(model.variables) + len(model.optimizer.variables) + metrics
-    assert loaded == [everything, metrics, metrics, metrics + 1, metrics + len(model.weights)]
 
 
 def _small():

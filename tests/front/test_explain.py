@@ -130,11 +130,11 @@ with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
 """
 
 
-def test_tensorflow_says_nothing_of_a_profiler():
+def test_tensorflow_says_once_that_its_profiler_runs():
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
     assert "change first" in done.stdout
-    assert "MLIR" in done.stderr and "rofiler" not in done.stderr
+    assert done.stderr.count("Profiler session started") == 1
 
 
 def test_a_fit_after_explain_is_the_fit_that_would_have_been_without_it():

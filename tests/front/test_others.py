@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import SessionError
-from autodist_core.runtime import DistributedSession
+from autodist_core.runtime import LocalSession
 from autodist_core.strategy import PS
 from tests.support.compare import assert_same, flat, in_order, named
 from tests.support.models import DENSE, even_data
@@ -351,19 +351,19 @@ def test_a_function_is_traced_on_a_weight_that_another_thread_was_shown():
 
 
 def test_a_change_is_kept_if_ctrl_c_ends_its_load(monkeypatch):
-    model, changed, load = compiled(DENSE), [], DistributedSession.load
+    model, changed, spread = compiled(DENSE), [], LocalSession.spread
 
     def change(batch: int):
         if batch == 1:
             model.layers[0].kernel.assign(0.5 * model.layers[0].kernel)
             changed.append(model.layers[0].kernel.numpy())
 
-    def interrupted(session, values):
+    def interrupted(session, names):
         if changed:
             raise KeyboardInterrupt
-        load(session, values)
+        spread(session, names)
 
-    monkeypatch.setattr(DistributedSession, "load", interrupted)
+    monkeypatch.setattr(LocalSession, "spread", interrupted)
     with distributed(model) as front:
         with pytest.raises(KeyboardInterrupt):
             front.fit(DATA.x, DATA.y, callbacks=[_at("on_train_batch_end", change)], **QUIET)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core.runtime import DistributedSession
+from autodist_core.runtime import LocalSession
 from tests.support.compare import flat
 from tests.support.models import DENSE, even_data
 from tests.support.training import QUIET, assert_equal_training, distributed, fit, seeded
@@ -243,19 +243,21 @@ def test_a_pipeline_that_is_iterated_during_fit_reads_current_weights():
 ], ids=["raw", "several", "numpy"])
 def test_an_error_in_a_look_ends_the_training_and_not_the_process(look, failure, monkeypatch):
     """TensorFlow's code in C++ asks a variable for its handle, and the process would end if it got an error."""
-    model, read, looks, raised = counting(), DistributedSession.read, [], []
+    model, settle, looks, raised, looking = counting(), LocalSession.settle, [], [], []
 
-    def failing(session, names):
-        if len(looks) == 2 and not raised:
+    def failing(session, but=None):
+        if looking and len(looks) == 2 and not raised:
             raised.append(True)
             raise failure
-        return read(session, names)
+        settle(session, but)
 
     def call(batch):
         looks.append(batch)
+        looking.append(True)
         look(model.seen)
+        looking.clear()
 
-    monkeypatch.setattr(DistributedSession, "read", failing)
+    monkeypatch.setattr(LocalSession, "settle", failing)
     with distributed(model) as front, pytest.raises(type(failure)):
         front.fit(even_data().x, even_data().y, callbacks=at_each_batch(call), **QUIET)
     assert raised and len(looks) == 2

@@ -8,7 +8,7 @@ import tensorflow as tf
 from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.kernel import build
-from autodist_core.runtime import DistributedSession
+from autodist_core.runtime import LocalSession
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import descend, gradients_of, trace
 from tests.kernel.graphs import (
@@ -58,7 +58,7 @@ class Replicas:
     """A session of a one-variable step, and what it holds after some batches."""
 
     def __init__(self, item: GraphItem, builder: AllReduce, cpus: int = 2) -> None:
-        self.session = DistributedSession(placed(item, builder, machine(cpus)))
+        self.session = LocalSession(placed(item, builder, machine(cpus)))
         self.step = self.session.add(item)
         self.session.load({v.name: np.zeros(v.shape, v.dtype) for v in item.variables})
 
@@ -75,7 +75,7 @@ class Replicas:
         self.session.close()
 
 
-def kept(session: DistributedSession, what: str, name: str = "w") -> np.ndarray:
+def kept(session: LocalSession, what: str, name: str = "w") -> np.ndarray:
     """What each replica keeps, one behind the other."""
     values = session.read_added()
     names = [f"compressor/{what}/{name}@replica{index}" for index in range(len(session.placement.replicas))]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from autodist_core import GraphItem, ResourceSpec
 from autodist_core.capture import capture
 from autodist_core.kernel import Draft, Placement, Tasks, place
-from autodist_core.runtime import DistributedSession
+from autodist_core.runtime import LocalSession
 from autodist_core.step.naming import node_of
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
@@ -181,7 +181,7 @@ def ancestors(nodes: Any, name: str) -> set[str]:
 
 def train(item: GraphItem, placement: Placement, values: dict, batches: list) -> dict:
     """The variables after a step on each batch, and the outputs of the last one under `outputs`."""
-    session = DistributedSession(placement)
+    session = LocalSession(placement)
     step = session.add(item)
     session.load(values)
     outputs = [step([batch], len(batch)) for batch in batches]

@@ -15,7 +15,7 @@ from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.kernel import build
 from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, fill
-from autodist_core.runtime import DistributedSession
+from autodist_core.runtime import LocalSession
 from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Parallax
 from tests.capture.plain import descend, gradients_of, trace
@@ -236,7 +236,7 @@ def test_the_collectives_of_two_graphs_of_one_session_do_not_meet():
     found = []
     for cpus in (1, 3):
         items = [layered_item(layered_variables(), times) for times in (1, 2)]
-        session = DistributedSession(placed(items[0], AllReduce(chunk_size=1), machine(cpus)))
+        session = LocalSession(placed(items[0], AllReduce(chunk_size=1), machine(cpus)))
         steps = [session.add(items[0], usual=6), session.add(items[1])]
         session.load({name: values[name] for name in session.known})
         for total in (6, 5, 6, 2, 1, 7, 6):

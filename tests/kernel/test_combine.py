@@ -11,7 +11,7 @@ from autodist_core.kernel import build, inference
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.state_combiner import StateCombiner
-from autodist_core.runtime import DistributedSession
+from autodist_core.runtime import LocalSession
 from tests.capture.plain import spec_of, trace
 
 NAMES = ("localhost:CPU:0", "localhost:CPU:1", "localhost:CPU:2")
@@ -40,35 +40,27 @@ def _item():
 class Copies:
     """Every copy of a session's variables, to be set and read one by one."""
 
-    def __init__(self, session: DistributedSession) -> None:
+    def __init__(self, session: LocalSession) -> None:
         self._session = session
 
-    def _each(self, name: str):
-        variable = session_variable(self._session, name)
-        dtype = tf.as_dtype(variable.dtype)
-        with self._session._graph.as_default():
-            for copy in self._session.placement.copies(name):
-                with tf.device(copy.device):
-                    yield dtype, tf.raw_ops.VarHandleOp(dtype=dtype, shape=variable.shape, shared_name=copy.name)
+    def _handles(self, name: str) -> list:
+        return [self._session.copies.handle(copy.name) for copy in self._session.placement.copies(name)]
 
     def set(self, name: str, values) -> None:
-        for (dtype, handle), value in zip(list(self._each(name)), values, strict=True):
-            with self._session._graph.as_default():
-                assign = tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value, dtype))
-            self._session._session.run(assign)
+        dtype = tf.as_dtype(session_variable(self._session, name).dtype)
+        for handle, value in zip(self._handles(name), values, strict=True):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value, dtype))
 
     def get(self, name: str) -> list:
         return [float(value) for value in self.whole(name)]
 
     def whole(self, name: str) -> list:
-        handles = list(self._each(name))
-        with self._session._graph.as_default():
-            reads = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for dtype, handle in handles]
-        return self._session._session.run(reads)
+        dtype = tf.as_dtype(session_variable(self._session, name).dtype)
+        return [tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy() for handle in self._handles(name)]
 
 
-def session_variable(session: DistributedSession, name: str):
-    return next(variable for variable in session._variables.values() if variable.name == name)
+def session_variable(session: LocalSession, name: str):
+    return session.copies.variables[name]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +71,7 @@ def session_variable(session: DistributedSession, name: str):
 def test_the_state_is_made_of_the_replicas_that_had_examples(active, counts, total, average, count):
     """Before the step the sum was 1000, which stands on replica 0, whether it has examples or not."""
     item = _item()
-    session = DistributedSession(inference(NAMES))
+    session = LocalSession(inference(NAMES))
     session.add(item)
     copies = Copies(session)
     sums = [1000.0, 0.0, 0.0]
@@ -126,7 +118,7 @@ def test_small_variables_over_hosts_travel_together_and_get_the_values_that_they
     states = []
     for over_hosts in (False, True):
         monkeypatch.setattr(packing, "apart", lambda devices, over_hosts=over_hosts: over_hosts)
-        session = DistributedSession(inference(NAMES))
+        session = LocalSession(inference(NAMES))
         session.add(item)
         copies, drawn = Copies(session), np.random.default_rng(5)
         names = [f"{way}{number}" for way, shapes in SHAPES.items() for number in range(len(shapes))]

@@ -271,12 +271,9 @@ def test_a_failing_step_leaves_the_state_of_the_step_before(name: str, builder: 
     assert all(np.isfinite(values).all() for values in history.values())
 
 
-@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
-def test_after_a_failed_step_with_collectives_the_next_call_has_new_ones(builder: str):
-    """TensorFlow ends those of a session for good when a replica fails early: of first steps, one in four or so.
-
-    A new session has a step of its own, traced anew; without collectives the session and its step stay.
-    """
+@pytest.mark.parametrize("builder", ["PS", "AllReduce"])
+def test_after_a_failed_step_the_next_one_simply_runs(builder: str):
+    """Also with collectives, of which the replica that failed has begun none."""
     case = CASES["not a number"]
     x, y = case.data()
     model, plain = seeded(case.build), seeded(case.build)
@@ -288,7 +285,7 @@ def test_after_a_failed_step_with_collectives_the_next_call_has_new_ones(builder
         for batch in range(2):
             rows = slice(batch * BATCH, (batch + 1) * BATCH)
             front.train_on_batch(x[rows], y[rows])
-        assert (Finite.traced == before) == (builder == "PS")
+        assert Finite.traced == before
         for batch in range(2):
             rows = slice(batch * BATCH, (batch + 1) * BATCH)
             other.train_on_batch(x[rows], y[rows])

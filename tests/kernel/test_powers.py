@@ -7,7 +7,7 @@ import pytest
 
 from autodist_core.kernel import PIPELINE, build
 from autodist_core.kernel.passes.synchronizer import AllReduceSynchronizer
-from autodist_core.runtime import DistributedSession
+from autodist_core.runtime import LocalSession
 from autodist_core.strategy.synchronizers import AllReducePlan
 from autodist_core.strategy.wire import FACTORS, Wire, wire
 from tests.capture.plain import RATE
@@ -97,7 +97,7 @@ def test_factors_of_full_rank_are_exact_and_owe_nothing(cpus: int, active: int):
                for kernel in PIPELINE]  # fmt: skip
     batches = np.random.default_rng(23).normal(size=(4, active, 3))
     exact = train(item, placed(item, EXACT, machine(cpus)), values, list(batches))
-    session = DistributedSession(placement)
+    session = LocalSession(placement)
     session.add(item)
     session.load(values)
     step = session.import_graph(build(item, placement, active, kernels), "full")

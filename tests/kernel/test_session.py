@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -17,8 +18,11 @@ from autodist_core.capture import capture
 from autodist_core.errors import SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
 from autodist_core.kernel import inference
-from autodist_core.runtime import DistributedSession, Step
+from autodist_core.runtime import LocalSession
 from autodist_core.runtime.batch_slices import slices
+from autodist_core.runtime.local.step import LocalStep
+from autodist_core.seams.seam import owner
+from autodist_core.seams.table import CALL_FUNCTION
 from autodist_core.step.graph_item import Variable
 from autodist_core.strategy import PS, AllReduce
 from tests.capture.plain import dense_step, dense_variables, spec_of, trace
@@ -43,19 +47,19 @@ def _identity_step(tracer, x) -> list:
 
 def test_rows_come_back_in_the_order_of_the_batch():
     item = capture(trace(_identity_step, {}, X, concat_outputs=True))
-    session = DistributedSession(inference(NAMES))
+    session = LocalSession(inference(NAMES))
     step = session.add(item)
     for total in (1, 2, 3, 4, 7):
         x = np.arange(3.0 * total).reshape(total, 3)
         (found,) = step([x], total)
         np.testing.assert_array_equal(found, x)
-    assert isinstance(step, Step)
+    assert isinstance(step, LocalStep)
     session.close()
 
 
 def test_batches_of_the_usual_size_have_a_graph_of_their_own():
     item = capture(trace(_identity_step, {}, X, concat_outputs=True))
-    session = DistributedSession(inference(NAMES))
+    session = LocalSession(inference(NAMES))
     step = session.add(item, usual=7)
     for total, expected in ((7, [[3, 3], [2, 3], [2, 3]]), (8, []), (7, [[3, 3], [2, 3], [2, 3]]), (2, [])):
         x = np.arange(3.0 * total).reshape(total, 3)
@@ -67,7 +71,7 @@ def test_batches_of_the_usual_size_have_a_graph_of_their_own():
 
 def test_a_closed_session_says_so():
     item = dense_item()
-    session = DistributedSession(placed(item, AllReduce()))
+    session = LocalSession(placed(item, AllReduce()))
     session.add(item)
     session.close()
     for use in (lambda: session.read(["w"]), lambda: session.load({"b": np.zeros(2)}), lambda: session.read([])):
@@ -76,21 +80,21 @@ def test_a_closed_session_says_so():
 
 
 def test_a_session_closes_more_than_once():
-    session = DistributedSession(inference(NAMES))
+    session = LocalSession(inference(NAMES))
     for _ in range(2):
         session.close()
         with pytest.raises(SessionError, match=r"^this distributed session is closed"):
             session.read(["w"])
 
 
-def _holding(variables: dict[str, tf.Variable], described: dict[str, Variable]) -> tuple[DistributedSession, Step]:
+def _holding(variables: dict[str, tf.Variable], described: dict[str, Variable]) -> tuple[LocalSession, LocalStep]:
     """A session of three replicas, and a step that returns every copy of these variables, replica 0's first."""
-    session = DistributedSession(inference(NAMES))
+    session = LocalSession(inference(NAMES))
     return session, session.add(copies_item(variables, X, described))
 
 
-def _copies(step: Step) -> list[np.ndarray]:
-    return step([np.zeros((3, 3))], 3)
+def _copies(step: LocalStep) -> list[np.ndarray]:
+    return [value.numpy() for value in step([np.zeros((3, 3))], 3)]
 
 
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -155,7 +159,7 @@ def test_the_state_of_a_seed_generator_is_the_same_on_every_replica(dtype: str, 
 def test_steps_of_one_session_share_its_state():
     """Two captures of one step train the same variables, one after the other."""
     item = dense_item()
-    session = DistributedSession(placed(item, AllReduce(), machine(cpus=3)))
+    session = LocalSession(placed(item, AllReduce(), machine(cpus=3)))
     steps = [session.add(item), session.add(GraphItem.deserialize(item.serialize()))]
     session.load({"w": np.zeros((3, 2)), "b": np.zeros(2)})
     for index, step in enumerate((*steps, *steps)):
@@ -181,7 +185,7 @@ def test_a_session_whose_closing_is_interrupted_is_closed():
         return dense_step(variables)(tracer, tf.ensure_shape(tf.numpy_function(wait, [x], x.dtype), x.shape))
 
     item = capture(trace(training, variables))
-    session = DistributedSession(placed(item, PS(staleness=2)))
+    session = LocalSession(placed(item, PS(staleness=2)))
     step = session.add(item)
     session.load({"w": np.zeros((3, 2)), "b": np.zeros(2)})
     step([np.zeros((4, 3))], 4)
@@ -208,23 +212,54 @@ def test_a_session_whose_closing_is_interrupted_is_closed():
 
 
 @pytest.mark.parametrize("strategy", ["AllReduce", "PS"])
-def test_a_step_is_one_call_of_the_session(strategy: str, monkeypatch):
-    """Each call costs some tenths of a millisecond, over a cluster more. Metrics and data must not add one."""
-    calls, call = [], DistributedSession.call
+@pytest.mark.parametrize("share_memory", [False, True])
+def test_a_step_is_one_call_of_a_function(strategy: str, share_memory: bool, monkeypatch):
+    """Each call costs some tenths of a millisecond. Slices, metrics and results must not add one."""
+    calls, call = [], CALL_FUNCTION.get()
 
-    def counted(self, doing, *arguments):
-        calls.append(doing)
-        return call(self, doing, *arguments)
+    def counted(self, name, tensor_inputs, num_outputs):
+        calls.append(name)
+        return call(self, name, tensor_inputs, num_outputs)
 
-    monkeypatch.setattr(DistributedSession, "call", counted)
+    monkeypatch.setattr(owner(CALL_FUNCTION.owner), CALL_FUNCTION.name, counted)
 
     def calls_of(steps: int) -> int:
         data, model = dense_data(6 * steps), DENSE.build()
         model.compile("adam", "mse", metrics=["mae"])
-        with distributed(model, strategy) as front:
+        with distributed(model, strategy, share_memory=share_memory) as front:
             front.fit(data.x, data.y, batch_size=6, verbose=0)  # makes the graph
             calls.clear()
             front.fit(data.x, data.y, batch_size=6, epochs=2, verbose=0)
-        return len(calls)
+        return sum("function" in str(name) for name in calls)
 
     assert calls_of(9) - calls_of(4) == 2 * (9 - 4)
+
+
+@pytest.mark.parametrize("share_memory", [False, True])
+def test_no_step_turns_a_tensor_into_an_array(share_memory: bool, monkeypatch):
+    """A batch stays a tensor, and a result too, until somebody reads it: nobody waits for a device."""
+    converted: list[str] = []
+    for kind in type(tf.constant(0)).__mro__:
+        for name in ("numpy", "__array__", "_numpy", "_numpy_internal", "__float__"):
+            if name in vars(kind) and callable(method := vars(kind)[name]):
+
+                def counting(self, *arguments, method=method, name=name, **named):
+                    converted.append(name)
+                    return method(self, *arguments, **named)
+
+                with contextlib.suppress(TypeError):  # a type of C
+                    monkeypatch.setattr(kind, name, counting)
+
+    def conversions_of(steps: int) -> int:
+        data, model = dense_data(6 * steps), DENSE.build()
+        model.compile("adam", "mse", metrics=["mae"])
+        dataset = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(6)
+        with distributed(model, "AllReduce", share_memory=share_memory) as front:
+            front.fit(dataset, shuffle=False, verbose=0)
+            converted.clear()
+            front.fit(dataset, epochs=2, shuffle=False, verbose=0)
+            found = len(converted)
+            assert tf.constant(1.0).numpy() == 1.0 and len(converted) > found
+        return found
+
+    assert conversions_of(9) == conversions_of(4)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autodist_core.errors import amount
 from autodist_core.kernel.analysis.products import Product, gradient_product
 from autodist_core.kernel.analysis.shapes import partial_shapes, rows_of_each
 from autodist_core.resource_spec import DeviceSpec
@@ -130,7 +131,7 @@ def _factors(step: StepIndex, gradient: Gradient, limit: int) -> Factors | str:
     factor = naming.canonical(product.left)
     rows, shape = rows_of_each(step).get(factor), partial_shapes(step)[factor]
     if rows is None and shape.rank and shape[0] is not None:
-        some = f"{shape[0]} row{'' if shape[0] == 1 else 's'}"
+        some = amount(shape[0], "row")
         return f"the factors of the gradient have {some} in every batch, and not one for each example"
     if rows is None:
         return "it is not known in advance that the layer has one row for each example"

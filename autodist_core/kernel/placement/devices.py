@@ -24,12 +24,14 @@ class Tasks:
 
     job: str = ""
     addresses: tuple[str, ...] = ()
+    one_cpu: bool = False
+    """Whether all CPU devices of this process are TensorFlow's first one, because it has made no others."""
 
     def device(self, name: str) -> str:
         """Return the TensorFlow device of a device of the resource spec."""
         found = DeviceSpec.parse(name)
         if not self.job:
-            return f"/device:{found.kind}:{found.index}"
+            return f"/device:{found.kind}:{0 if self.one_cpu and found.kind == 'CPU' else found.index}"
         return f"/job:{self.job}/replica:0/task:{self.addresses.index(found.address)}/device:{found.kind}:{found.index}"
 
     @property

@@ -22,7 +22,7 @@ machines, the first replica of each machine has the copies for the other replica
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autodist_core.errors import amount
@@ -143,6 +143,16 @@ class Placement:
     tasks: Tasks = field(default_factory=Tasks)
     memories: tuple[int, ...] = ()
     """For each replica, the index of the replica on whose copies it computes; empty if each has its own copies."""
+    only_read: frozenset[str] = frozenset()
+    """The variables that the step writes nowhere, where all replicas are on one device: they read one copy."""
+
+    def reading(self, step: StepIndex) -> Placement:
+        """Return the placement for one step: on one device, what the step only reads has one copy for all replicas."""
+        if self.tasks.job or self.loose is not None or len({replica.device for replica in self.replicas}) > 1:
+            return self
+        written = step.written_by_compute | step.written_by_update | self.updated
+        names = {each.name for each in step.item.variables if each.aggregation != "sum"}
+        return replace(self, only_read=frozenset(names - written))
 
     @property
     def updated(self) -> frozenset[str]:
@@ -218,6 +228,8 @@ class Placement:
             return self.owned_copy(variable, self.owner(self.owner_of[variable]))
         if trained:
             replica = self.holder(replica)
+        elif variable in self.only_read:
+            replica = self.replicas[0]
         # XLA reads and writes variables of one device, and compiles such replicas together.
         device = self.replicas[0].device if self.compiled_together else replica.device
         return self._copy(variable, replica.prefix, device, replica.index)
@@ -258,6 +270,18 @@ class Placement:
             return ((variable, near[0]),)
         parts = self.parts.get(variable.name, ())
         return tuple((part, self.copies(part.name)[0]) for part in parts) or ((variable, copies[0]),)
+
+    def homes(self, variable: Variable) -> tuple[Copy, ...]:
+        """Return the copies of which one may be the user's own variable: each has the variable's value between steps.
+
+        >>> from autodist_core.kernel.example import example_placement
+        >>> from autodist_core.strategy import PS
+        >>> [copy.name for copy in example_placement(PS()).homes(Variable("velocity", (3, 1), "float32"))]
+        ['velocity@server_localhost_CPU_0']
+        """
+        if self._kept_equal(variable.name):
+            return self.copies(variable.name)
+        return () if variable.name in self.parts else self.copies(variable.name)[:1]
 
     def _kept_equal(self, variable: str) -> bool:
         """Whether all copies of a variable have the same value after each step."""
@@ -317,7 +341,9 @@ def place(
     """
     tasks = tasks or Tasks()
     arranged = arrange(item, strategy, share_memory)
-    replicas, partitioner = _replicas(strategy.replicas, tasks), arranged.partitioner
+    one_memory = arranged.shares_memory or (arranged.compiled_together and not tasks.job)
+    replicas = _replicas(strategy.replicas, tasks)
+    partitioner = VariablePartitioner() if one_memory else arranged.partitioner
     split = partitioner.apply(item)
     step, parts = StepIndex.of(split), _parts(split)
     plans = {plan.variable.name: plan for plan in arranged.strategy.variables}
@@ -327,7 +353,10 @@ def place(
     # Compute reads a split variable whole, and not its shards, unless it looks rows up in them.
     whole = frozenset(name for name in step.trained if not step.variables[name].part_of)
     mirrored = whole | (step.read_by_compute & frozenset(family))
-    if arranged.shares_memory:
+    if one_memory:
+        if not tasks.job:
+            # One memory is one device.
+            replicas = tuple(replace(replica, device=replicas[0].device) for replica in replicas)
         memory = Owner(MEMORY, replicas[0].device, frozenset(family))
         return Placement(
             replicas, (memory,), plans, dict.fromkeys(family, MEMORY), shared_state, mirrored=mirrored, tasks=tasks

@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from autodist_core.runtime import Each
-from autodist_core.runtime.composites import COMPOSITE, array_of, arrays_of, kind_of, spec_of
+from autodist_core.runtime.composites import COMPOSITE, arrays_of, kind_of, spec_of
 from autodist_core.seams.table import PER_REPLICA
 
 
@@ -187,7 +187,7 @@ class Reader:
         of_each = [values for values, each in zip(tensors, parsed.each, strict=True) if each]
         rows = self._rows(of_each) if of_each else ()
         arrays = (
-            (Each(tuple(map(array_of, values)), rows),) if each else arrays_of(values[0])
+            (Each(tuple(values), rows),) if each else arrays_of(values[0])
             for values, each in zip(tensors, parsed.each, strict=True)
         )
         total = sum(rows) if rows else self._total(parsed, tensors)

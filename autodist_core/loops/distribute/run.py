@@ -119,7 +119,7 @@ class OnEachReplica(TracedFunction):
         arguments = self._filled(parsed, tensors)
         prepared = self._steps.prepare(arguments)
         self._require_same(prepared.outer, outer)
-        arrays = (*drawn(arguments.arrays, tensors), *(value.numpy() for value in values))
+        arrays = (*drawn(arguments.arrays, tensors), *values)
         with self._explained(prepared):
             captured, outputs = self._steps.run(replace(arguments, arrays=arrays))
         replicas, count = self._strategy.num_replicas_in_sync, len(captured.item.outputs)

@@ -18,6 +18,7 @@ from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.log import log
 from autodist_core.runtime.batch_slices import copied
+from autodist_core.runtime.composites import in_memory
 from autodist_core.runtime.interruptible import BrokenOffError, UnendedError
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
@@ -94,7 +95,9 @@ class RecoveringSession(Session):
         """The variables that the steps of this session touch."""
         return self._known
 
-    def add(self, item: GraphItem, usual: int | None = None) -> SessionStep:
+    def add(
+        self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None
+    ) -> SessionStep:
         """Add a step to this session."""
         self._added.append((item, usual))
         self._written.append(_written_by(item))
@@ -304,7 +307,7 @@ class _RecoveringStep(SessionStep):
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples."""
         # Copies: the step may be repeated later, and the user may reuse the memory of the arrays.
-        return self._session.run(Ran(self._number, tuple(map(copied, arrays)), total))
+        return self._session.run(Ran(self._number, tuple(copied(in_memory(array)) for array in arrays), total))
 
     @property
     def graph(self) -> DistributedGraph | None:

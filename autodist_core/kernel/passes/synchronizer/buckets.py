@@ -134,6 +134,8 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
     >>> reduce(draft, [load])[load], draft.collectives
     (('kernel/replica0/total', 'kernel/replica1/total'), 1)
     """
+    if len({replica.device for replica in draft.placement.replicas}) == 1:
+        return {load: _on_one_device(draft, load) for load in loads}
     lanes: dict[Lane, list[Load]] = {}
     for load in loads:
         lanes.setdefault(load.lane, []).append(load)
@@ -165,6 +167,13 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
             for replica in draft.placement.replicas
         )
     return sums
+
+
+def _on_one_device(draft: Draft, load: Load) -> tuple[str, ...]:
+    """Return the sum of a tensor for each replica: replicas on one device need no collective."""
+    device = draft.placement.replicas[0].device
+    total = draft.add_up(f"{load.label}/total", load.tensors, load.lane.dtype, device)
+    return (total,) * len(load.tensors)
 
 
 def _teams(replicas: Sequence[Replica], hint: str) -> list[Team]:

@@ -1,0 +1,288 @@
+"""The session of one machine: each step is a function on the user's own variables and the copies of further devices.
+
+In: a placement, captured steps, the user's variables and batches. Out: results. There is no second state: what a step
+writes is in the user's variables when it has run. A step builds its distributed graph with the kernels when it first
+runs, and makes a function of it::
+
+    session = LocalSession(placement)
+    step = session.add(item, variables={"w": w.handle})
+    outputs = step([x, y], total=32)         # `w` has its new value
+
+A step that fails leaves the state as it was, and the next step runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.errors import SessionError, amount
+from autodist_core.interrupts import defer_interrupt
+from autodist_core.kernel import DistributedGraph, Placement
+from autodist_core.log import stage
+from autodist_core.runtime.failed_replicas import failed_replicas, said
+from autodist_core.runtime.local.added import Added
+from autodist_core.runtime.local.collectives import Collectives
+from autodist_core.runtime.local.copies import Copies
+from autodist_core.runtime.local.functions import RESOURCES, function_of, part
+from autodist_core.runtime.local.profile import Profile
+from autodist_core.runtime.local.step import LocalStep
+from autodist_core.runtime.loose_steps import LooseStep
+from autodist_core.runtime.protocol import Condition, Session, SessionStep, Tie
+from autodist_core.runtime.timings import Run, Timings
+from autodist_core.step.graph_item import GraphItem
+
+_numbers = itertools.count()
+
+
+class LocalSession(Session):
+    """A session on the devices of this machine.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> session = LocalSession(example_placement(PS(), one_cpu=True))
+    >>> train = session.add(example_step())
+    >>> ones = np.ones((3, 1), "float32")
+    >>> session.load({"kernel": ones, "velocity": 0 * ones, "iterations": np.int64(0), "total": np.float32(0)})
+    >>> loss, norm = train([np.ones((5, 3), "float32")], total=5)
+    >>> print(f"{loss:.1f}, {norm:.2f}, {session.read(['kernel'])['kernel'][0, 0]:.1f}")
+    9.0, 10.39, 0.4
+    >>> session.close()
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        _require_devices(placement)
+        self.placement = placement
+        self.copies = Copies(placement)
+        self._added = Added()
+        self._collectives = Collectives([replica.device for replica in placement.replicas])
+        self._resources: dict[str, Any] = {}
+        """The tables and queues of this session, by the names that the graphs give them."""
+        self._name = f"autodist{next(_numbers)}"
+        self._functions = 0
+        self._loose: list[LooseStep] = []
+        self._timings: Timings | None = None
+        self._profile: Profile | None = None
+        """What follows each operation, where somebody asked for that."""
+        self._here = threading.local()
+        self._open = True
+
+    @property
+    def condition(self) -> Condition:
+        """Always `READY`: no step that fails spoils the session."""
+        return Condition.READY
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The variables that the steps of this session touch."""
+        return self.copies.known
+
+    def add(
+        self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None
+    ) -> SessionStep:
+        """Add a step to this session: a loose step if the placement says so and the step trains."""
+        self.copies.add(item.variables, variables or {})
+        self._functions += 1
+        name = f"function{self._functions}"
+        if not item.gradients or self.placement.loose is None:
+            return LocalStep(self, item, name, usual)
+        self._loose.append(LooseStep(self, item, name))
+        return self._loose[-1]
+
+    def tie(self, name: str) -> Tie:
+        """How the user's variable and the copies of it belong together. Loose replicas may be at work on it."""
+        if self.copies.home(name) is None:
+            return Tie.APART
+        return Tie.ONLY if self.copies.is_alone(name) and self.placement.loose is None else Tie.HOME
+
+    @property
+    def works_here(self) -> bool:
+        """Whether this thread runs a step of the session now."""
+        return getattr(self._here, "works", False)
+
+    def spread(self, names: Iterable[str]) -> None:
+        """Give the other copies of these variables the value of the user's variable."""
+        with defer_interrupt():
+            self.copies.spread(names)
+
+    def settle(self, but: LooseStep | None = None) -> None:
+        """Wait until no replica is at work, and combine the replicas' side state. The step `but` is left out."""
+        for step in self._loose:
+            if step is not but:
+                step.settle()
+
+    def load(self, values: Mapping[str, np.ndarray]) -> None:
+        """Write every copy of these variables."""
+        self._require_open()
+        if not values:
+            return
+        self.settle()
+        with defer_interrupt():
+            for name, value in values.items():
+                self.copies.write(name, value)
+
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Read the current values of variables."""
+        self._require_open()
+        names = tuple(names)
+        if names:
+            self.settle()
+        with defer_interrupt():
+            return {name: self.copies.read(name) for name in names}
+
+    def read_added(self) -> dict[str, np.ndarray]:
+        """Read the variables that kernels added, such as the residuals of compressors, by name."""
+        self._require_open()
+        return self._added.read()
+
+    def load_added(self, values: Mapping[str, np.ndarray]) -> None:
+        """Set the variables that kernels added. A variable without a value here gets its initial value."""
+        self._require_open()
+        self._added.load(values)
+
+    def slot_of(self, arrays: Sequence[Any]) -> None:
+        """Nothing: on one machine, the batch itself is what a step gets."""
+
+    def release_kept(self) -> None:
+        """Do nothing: on one machine, no data is kept."""
+
+    def measure(self, timings: Timings | None) -> None:
+        """Measure each step from now on; None ends this."""
+        if self._profile is not None:
+            profile, self._profile = self._profile, None
+            operations = profile.stop([replica.name for replica in self.placement.replicas])
+            if self._timings is not None:
+                self._timings.add(operations)
+        self._timings = timings
+
+    def close(self) -> None:
+        """Free the copies. The user's variables keep their values."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            self.measure(None)
+            for step in self._loose:
+                step.close()
+        finally:
+            self._added.drop()
+            self.copies.drop()
+            for handle in self._resources.values():
+                with contextlib.suppress(tf.errors.OpError):
+                    tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+            self._resources.clear()
+
+    def _require_open(self) -> None:
+        if not self._open:
+            raise SessionError("this distributed session is closed; call fit again to open a new one.")
+
+    # Functions of graphs -----------------------------------------------------------------------------------------
+
+    def import_graph(self, graph: DistributedGraph, prefix: str) -> Callable[..., Any]:
+        """Make a function of a distributed graph; return a callable over all its feeds."""
+        placeholders = [name for replica in graph.feeds for name in replica] + list(graph.counts)
+        attributes = {node.name: node.attr for node in graph.graph_def.node}
+        signature = [
+            tf.TensorSpec(tf.TensorShape(attributes[name]["shape"].shape), attributes[name]["dtype"].type)
+            for name in placeholders
+        ]
+        return self.function(graph, prefix, signature, lambda tensors: dict(zip(placeholders, tensors, strict=True)))
+
+    def function(
+        self, graph: DistributedGraph, prefix: str, signature: Sequence[tf.TensorSpec],
+        feeds: Callable[[Sequence[Any]], Mapping[str, Any]], doing: Callable[[], str] = lambda: "a step",
+        part_of: Callable[[Sequence[int]], str] = lambda _: "",
+    ) -> Callable[..., Any]:
+        """Make a function of a distributed graph, which computes from its arguments what is fed.
+
+        For errors, `doing` says what fails, and `part_of` which part of the batch replicas have.
+        """
+        self._require_open()
+        with defer_interrupt(), stage("the import of a graph", "handing a graph to TensorFlow"):
+            self._added.add(graph.added)
+            handles = {node.name: self._handle(node) for node in graph.graph_def.node if node.op in RESOURCES}
+            if graph.initializers:
+                nodes = part(graph.graph_def, graph.initializers)
+                function_of(nodes, prefix, handles, [], graph.initializers, [], lambda _: {})()
+            nodes = part(graph.graph_def, [*graph.outputs, *graph.steps])
+            handles |= self._collectives.prepare(nodes)
+            function = function_of(nodes, prefix, handles, graph.outputs, graph.steps, signature, feeds)
+        types = [spec.dtype for spec in signature]
+        count = len(graph.outputs)
+
+        def run(*arrays: Any) -> list[Any]:
+            with defer_interrupt():
+                tensors = [
+                    array if tf.is_tensor(array) else tf.constant(array, dtype)
+                    for array, dtype in zip(arrays, types, strict=True)
+                ]
+                if self._timings is not None and self._timings.follows_operations and self._profile is None:
+                    self._profile = Profile()
+                begin = Timings.now()
+                self._here.works = True
+                try:
+                    results = function(*tensors)
+                except tf.errors.OpError as error:
+                    self._describe(error, doing(), part_of)
+                    raise
+                finally:
+                    self._here.works = False
+                if self._timings is not None:
+                    self._timings.ran(Run(begin, Timings.now(), fed=sum(_bytes(tensor) for tensor in tensors)))
+            return list(results)[:count]
+
+        return run
+
+    def _describe(self, error: Any, doing: str, part_of: Callable[[Sequence[int]], str]) -> None:
+        failed = failed_replicas(str(error), self.placement)
+        for replicas in failed:
+            error.add_note(f"This happened on {said(replicas, self.placement)}, during {doing}{part_of(replicas)}.")
+        if not failed:
+            error.add_note(f"This happened during {doing}.")
+
+    def _handle(self, node: Any) -> Any:
+        """The resource that a node stands for: a copy, an added variable, a table or a queue."""
+        name = node.attr["shared_name"].s.decode()
+        if node.op == "VarHandleOp":
+            return self._added.handle(name) if name in self._added else self.copies.handle(name)
+        if name not in self._resources:
+            with tf.init_scope(), tf.device(node.device):
+                self._resources[name] = _made(node, f"{self._name}/{name}")
+        return self._resources[name]
+
+
+def _require_devices(placement: Placement) -> None:
+    """Raise a SessionError unless TensorFlow has the CPU devices of a placement. It would take the first one for all.
+
+    Collectives between replicas on one device would then wait for ever.
+    """
+    names = [each.device for each in placement.replicas] + [each.device for each in placement.owners]
+    devices = {name.rpartition("/device:")[2] for name in names}
+    present = {f"CPU:{index}" for index in range(len(tf.config.list_logical_devices("CPU")))}
+    missing = sorted(device for device in devices if device.startswith("CPU") and device not in present)
+    if missing:
+        raise SessionError(
+            f"{', '.join(missing)}: TensorFlow has {amount(len(present), 'CPU device')} in this process. Place the "
+            "replicas with Tasks(one_cpu=True)."
+        )
+
+
+def _made(node: Any, name: str) -> Any:
+    """A table or a queue with the attributes of a node."""
+    if node.op == "HashTableV2":
+        types = node.attr["key_dtype"].type, node.attr["value_dtype"].type
+        return tf.raw_ops.HashTableV2(key_dtype=types[0], value_dtype=types[1], shared_name=name)
+    return tf.raw_ops.FIFOQueueV2(
+        component_types=list(node.attr["component_types"].list.type), capacity=node.attr["capacity"].i, shared_name=name
+    )
+
+
+def _bytes(tensor: Any) -> int:
+    return int(np.prod(tensor.shape)) * tensor.dtype.size

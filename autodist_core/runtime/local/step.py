@@ -1,0 +1,170 @@
+"""One captured function on the replicas of one machine, which wait for each other.
+
+In: the tensors of a batch. Out: the function's results for the whole batch, as tensors. The graph of the step cuts the
+batch into the replicas' slices itself. So a step is one call of a function, and no tensor becomes an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autodist_core.errors import amount
+from autodist_core.kernel import DistributedGraph, build, sizes_apart
+from autodist_core.log import stage
+from autodist_core.runtime.batch_slices import BatchSlicer, Each
+from autodist_core.runtime.composites import Component
+from autodist_core.runtime.protocol import SessionStep
+from autodist_core.runtime.timings import graph_name
+from autodist_core.step.graph_item import GraphItem
+
+_HOST = "/device:CPU:0"
+
+
+class LocalStep(SessionStep):
+    """One captured function in a session of one machine.
+
+    >>> from autodist_core.runtime.example import example_batch, example_session
+    >>> from autodist_core.strategy import PS
+    >>> session, train = example_session(PS())
+    >>> for total in (5, 1):
+    ...     outputs = train([example_batch(total)], total)
+    >>> {name: round(value.item(), 2) for name, value in session.read(["iterations", "total"]).items()}
+    {'iterations': 2, 'total': 10.44}
+    >>> session.close()
+    """
+
+    def __init__(self, session: Any, item: GraphItem, prefix: str, usual: int | None = None) -> None:
+        self._session = session
+        self._prefix = prefix
+        self._usual = usual
+        self._calls: dict[tuple[int, bool, int], tuple[Callable[..., Any], DistributedGraph]] = {}
+        self._limits = sizes_apart(item, session.placement)
+        self._steps = 0
+        self._bounds: Sequence[tuple[int, int]] = ()
+        """The first example of each replica in the current batch, and the one behind its last."""
+        self._graph: DistributedGraph | None = None
+        self.item = item
+
+    @property
+    def graph(self) -> DistributedGraph | None:
+        """The graph of the step's last run; None before it."""
+        return self._graph
+
+    def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
+        """Run one step on a batch of `total` examples; return the step's outputs for the whole batch."""
+        self._session.settle()
+        self._steps += 1
+        self._bounds = BatchSlicer.bounds(arrays, total, len(self._session.placement.replicas))
+        usual = total == self._usual
+        key = len(self._bounds), usual, sum(limit < total for limit in self._limits)
+        if key not in self._calls:
+            self._calls[key] = self._build(*key, arrays)
+        call, self._graph = self._calls[key]
+        tensors = [tensor for array in arrays for tensor in _tensors(array, len(self._bounds))]
+        return list(call(*tensors) if usual else call(*tensors, np.array(self._ends, np.int64)))
+
+    @property
+    def _ends(self) -> list[int]:
+        """Where the first slice begins, and where each slice ends."""
+        return [self._bounds[0][0], *(stop for _, stop in self._bounds)]
+
+    def _build(self, active: int, usual: bool, whole: int, arrays: Sequence[Any]) -> tuple[Callable[..., Any], Any]:
+        what = f"the graph of {amount(active, 'replica')}"
+        with stage(what, f"building {what}"):
+            sizes = [stop - start for start, stop in self._bounds]
+            placement = self._session.placement
+            graph = build(self.item, placement, active, sizes=sizes if usual else (), examples=sum(sizes))
+        signature = [spec for index, array in enumerate(arrays) for spec in self._specs(index, array, usual)]
+        if not usual:
+            signature.append(tf.TensorSpec([active + 1], tf.int64))
+        ends = self._ends if usual else None
+        layout = [_layout(array) for array in arrays]
+
+        def feeds(tensors: Sequence[Any]) -> Mapping[str, Any]:
+            return self._feeds(graph, layout, tensors, ends)
+
+        name = graph_name(self._prefix, active, usual, "", whole)
+        call = self._session.function(graph, name, signature, feeds, self._doing, self._part)
+        layout.clear()  # TensorFlow keeps the function that was traced, and it must not keep the batch
+        return call, graph
+
+    def _specs(self, index: int, array: Any, usual: bool) -> list[tf.TensorSpec]:
+        tensor = self.item.inputs[index]
+        if isinstance(array, Each):
+            return [tf.TensorSpec(tensor.shape, tensor.dtype)] * len(self._bounds)
+        size = self._usual if usual and tensor.has_rows and not tensor.part else None
+        shape = tensor.shape if size is None or tensor.shape is None else (size, *tensor.shape[1:])
+        return [tf.TensorSpec(shape, tensor.dtype)]
+
+    def _feeds(
+        self, graph: DistributedGraph, layout: Sequence[Any], tensors: Sequence[Any], ends: Sequence[int] | None
+    ) -> dict[str, Any]:
+        """What each placeholder of the graph is, made of the function's arguments."""
+        remaining = list(tensors)
+        with tf.device(_HOST):
+            if ends is None:
+                moments = remaining.pop()
+                ends = [moments[place] for place in range(len(graph.feeds) + 1)]
+            arrays = _arrays(layout, remaining, len(graph.feeds))
+            slicer = BatchSlicer(self.item)
+            found: dict[str, Any] = {}
+            for replica, names in enumerate(graph.feeds):
+                start, stop = ends[replica], ends[replica + 1]
+                alone = len(graph.feeds) == 1
+                rows = [
+                    arrays[index] if alone else slicer.part(index, arrays[index], replica, start, stop)
+                    for index in graph.inputs
+                ]
+                found |= zip(names, map(_whole, rows), strict=True)
+            if graph.counts:
+                sizes = [tf.cast(stop - start, tf.float64) for start, stop in pairwise(ends)]
+                found |= zip(graph.counts, [*sizes, tf.cast(ends[-1] - ends[0], tf.float64)], strict=True)
+        return found
+
+    def _doing(self) -> str:
+        return f"{'training' if self.item.gradients else 'inference'} step {self._steps}"
+
+    def _part(self, replicas: Sequence[int]) -> str:
+        """Which examples neighbouring replicas have. TensorFlow counts positions from a replica's first one."""
+        start, stop = self._bounds[replicas[0]][0], self._bounds[replicas[-1]][1]
+        return f" with examples {start} to {stop - 1} of the batch" if len(self._bounds) > 1 else ""
+
+
+def _tensors(array: Any, active: int) -> Sequence[Any]:
+    """The arguments that an array of a batch is."""
+    if isinstance(array, Each):
+        return array.values[:active]
+    return [array.rows.components[array.index] if isinstance(array, Component) else array]
+
+
+def _layout(array: Any) -> Any:
+    """What must be known of an array to make it again of its tensors: an `Each`, a component of which rows, or None."""
+    return array if isinstance(array, Each | Component) else None
+
+
+def _arrays(layout: Sequence[Any], tensors: list[Any], active: int) -> list[Any]:
+    """The arrays of a batch, made of the function's arguments."""
+    remaining = iter(tensors)
+    taken = [list(islice(remaining, active if isinstance(each, Each) else 1)) for each in layout]
+    found: list[Any] = []
+    for each, values in zip(layout, taken, strict=True):
+        if isinstance(each, Each):
+            found.append(Each(tuple(values), each.rows))
+        elif isinstance(each, Component):
+            whose = [other.rows if isinstance(other, Component) else None for other in layout]
+            parts = [values[0] for rows, values in zip(whose, taken, strict=True) if rows is each.rows]
+            found.append(Component(each.rows.of(parts), each.index))
+        else:
+            found.append(values[0])
+    return found
+
+
+def _whole(array: Any) -> Any:
+    if isinstance(array, Each):
+        return array.values[0]
+    return array.rows.components[array.index] if isinstance(array, Component) else array
