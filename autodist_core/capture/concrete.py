@@ -12,7 +12,7 @@ first value even then.
 ...     raise ZeroDivisionError("in the trace")
 >>> concrete_function(fails, [tf.TensorSpec([])])
 Traceback (most recent call last):
-ZeroDivisionError: in the trace
+ZeroDivisionError: in the trace...
 >>> float(made[0])
 3.0
 """

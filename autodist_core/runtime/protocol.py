@@ -58,8 +58,8 @@ class SessionStep(ABC):
     >>> train.graph is None
     True
     >>> loss, norm = train([example_batch(5)], total=5)
-    >>> loss.shape, train.graph.feeds
-    ((), (('replica0/x',), ('replica1/x',)))
+    >>> loss.shape.rank, train.graph.feeds
+    (0, (('replica0/x',), ('replica1/x',)))
     >>> session.close()
     """
 

@@ -3,8 +3,8 @@
 In: a batch as Keras's loop hands it over, in any structure. Out: a `Batch` of flat arrays with the specs of its
 tensors. A ragged or sparse tensor has an array for each component (see `autodist_core.runtime.composites`).
 
->>> read_batch((np.zeros((4, 2)), None)).specs
-(TensorSpec(shape=(4, 2), dtype=tf.float64, name=None),)
+>>> read_batch((tf.zeros((4, 2)), None)).specs
+(TensorSpec(shape=(4, 2), dtype=tf.float32, name=None),)
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from autodist_core.runtime import arrays_of, kind_of, spec_of
 class Batch:
     """One batch as the step takes it: flat arrays, the specs of its tensors and the number of examples.
 
-    >>> batch, longer = read_batch((np.zeros((4, 2)), None)), read_batch((np.zeros((8, 2)), None))
-    >>> batch.total, batch.signature == longer.signature, batch.signature == read_batch((np.zeros(4), None)).signature
+    >>> batch, longer = read_batch((tf.zeros((4, 2)), None)), read_batch((tf.zeros((8, 2)), None))
+    >>> batch.total, batch.signature == longer.signature, batch.signature == read_batch((tf.zeros(4), None)).signature
     (4, True, False)
     """
 
@@ -56,7 +56,7 @@ class BatchIterator(ABC):
     >>> class Doubled(BatchIterator):
     ...     def next_of(self, fetch):
     ...         return read_batch(2 * fetch())
-    >>> [np.asarray(batch.arrays[0]).tolist() for batch in Doubled(iter(tf.data.Dataset.range(3).batch(2)), None)]
+    >>> [batch.arrays[0].numpy().tolist() for batch in Doubled(iter(tf.data.Dataset.range(3).batch(2)), None)]
     [[0, 2], [4]]
     """
 
@@ -84,9 +84,9 @@ class BatchIterator(ABC):
 def read_batch(data: Any) -> Batch:
     """Take a batch apart. A missing part (None, or an empty Optional) has no array. A `Batch` is returned as it is.
 
-    >>> batch = read_batch({"x": np.zeros((3, 2)), "y": np.ones(3)})
-    >>> batch.total, [array.shape for array in batch.arrays]
-    (3, [(3, 2), (3,)])
+    >>> batch = read_batch({"x": tf.zeros((3, 2)), "y": tf.ones(3)})
+    >>> batch.total, [array.shape.as_list() for array in batch.arrays]
+    (3, [[3, 2], [3]])
     """
     if isinstance(data, Batch):
         return data

@@ -37,8 +37,8 @@ class StepFunction:
     >>> model.compile("sgd", "mse")
     >>> training = Training(Settings(ResourceSpec.local(cpus=2), "PS"))
     >>> predict = StepFunction(model, model.predict_step, True, training, lambda: None, lambda captured: None)
-    >>> predict((tf.zeros((5, 3)),)).shape
-    (5, 1)
+    >>> predict((tf.zeros((5, 3)),)).shape.as_list()
+    [5, 1]
     >>> training.close()
     """
 

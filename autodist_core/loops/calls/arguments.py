@@ -78,8 +78,8 @@ class Arguments:
     """The arguments of one call, as a session takes them.
 
     >>> call = Reader(lambda x, weights: None, whole=["weights"]).read((np.zeros((4, 2)), np.ones(3)), {})
-    >>> call.total, call.parsed.whole, [array.shape for array in call.arrays]
-    (4, (False, True), [(4, 2), (3,)])
+    >>> call.total, call.parsed.whole, [array.shape.as_list() for array in call.arrays]
+    (4, (False, True), [[4, 2], [3]])
     """
 
     parsed: Parsed

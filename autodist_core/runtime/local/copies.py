@@ -27,7 +27,7 @@ class Copies:
     >>> with tf.device("CPU:0"):
     ...     kernel = tf.Variable(tf.ones((3, 1)))
     >>> copies = Copies(example_placement(AllReduce()))
-    >>> copies.add([Variable("kernel", (3, 1), "float32")], {"kernel": kernel})
+    >>> copies.add([Variable("kernel", (3, 1), "float32", handle="kernel")], {"kernel": kernel.handle})
     >>> copies.home("kernel").name, copies.handle("kernel@replica0") is kernel.handle
     ('kernel@replica0', True)
     """
