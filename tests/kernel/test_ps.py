@@ -114,7 +114,7 @@ def test_replicas_that_share_memory_have_one_copy_and_one_update(builder):
     assert not nodes_of(graph, "CollectiveReduceV2") and not nodes_of(graph, "AssignVariableOp")
 
 
-@pytest.mark.parametrize("spec", [machine(cpus=1), machine(cpus=1, gpus=2)])
-def test_memory_is_shared_among_several_cpus_only(spec):
+@pytest.mark.parametrize("spec, shared", [(machine(cpus=1), True), (machine(cpus=1, gpus=2), False)])
+def test_a_replica_that_is_alone_has_one_memory_and_gpus_have_their_own(spec, shared: bool):
     item = dense_item()
-    assert not placed(item, AllReduce(), spec, share_memory=True).shares_memory
+    assert placed(item, AllReduce(), spec, share_memory=True).shares_memory == shared
