@@ -24,6 +24,7 @@ from autodist_core.training import SETTINGS, CompressorState, Settings
 from autodist_keras import checks
 from autodist_keras.callbacks.fitting import resumable
 from autodist_keras.capture.hooks import undone_if_refused
+from autodist_keras.forwarding import Forwarding
 from autodist_keras.keras_methods import FromConfig, call_keras, keras_loop, shown_as_keras, wrap_again
 from autodist_keras.reports import model_plan
 from autodist_keras.reports.explain import explain
@@ -32,16 +33,13 @@ from autodist_keras.reports.own_fit import of_batches
 from autodist_keras.reports.verify import verify
 from autodist_keras.training.driver import Driver
 
-_OWN = ("model", "_driver", "_replacements", "_last_fit")
-"""The attributes that the wrapper stores on itself. It passes every other one to the model or to the settings."""
-
 _CALLED = (
     "A call of a DistributedModel calls its Keras model. Where a function that makes a model is expected, as by "
     "keras.wrappers.SKLearnRegressor, pass a function that returns the DistributedModel."
 )
 
 
-class DistributedModel:
+class DistributedModel(Forwarding):
     """Train a Keras model over several devices with the methods that the model already has.
 
     Args:
@@ -78,6 +76,7 @@ class DistributedModel:
     """
 
     # Declared for type checkers and editors. `__getattr__` returns the values.
+    model: keras.Model
     resource_spec: ResourceSpec
     strategy: StrategyBuilder
     share_memory: bool | None
@@ -264,36 +263,6 @@ class DistributedModel:
             raise
 
     from_config = FromConfig()
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _OWN:
-            raise AttributeError(name)
-        if name in SETTINGS:
-            return getattr(self._driver.settings, name)
-        try:
-            return getattr(self.model, name)
-        except AttributeError:
-            checks.refuse_misspelt(name, self.model)
-            raise
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in SETTINGS:
-            self._driver.change(replace(self._driver.settings, **{name: value}))
-        elif name == "model" and name in vars(self):
-            raise AttributeError("a DistributedModel keeps its model: wrap the other one, DistributedModel(other, ...)")
-        elif name in _OWN:
-            object.__setattr__(self, name, value)
-        elif name in vars(DistributedModel) and not hasattr(keras.Model, name):
-            raise AttributeError(
-                f"DistributedModel.{name} is the wrapper's own, and cannot be set. An attribute of the Keras model is "
-                f"set on the model: dm.model.{name}."
-            )
-        else:
-            checks.refuse_misspelt(name, self.model)
-            setattr(self.model, name, value)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*object.__dir__(self), *SETTINGS, *dir(self.model)})
 
     def __repr__(self) -> str:
         replicas = self._driver.settings.replicas

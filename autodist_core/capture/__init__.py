@@ -32,7 +32,6 @@ from autodist_core.capture.longest import with_longest
 from autodist_core.capture.refuse.resources import captured_resources
 from autodist_core.capture.refuse.writes import written_outside
 from autodist_core.capture.rewrite.conditionals import take_apart
-from autodist_core.capture.rewrite.draws import draw_whole, draws_of_rows
 from autodist_core.capture.rewrite.longest import take_longest
 from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.rewrite.shares import count_by_share
@@ -40,6 +39,7 @@ from autodist_core.capture.rewrite.totals import take_totals
 from autodist_core.capture.source_lines import SourceLines, source_lines
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
 from autodist_core.capture.traversal import computed_from, inputs_first, reached_from, sources
+from autodist_core.capture.whole_draws import draw_whole, draws_of_rows
 from autodist_core.errors import Refusals
 from autodist_core.seams import table as seams
 from autodist_core.step import naming

@@ -97,7 +97,13 @@ def source_lines(graph: Any, updates: Collection[str] = ()) -> SourceLines:
 
 
 def source_line(operation: Any) -> SourceLine:
-    """The line that made an operation of a traced step. What calls the trace has made nothing, such as `model.fit`."""
+    """The line that made an operation of a traced step. What calls the trace has made nothing, such as `model.fit`.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     source_line(tf.sqrt(2.0).op).place
+    'File "<doctest ...>", line 2, in <module>'
+    """
     frames = list(operation.traceback or ())
     files = [frame.filename for frame in frames]
     if _TRACES in files:

@@ -137,7 +137,7 @@ class Traced:
     explicit_seeds: bool = False
     """Whether a stateless draw takes the same numbers on every replica if no generator's state is in its seed."""
     draws_as_one: bool = False
-    """Whether replicas draw the random numbers of one device, as far as they can (see `rewrite/draws.py`)."""
+    """Whether replicas draw the random numbers of one device, as far as they can (see `whole_draws.py`)."""
     own_losses: bool = False
     """Whether a gradient in a loss is the replica's own, as the loss is, and is differentiated so."""
     handed_in: bool = False

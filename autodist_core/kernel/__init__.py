@@ -24,7 +24,8 @@ from autodist_core.kernel.parts import PARTS, Part, part_of
 from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph, build, sizes_apart
 from autodist_core.kernel.placement.arrangement import Arrangement, arrange
 from autodist_core.kernel.placement.devices import Tasks
-from autodist_core.kernel.placement.placement import Placement, inference, place
+from autodist_core.kernel.placement.placement import Placement
+from autodist_core.kernel.placement.placing import inference, place
 from autodist_core.kernel.refuse import examine
 from autodist_core.kernel.stages import GraphStage, graph_stages
 

@@ -17,7 +17,8 @@ from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import run
 from autodist_core.kernel.pipeline import PIPELINE, build
 from autodist_core.kernel.placement.devices import Tasks
-from autodist_core.kernel.placement.placement import Placement, place
+from autodist_core.kernel.placement.placement import Placement
+from autodist_core.kernel.placement.placing import place
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import StrategyBuilder

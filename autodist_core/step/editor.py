@@ -374,3 +374,26 @@ class Editor:
                 if key in copy.attr:
                     del copy.attr[key]
         return graph
+
+
+def mark_collectives(graph_def: Any, group: int, offset: int) -> dict[str, str]:
+    """Give the collectives of a graph the number of their group, other numbers, and an input for a token each.
+
+    Return the device of each token, by the name of the input.
+
+    >>> from tensorflow.core.framework.graph_pb2 import GraphDef
+    >>> mark_collectives(GraphDef(), 1, 0)
+    {}
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    tokens = {}
+    for node in (node for node in graph_def.node if node.op == "CollectiveReduceV2"):
+        key = nodes[node.input[3]]
+        number = (int(tf.make_ndarray(key.attr["value"].tensor)) + offset) & 0x7FFFFFFF
+        for constant, value in ((nodes[node.input[2]], group), (key, number)):
+            constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int32))
+        token = f"token{node.device.replace(':', '_')}"
+        node.input.insert(4, token)
+        node.attr["Nordering_token"].i = 1
+        tokens[token] = node.device
+    return tokens

@@ -61,6 +61,7 @@ from autodist_core.training import Entry
 from autodist_keras import seams
 from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas, own_steps
 from autodist_keras.capture.build_ahead import build_ahead
+from autodist_keras.capture.decided import Decided
 from autodist_keras.capture.draws import place_of_draw
 from autodist_keras.capture.fresh_metrics import kept_fresh
 from autodist_keras.capture.metric_weights import weighted_metrics
@@ -182,27 +183,6 @@ class Trace:
         marker = tf.identity(tf.stop_gradient(value), name="rows_of_replicas")
         self.gathers.append(marker)
         return marker
-
-
-@dataclass(frozen=True)
-class Decided:
-    """How a step is captured: what an earlier trace of it told of its losses. `Trace` explains these parts.
-
-    >>> Decided().more(mixing.Followed(mixing.Found(), (), frozenset(), ((1,),)), False).degrees
-    ((1,),)
-    """
-
-    of_whole_batch: frozenset[int] = frozenset()
-    adds: bool = False
-    degrees: tuple[tuple[int | None, ...], ...] = ()
-    draws_as_one: bool = False
-    """What was asked for."""
-
-    def more(self, followed: mixing.Followed, adds: bool) -> Decided:
-        """What is known after another trace."""
-        degrees = followed.degrees if not self.degrees and any(map(any, followed.degrees)) else self.degrees
-        more = self.of_whole_batch | followed.of_whole_batch
-        return replace(self, of_whole_batch=more, adds=self.adds or adds, degrees=degrees)
 
 
 @dataclass(frozen=True)

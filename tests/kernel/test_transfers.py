@@ -27,7 +27,7 @@ def test_a_chain_sends_from_one_machine_to_the_next(hosts, expected):
     """Each machine gets the value once, in whatever order its copies stand."""
     import tensorflow as tf
 
-    from autodist_core.kernel.placement.placement import inference
+    from autodist_core.kernel.placement.placing import inference
     from autodist_core.step.graph_item import Variable
 
     names = tuple(f"10.0.0.{host}:CPU:{hosts[:place].count(host)}" for place, host in enumerate(hosts))

@@ -67,7 +67,7 @@ class Alike:
     these has, if the graph is for these sizes only.
 
     >>> from autodist_core.kernel.placement.devices import Tasks
-    >>> from autodist_core.kernel.placement.placement import inference
+    >>> from autodist_core.kernel.placement.placing import inference
     >>> addresses = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
     >>> alike = found_alike(inference(tuple(f"{address}:CPU:0" for address in addresses), Tasks("run", addresses)))
     >>> len(alike.machines), alike.replicas, [replica.number for replica in alike.built]
@@ -87,7 +87,7 @@ def found_alike(placement: Placement, sizes: Sequence[int] = (), standing: int =
     kind are built: two, or one with the first machine as its witness.
 
     >>> from autodist_core.kernel.placement.devices import Tasks
-    >>> from autodist_core.kernel.placement.placement import inference
+    >>> from autodist_core.kernel.placement.placing import inference
     >>> addresses = tuple(f"10.0.0.{index}" for index in range(1, 9))
     >>> tasks = Tasks("run", addresses)
     >>> placement = inference(tuple(f"{address}:CPU:0" for address in addresses), tasks)
@@ -132,7 +132,7 @@ def standing(placement: Placement, built: Sequence[Replica]) -> Placement:
     """Return the placement of the replicas that are built.
 
     >>> from autodist_core.kernel.placement.devices import Tasks
-    >>> from autodist_core.kernel.placement.placement import inference
+    >>> from autodist_core.kernel.placement.placing import inference
     >>> addresses = tuple(f"10.0.0.{index}" for index in range(1, 9))
     >>> placement = inference(tuple(f"{address}:CPU:0" for address in addresses), Tasks("run", addresses))
     >>> [replica.name for replica in standing(placement, found_alike(placement).built).replicas]

@@ -134,7 +134,7 @@ def machines_of(placement: Placement) -> tuple[Unit, ...]:
     """Return the machines of a placement, in the order of the replicas.
 
     >>> from autodist_core.kernel.placement.devices import Tasks
-    >>> from autodist_core.kernel.placement.placement import inference
+    >>> from autodist_core.kernel.placement.placing import inference
     >>> names = ("10.0.0.1:CPU:0", "10.0.0.2:CPU:0", "10.0.0.2:CPU:1")
     >>> machines = machines_of(inference(names, Tasks("run", ("10.0.0.1", "10.0.0.2"))))
     >>> [(machine.task, machine.replicas) for machine in machines]

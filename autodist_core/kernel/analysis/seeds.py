@@ -9,7 +9,7 @@ whose seed comes with each example, and draws from an explicit seed, as of `tf.r
     jitter      seed: explicit; shape: the batch's      each replica draws its own numbers
 
 In a step that `draws_as_one`, which `verify` compares, every draw is found but those whose size depends on the batch in
-a way that cannot be followed (`capture.rewrite.draws`). In a step with `explicit_seeds`, which is a function of
+a way that cannot be followed (`capture.whole_draws`). In a step with `explicit_seeds`, which is a function of
 `run()`, every draw from an explicit seed is found. The values behind a seed are followed into the functions that the
 graph runs, and out of them.
 """

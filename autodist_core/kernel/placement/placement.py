@@ -27,15 +27,12 @@ from functools import cached_property
 
 from autodist_core.errors import amount
 from autodist_core.kernel.analysis.gradient_flow import after_update, handed_back
-from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.partitioner import VariablePartitioner
-from autodist_core.kernel.placement.arrangement import Arrangement, arrange, optimizer_state
 from autodist_core.kernel.placement.devices import Tasks, host_of
 from autodist_core.resource_spec import DeviceSpec
-from autodist_core.step.graph_item import GraphItem, Variable
+from autodist_core.step.graph_item import Variable
 from autodist_core.step.index import StepIndex
-from autodist_core.strategy.compiled import AllowedLead, CompiledStrategy, VariablePlan
-from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
+from autodist_core.strategy.compiled import AllowedLead, VariablePlan
 
 MEMORY = "memory"
 
@@ -305,110 +302,3 @@ class Placement:
         sizes = ((owner, amount(len(owner.variables), "variable")) for owner in self.owners)
         lines += [f"  owner {owner.name} on {owner.device}: {size}" for owner, size in sizes]
         return "\n".join(lines)
-
-
-def _replicas(names: tuple[str, ...], tasks: Tasks) -> tuple[Replica, ...]:
-    return tuple(Replica(index, name, tasks.device(name)) for index, name in enumerate(names))
-
-
-def inference(names: tuple[str, ...], tasks: Tasks | None = None) -> Placement:
-    """Return a placement for functions that train nothing: every replica has a copy of every variable.
-
-    >>> print(inference(("10.0.0.1:CPU:0", "10.0.0.1:CPU:1")))
-    placement over 2 replicas
-      replica0 = 10.0.0.1:CPU:0 on /device:CPU:0
-      replica1 = 10.0.0.1:CPU:1 on /device:CPU:1
-      owner replica0 on /device:CPU:0: 0 variables
-      owner replica1 on /device:CPU:1: 0 variables
-    """
-    tasks = tasks or Tasks()
-    replicas = _replicas(names, tasks)
-    owners = tuple(Owner(replica.prefix, replica.device, replica=replica.index) for replica in replicas)
-    return Placement(replicas, owners, tasks=tasks)
-
-
-def place(
-    item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None = None, tasks: Tasks | None = None
-) -> Placement:
-    """Place the variables of a captured training step on devices; `share_memory=None` leaves that to the strategy.
-
-    >>> from autodist_core import ResourceSpec, StrategyCompiler
-    >>> from autodist_core.strategy import PS
-    >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=2)
-    >>> placement = place(item, StrategyCompiler(item, spec).compile(PS().build(item, spec)))
-    >>> placement.shares_memory, [owner.name for owner in placement.owners]
-    (True, ['memory'])
-    """
-    tasks = tasks or Tasks()
-    arranged = arrange(item, strategy, share_memory)
-    one_memory = arranged.shares_memory or (arranged.compiled_together and not tasks.job)
-    replicas = _replicas(strategy.replicas, tasks)
-    partitioner = VariablePartitioner() if one_memory else arranged.partitioner
-    split = partitioner.apply(item)
-    step, parts = StepIndex.of(split), _parts(split)
-    plans = {plan.variable.name: plan for plan in arranged.strategy.variables}
-    plans |= _plans_of_parts(split, partitioner)
-    family = {name: name for name in step.trained} | slots(step)
-    shared_state = optimizer_state(step) - parts.keys()
-    # Compute reads a split variable whole, and not its shards, unless it looks rows up in them.
-    whole = frozenset(name for name in step.trained if not step.variables[name].part_of)
-    mirrored = whole | (step.read_by_compute & frozenset(family))
-    if one_memory:
-        if not tasks.job:
-            # One memory is one device.
-            replicas = tuple(replace(replica, device=replicas[0].device) for replica in replicas)
-        memory = Owner(MEMORY, replicas[0].device, frozenset(family))
-        return Placement(
-            replicas, (memory,), plans, dict.fromkeys(family, MEMORY), shared_state, mirrored=mirrored, tasks=tasks
-        )
-    reduced = frozenset(name for name, head in family.items() if isinstance(plans[head].synchronizer, AllReducePlan))
-    leads = arranged.memories
-    owners = [Owner(r.prefix, r.device, reduced, r.index) for r in replicas if leads[r.index] == r.index]
-    owner_of = dict.fromkeys(reduced, replicas[0].prefix)
-    served: dict[str, list[str]] = {}
-    for name, head in family.items():
-        synchronizer = plans[head].synchronizer
-        if isinstance(synchronizer, PSPlan):
-            served.setdefault(synchronizer.destinations[0], []).append(name)
-    for destination, names in served.items():
-        label = f"server_{destination.replace(':', '_').replace('[', '').replace(']', '')}"
-        owners.append(Owner(label, tasks.device(destination), frozenset(names)))
-        owner_of.update(dict.fromkeys(names, label))
-    return Placement(
-        replicas, tuple(owners), plans, owner_of, shared_state, _remote_rows(step, plans), partitioner,
-        parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle), _loose(arranged),
-        mirrored, tasks, leads,
-    )
-
-
-def _plans_of_parts(split: GraphItem, partitioner: VariablePartitioner) -> dict[str, VariablePlan]:
-    found = {}
-    for variable in split.variables:
-        plan = partitioner.plans.get(variable.part_of)
-        if plan is not None:
-            shard = next(shard for shard in plan.shards if variable.name == plan.variable.part_name(shard.index))
-            found[variable.name] = VariablePlan(variable, shard.synchronizer)
-    return found
-
-
-def _remote_rows(step: StepIndex, plans: Mapping[str, VariablePlan]) -> frozenset[str]:
-    """Return the tables that replicas have no copy of. With `local_replication` they have one."""
-    found = []
-    for name in step.trained:
-        synchronizer = plans[name].synchronizer
-        if isinstance(synchronizer, PSPlan) and step.variables[name].is_sparse:
-            found += [] if synchronizer.local_replication else [name]
-    return frozenset(found)
-
-
-def _parts(split: GraphItem) -> dict[str, tuple[Variable, ...]]:
-    found: dict[str, tuple[Variable, ...]] = {}
-    for variable in split.variables:
-        if variable.part_of:
-            found[variable.part_of] = (*found.get(variable.part_of, ()), variable)
-    return found
-
-
-def _loose(arranged: Arrangement) -> AllowedLead | None:
-    """Return the allowed lead of loose replicas; None if the step or the strategy keeps replicas in step."""
-    return arranged.strategy.allowed_lead if arranged.is_loose else None

@@ -22,7 +22,7 @@ class Portions:
     """The portions of some owners, with the values that the update hands back to compute.
 
     >>> from autodist_core import GraphItem
-    >>> from autodist_core.kernel.placement.placement import inference
+    >>> from autodist_core.kernel.placement.placing import inference
     >>> placement = inference(("localhost:CPU:0", "localhost:CPU:1"))
     >>> list(Portions(StepIndex(GraphItem(())), placement, placement.owners))
     []

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from autodist_core.errors import Refusals
 from autodist_core.kernel.placement.arrangement import Arrangement
-from autodist_core.kernel.placement.placement import Placement, place
+from autodist_core.kernel.placement.placement import Placement
+from autodist_core.kernel.placement.placing import place
 from autodist_core.kernel.refuse.compute import compute_refused
 from autodist_core.kernel.refuse.update import update_refused
 from autodist_core.kernel.splitting.shard_lookups import lookups_refused
@@ -27,7 +28,7 @@ __all__ = ["examine", "require_distributable"]
 def require_distributable(step: StepIndex, placement: Placement) -> None:
     """Raise an error that lists every reason why the replicas of a placement cannot run a captured step.
 
-    >>> from autodist_core.kernel.placement.placement import inference
+    >>> from autodist_core.kernel.placement.placing import inference
     >>> require_distributable(StepIndex(GraphItem(())), inference(("localhost:CPU:0", "localhost:CPU:1")))
     """
     refusals = Refusals()

@@ -26,7 +26,7 @@ def compute_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistE
     """Yield an error for each violation in compute.
 
     >>> from autodist_core import GraphItem
-    >>> from autodist_core.kernel.placement.placement import inference
+    >>> from autodist_core.kernel.placement.placing import inference
     >>> list(compute_refused(StepIndex(GraphItem(())), inference(("localhost:CPU:0",))))
     []
     """

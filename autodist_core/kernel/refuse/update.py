@@ -23,7 +23,7 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
     """Yield an error for each violation in the update.
 
     >>> from autodist_core import GraphItem
-    >>> from autodist_core.kernel.placement.placement import inference
+    >>> from autodist_core.kernel.placement.placing import inference
     >>> list(update_refused(StepIndex(GraphItem(())), inference(("localhost:CPU:0",))))
     []
     """

@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.step.editor import mark_collectives
+
 _FIRST = 1 << 20
 """Above the numbers that TensorFlow's own strategies give to groups of devices."""
 _groups: dict[tuple[str, ...], int] = {}
@@ -38,24 +40,8 @@ class Collectives:
 
     def prepare(self, nodes: Any) -> dict[str, Any]:
         """Give the collectives among these nodes numbers and tokens; return the token for each node that is one."""
-        by_name = {node.name: node for node in nodes.node}
-        tokens: dict[str, Any] = {}
-        for node in list(nodes.node):
-            if node.op == "CollectiveReduceV2":
-                _set(by_name[node.input[2]], self._group)
-                key = by_name[node.input[3]]
-                _set(key, (tf.make_ndarray(key.attr["value"].tensor).item() + self._number) & 0x7FFFFFFF)
-                name = f"token{node.device.replace(':', '_')}"
-                tokens[name] = _token(node.device)
-                inputs = [*node.input[:4], name, *node.input[4:]]
-                del node.input[:]
-                node.input.extend(inputs)
-                node.attr["Nordering_token"].i = 1
-        return tokens
-
-
-def _set(node: Any, value: int) -> None:
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int32))
+        tokens = mark_collectives(nodes, self._group, self._number)
+        return {name: _token(device) for name, device in tokens.items()}
 
 
 def _token(device: str) -> Any:
