@@ -21,9 +21,6 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
 )
 
-# Python code in a function of TensorFlow takes a thread for as long as it waits for a step.
-tf.config.threading.set_inter_op_parallelism_threads(8)
-
 NUMERIC = {"capture", "equality", "front", "kernel", "loops"}
 """The folders in which everything is computed in float64."""
 

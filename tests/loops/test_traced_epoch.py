@@ -1,6 +1,8 @@
 """An epoch as one `tf.function`: Python numbers that its loop counts with."""
 
 import gc
+import subprocess
+import sys
 import weakref
 
 import numpy as np
@@ -183,9 +185,51 @@ def test_errors_of_a_step_come_out_of_the_users_function_in_words(strategy):
         assert float(epoch(distributed(good), 1)) == 36.0
     assert len(set(inner_fails)) == 1
     # Whatever runs while another one of the strategy's runs is ours to refuse.
-    own = tf.function(lambda: strategy.run(lambda: tf.py_function(lambda: epoch(distributed(good), 1), [], tf.float64)))
+    one = tf.constant(1.0, tf.float64)
+
+    def run_again():
+        return strategy.run(step, args=(one,))
+
+    own = tf.function(lambda: strategy.run(lambda: tf.py_function(run_again, [], tf.float64)))
     with pytest.raises(tf.errors.UnknownError, match=r"SessionError: .*is called while"):
         own()
     # An error that is none of a run stays what it is.
     with pytest.raises(tf.errors.InvalidArgumentError, match="nothing of a run"):
         tf.function(lambda: (epoch(distributed(good), 1), tf.debugging.assert_positive(-1.0, "nothing of a run")))()
+
+
+ONE_THREAD = """
+import faulthandler
+import tensorflow as tf
+import autodist_core
+
+faulthandler.dump_traceback_later(60, exit=True)
+tf.config.threading.set_inter_op_parallelism_threads(1)
+strategy = autodist_core.distribute({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, "AllReduce")
+weight = tf.Variable(1.0)
+
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(x * weight)
+    weight.assign_sub(tape.gradient(loss, weight))
+    return loss
+
+@tf.function
+def epoch(dataset):
+    total = 0.0
+    for element in dataset:
+        total += strategy.reduce("SUM", strategy.run(step, args=(element,)), axis=None)
+    return total
+
+data = tf.data.Dataset.from_tensor_slices([1.0, 2.0, 3.0, 4.0]).batch(2)
+print(float(epoch(strategy.experimental_distribute_dataset(data))), float(weight))
+"""
+
+
+def test_a_run_in_a_function_takes_no_thread_of_tensorflow_while_it_waits(tmp_path):
+    """On a machine with one processor, TensorFlow has one thread for all functions."""
+    program = tmp_path / "one_thread.py"
+    program.write_text(ONE_THREAD)
+    run = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
+    # The losses are 3 and 7 x (1 - 3): each step takes the sum of its examples from the weight.
+    assert run.stdout.split() == ["-11.0", "-9.0"], run.stderr[-2000:]

@@ -6,6 +6,7 @@ function that the graph belongs to. Such a call passes the handle of the strateg
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -34,6 +35,8 @@ class Failures:
         self._error: BaseException | None = None
         self._hook = ExitStack()
         self._raises = False
+        self._runs = 0
+        self._idle = threading.Condition()
 
     def raise_them(self) -> None:
         """Let calls of traced functions raise errors of runs from now on, as long as this object exists."""
@@ -49,16 +52,27 @@ class Failures:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note an error that the block raises."""
+        """Note an error that the block raises, which is a run."""
         self._error = None
+        with self._idle:
+            self._runs += 1
         try:
             yield
         except BaseException as error:
             self._error = error
             raise
+        finally:
+            with self._idle:
+                self._runs -= 1
+                self._idle.notify_all()
 
     def _taken(self, tensors: Sequence[Any]) -> BaseException | None:
         if all(tensor is not self._order for tensor in tensors):
             return None
+        # Another operation of the graph may have failed while a run was at work, for which TensorFlow does not wait.
+        # A thread of TensorFlow itself may be a part of that run.
+        if not isinstance(threading.current_thread(), threading._DummyThread):
+            with self._idle:
+                self._idle.wait_for(lambda: not self._runs)
         error, self._error = self._error, None
         return error

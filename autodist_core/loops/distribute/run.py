@@ -23,6 +23,7 @@ from autodist_core.loops.calls.outer_tapes import without_gradient
 from autodist_core.loops.calls.outside_trace import outside_trace
 from autodist_core.loops.distribute.context import ReplicaContext
 from autodist_core.loops.distribute.on_machines import drawn
+from autodist_core.loops.distribute.python_call import python_call
 from autodist_core.loops.distribute.reads import ReadElsewhere
 from autodist_core.loops.distribute.values import filled_up, per_replica
 from autodist_core.loops.nested_markers import ROWS, SUM
@@ -185,7 +186,7 @@ class OnEachReplica(TracedFunction):
         # The handles order this operation among those that read or write the same variables, and among other runs.
         handles = [self._strategy.order.handle, *(entry.handle for entry in captured.entries)]
         flat = [*(tensor for values in parsed.tensors for tensor in values), *captured.outer, *handles]
-        made = tf.py_function(call, flat, [spec.dtype for spec in captured.results for _ in range(replicas)])
+        made = python_call(call, flat, [spec.dtype for spec in captured.results for _ in range(replicas)])
         results = []
         for index, spec in enumerate(captured.results):
             results.append(list(made[index * replicas : (index + 1) * replicas]))
