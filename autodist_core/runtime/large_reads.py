@@ -17,8 +17,10 @@ would cost TensorFlow some milliseconds each, at the first read.
 ...     value = tf.reshape(tf.range(150000, dtype=tf.float64), table.shape)
 ...     session.run(tf.raw_ops.AssignVariableOp(resource=handle_of(table, copy), value=value))
 >>> reads = LargeReads(session.graph, session, lambda doing, call, *arguments: call(*arguments))
->>> reads.takes(table, ((table, copy),)), reads.read({"table": (table, ((table, copy),))})["table"][499, 299].item()
-(True, 149999.0)
+>>> [(name, value[499, 299].item()) for name, value in reads.read_each({"table": (table, [(table, copy)])})]
+[('table', 149999.0)]
+>>> reads.takes(table, [(table, copy)])
+True
 >>> session.close()
 """
 
@@ -27,7 +29,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +42,14 @@ from autodist_core.step.graph_item import Variable
 
 LARGE_BYTES = 1 << 19
 _PART_BYTES = 1 << 21
+_TOGETHER_BYTES = 1 << 25
 _AT_A_TIME = 3
 _WITHOUT_GATHER = ("float8", "int4", "uint4", "int2", "uint2")
 """How the names of types begin for which TensorFlow has no `ResourceGather`."""
 
 Source = tuple[Variable, Copy]
 """A copy that is read, and the variable, or the shard of it, that it is a copy of."""
+_Wanted = Mapping[str, tuple[Variable, Sequence[Source]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +92,21 @@ class LargeReads:
         """
         return variable.byte_size >= LARGE_BYTES and all("/device:CPU:" in copy.device for _, copy in sources)
 
-    def read(self, wanted: Mapping[str, tuple[Variable, tuple[Source, ...]]]) -> dict[str, np.ndarray]:
-        """The values of variables, each from one copy of it or from one copy of each of its shards."""
+    def read_each(self, wanted: _Wanted) -> Iterator[tuple[str, np.ndarray]]:
+        """The values of variables, each from one copy of it or from one copy of each of its shards.
+
+        Variables of some MiB together are read at the same time, and are in memory together.
+        """
         self._prepare([source for _, sources in wanted.values() for source in sources])
+        group: dict[str, tuple[Variable, Sequence[Source]]] = {}
+        for name, (variable, sources) in wanted.items():
+            group[name] = variable, sources
+            if sum(each.byte_size for each, _ in group.values()) >= _TOGETHER_BYTES:
+                yield from self._read(group).items()
+                group = {}
+        yield from self._read(group).items()
+
+    def _read(self, wanted: _Wanted) -> dict[str, np.ndarray]:
         found, parts, joins = {}, deque[_Part](), []
         for name, (variable, sources) in wanted.items():
             found[name] = np.empty(variable.shape, tf.as_dtype(variable.dtype).as_numpy_dtype)

@@ -14,7 +14,7 @@ The driver of the front uses sessions only through these types.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -136,8 +136,21 @@ class Session(ABC):
         """Write every copy of these variables."""
 
     @abstractmethod
+    def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
+        """Read the current values of variables, one after the other: not all of them need be in memory at a time."""
+
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Read the current values of variables."""
+        return dict(self.read_each(names))
+
+    def is_on_disk(self, name: str) -> bool:
+        """Whether the session keeps the last safe value of a variable, and not in memory."""
+        del name
+        return False
+
+    def last_safe(self, name: str) -> np.ndarray:
+        """The value of a variable in the last safe state, which this session has whatever happens."""
+        raise NotImplementedError(f"this session keeps no state besides its own: {name}")
 
     @abstractmethod
     def load_added(self, values: Mapping[str, np.ndarray]) -> None:

@@ -13,7 +13,7 @@ with the kernels when it first runs, and imports the graph into the session::
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -113,14 +113,13 @@ class DistributedSession(Session):
         self.settle()
         self._transfers.load([self._variables[name] for name in values], values)
 
-    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Read the current values of variables."""
+    def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
+        """Read the current values of variables, one after the other."""
         self._require_open()
         names = tuple(names)
-        if not names:
-            return {}
-        self.settle()
-        return self._transfers.read([self._variables[name] for name in names])
+        if names:
+            self.settle()
+            yield from self._transfers.read_each([self._variables[name] for name in names])
 
     def read_added(self) -> dict[str, np.ndarray]:
         """Read the variables that kernels added, such as the residuals of compressors, by name."""

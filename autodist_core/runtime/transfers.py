@@ -25,7 +25,11 @@ from autodist_core.kernel.placement.placement import Copy
 from autodist_core.runtime.large_reads import LargeReads, handle_of
 from autodist_core.step.graph_item import Variable
 
-MESSAGE_BYTES = 1 << 28
+MESSAGE_BYTES = 1 << 26
+"""The bytes of small variables in one message. TensorFlow copies each message, in the program and on the machines."""
+PIECE_BYTES = 1 << 28
+"""The bytes of one piece of a variable. TensorFlow gives memory back to the system in blocks of more than 32 MiB only,
+so variables are not cut without need."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,11 @@ class Piece:
         if self.stop is None:
             return self.variable.byte_size
         return self.variable.byte_size // self.variable.shape[0] * (self.stop - self.start)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no piece of the variable follows."""
+        return self.stop is None or self.stop == self.variable.shape[0]
 
     def of(self, value: np.ndarray) -> np.ndarray:
         """The piece's rows of a value of the variable."""
@@ -88,6 +97,11 @@ def _begins(piece: Piece) -> bool:
     return piece.stop is not None and piece.start == 0
 
 
+def _ends(piece: Piece) -> bool:
+    """Whether a piece is the last of several pieces of a variable."""
+    return piece.stop is not None and piece.is_last
+
+
 class Transfers:
     """Writes and reads the variables of one session.
 
@@ -98,7 +112,7 @@ class Transfers:
     >>> placement, (kernel, *_) = example_placement(AllReduce()), example_step().variables
     >>> transfers = Transfers(session.graph, session, placement, lambda doing, call, *arrays: call(*arrays))
     >>> transfers.load([kernel], {"kernel": np.ones((3, 1), "float32")})
-    >>> [copy.name for copy in placement.copies("kernel")], transfers.read([kernel])["kernel"].tolist()
+    >>> [copy.name for copy in placement.copies("kernel")], dict(transfers.read_each([kernel]))["kernel"].tolist()
     (['kernel@replica0', 'kernel@replica1'], [[1.0], [1.0], [1.0]])
     >>> session.close()
     """
@@ -110,6 +124,7 @@ class Transfers:
         self._call = call
         self._writers: dict[Piece, tuple[list[Any], list[Any]]] = {}
         self._makers: dict[Piece, list[Any]] = {}
+        self._enders: dict[Piece, list[Any]] = {}
         self._readers: dict[Piece, Any] = {}
         self._calls: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._large = LargeReads(graph, session, call)
@@ -118,31 +133,33 @@ class Transfers:
         """Write every copy of each variable."""
         found = list(self._messages(variables))
         self._prepare(self._writers, self._writer, found)
-        self._prepare(self._makers, self._maker, [[piece for piece in message if _begins(piece)] for message in found])
+        self._prepare(self._makers, self._maker, [list(filter(_begins, message)) for message in found])
+        self._prepare(self._enders, self._ender, [list(filter(_ends, message)) for message in found])
         for message in found:
-            begun = [piece for piece in message if _begins(piece)]
-            if begun:
-                self._run(("make", *begun), [make for piece in begun for make in self._makers[piece]])
+            self._run_all("make", self._makers, list(filter(_begins, message)))
             feeds = [feed for piece in message for feed in self._writers[piece][0]]
             writes = [write for piece in message for write in self._writers[piece][1]]
             arrays = [array for piece in message for array in self._arrays(piece, values[piece.variable.name])]
             if writes:
                 self._run(("load", *message), writes, feeds, arrays)
+            self._run_all("end", self._enders, list(filter(_ends, message)))
 
-    def read(self, variables: Sequence[Variable]) -> dict[str, np.ndarray]:
-        """Read the current value of each variable."""
+    def read_each(self, variables: Sequence[Variable]) -> Iterator[tuple[str, np.ndarray]]:
+        """Read the current value of each variable, one after the other."""
         sources = {variable.name: (variable, self._placement.read_from(variable)) for variable in variables}
         large = {n: s for n, s in sources.items() if self._placement.tasks.job and LargeReads.takes(*s)}
-        small = [variable for variable in variables if variable.name not in large]
-        found: dict[str, list[np.ndarray]] = {variable.name: [] for variable in small}
-        sent = list(self._messages(small))
+        sent = list(self._messages([variable for variable in variables if variable.name not in large]))
         self._prepare(self._readers, self._reader, sent)
-        values = self._large.read(large) if large else {}
+        if large:
+            yield from self._large.read_each(large)
+        parts: list[np.ndarray] = []
         for message in sent:
             arrays = self._run(("read", *message), [self._readers[piece] for piece in message])
             for piece, array in zip(message, arrays, strict=True):
-                found[piece.variable.name].append(array)
-        return values | {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
+                parts.append(array)
+                if piece.is_last:
+                    yield piece.variable.name, parts[0] if len(parts) == 1 else np.concatenate(parts)
+                    parts = []
 
     @staticmethod
     def _prepare(known: dict[Piece, Any], make: Callable[[Piece], Any], found: Iterable[Iterable[Piece]]) -> None:
@@ -154,18 +171,25 @@ class Transfers:
                         known[piece] = make(piece)
 
     def _messages(self, variables: Sequence[Variable]) -> Iterator[list[Piece]]:
-        # On one machine nothing is sent. One call is cheaper than two.
-        limit = MESSAGE_BYTES if self._placement.tasks.job else max(1, sum(v.byte_size for v in variables))
-        return messages((piece for variable in variables for piece in pieces(variable, limit)), limit)
+        limits = PIECE_BYTES, MESSAGE_BYTES
+        if not self._placement.tasks.job:
+            # On one machine nothing is sent. One call is cheaper than two.
+            limits = (max(1, sum(v.byte_size for v in variables)),) * 2
+        return messages((piece for variable in variables for piece in pieces(variable, limits[0])), limits[1])
 
     def drop(self) -> None:
         """Drop all references to the session."""
         self._graph = self._session = None
         self._writers.clear()
         self._makers.clear()
+        self._enders.clear()
         self._readers.clear()
         self._calls.clear()
         self._large.drop()
+
+    def _run_all(self, name: str, operations: Mapping[Piece, list[Any]], pieces: Sequence[Piece]) -> None:
+        if pieces:
+            self._run((name, *pieces), [each for piece in pieces for each in operations[piece]])
 
     def _run(
         self, key: tuple[Any, ...], nodes: list[Any], feeds: Sequence[Any] = (), arrays: Sequence[Any] = ()
@@ -189,13 +213,21 @@ class Transfers:
 
     def _maker(self, piece: Piece) -> list[Any]:
         """Operations that make every copy of a variable that is written by its rows."""
-        makes = []
+        return self._of_copies(piece, lambda part, handle: tf.raw_ops.AssignVariableOp(
+            resource=handle, value=tf.zeros(part.shape, tf.as_dtype(part.dtype))
+        ))
+
+    def _ender(self, piece: Piece) -> list[Any]:
+        """Operations that let steps read every copy in place: after a write of some rows, each read copies all rows."""
+        return self._of_copies(piece, lambda part, handle: tf.raw_ops.DisableCopyOnRead(resource=handle))
+
+    def _of_copies(self, piece: Piece, make: Callable[[Variable, Any], Any]) -> list[Any]:
+        made = []
         for part in (piece.variable, *self._placement.parts.get(piece.variable.name, ())):
             for copy in self._placement.copies(part.name):
                 with self._graph.as_default(), tf.device(copy.device):
-                    zeros = tf.zeros(part.shape, tf.as_dtype(part.dtype))
-                    makes.append(tf.raw_ops.AssignVariableOp(resource=handle_of(part, copy), value=zeros))
-        return makes
+                    made.append(make(part, handle_of(part, copy)))
+        return made
 
     def _writer(self, piece: Piece) -> tuple[list[Any], list[Any]]:
         variable, copies = piece.variable, self._placement.copies(piece.variable.name)

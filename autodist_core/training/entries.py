@@ -19,6 +19,10 @@ import tensorflow as tf
 from autodist_core.runtime.aligned import aligned_copy
 from autodist_core.step.graph_item import Variable
 
+_NOTHING = (0,) * 10
+"""The shape of a variable without a value: of more axes than TensorFlow can compute with, so that using it is an error.
+"""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -56,6 +60,19 @@ class Entry:
     def _tensor(self) -> Any:
         with tf.init_scope():
             return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.tf_variable.dtype)
+
+    def free(self) -> None:
+        """Free the memory of the variable, whose shape stays what it is. It has no value until `write`.
+
+        >>> entry = Entry(Variable("w", (2,), "float32"), tf.Variable([1.0, 2.0]))
+        >>> entry.free()
+        >>> entry.write(np.ones(2))
+        >>> entry.tf_variable.numpy().tolist()
+        [1.0, 1.0]
+        """
+        with tf.init_scope():
+            nothing = tf.zeros(_NOTHING, self.tf_variable.dtype)
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=nothing, validate_shape=False)
 
     def write(self, value: np.ndarray) -> None:
         """Give the variable another value. The module has an example."""

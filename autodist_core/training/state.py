@@ -4,8 +4,9 @@ In: a session, and the entries of the variables that its steps touch. Out: calls
 It stands between a front's step functions and the session: a step function calls `before_step`, runs the step, and
 calls `end_step` and `after_step`.
 
-While a model trains, the session has the newer values. A variable gets its current value before somebody sees it.
-A changed variable is loaded into the session before the next step. A variable that nobody sees is not moved.
+While a model trains, the session has the newer values. The memory of a variable is freed meanwhile, if the session
+keeps its last safe value on disk. A variable gets its current value before somebody sees it. A changed variable is
+loaded into the session before the next step. A variable that nobody sees is not moved.
 `watching.py` reports the looks. `life.Life` names the states of a variable, and `life.TRANSITIONS` the events that lead
 from one state to another.
 
@@ -81,6 +82,8 @@ class TrainingState:
         """The variables that are copies of the session themselves, and have further copies."""
         self._seen: dict[str, int] = {}
         """The variables among these that may have been changed, and before how many steps the further copies follow."""
+        self._freed: set[str] = set()
+        """The variables that have no value here, since the session has it. Each gets one before anybody sees it."""
         self._left: dict[str, np.ndarray] = {}
         """The values that model and session had in common at the last `release`, as views of the variables' memory."""
         self._iterators: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
@@ -198,6 +201,21 @@ class TrainingState:
                 moment = self._moments.pop(name).after(Event.STEP)
                 if moment.life is not Life.STALE:
                     self._moments[name] = moment
+                elif self._can_be_freed(name):
+                    self._freed.add(name)
+                    self._entries[name].free()
+
+    def _can_be_freed(self, name: str) -> bool:
+        """Whether the variable's value can come back whatever happens, and nobody reads it unseen."""
+        return self.session.is_on_disk(name) and not any(name in read for read in self._iterators.values())
+
+    def _fill(self, entry: Entry, value: np.ndarray | None = None) -> None:
+        """Give a variable that was freed a value: this one, or that of the last safe state."""
+        if value is None and entry.spec.name in self._freed:
+            value = self.session.last_safe(entry.spec.name)
+        if value is not None:
+            entry.write(value)
+            self._freed.discard(entry.spec.name)
 
     def end_step(self) -> None:
         """Note that the session is free again, after a step that succeeded or failed."""
@@ -282,11 +300,14 @@ class TrainingState:
         return not self._stepping
 
     def _read_together(self, entry: Entry) -> list[Entry]:
-        """The variables that are usually seen with this one: of its kind, and both small or both large."""
+        """The variables that are usually seen with this one: of its kind and size. One without memory is read alone."""
+        if entry.spec.name in self._freed:
+            return [entry]
         small = entry.spec.byte_size <= _SMALL_BYTES
         return [
             other for other in list(self._entries.values())
             if other.spec.kind == entry.spec.kind and (other.spec.byte_size <= _SMALL_BYTES) == small
+            and other.spec.name not in self._freed
         ]
 
     def _note(self, entry: Entry, others: bool) -> None:
@@ -294,6 +315,7 @@ class TrainingState:
         name = entry.spec.name
         with self._value_lock:
             moment = self._moments.get(name, _STALE).after(Event.OTHERS_LOOK if others else Event.LOOK)
+            self._fill(entry)
             if moment.shown is None and moment.life not in IS_CHANGED:
                 moment = Moment(moment.life, entry.read())
             self._moments[name] = moment
@@ -335,11 +357,14 @@ class TrainingState:
         with defer_interrupt(), self._session_lock, self._value_lock:
             # While they are still watched: who writes from here on changes the memory. Loose replicas that were
             # interrupted may still update the session after its values were read, so their session is loaded again.
+            # A view of a large variable would keep its memory when it changes. The session compares its value instead.
             together = self.session.placement.loose is None
             self._left = {
                 name: self._entries[name].view() for name, moment in self._moments.items()
-                if together and moment.life is Life.CURRENT and name in self._watched
+                if together and moment.life is Life.CURRENT and name in self._watched and not self._can_be_freed(name)
             }
+            for name in sorted(self._freed):
+                self._fill(self._entries[name])
             while self._watched:
                 unwatch(self._watched.popitem()[1])
             self._covered.clear()
@@ -365,12 +390,11 @@ class TrainingState:
             entry for entry in entries
             if entry.spec.name in known and self._compare(entry.spec.name).life in IS_BEHIND
         ]
-        values = self.session.read(entry.spec.name for entry in behind) if behind else {}
-        with defer_interrupt(), self._value_lock:
-            for entry in behind:
-                name = entry.spec.name
+        found = {entry.spec.name: entry for entry in behind}
+        for name, value in self.session.read_each(found) if found else ():
+            with defer_interrupt(), self._value_lock:
                 moment = self._compare(name)
                 if moment.life in IS_BEHIND:
-                    entry.write(values[name])
-                    shown = np.array(values[name]) if moment.shown is not None else None
+                    self._fill(found[name], value)
+                    shown = np.array(value) if moment.shown is not None else None
                     self._moments[name] = moment.after(Event.PULL, shown)

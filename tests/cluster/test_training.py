@@ -36,6 +36,7 @@ def known_hosts(lan, monkeypatch):
 def test_every_builder_over_two_uneven_hosts_by_small_messages(lan, monkeypatch):
     """Large variables travel by their rows, and several small ones in a message."""
     monkeypatch.setattr(transfers, "MESSAGE_BYTES", 300)
+    monkeypatch.setattr(transfers, "PIECE_BYTES", 300)
     spec = lan.spec(cpus=[1, 3], hosts=lan.hosts[:2])
     with OverHosts(DENSE, spec) as hosts:
         for builder in [*BUILDERS, "Mixed", "Alternating"]:
@@ -143,6 +144,7 @@ def test_bounded_staleness_and_asynchrony_train_over_hosts(lan, builder: PS):
 def test_hosts_are_reached_over_ipv6_by_small_messages(lan, monkeypatch):
     """The kernel of the first layer has more bytes than a message may have, and travels by its rows."""
     monkeypatch.setattr(transfers, "MESSAGE_BYTES", 300)
+    monkeypatch.setattr(transfers, "PIECE_BYTES", 300)
     assert max(weight.numpy().nbytes for weight in DENSE.build().weights) > 300
     spec = lan.spec(hosts=lan.hosts[:2])
     for node, host in zip(spec["nodes"], lan.hosts, strict=False):

@@ -56,10 +56,10 @@ class Fragile(DistributedSession):
         self._recorded.make(doing)
         return super().call(doing, call, *arguments)
 
-    def read(self, names):
+    def read_each(self, names):
         names = tuple(names)
         self._recorded.read.append(names)
-        return super().read(names)
+        return super().read_each(names)
 
     def load(self, values):
         self._recorded.loaded.append(sorted(values))
@@ -134,7 +134,7 @@ def test_when_the_next_backup_is_due(monkeypatch, every, cost, pause):
     def read(names):
         nonlocal now
         now += cost
-        return {}
+        return ()
 
     monkeypatch.setattr(backup.time, "monotonic", lambda: now)
     kept = backup.Backup(every)

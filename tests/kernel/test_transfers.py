@@ -105,8 +105,8 @@ def test_large_variables_are_read_in_parts_from_whole_copies_and_from_shards():
         reads = LargeReads(graph, session, lambda doing, call, *arguments: call(*arguments))
         assert all(reads.takes(*each) for each in wanted.values())
         for _ in range(2):
-            found = reads.read(wanted)
+            found = dict(reads.read_each(wanted))
             assert all(np.array_equal(found[name], value) for name, value in values.items())
         missing = Variable("missing", (900, 900), "float64")
         with pytest.raises(tf.errors.NotFoundError, match="missing"):
-            reads.read(wanted | {"missing": (missing, ((missing, Copy("missing@0", "/device:CPU:0")),))})
+            dict(reads.read_each(wanted | {"missing": (missing, ((missing, Copy("missing@0", "/device:CPU:0")),))}))

@@ -10,6 +10,7 @@ In: a resource spec, a strategy, and a loop that calls a `tf.distribute.Strategy
     dataset      elements with a slice of a batch for each replica
     on_machines  which datasets each machine runs, and which elements are batches of them
     values       values of each replica: reduced, gathered, looked at one by one
+    python_call  Python that is called from a graph, while TensorFlow's threads are free
     reads        which variables a trace takes besides run()
     failures     errors of a run within somebody's trace, as they were raised
     extended     what TensorFlow's own libraries call

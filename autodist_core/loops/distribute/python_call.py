@@ -24,13 +24,14 @@ def python_call(function: Callable[..., Sequence[Any]], tensors: Sequence[Any], 
 
     >>> double = tf.function(lambda x: 2 * x)
     >>> of_python = tf.function(lambda x: python_call(lambda x: [double(x)], [x], [tf.int32]))
-    >>> [result.numpy() for result in of_python(tf.constant(3))]
+    >>> [int(result) for result in of_python(tf.constant(3))]
     [6]
     """
     with tf.device("/device:CPU:0"):
         number, done = tf.py_function(lambda *given: _begin(function, given), tensors, [tf.int64, tf.resource])
         (number,) = tf.raw_ops.QueueDequeueV2(handle=done, component_types=[tf.int64])
-    return list(tf.py_function(_end, [number, *tensors], types))
+    results = tf.py_function(_end, [number, *tensors], types)
+    return list(results) if types else []
 
 
 class _Worker:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,14 +128,16 @@ class LocalSession(Session):
             for name, value in values.items():
                 self.copies.write(name, value)
 
-    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Read the current values of variables."""
+    def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
+        """Read the current values of variables, one after the other."""
         self._require_open()
         names = tuple(names)
         if names:
             self.settle()
-        with defer_interrupt():
-            return {name: self.copies.read(name) for name in names}
+        for name in names:
+            with defer_interrupt():
+                value = self.copies.read(name)
+            yield name, value
 
     def read_added(self) -> dict[str, np.ndarray]:
         """Read the variables that kernels added, such as the residuals of compressors, by name."""

@@ -1,14 +1,14 @@
 """The backup of a session: its last safe state, and all steps and loads since then.
 
 In: the loads and steps of a session, and values read from it. Out: the state and the events with which
-`RecoveringSession` brings another session to the same state.
+`RecoveringSession` brings another session to the same state. Large values are in a file (`on_disk.py`).
 
 >>> backup = Backup()
 >>> backup.loaded({"w": np.zeros(2)})
 >>> backup.ran(Ran(0, (np.ones((4, 3)),), 4), training=True, written={"w"})
 >>> print(backup)
 the model holds the state after training step 0; the 1 step since then is lost
->>> backup.take(lambda names: {name: np.ones(2) for name in names}, dict)
+>>> backup.take(lambda names: ((name, np.ones(2)) for name in names), dict)
 >>> print(backup)
 the model holds the state after training step 1, the last one: nothing is lost
 """
@@ -24,6 +24,7 @@ import numpy as np
 
 from autodist_core.errors import amount
 from autodist_core.interrupts import defer_interrupt
+from autodist_core.runtime.recovery.on_disk import Kept, OnDisk, array_of
 from autodist_core.runtime.same_bits import same_bits
 
 _PAUSE_PER_COST = 50
@@ -41,12 +42,12 @@ class Loaded:
     16
     """
 
-    values: Mapping[str, np.ndarray]
+    values: Mapping[str, Kept | np.ndarray]
 
     @property
     def size(self) -> int:
-        """Its bytes."""
-        return sum(value.nbytes for value in self.values.values())
+        """Its bytes in memory."""
+        return sum(value.nbytes for value in self.values.values() if isinstance(value, np.ndarray))
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Backup:
 
     every: float | None = None
     """The seconds after which a backup is due, whatever it costs; None for a pause that depends on what it costs."""
-    values: dict[str, np.ndarray] = field(default_factory=dict)
+    values: dict[str, Kept | np.ndarray] = field(default_factory=dict)
     added: dict[str, np.ndarray] = field(default_factory=dict)
     """The values of the variables that kernels added."""
     steps: int = 0
@@ -88,6 +89,7 @@ class Backup:
     """The variables that may have other values since the state was read."""
     trained: bool = False
     """Whether a training step ran since then. If so, the added variables may have other values too."""
+    _on_disk: OnDisk = field(default_factory=OnDisk)
     _event_bytes: int = 0
     _taken_at: float = field(default_factory=time.monotonic)
     _cost: float = 0.0
@@ -100,7 +102,7 @@ class Backup:
 
     def loaded(self, values: Mapping[str, np.ndarray]) -> None:
         """Note that variables were set."""
-        copies = {name: np.array(value) for name, value in values.items()}
+        copies = {name: self._on_disk.keep(value) for name, value in values.items()}
         # A new variable is part of the safe state at once. The others are too, if there was no event since the read.
         at_once = {name: value for name, value in copies.items() if self.current or name not in self.values}
         later = {name: value for name, value in copies.items() if name not in at_once}
@@ -117,7 +119,7 @@ class Backup:
         >>> backup.has("w", np.zeros(2)), backup.has("w", np.ones(2)), backup.has("b", np.zeros(2))
         (True, False, False)
         """
-        return name in self.values and name not in self.written and same_bits(self.values[name], value)
+        return name in self.values and name not in self.written and same_bits(array_of(self.values[name]), value)
 
     def ran(self, event: Ran, training: bool, written: Collection[str]) -> None:
         """Note that a step was completed, and which variables it may have written.
@@ -137,12 +139,14 @@ class Backup:
         return bool(self.events) and (self._event_bytes > _MOST_BYTES or time.monotonic() - self._taken_at >= pause)
 
     def take(
-        self, read: Callable[[Iterable[str]], dict[str, np.ndarray]], read_added: Callable[[], dict[str, np.ndarray]]
+        self, read: Callable[[Iterable[str]], Iterable[tuple[str, np.ndarray]]],
+        read_added: Callable[[], dict[str, np.ndarray]],
     ) -> None:
         """Read the state again: the variables that were written since, and the added variables."""
         start = time.monotonic()
-        # What was read is this backup's alone: it is not copied.
-        values = {name: np.asarray(value) for name, value in read(sorted(self.written)).items()}
+        # What was read is this backup's alone: what stays in memory is not copied.
+        read_now = ((name, np.asarray(value)) for name, value in read(sorted(self.written)))
+        values = {name: self._on_disk.keep(value, is_own=True) for name, value in read_now}
         added = {name: np.asarray(value) for name, value in read_added().items()} if self.trained else self.added
         # After Ctrl-C, the backup has either the old state or the new one.
         with defer_interrupt():

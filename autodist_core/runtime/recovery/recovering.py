@@ -8,7 +8,7 @@ session gets the state and repeats the events. Without a restart, reads return t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from autodist_core.runtime.composites import in_memory
 from autodist_core.runtime.interruptible import BrokenOffError, UnendedError
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
+from autodist_core.runtime.recovery.on_disk import Arrays, Kept, array_of
 from autodist_core.runtime.timings import Timings
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -139,13 +140,14 @@ class RecoveringSession(Session):
         self._unloaded |= {n: value for n, value in values.items() if n in unknown or not self._backup.has(n, value)}
         self._try_until_done(self._load_rest)
 
-    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+    def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current values of variables; the last safe values if the cluster is gone."""
         names = tuple(names)
         if self._session is not None and not self._backup.written.isdisjoint(names):
             try:
                 if 2 * len(names) < len(self._known):
-                    return self._try_until_done(lambda session: self._read(session, names))
+                    yield from self._try_until_done(lambda session: self._read(session, names)).items()
+                    return
                 # A read of most variables, as at the end of a fit, backs up all of them.
                 self._try_until_done(self._back_up)
             except UnendedError:
@@ -154,9 +156,17 @@ class RecoveringSession(Session):
                 if self._session is not None:
                     raise
                 self._unraised = error
+        yield from ((name, self.last_safe(name)) for name in names)
+
+    def is_on_disk(self, name: str) -> bool:
+        """Whether the last safe value of a variable is on disk."""
+        return name not in self._unloaded and isinstance(self._backup.values.get(name), Kept)
+
+    def last_safe(self, name: str) -> np.ndarray:
+        """The value of a variable in the last safe state."""
         # A variable that was never in a session has the value of its unfinished load.
-        values = self._unloaded | self._backup.values
-        return {name: values[name] for name in names}
+        unloaded = self._unloaded.get(name)
+        return array_of(self._backup.values[name]) if unloaded is None else unloaded
 
     def read_added(self) -> dict[str, np.ndarray]:
         """Read the variables that kernels added."""
@@ -250,11 +260,12 @@ class RecoveringSession(Session):
         session = self._open()
         try:
             steps = [session.add(item, usual) for item, usual in self._added]
-            session.load({name: value for name, value in self._backup.values.items() if name in session.known})
+            known = set(session.known)
+            session.load(Arrays({name: value for name, value in self._backup.values.items() if name in known}))
             session.load_added(self._backup.added)
             for event in self._backup.events:
                 if isinstance(event, Loaded):
-                    session.load(event.values)
+                    session.load(Arrays(event.values))
                 else:
                     steps[event.step](event.arrays, event.total)
         except BaseException as error:
@@ -267,7 +278,7 @@ class RecoveringSession(Session):
 
     def _back_up(self, session: Session) -> None:
         self._load_rest(session)
-        self._backup.take(session.read, session.read_added)
+        self._backup.take(session.read_each, session.read_added)
         log.debug("The state after training step %d is safe.", self._backup.steps)
 
     def _read(self, session: Session, names: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -1,0 +1,154 @@
+"""The memory of the user's variables while a session that can lose its machines has their values."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autodist_core.capture import capture
+from autodist_core.errors import NodeLostError
+from autodist_core.runtime import DistributedSession, RecoveringSession
+from autodist_core.runtime.recovery.on_disk import Kept, OnDisk, array_of
+from autodist_core.strategy import AllReduce
+from autodist_core.training import Entry, TrainingState
+from tests.capture.plain import dense_step, gradients_of, spec_of, trace
+from tests.kernel.graphs import placed
+
+X = np.arange(12.0).reshape(4, 3) / 10
+WIDE = 50_000
+RATE = 0.1
+
+
+class Losing(DistributedSession):
+    """A session of this machine that can be lost."""
+
+    lost = False
+
+    def call(self, doing, call, *arguments):
+        if Losing.lost:
+            raise NodeLostError("10.0.0.2", "its agent ended")
+        return super().call(doing, call, *arguments)
+
+
+class Training:
+    """A linear model with a large kernel and a small bias, in a session, and the same model beside it."""
+
+    def __init__(self) -> None:
+        self.variables, self.alone = self.new(), self.new()
+        item = capture(trace(dense_step(self.variables), self.variables))
+        self.session = RecoveringSession(lambda: Losing(placed(item, AllReduce())), lambda error: None)
+        self.state, self._step = TrainingState(self.session), self.session.add(item)
+        self.state.watch([Entry(spec_of(name, each), each) for name, each in self.variables.items()])
+
+    @staticmethod
+    def new() -> dict[str, tf.Variable]:
+        return {"w": tf.Variable(np.linspace(-1, 1, 3 * WIDE).reshape(3, WIDE)), "b": tf.Variable(np.zeros(WIDE))}
+
+    def step(self) -> None:
+        self.state.before_step()
+        self._step([X], len(X))
+        self.state.end_step()
+        self.state.after_step()
+        _, gradients = gradients_of(self.alone, X)
+        for name, gradient in gradients.items():
+            self.alone[name].assign_sub(RATE * gradient)
+
+    def raw(self, name: str) -> tf.Tensor:
+        """What TensorFlow has for a variable, read in a way of which nobody is told."""
+        handle = vars(self.variables[name])["_handle"]
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float64)
+
+    def assert_equal(self, name: str = "w") -> None:
+        np.testing.assert_allclose(self.variables[name].numpy(), self.alone[name].numpy(), rtol=0, atol=1e-15)
+
+
+@pytest.fixture(autouse=True)
+def state_is_large(monkeypatch):
+    """Of a small state, the backup and the variables stay in memory."""
+    monkeypatch.setattr(OnDisk, "most_in_memory", 0)
+
+
+@pytest.fixture
+def training():
+    Losing.lost = False
+    made = Training()
+    yield made
+    made.state.release()
+    made.session.close()
+
+
+def test_a_large_variable_has_no_memory_until_somebody_looks(training):
+    for _ in range(2):
+        training.step()
+        assert training.raw("b").shape == [WIDE]
+        assert training.raw("w").shape.num_elements() == 0
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            X @ training.raw("w")
+        assert training.variables["w"].shape == [3, WIDE]
+        training.assert_equal()
+        assert training.raw("w").shape == [3, WIDE]
+    training.step()
+    training.state.pull_all()
+    training.assert_equal()
+    training.step()
+    training.state.release()
+    assert training.raw("w").shape == [3, WIDE]
+
+
+def test_what_a_callback_writes_into_a_freed_variable_counts(training):
+    training.step()
+    for variables in (training.variables, training.alone):
+        variables["w"].assign_add(np.ones((3, WIDE)))
+    training.step()
+    training.assert_equal()
+
+
+def test_a_lost_machine_leaves_the_last_safe_state(training):
+    training.step()
+    training.session.settle()
+    safe = {name: each.numpy() for name, each in training.alone.items()}
+    training.step()
+    Losing.lost = True
+    training.state.release()
+    np.testing.assert_allclose(training.variables["w"].numpy(), safe["w"], rtol=0, atol=1e-15)
+
+
+def test_another_thread_that_cannot_wait_for_a_step_sees_the_last_safe_value(training):
+    training.step()
+    training.session.settle()
+    safe, seen = training.alone["w"].numpy(), []
+    training.state.before_step()  # a step that does not end
+    thread = threading.Thread(target=lambda: seen.append(training.variables["w"].numpy()))
+    thread.start()
+    thread.join(timeout=60)
+    np.testing.assert_allclose(seen[0], safe, rtol=0, atol=1e-15)
+    training.state.end_step()
+
+
+def test_a_place_in_the_file_is_taken_again_when_nobody_has_an_array_of_it():
+    on_disk, values = OnDisk(), [np.full(1 << 17, number) for number in (1.0, 2.0, 3.0)]
+    first = on_disk.keep(values[0])
+    array = array_of(first)
+    del first
+    second = on_disk.keep(values[1])
+    assert on_disk.size == 2 * values[0].nbytes
+    assert array[0] == array[-1] == 1.0
+    del array
+    third = on_disk.keep(values[2])
+    assert on_disk.size == 2 * values[0].nbytes
+    assert (array_of(second)[-1], array_of(third)[-1]) == (2.0, 3.0)
+    with pytest.raises(ValueError, match="read-only"):
+        array_of(third)[0] = 4.0
+
+
+def test_without_room_on_the_disk_a_backup_is_in_memory(monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    kept = OnDisk().keep(np.ones(1 << 18))
+    assert not isinstance(kept, Kept)
+    assert array_of(kept).sum() == 1 << 18
+    words = f"2 MiB of a backup are kept in memory, since the folder for them, {tmp_path / 'missing'}, takes no more: "
+    assert caplog.messages[0].startswith(words)
+    assert caplog.messages[0].endswith("The environment variable TMPDIR may name another folder.")
