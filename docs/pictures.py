@@ -273,7 +273,8 @@ def values() -> str:
 
 def pictures() -> dict[str, str]:
     """Every picture by its file's name."""
-    return {"flow.svg": flow(), "values.svg": values(), **{f"{name}.svg": strategy(scene) for name, scene in SCENES.items()}}
+    strategies = {f"{name}.svg": strategy(scene) for name, scene in SCENES.items()}
+    return {"flow.svg": flow(), "values.svg": values(), **strategies}
 
 
 if __name__ == "__main__":
