@@ -55,6 +55,13 @@ class Picture:
             f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" {STYLES[kind]} marker-end="url(#{kind})"{start}/>'
         )
 
+    def stage(self, x: float, y: float, w: float, head: str, *lines: str, fill: str = "#ffffff") -> None:
+        """Add a box with a head and lines below it."""
+        self.box(x, y, w, 34 + 18 * len(lines), fill)
+        self.text(x + w / 2, y + 23, head, 14, INK, "middle", 600)
+        for number, line in enumerate(lines):
+            self.text(x + w / 2, y + 43 + 18 * number, line, 12, SOFT, "middle")
+
     def chip(self, x: float, y: float, words: str, mirror: bool = False) -> float:
         """Add a variable: filled where it is updated, outlined where it is a mirror; returns where it ends."""
         color = COLORS[words.split()[0]]
@@ -212,12 +219,7 @@ def flow() -> str:
     """How a step takes shape, and what happens with one batch."""
     picture = Picture(860, 430, "From a Keras model and a cluster file to a step over all replicas")
 
-    def stage(x: float, y: float, w: float, head: str, *lines: str, fill: str = "#ffffff") -> None:
-        picture.box(x, y, w, 34 + 18 * len(lines), fill)
-        picture.text(x + w / 2, y + 23, head, 14, INK, "middle", 600)
-        for number, line in enumerate(lines):
-            picture.text(x + w / 2, y + 43 + 18 * number, line, 12, SOFT, "middle")
-
+    stage = picture.stage
     picture.text(20, 30, "Once, when the first batch comes", 13, SOFT, weight=600)
     stage(20, 44, 170, "Keras model", "its training step,", "captured as a graph", fill="#e7f0fa")
     stage(20, 128, 170, "cluster.yml", "machines and devices", fill="#e7f0fa")
@@ -246,9 +248,33 @@ def flow() -> str:
     return picture.svg()
 
 
+def values() -> str:
+    """The values from a model to a running step, and the folder that makes each."""
+    picture = Picture(860, 330, "The flow of values: each is made by one stage from the values before it")
+    given = "#e7f0fa"
+    picture.stage(20, 20, 150, "cluster.yml", "or a scheduler", fill=given)
+    picture.stage(235, 20, 170, "ResourceSpec", "resource_spec/")
+    picture.stage(20, 116, 150, "model, batch", "or a loop's function", fill=given)
+    picture.stage(235, 116, 170, "GraphItem", "capture/: compute, update")
+    picture.stage(470, 68, 170, "CompiledStrategy", "strategy/")
+    picture.stage(690, 20, 150, "plan", "plan/, reports/")
+    picture.stage(690, 116, 150, "Placement", "kernel/placement/")
+    picture.stage(690, 236, 150, "DistributedGraph", "kernel/passes/,", "kernel/alike/")
+    picture.stage(470, 236, 170, "session", "runtime/, cluster/", "training/")
+    picture.stage(235, 236, 170, "Keras's fit, a loop", "autodist_keras/training/,", "loops/")
+    picture.stage(20, 236, 150, "the model's state", "weights, optimizer,", "metrics", fill=given)
+    for ends in ((172, 46, 232, 46), (172, 142, 232, 142), (407, 46, 467, 80), (407, 142, 467, 108),
+                 (642, 84, 687, 58), (642, 104, 687, 130), (765, 170, 765, 233), (687, 271, 643, 271)):
+        picture.arrow("flow", *ends)
+    picture.arrow("flow", 467, 271, 408, 271, both=True)
+    picture.arrow("values", 232, 271, 173, 271)
+    return picture.svg()
+
+
 def pictures() -> dict[str, str]:
     """Every picture by its file's name."""
-    return {"flow.svg": flow(), **{f"{name}.svg": strategy(scene) for name, scene in SCENES.items()}}
+    strategies = {f"{name}.svg": strategy(scene) for name, scene in SCENES.items()}
+    return {"flow.svg": flow(), "values.svg": values(), **strategies}
 
 
 if __name__ == "__main__":

@@ -125,11 +125,9 @@ def test_every_fence_is_a_block_that_was_read():
         assert len(fences) == 2 * len(list(blocks(page))), label(page)
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "strategies.md"], ids=label)
-def test_every_option_of_every_builder_is_in_the_table(page):
-    rows = re.findall(
-        r"^\| `(\w+)\((.*?)\)`(?: as `(\w+)`)?(?: and `(\w+)`)? \|", page.read_text(), re.MULTILINE
-    )
+def test_every_option_of_every_builder_is_in_the_table():
+    table = (DOCS / "strategies.md").read_text()
+    rows = re.findall(r"^\| `(\w+)\((.*?)\)`(?: as `(\w+)`)?(?: and `(\w+)`)? \|", table, re.MULTILINE)
     own = {name: eval(f"dict({options.replace(', ...', '').replace('...', '')})") for name, options, *_ in rows}
     assert own.keys() == BUILDERS.keys()
     for name, _, *others in rows:

@@ -123,21 +123,27 @@ def test_supported_versions_are_those_of_setup_cfg():
 
 
 def page():
-    """What docs/developers/seams.md says: one row for each seam."""
+    """What docs/developers/seams.md says: the seams by what rests on them."""
     lines = [
         "# Seams", "",
         "These are the names and behaviours of other packages that autodist-keras uses although they are not public",
-        "API. They are checked when the first model is wrapped, or, where only a real step shows them, at their use.",
+        "API. They are checked when the first model is wrapped or, with *at use*, when a step shows them.",
         "A `SeamError` lists everything that is missing. The tables stand in `autodist_core/seams/table.py` and",
         "`autodist_keras/seams.py`. A test compares this page with them. After a change there, run",
         "`python -m tests.seams.test_names > docs/developers/seams.md`.", "",
     ]
     for title, table in (("Keras", keras_seams.TABLE), ("TensorFlow and Python", core_seams.TABLE)):
-        lines += [f"## {title}", "", "| name | kind | what rests on it | without it, and without the check |"]
-        lines.append("|---|---|---|---|")
+        lines += [f"## {title}", "", "| what rests on it | names | without them, and without the check |"]
+        lines.append("|---|---|---|")
+        resting: dict[str, dict[str, list[str]]] = {}  # what rests on names, and what would happen without them
         for seam in table:
-            shown = seam.label.strip("'") if seam.label.startswith("'") else f"`{seam.label}`"
-            lines.append(f"| {shown} | {seam.kind} | {seam.rests} | {seam.without} |")
+            label = seam.label.strip("'\"")
+            shown = label if " " in label else f"`{label}`"
+            late = " *at use*" if seam.kind.endswith("tried at use") else ""
+            resting.setdefault(seam.rests, {}).setdefault(seam.without, []).append(shown + late)
+        for rests, losses in resting.items():
+            for first, (without, names) in zip([rests, *[""] * len(losses)], losses.items(), strict=False):
+                lines.append(f"| {first} | {'; '.join(names)} | {without} |")
         lines.append("")
     return "\n".join(lines)
 
