@@ -92,20 +92,38 @@ def transformer(remat: bool = False, policy: str = "float32") -> Any:
         def compute_output_shape(self, shape: Any) -> Any:
             return shape
 
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
     words = keras.Input((128,), dtype="int32")
-    x = layers.Embedding(8000, 256, dtype=policy)(words)
-    for _ in range(4):
-        with keras.RematScope("full") if remat else nullcontext():
-            block = Block(dtype=policy)
+    x = layers.Embedding(8000, 256)(words)
+    names = [f"block{number}" for number in range(4)]
+    # Only the blocks: a layer within one would be computed again twice.
+    with keras.RematScope("list_of_layers", layer_names=names) if remat else nullcontext():
+        blocks = [Block(name=name) for name in names]
+    for block in blocks:
         x = block(x)
-    return _compiled(keras.Model(words, layers.Dense(CLASSES, "softmax")(layers.GlobalAveragePooling1D()(x))))
+    last = layers.Dense(CLASSES, "softmax", dtype="float32")(layers.GlobalAveragePooling1D()(x))
+    keras.config.set_dtype_policy(before)
+    return _compiled(keras.Model(words, last))
 
 
-def lstm() -> Any:
+def normalized() -> Any:
+    """Dense layers with batch normalization and dropout, for a large batch."""
+    from keras import Input, Sequential, layers
+
+    hidden = [
+        layer for _ in range(4)
+        for layer in (layers.Dense(1024), layers.BatchNormalization(), layers.ReLU(), layers.Dropout(0.3))
+    ]
+    return _compiled(Sequential([Input((256,)), *hidden, layers.Dense(CLASSES, "softmax")]))
+
+
+def recurrent(kind: str = "LSTM") -> Any:
     """Two recurrent layers over 100 steps."""
     from keras import Input, Sequential, layers
 
-    recurrent = [layers.LSTM(256, return_sequences=True), layers.LSTM(256)]
+    layer = getattr(layers, kind)
+    recurrent = [layer(256, return_sequences=True), layer(256)]
     return _compiled(Sequential([Input((100, 64)), *recurrent, layers.Dense(CLASSES, "softmax")]))
 
 
@@ -137,8 +155,10 @@ MODELS = {
     "cnn": Model(cnn, _numbers(64, 64, 3), 384),
     "cnn_xla": Model(partial(cnn, xla=True), _numbers(64, 64, 3), 384),
     "transformer": Model(transformer, _words, 96),
-    "remat": Model(partial(transformer, remat=True), _words, 192),
-    "bfloat16": Model(partial(transformer, policy="mixed_bfloat16"), _words, 128),
-    "lstm": Model(lstm, _numbers(100, 64), 1024),
+    "remat": Model(partial(transformer, remat=True), _words, 96),
+    "bfloat16": Model(partial(transformer, policy="mixed_bfloat16"), _words, 96),
+    "lstm": Model(recurrent, _numbers(100, 64), 512),
+    "gru": Model(partial(recurrent, "GRU"), _numbers(100, 64), 512),
+    "normalized": Model(normalized, _numbers(256), 8192),
     "tables": Model(tables, _pairs, 128),
 }

@@ -47,7 +47,7 @@ class Operations:
         self._rows, self._memory_of, self._kind_of = rows, memory_of, kind_of
         self._library, self._versions = graph_def.library, graph_def.versions
         self._functions = {each.signature.name: each for each in graph_def.library.function}
-        self._bodies: dict[tuple[str, tuple[str, ...]], tuple[int, dict[int, int]]] = {}
+        self._bodies: dict[tuple[str, tuple[str, ...]], tuple[int, dict[int, int], int]] = {}
 
     def of(
         self, nodes: Sequence[Any], given: Mapping[str, Any], wanted: Sequence[str], body: bool = False
@@ -83,14 +83,17 @@ class Operations:
         """The bytes of the results of an operation, and those that it takes besides while it runs."""
         sizes = [self._bytes(each, operation.inputs) for each in operation.outputs]
         if operation.type in _LOOPS:
-            most, put = self._body(operation.get_attr("body").name, operation.inputs)
-            lists = (each for each in operation.inputs if each.dtype == tf.variant)
-            rounds = max((_length(each) for each in lists), default=1)
+            most, put, largest = self._body(operation.get_attr("body").name, operation.inputs)
+            put = {output: size or self._reserved(operation.inputs[output]) for output, size in put.items()}
+            rounds = _rounds(operation)
             sizes = [size + rounds * put.get(output, 0) for output, size in enumerate(sizes)]
-            return tuple(sizes), max(0, most + (rounds - 1) * sum(put.values()) - sum(sizes))
+            # Rounds begin before those before them have ended.
+            ahead = min(operation.get_attr("parallel_iterations"), rounds) - 1
+            most += (rounds - 1) * sum(put.values()) + ahead * largest
+            return tuple(sizes), max(0, most - sum(sizes))
         if operation.type in _CALLS:
             attribute, first = _CALLS[operation.type]
-            most, _ = self._body(operation.get_attr(attribute).name, operation.inputs[first:])
+            most, _, _ = self._body(operation.get_attr(attribute).name, operation.inputs[first:])
             return tuple(sizes), max(0, most - sum(sizes))
         return tuple(sizes), 0
 
@@ -101,14 +104,25 @@ class Operations:
             return max((self._bytes(each, ()) for each in inputs), default=0)
         return prod(self._rows if size is None else size for size in value.shape) * int(value.dtype.size)
 
-    def _body(self, name: str, arguments: Sequence[Any]) -> tuple[int, dict[int, int]]:
-        """The most bytes that a function takes besides its arguments, and those that it puts into each list."""
+    def _reserved(self, value: Any) -> int:
+        """The bytes of a tensor of a list that was made as long as another one, as that of gradients is."""
+        operation = value.op
+        if operation.type == "TensorListFromTensor":
+            return self._bytes(operation.inputs[0], ()) // _length(value)
+        if operation.type == "TensorListReserve" and operation.inputs[0].op.type == "TensorListElementShape":
+            return self._reserved(operation.inputs[0].op.inputs[0])
+        return self._reserved(operation.inputs[value.value_index]) if operation.type in _LOOPS else 0
+
+    def _body(self, name: str, arguments: Sequence[Any]) -> tuple[int, dict[int, int], int]:
+        """The most bytes that a function takes besides its arguments, those of a tensor that it puts into each list, and
+        those of its largest tensor.
+        """
         key = name, tuple(str(each.shape) for each in arguments)
         if key not in self._bodies:
             self._bodies[key] = self._ran(self._functions[name], arguments)
         return self._bodies[key]
 
-    def _ran(self, function: Any, arguments: Sequence[Any]) -> tuple[int, dict[int, int]]:
+    def _ran(self, function: Any, arguments: Sequence[Any]) -> tuple[int, dict[int, int], int]:
         names = {
             f"{node.name}:{port.argument}:{port.position}": tensor(node.name, number)
             for node in function.node_def for number, port in enumerate(outputs_of(node, self._functions))
@@ -148,7 +162,8 @@ class Operations:
                 buffer = before.get(buffer, buffer)
                 put[output] = 0 if buffer in seen else run.size(buffer)
                 seen.add(buffer)
-        return run.most[""].total() if run.most else 0, put
+        largest = max((size for each in made for size in each.sizes), default=0)
+        return run.most[""].total() if run.most else 0, put, largest
 
 
 def _handle(value: Any) -> Any:
@@ -159,6 +174,11 @@ def _handle(value: Any) -> Any:
     return operation.node_def.attr if operation.type == "VarHandleOp" else None
 
 
+def _rounds(loop: Any) -> int:
+    """How often a loop runs: as many times as the longest of its lists has tensors, as far as that is known."""
+    return max((_length(each) for each in loop.inputs if each.dtype == tf.variant), default=1)
+
+
 def _length(value: Any) -> int:
     """How many tensors a list will have, as far as it is known; else 1."""
     operation = value.op
@@ -166,5 +186,7 @@ def _length(value: Any) -> int:
         shape = operation.inputs[0].shape
         return int(shape[0] or 1) if shape.rank else 1
     if operation.type in ("TensorListReserve", "EmptyTensorList"):
-        return int(tf.get_static_value(operation.inputs[1]) or 1)
-    return _length(operation.inputs[value.value_index]) if operation.type in _LOOPS else 1
+        count = operation.inputs[1]
+        known = _length(count.op.inputs[0]) if count.op.type == "TensorListLength" else tf.get_static_value(count)
+        return int(known or 1)
+    return _rounds(operation) if operation.type in _LOOPS else 1
