@@ -3,8 +3,7 @@
 In: the bytes of each part at the moment when they are most, and what the device has. Out: text. The CPU devices of a
 machine share its memory::
 
-    memory of localhost: 1.2 GiB = weights 256.0 MiB + optimizer 512.0 MiB + gradients 256.0 MiB + activations 200.0 MiB
-    : fits
+    memory of localhost: 1.2 GiB = weights 256.0 MiB + optimizer 512.0 MiB + gradients 256.0 MiB + ...; fits
 """
 
 from __future__ import annotations
