@@ -114,7 +114,7 @@ class Operations:
         return self._reserved(operation.inputs[value.value_index]) if operation.type in _LOOPS else 0
 
     def _body(self, name: str, arguments: Sequence[Any]) -> tuple[int, dict[int, int], int]:
-        """The most bytes that a function takes, those of a tensor that it puts into each list, and of its largest one."""
+        """The most bytes that a function takes, those of a tensor that it puts into each list, and its largest."""
         key = name, tuple(str(each.shape) for each in arguments)
         if key not in self._bodies:
             self._bodies[key] = self._ran(self._functions[name], arguments)
