@@ -1,6 +1,6 @@
 """All benchmarks in one run: this project and its peers, on one machine and over hosts, in one table.
 
-    python benchmarks/bench.py [--only one_machine hosts growth start] [--models mlp cnn] [--rounds 8] [--quick]
+    python benchmarks/bench.py [--only one_machine hosts growth start memory] [--models mlp cnn] [--rounds 8] [--quick]
                                [--out build/bench]
 
 `make bench` runs it in an environment of its own, with the peers. It prints a line for each contender, and writes
@@ -13,7 +13,7 @@ block is how far the quartiles of plain Keras's times are apart, divided by thei
 says nothing.
 
 The part `growth` builds the graph of a step over many replicas, without machines (`growth.py`). The part `start` is the
-time from `fit` to the end of the first step.
+time from `fit` to the end of the first step. The part `memory` is the peak of resident memory (`memory.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -38,6 +39,7 @@ import hosts
 import one_machine
 from contenders import (
     MIRRORED,
+    MULTI_WORKER,
     ONE,
     ONE_XLA,
     OVER_HOSTS,
@@ -56,7 +58,7 @@ from workloads import OVERHEAD, WORKLOADS
 
 from tests.network.lan import missing
 
-PARTS = ("one_machine", "hosts", "growth", "start")
+PARTS = ("one_machine", "hosts", "growth", "start", "memory")
 NETWORKS = ((2, "1gbit"), (2, "250mbit"), (4, "1gbit"), (4, "250mbit"), (8, "1gbit"))
 """The hosts and the rates of the links."""
 BUILT = (2, 8, 64, 512)
@@ -185,6 +187,20 @@ def growth(models: Sequence[str], repeat: int) -> Iterator[Built]:
                 yield Built(model, builder, replicas, found.total, found.size / 1e6, *ratios)
 
 
+def in_memory(result: dict[str, Any], quick: bool) -> None:
+    """Measure the memory, and put it into the result."""
+    import memory
+
+    result["memory"] = {"forecast": {}, "contenders": []}
+    for name, peak, said in memory.forecasts(["tables"] if quick else list(memory.MODELS)):
+        print(f"memory of {name}: {peak:.0f} MiB above idle, {said / peak:.2f} of it foretold", flush=True)
+        result["memory"]["forecast"][name] = peak, said
+    counts = () if quick else (2, 4)
+    for each in memory.contenders("mlp", counts, memory.BUILDERS, [MULTI_WORKER, TORCH]):
+        print(memory.row(*each), flush=True)
+        result["memory"]["contenders"].append(each)
+
+
 def text(found: Sequence[Row]) -> str:
     """The rows of a block as lines.
 
@@ -223,7 +239,7 @@ def main() -> None:
     option(parser, "--out", "the folder of bench.json and bench.svg", Path("build/bench"), type=Path)
     given = parser.parse_args()
     rounds, steps = (1, 2) if given.quick else (given.rounds, None)
-    if not {"one_machine", "growth"} & {*given.only} and missing():
+    if not {"one_machine", "growth", "memory"} & {*given.only} and missing():
         parser.exit(1, f"{missing()}.\n")
     given.out.mkdir(parents=True, exist_ok=True)
     found: list[Row] = []
@@ -254,6 +270,8 @@ def main() -> None:
         for count in (2,) if given.quick else (2, 4, 8, 16):
             result["start"][count] = start_up(count)
             print(f"{count} hosts: {result['start'][count]:.1f} s from fit to the end of the first step", flush=True)
+    if "memory" in given.only:
+        in_memory(result, given.quick)
     (given.out / "bench.json").write_text(json.dumps(result, indent=1))
     if (found or result["growth"]) and find_spec("matplotlib"):
         import picture

@@ -38,7 +38,10 @@ def planned_call(engine: Engine, captured: CapturedFunction, examples: int) -> P
     assumed = "" if item.gradients else "the function applies no gradients: every replica has a copy"
     if not item.gradients and item is not captured.item:
         assumed = "the function assigns variables that other functions train: their owners do this"
-    return planned(item, strategy, settings.share_memory, more, written(settings.strategy), assumed, placed, examples)
+    return planned(
+        item, strategy, settings.share_memory, more, written(settings.strategy), assumed, placed, examples,
+        settings.resource_spec,
+    )
 
 
 def explained(engine: Engine, captured: CapturedFunction) -> Explanation:

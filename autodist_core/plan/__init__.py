@@ -3,7 +3,8 @@
 It is the last step of planning. A CompiledStrategy comes in, and a `Plan` goes out. The module `table` computes the
 content of the plan as values. The modules `text` and `html` make its two forms, and a `Plan` has both (see `shown`).
 The module `markdown` makes a third form, for TensorBoard. The module `links` counts the bytes that a node sends, for
-the report on where a step's time goes. The module `headline` makes the line that a training says once.
+the report on where a step's time goes. The module `memory` says what the memory of a device must hold, and whether it
+fits. The module `headline` makes the line that a training says once.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from autodist_core.plan.html import html_of
+from autodist_core.plan.memory import DeviceMemory
 from autodist_core.plan.shown import Shown
-from autodist_core.plan.table import INEXACT, PlanTable, bytes_per_step, notes, plan_table
+from autodist_core.plan.table import INEXACT, PlanTable, bytes_per_step, notes, plan_table, state_memory
 from autodist_core.plan.text import text_of
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy
 
-__all__ = ["INEXACT", "Plan", "PlanTable", "Shown", "bytes_per_step", "notes", "plan_table", "table"]
+__all__ = [
+    "INEXACT", "DeviceMemory", "Plan", "PlanTable", "Shown", "bytes_per_step", "notes", "plan_table", "state_memory",
+    "table",
+]  # fmt: skip
 
 
 class Plan(Shown[PlanTable]):
@@ -39,7 +44,7 @@ class Plan(Shown[PlanTable]):
 def table(
     compiled: CompiledStrategy, graph_item: GraphItem | None = None, memories: Sequence[int] = (),
     notes_besides: Iterable[str] = (), name: str = "", examples: int = 0,
-    factored: Mapping[str, Sequence[int]] | None = None,
+    factored: Mapping[str, Sequence[int]] | None = None, memory: Sequence[DeviceMemory] = (),
 ) -> Plan:
     """Return the plan of ``compiled``. The arguments are those of ``plan_table``.
 
@@ -57,4 +62,4 @@ def table(
       embed/table  : f32[50,4] sparse  ps(localhost:CPU:0)    800 B     rows/step
       total: 2 variables, 4.3 KiB; 7.0 KiB travel between devices per step, and the rows of 1 sparse variable
     """
-    return Plan(plan_table(compiled, graph_item, memories, notes_besides, name, examples, factored))
+    return Plan(plan_table(compiled, graph_item, memories, notes_besides, name, examples, factored, memory))

@@ -42,8 +42,18 @@ def html_of(plan: PlanTable) -> str:
         f'<div style="font-weight:600">{escape(head_text(plan))}</div>'
         f'<div style="overflow-x:auto"><table style="{TABLE}">'
         f"<thead>{head}</thead><tbody>{body}</tbody></table></div>"
-        f"<div>{escape(total_text(plan))}</div>{_legend(plan)}{below}</div>"
+        f"<div>{escape(total_text(plan))}</div>{_memory(plan)}{_legend(plan)}{below}</div>"
     )
+
+
+def _memory(plan: PlanTable) -> str:
+    """A line with a bar for each memory: a part for the state, one for what a step takes besides."""
+    most = max((max(each.peak, each.available or 0) for each in plan.memory), default=0)
+    lines = []
+    for each in plan.memory:
+        state = each.weights + each.optimizer
+        lines.append(beside(escape(str(each)), [(state, _UPDATED), (each.peak - state, _TRAVELS)], most))
+    return "".join(f"<div>{text}</div>" for text in lines)
 
 
 def line(tag: str, style: str, cells: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ def markdown_of(plan: PlanTable) -> str:
     columns = len(titles) - (not any(row.note for row in plan.rows))
     table = markdown_table(titles[:columns], [row[:columns] for row in rows])
     replicas = ", ".join(map(code, plan.replicas))
-    notes = "\n".join(f"- {note}" for note in plan.notes)
+    notes = "\n".join(f"- {note}" for note in (*plan.memory, *plan.notes))
     return "\n\n".join(filter(None, [f"{head_text(plan)}: {replicas}", table, total_text(plan), notes]))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from autodist_core.errors import amount
+from autodist_core.plan.memory import DeviceMemory, together
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan, allows_lead
@@ -77,6 +78,8 @@ class PlanTable:
     notes: tuple[str, ...] = ()
     name: str = ""
     """The builder's name, with the options that differ from their defaults."""
+    memory: tuple[DeviceMemory, ...] = ()
+    """What each machine and each GPU must hold, where it is known."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -88,7 +91,7 @@ class PlanTable:
 def plan_table(
     compiled: CompiledStrategy, graph_item: GraphItem | None = None, memories: Sequence[int] = (),
     notes_besides: Iterable[str] = (), name: str = "", examples: int = 0,
-    factored: Mapping[str, Sequence[int]] | None = None,
+    factored: Mapping[str, Sequence[int]] | None = None, memory: Sequence[DeviceMemory] = (),
 ) -> PlanTable:
     """Return the content of the plan of ``compiled``.
 
@@ -97,6 +100,7 @@ def plan_table(
     all replicas compute on one copy, nothing travels. ``notes_besides`` are added to the notes of the strategy; notes
     on other numbers than one device's come first. ``name`` is the builder's. ``factored`` has the variables of whose
     gradients factors travel in a batch of so many ``examples``, with the bytes of one example for each gradient.
+    ``memory`` is what each device must hold.
 
     >>> from autodist_core import ResourceSpec, StrategyCompiler, Variable
     >>> from autodist_core.strategy import PS
@@ -134,7 +138,7 @@ def plan_table(
     )
     as_factors = {name for name, sizes in (factored or {}).items() if len(sizes) == counts[name]}
     said = sorted((*notes(compiled, as_factors), *notes_besides), key=lambda note: not note.startswith(INEXACT))
-    return PlanTable(compiled.id, compiled.replicas, rows, tuple(said), name)
+    return PlanTable(compiled.id, compiled.replicas, rows, tuple(said), name, tuple(memory))
 
 
 def _bytes_by_device(plan: VariablePlan, replicas: Sequence[str]) -> Mapping[str, DeviceBytes]:
@@ -151,6 +155,30 @@ def _bytes_by_device(plan: VariablePlan, replicas: Sequence[str]) -> Mapping[str
         device: DeviceBytes(updated[device], size if device in followers else 0)
         for device in dict.fromkeys([*followers, *updated])
     }
+
+
+def state_memory(plan: PlanTable, item: GraphItem) -> tuple[DeviceMemory, ...]:
+    """Return the state that each device must hold: what is known of its memory without a batch.
+
+    The optimizer's variables are where the trained ones are updated.
+
+    >>> row = Row("w", "f32[7,128]", "ps(a:CPU:0)", 3584, 0, {"a:CPU:0": DeviceBytes(3584)})
+    >>> print(*state_memory(PlanTable("3f9c21", ("a:CPU:0",), (row,)), GraphItem(())))
+    memory of a: 3.5 KiB = weights 3.5 KiB; plan(x, y) tells the rest
+    """
+    weights, updated = Counter[str](), Counter[str]()
+    for row in plan.rows:
+        for device, each in row.devices.items():
+            name = plan.replicas[0] if device == MEMORY else device
+            parsed = DeviceSpec.parse(name)
+            weights[name if parsed.kind == "GPU" else parsed.address] += each.updated + each.copied
+            updated[name if parsed.kind == "GPU" else parsed.address] += each.updated
+    trained = sum(row.size for row in plan.rows) or 1
+    of_optimizer = sum(each.byte_size for each in item.variables if each.kind == "optimizer")
+    return together(
+        DeviceMemory((name,), size, updated[name] * of_optimizer // trained, known=False)
+        for name, size in weights.items()
+    )
 
 
 def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1) -> int | None:

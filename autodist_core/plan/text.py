@@ -8,7 +8,7 @@ from autodist_core.step.graph_item import format_bytes
 
 
 def text_of(plan: PlanTable) -> str:
-    """Return a plan as text: a line for the strategy, each replica, each variable, the total and each note.
+    """Return a plan as text: a line for the strategy, each replica and variable, the total, each memory and note.
 
     >>> from autodist_core.plan.table import DeviceBytes, Row
     >>> row = Row("dense/kernel", "f32[7,128]", "ps(a:CPU:0)", 3584, 7168, {"a:CPU:0": DeviceBytes(3584)}, "its own")
@@ -28,7 +28,8 @@ def text_of(plan: PlanTable) -> str:
     ]
     replicas = [f"  replica {replica}" for replica in plan.replicas]
     notes = [f"  note: {note}" for note in plan.notes]
-    return "\n".join([head_text(plan), *replicas, *lines, f"  {total_text(plan)}", *notes])
+    memory = [f"  {each}" for each in plan.memory]
+    return "\n".join([head_text(plan), *replicas, *lines, f"  {total_text(plan)}", *memory, *notes])
 
 
 def head_text(plan: PlanTable) -> str:

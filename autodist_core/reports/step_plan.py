@@ -18,9 +18,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 
 from autodist_core.errors import amount
+from autodist_core.forecast import forecast
 from autodist_core.kernel import (
     Factors,
     arrange,
@@ -33,12 +35,15 @@ from autodist_core.kernel import (
     factored,
     factors,
 )
-from autodist_core.plan import INEXACT, Plan, notes, table
+from autodist_core.plan import INEXACT, DeviceMemory, Plan, notes, state_memory, table
 from autodist_core.reports.reasons import Reason
+from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
+from autodist_core.strategy import PartitionedPS
 from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_core.strategy.synchronizers import AllReducePlan
 
 _log = logging.getLogger("autodist")
@@ -47,7 +52,7 @@ _log = logging.getLogger("autodist")
 def planned(
     item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None,
     more: Callable[[CompiledStrategy], Iterable[str]], name: str, assumed: str = "", placed: GraphItem | None = None,
-    examples: int = 0,
+    examples: int = 0, spec: ResourceSpec | None = None,
 ) -> Plan:
     """The table for a step, and the notes. The module's docstring has an example.
 
@@ -55,9 +60,10 @@ def planned(
     strategy's builder as text. `assumed` says what is assumed of a step that is not captured. `placed` is the step
     together with those that are placed with it. The strategy is then for all of them, and the table has what this step
     trains. `examples` is the number of examples of the batch, as far as it is known: it decides whether the factors of
-    a gradient travel.
+    a gradient travel, and what a step takes of each memory; without it, only the state is known. `spec` has the
+    machines, for which another strategy is tried where this one does not fit.
     """
-    trained = {gradient.variable for gradient in item.gradients}
+    trained, given = {gradient.variable for gradient in item.gradients}, strategy
     arranged = arrange(placed or item, strategy, share_memory)
     together = placed is not None and any(gradient.variable not in trained for gradient in placed.gradients)
     if item.gradients:
@@ -88,7 +94,18 @@ def planned(
     step, plans = StepIndex.of(item), {plan.variable.name: plan for plan in strategy.variables}
     lines += _factor_notes(factors(step, plans, strategy.replicas), examples)
     travelling = bytes_of_example(step, factored(step, plans, strategy.replicas, examples))
-    return table(strategy, item, arranged.memories, [*lines, *more(strategy)], name, examples, travelling)
+    memory = _memory(item, given, share_memory, examples, spec) if item.gradients and examples else ()
+    made = table(strategy, item, arranged.memories, [*lines, *more(strategy)], name, examples, travelling, memory)
+    return made if memory else Plan(replace(made.table, memory=state_memory(made.table, item)))
+
+
+def _memory(
+    item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, examples: int, spec: ResourceSpec | None
+) -> tuple[DeviceMemory, ...]:
+    def other(spec: ResourceSpec) -> CompiledStrategy:
+        return StrategyCompiler(item, spec).compile(PartitionedPS().build(item, spec))
+
+    return forecast(item, strategy, share_memory, examples, partial(other, spec) if spec else None)
 
 
 def _factor_notes(found: Mapping[tuple[str, int], Factors | str], examples: int) -> Iterator[str]:

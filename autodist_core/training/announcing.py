@@ -1,15 +1,17 @@
-"""What a training says of itself once, when its first step has run.
+"""What a training says of itself once, with its first step.
 
-In: a captured training step, the session in which it ran, and its first batch. Out: the line of
-`autodist_core/plan/headline.py`. `Steps` logs it.
+In: a captured training step, the session in which it runs, and its first batch. Out: the line of
+`autodist_core/plan/headline.py`, and before the first step, whether it does not fit. `Steps` logs both.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
+from autodist_core.forecast import foretold
 from autodist_core.plan.headline import headline
 from autodist_core.runtime import Session, SessionStep
 from autodist_core.runtime.batch_slices import BatchSlicer
@@ -38,3 +40,20 @@ def announcement(session: Session, step: SessionStep, arrays: Sequence[Any], tot
         Counter(gradient.variable for gradient in item.gradients), step.graph.buckets if step.graph else 0,
         step.graph.factored if step.graph else {},
     )
+
+
+def too_large(session: Session, step: SessionStep, arrays: Sequence[Any], total: int) -> str:
+    """What a training step needs where that does not fit; empty if it fits, or if nobody can tell.
+
+    A step that is small beside the memory is not looked at.
+
+    >>> from autodist_core.runtime.example import example_batch, example_session
+    >>> from autodist_core.strategy import PS
+    >>> session, train = example_session(PS())
+    >>> too_large(session, train, [example_batch(5)], 5)
+    ''
+    >>> session.close()
+    """
+    batch = sum(prod(array.shape) * 8 for array in arrays if hasattr(array, "shape"))
+    memories = foretold(step.item, session.placement, total, least=batch)
+    return "; ".join(str(each) for each in memories if not each.fits)

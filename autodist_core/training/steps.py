@@ -36,7 +36,7 @@ from autodist_core.log import log, stage
 from autodist_core.runtime import SessionStep
 from autodist_core.runtime.composites import is_composite
 from autodist_core.step.graph_item import GraphItem
-from autodist_core.training.announcing import announcement
+from autodist_core.training.announcing import announcement, too_large
 from autodist_core.training.entries import Entry
 from autodist_core.training.state import TrainingState
 from autodist_core.training.training import Training
@@ -146,7 +146,8 @@ class Steps(Generic[B, C]):
         """Run the function on one batch; return the captured function, and its outputs for the whole batch."""
         found = self._alternative(batch) or self._add(batch, same_size)
         state, step = self._session_step(found)
-        self._mention_idle(found.captured, batch.total, len(state.session.placement.replicas))
+        if not self._mentioned:
+            self._warn(state, step, batch)
         state.before_step()
         try:
             outputs = step(batch.arrays, batch.total)
@@ -272,14 +273,17 @@ class Steps(Generic[B, C]):
             line = announcement(state.session, step, batch.arrays, batch.total)
             self._training.say_once(f"{self._name}: {line}" if self._name else line)
 
-    def _mention_idle(self, captured: C, total: int, replicas: int) -> None:
+    def _warn(self, state: TrainingState, step: SessionStep, batch: B) -> None:
         # The first batch decides: a small last batch of an epoch needs no warning.
-        if not self._mentioned and total < replicas and any(each.has_rows for each in captured.item.inputs):
+        self._mentioned = True
+        total, replicas = batch.total, len(state.session.placement.replicas)
+        if total < replicas and any(each.has_rows for each in step.item.inputs):
             log.warning(
                 "A batch of %s leaves %d of %d replicas idle; larger batches keep them all busy.",
                 amount(total, "example"), replicas - total, replicas,
             )
-        self._mentioned = True
+        if step.item.gradients and (text := too_large(state.session, step, batch.arrays, total)):
+            log.warning("%s. plan(x, y) tells what would fit.", text)
 
 
 def _takes(spec: Any, seen: Any) -> bool:

@@ -29,6 +29,7 @@ from autodist_core.kernel import arrange
 from autodist_core.plan import INEXACT, Plan
 from autodist_core.reports.reasons import Reason
 from autodist_core.reports.step_plan import compiled_by_xla, drawing_notes, drawn_in, inexact_notes, planned, some
+from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.step.naming import node_of
@@ -73,13 +74,13 @@ def assumed_item(model: Any) -> GraphItem:
 
 def plan(
     model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_updates: bool,
-    notes: Iterable[str], mixing: Notes, name: str = "", examples: int = 0,
+    notes: Iterable[str], mixing: Notes, name: str = "", examples: int = 0, spec: ResourceSpec | None = None,
 ) -> Plan:
     """The table for a captured or assumed step, and the notes. The module's docstring has an example.
 
     `notes`, and those on computations that mix examples (`mixing`), are shown for several replicas only. A
     captured step that a training would refuse is refused here, too. `name` is the strategy's builder as text, and
-    `examples` the number of examples of the batch, 0 if it is not known.
+    `examples` the number of examples of the batch, 0 if it is not known. `spec` has the machines.
     """
     def more(strategy: CompiledStrategy) -> Iterator[str]:
         if fused_updates:
@@ -93,7 +94,7 @@ def plan(
             yield from compiled_by_xla(item, arrange(item, strategy, share_memory).compiled_together)
 
     assumed = "" if item.gradients else _ASSUMED
-    return planned(item, strategy, share_memory, more, name, assumed, examples=examples)
+    return planned(item, strategy, share_memory, more, name, assumed, examples=examples, spec=spec)
 
 
 def plan_of(distributed: Any, given: Mapping[str, Any]) -> Plan:
@@ -135,7 +136,7 @@ def plan_of_captured(
     mixing = captured.notes if captured else Notes()
     return plan(
         model, item, strategy, settings.share_memory, settings.fuses, notes, mixing, written(settings.strategy),
-        examples,
+        examples, settings.resource_spec,
     )
 
 

@@ -1,0 +1,79 @@
+"""The plan's forecast of memory, beside the measured peak of a training in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from autodist_core import ResourceSpec
+from autodist_core.forecast import needs
+from autodist_keras import DistributedModel
+
+MEASURE = Path(__file__).parents[2] / "benchmarks" / "memory.py"
+WITHIN = 0.15
+
+
+def model():
+    layers = [keras.layers.Dense(256, activation="relu") for _ in range(3)]
+    made = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(2)])
+    made.compile("adam", "mse")
+    return made
+
+
+def batch(examples):
+    return np.ones((examples, 64), "float32"), np.ones((examples, 2), "float32")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["tables", "cnn"])
+def test_the_forecast_is_close_to_the_measured_peak(name):
+    giving_back = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_ARENA_MAX": "1"}
+    command = [sys.executable, str(MEASURE), "--of", name]
+    ended = subprocess.run(
+        command, env=os.environ | giving_back, stdout=subprocess.PIPE, text=True, timeout=300, check=True
+    )
+    peak, said = json.loads(ended.stdout.splitlines()[-1])
+    assert peak > 200 and abs(said / peak - 1) < WITHIN, (peak, said)
+
+
+def test_activations_grow_with_the_batch_and_the_state_does_not():
+    with DistributedModel(model(), ResourceSpec.local(cpus=2)) as dm:
+        small, large = (dm.plan(*batch(examples)).table.memory[0] for examples in (1024, 2048))
+    weights = sum(variable.value.numpy().nbytes for variable in dm.model.trainable_variables)
+    assert 0 <= small.weights - weights < 100 and 2 * weights <= small.optimizer < 2 * weights + 100
+    assert (small.weights, small.optimizer) == (large.weights, large.optimizer)
+    # Three hidden layers with 256 numbers of 4 bytes for each example, and what both replicas compute at that moment.
+    assert 3 * 1024 <= (large.activations - small.activations) / 1024 <= 9 * 1024
+
+
+def test_a_step_that_does_not_fit_is_said_with_a_batch_that_would(monkeypatch, caplog):
+    monkeypatch.setattr(needs, "available", lambda name, here, held=0: 8 << 20)
+    caplog.set_level(logging.WARNING, "autodist")
+    with DistributedModel(model(), ResourceSpec.local(cpus=2)) as dm:
+        (memory,) = dm.plan(*batch(4096)).table.memory
+        assert memory.verdict.startswith("needs ") and "the device has 8.0 MiB: a batch of " in memory.verdict
+        fitting = int(memory.verdict.split("a batch of ")[1].split()[0].rstrip(","))
+        assert dm.plan(*batch(fitting)).table.memory[0].fits
+        assert not dm.plan(*batch(2 * fitting)).table.memory[0].fits
+        assert memory.verdict in str(dm.plan(*batch(4096))) and memory.verdict in dm.plan(*batch(4096))._repr_html_()
+        for _ in range(2):
+            dm.fit(*batch(4096), batch_size=4096, verbose=0)
+    said = [each.getMessage() for each in caplog.records if "the device has" in each.getMessage()]
+    assert len(said) == 1 and said[0].endswith("plan(x, y) tells what would fit.")
+
+
+def test_over_machines_each_has_what_the_strategy_places_there():
+    nodes = [{"address": f"10.0.0.{number}", "chief": number == 1, "cpus": [0]} for number in (1, 2)]
+    dm = DistributedModel(model(), ResourceSpec({"nodes": nodes}), strategy="PS")
+    first, second = dm.plan(*batch(64)).table.memory
+    assert (first.devices, second.devices) == (("10.0.0.1",), ("10.0.0.2",))
+    assert first.optimizer > 100 * second.optimizer and first.weights > 1.9 * second.weights
+    assert first.fits and second.available is None and second.verdict == ""
