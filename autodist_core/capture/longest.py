@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from autodist_core.capture.batch_axis import ROWS, State, follow
+from autodist_core.capture.batch_axis import Kind, State, follow
 from autodist_core.capture.batch_axis.rules import ragged
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
@@ -48,7 +48,7 @@ def with_longest(traced: Traced) -> Traced:
 
 def _is_of_examples(state: State) -> bool:
     """Whether a tensor has the lengths of examples, or says where the entries of each example begin."""
-    return ragged.has_parts([state]) or (state.kind == ROWS and not state.stride and not state.degree)
+    return ragged.has_parts([state]) or (state.kind == Kind.ROWS and not state.stride and not state.degree)
 
 
 def _counts(operation: Any) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import ROWS, follow
+from autodist_core.capture.batch_axis import Kind, follow
 from autodist_core.capture.traced import Traced
 from autodist_core.step.editor import Editor
 from autodist_core.step.naming import OF_WHOLE_BATCH
@@ -59,7 +59,7 @@ def draws_of_rows(traced: Traced) -> dict[str, DrawnRows]:
     return {
         operation.name: DrawnRows(state.axis, operation.inputs[0].dtype, operation.outputs[0].dtype)
         for operation, state in zip(drawing, states, strict=True)
-        if state.kind == ROWS and state.free and state.outer == 1 and state.subset is None
+        if state.kind == Kind.ROWS and state.free and state.outer == 1 and state.subset is None
     }
 
 

@@ -24,12 +24,11 @@ import tensorflow as tf
 
 from autodist_core.capture import Traced
 from autodist_core.capture.batch_axis import (
-    ALIKE,
     NO_CLAIM,
     REDUCED,
     SAME,
-    SUM,
     Found,
+    Kind,
     State,
     follow,
     joined,
@@ -240,7 +239,7 @@ def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any], own: Any
     asked = [_named(each, state, numbers) for each, state in zip(seen.asked, asked, strict=True)]
     of_whole_batch = frozenset(
         position for position, (loss, state) in enumerate(zip(differentiated, of_losses, strict=True))
-        if loss.shape.rank != 0 and (state.kind == ALIKE or (state.kind == SUM and state.degree == 0))
+        if loss.shape.rank != 0 and (state.kind == Kind.ALIKE or (state.kind == Kind.SUM and state.degree == 0))
     )
     how = joined(returned, of_returned, traced.concat_outputs)
     terms = iter(of_terms)
@@ -270,7 +269,7 @@ def numbers_behind(value: Any, seen: Seen) -> tuple[Any, ...]:
 
 def _named(asked: Asked, state: State, numbers: Mapping[int, State]) -> State:
     """The state of a loss, with the first of its numbers that is no mean or sum over the examples as its origin."""
-    if state.kind not in REDUCED or state.kind == SUM:
+    if state.kind not in REDUCED or state.kind == Kind.SUM:
         return state
-    first = next((each.op for each in asked.by if numbers[id(each)].kind in set(REDUCED) - {SUM}), state.origin)
+    first = next((each.op for each in asked.by if numbers[id(each)].kind in set(REDUCED) - {Kind.SUM}), state.origin)
     return state._replace(origin=first)

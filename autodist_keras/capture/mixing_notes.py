@@ -15,18 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.capture.batch_axis import (
-    ALIKE,
-    MIXED,
-    REDUCED,
-    ROWS,
-    SUM,
-    Coupling,
-    Found,
-    State,
-    UncombinedWrite,
-    sentences,
-)
+from autodist_core.capture.batch_axis import REDUCED, Coupling, Found, Kind, State, UncombinedWrite, sentences
 from autodist_core.kernel import Joining, joining
 from autodist_core.plan import INEXACT
 from autodist_core.reports import Reason
@@ -153,21 +142,21 @@ def _result(path: str) -> str:
 
 def _of_loss(asked: Asked, state: State) -> str | None:
     """The note on the value of a loss, or None if the replicas' values combine to one device's value."""
-    if asked.by_itself and state.kind in (ALIKE, SUM, ROWS):
+    if asked.by_itself and state.kind in (Kind.ALIKE, Kind.SUM, Kind.ROWS):
         return None
     degree = asked.degree
     if degree is None:
         # Values that Keras does not reduce: sums are added up, and means and equal values count by the share.
-        degree = min(state.degree, 1) if state.kind == SUM and state.degree >= 0 else int(state.kind != ALIKE)
-    if state.kind == ALIKE and degree:
+        degree = min(state.degree, 1) if state.kind == Kind.SUM and state.degree >= 0 else int(state.kind != Kind.ALIKE)
+    if state.kind == Kind.ALIKE and degree:
         return f"{_INEXACT}{asked.subject} is the same {asked.alike}"
-    if state.kind == ALIKE or (state.kind == SUM and state.degree == degree):
+    if state.kind == Kind.ALIKE or (state.kind == Kind.SUM and state.degree == degree):
         return None
-    if state.kind == ROWS and not (state.degree or state.stride or (state.subset and not degree)):
+    if state.kind == Kind.ROWS and not (state.degree or state.stride or (state.subset and not degree)):
         return None
-    if asked.one_number and state.kind not in (*REDUCED, ROWS):
+    if asked.one_number and state.kind not in (*REDUCED, Kind.ROWS):
         return asked.one_number
-    if state.kind == ROWS:
+    if state.kind == Kind.ROWS:
         by = sentences.named(state.origin)
         what = (
             "gives a value for some examples only, and the mean of these is no mean over the examples of the batch"
@@ -230,7 +219,7 @@ def _adds_a_mean(write: UncombinedWrite) -> bool:
     """Whether a metric adds one mean for each batch to a variable, as if all batches had equally many examples."""
     state = write.state
     made = state.origin is not None and state.origin.type == "Mean"
-    return write.variable.aggregation == "sum" and state.kind == MIXED and made
+    return write.variable.aggregation == "sum" and state.kind == Kind.MIXED and made
 
 
 class _Names:

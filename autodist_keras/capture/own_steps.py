@@ -23,7 +23,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core.capture import reached_from, sources
-from autodist_core.capture.batch_axis import ALIKE, SAME, SUM, State
+from autodist_core.capture.batch_axis import SAME, Kind, State
 from autodist_core.capture.gradients import (
     Differentiation,
     Recording,
@@ -127,12 +127,12 @@ class OwnLosses:
             for (_, seed), state in zip(self._pairs, of_targets, strict=True)
         ]
         by_examples = means_of_examples(self._recording.of_examples, rest)
-        known = all(state.kind in (ALIKE, SUM) for _, state in found)
+        known = all(state.kind in (Kind.ALIKE, Kind.SUM) for _, state in found)
         note = (self._trace.own_method_note,) if self._unknown and not self._trace.reduced else ()
         if not self._pairs:
             return Counts(notes=note)
         if not self._trace.adds:
-            means = known and not any(state.kind == SUM and state.degree for _, state in found)
+            means = known and not any(state.kind == Kind.SUM and state.degree for _, state in found)
             return Counts(not means or any(state.degree != 1 for _, state in by_examples), notes=note)
         begun = [(seed, state) for seed, state in found if seed is not None]
         return Counts(True, *weighed(begun, by_examples, always=True), notes=note)

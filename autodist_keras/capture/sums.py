@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import reached_from, sources
-from autodist_core.capture.batch_axis import ALIKE, SUM, State, mean_over_examples
+from autodist_core.capture.batch_axis import Kind, State, mean_over_examples
 from autodist_core.capture.gradients import Term, factors, state_of_term, terms_of, without
 
 
@@ -29,7 +29,8 @@ class Number:
 
     >>> with tf.Graph().as_default():
     ...     number = Number.of(tf.constant(1.0, name="total") + tf.constant(2.0), ())
-    >>> [each.op.inputs[0].op.name for each in number.asked], number.degrees(iter([State(SUM, degree=1), State(ALIKE)]))
+    >>> states = iter([State(Kind.SUM, degree=1), State(Kind.ALIKE)])
+    >>> [each.op.inputs[0].op.name for each in number.asked], number.degrees(states)
     (['total', 'Const'], (1, 0))
     """
 
@@ -52,7 +53,7 @@ class Number:
         """The power of the batch size with which each term grows; None if it is neither a sum nor a mean."""
         found = [state_of_term(term, states) for term in self.terms]
         return tuple(
-            state.degree if state.kind == SUM else 0 if state.kind == ALIKE else None for state in found
+            state.degree if state.kind == Kind.SUM else 0 if state.kind == Kind.ALIKE else None for state in found
         )
 
 

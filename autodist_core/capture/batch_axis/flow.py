@@ -33,19 +33,7 @@ from autodist_core.capture.batch_axis.states.finding import (
     UncombinedResult,
     UncombinedWrite,
 )
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    MIXED,
-    NO_CLAIM,
-    NUMBER,
-    ROWS,
-    SAME,
-    SUM,
-    UNKNOWN,
-    VARIABLE,
-    State,
-    rows,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Kind, State, rows
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import reached_from, sources
@@ -118,7 +106,7 @@ class Flow:
                 continue
             for tensor in operation.inputs:
                 state = self.states.get(id(tensor))
-                if state is not None and state.kind == VARIABLE:
+                if state is not None and state.kind == Kind.VARIABLE:
                     self._last_write[state.variable.name] = at
 
     # For rules ---------------------------------------------------------------------------------------------------
@@ -135,7 +123,7 @@ class Flow:
         """Note each value of the whole batch, and each number of examples, that an operation uses for single ones."""
         for state in states:
             if state.couples:
-                self.couple(state.origin, SCALED if state.kind == NUMBER else BATCH_VALUE, by)
+                self.couple(state.origin, SCALED if state.kind == Kind.NUMBER else BATCH_VALUE, by)
             elif state.is_size and state.degree:
                 self.couple(by, SCALED, by)
 
@@ -215,7 +203,7 @@ class Flow:
             found = [found] * len(outputs)
         if any(state.stride for state in states):
             found = places.followed(self, operation, states, found)
-        if own and any(state.origin in self._upstreams for state in states) and found[0].kind == MIXED:
+        if own and any(state.origin in self._upstreams for state in states) and found[0].kind == Kind.MIXED:
             self.couple(operation, GRADIENT, operation)
         if len(self._couplings) == couplings and self._is_undecided(operation, states, found):
             self.undecide(operation)
@@ -224,7 +212,7 @@ class Flow:
     def _uses_gradient(self, operation: Any, states: Sequence[State]) -> bool:
         """Whether an operation that is no part of a gradient computes with one that depends on the batch."""
         return not is_silent(operation) and any(
-            state.kind not in (ALIKE, VARIABLE) and tensor.dtype != tf.variant and self._tape.made(tensor.op)
+            state.kind not in (Kind.ALIKE, Kind.VARIABLE) and tensor.dtype != tf.variant and self._tape.made(tensor.op)
             for tensor, state in zip(operation.inputs, states, strict=True)
         ) and not self._tape.made(operation)
 
@@ -244,7 +232,7 @@ class Flow:
         if axes:
             return rows(axes[0])
         self._upstreams.add(tensor.op)
-        return State(SUM, degree=1, origin=tensor.op)
+        return State(Kind.SUM, degree=1, origin=tensor.op)
 
     def _follow_upstream(self, operation: Any, states: Sequence[State]) -> None:
         """Note the values of the whole batch with which a custom gradient's function changes a gradient."""
@@ -272,10 +260,10 @@ class Flow:
         """
         kinds = {state.kind for state in states}
         return (
-            bool(kinds - {ALIKE}) and not kinds & {UNKNOWN, VARIABLE}
+            bool(kinds - {Kind.ALIKE}) and not kinds & {Kind.UNKNOWN, Kind.VARIABLE}
             and operation.type not in inner.RULES and not any(part in operation.type for part in _GRADIENT)
             and any(
-                state.kind == UNKNOWN and id(tensor) not in self._known
+                state.kind == Kind.UNKNOWN and id(tensor) not in self._known
                 for tensor, state in zip(operation.outputs, found, strict=True)
             )
         )
@@ -284,7 +272,7 @@ class Flow:
         kind = operation.type
         if kind == "IdentityN":
             return list(states)
-        if states and states[0].kind == VARIABLE and kind not in ("ResourceGather", "ResourceGatherNd"):
+        if states and states[0].kind == Kind.VARIABLE and kind not in ("ResourceGather", "ResourceGatherNd"):
             if kind == "ReadVariableOp":
                 return self._read(states[0].variable, operation)
             if kind in inner.RULES:
@@ -326,7 +314,7 @@ class Flow:
             )
             value = NO_CLAIM
         # The axes of the result of an addition of rows cannot be followed.
-        adds = adds and value.kind != ROWS
+        adds = adds and value.kind != Kind.ROWS
         after = added(self, operation, [before, value]) if adds else inner.combined(before, value)
         self._written[variable.name] = writes.partly(operation, before, value, after)
         return SAME

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis.states.finding import REMEDIES, UncombinedResult, UncombinedWrite
-from autodist_core.capture.batch_axis.states.state import DISTINCT, UNKNOWN
+from autodist_core.capture.batch_axis.states.state import Kind
 from autodist_core.capture.source_lines import source_line
 
 _HOW = {
@@ -94,7 +94,7 @@ def joined_otherwise(subject: str, result: UncombinedResult) -> str:
     "the result 'root' is the replicas' mean, and Sqrt (root) does not make a mean over the examples"
     """
     state, made = result.state, named(result.state.origin)
-    if state.kind == UNKNOWN:
+    if state.kind == Kind.UNKNOWN:
         how = "the replicas' mean" if result.how == "mean" else "the first replica's"
         return f"{subject} is {how}, and what {made} makes of the examples is not known"
     if result.how == "mean":
@@ -106,7 +106,7 @@ def joined_otherwise(subject: str, result: UncombinedResult) -> str:
         return f"{rows} {made} gives each example a value of its place in the batch, of which a replica has its part"
     if state.degree:
         return f"{rows} {made} gives each example a value that depends on how many examples the batch has"
-    if state.kind == DISTINCT:
+    if state.kind == Kind.DISTINCT:
         return f"{rows} {made} takes each distinct entry of a replica's part of the batch once"
     if len(state.axes) > 1:
         return f"{rows} {made} has parts of one example in several rows"

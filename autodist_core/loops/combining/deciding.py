@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import Traced, combined_as_written, reached_from, sources, with_longest
-from autodist_core.capture.batch_axis import ALIKE, State, follow, joined, sentences, to_be_joined
+from autodist_core.capture.batch_axis import Kind, State, follow, joined, sentences, to_be_joined
 from autodist_core.capture.gradients import (
     Differentiation,
     Recording,
@@ -130,7 +130,7 @@ def decided_for_whole_batch(
     needed = reached_from(markers, sources)
     itself = {
         id(marker) for marker, state in zip(reduced, of_reduced, strict=True)
-        if state.kind == ALIKE and marker.op.name not in needed
+        if state.kind == Kind.ALIKE and marker.op.name not in needed
     }
     traced = replace(
         traced, sums=[marker for marker in traced.sums if id(marker) not in itself], added_up=summed,
@@ -182,11 +182,11 @@ def decided_for_each_replica(
     require_averaged(updates.own_writes, by_name, zip(added, of_added, strict=True), found.uncombined_writes)
     alike = [
         seed for seed, *both in zip(seeds, of_seeds, of_targets, strict=True)
-        if all(state.kind == ALIKE for state in both)
+        if all(state.kind == Kind.ALIKE for state in both)
     ]
     alike += [
         marker for marker, state in zip(sums, of_summed, strict=True)
-        if state.kind == ALIKE and marker.dtype.is_floating
+        if state.kind == Kind.ALIKE and marker.dtype.is_floating
     ]
     idle, hidden = _on_idle_replicas(traced.outputs, of_outputs, terms, states, updates.made_of_gradients)
     outputs = [*traced.outputs, *hidden]
@@ -211,8 +211,8 @@ def _on_idle_replicas(
     idle: list[int | None] = []
     hidden: list[Any] = []
     for index, (output, state, own) in enumerate(zip(outputs, states, terms, strict=True)):
-        alike = [all(next(of_terms).kind == ALIKE for _ in range(1 + len(term.numbers))) for term in own]
-        if state.kind == ALIKE or output.op.name in made_of_gradients:
+        alike = [all(next(of_terms).kind == Kind.ALIKE for _ in range(1 + len(term.numbers))) for term in own]
+        if state.kind == Kind.ALIKE or output.op.name in made_of_gradients:
             idle.append(index)
         elif any(alike):
             with output.graph.as_default():

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any
 
 from autodist_core.capture import Traced, computed_from, reached_from, sources
-from autodist_core.capture.batch_axis import REDUCED, SUM, Known, State, follow
+from autodist_core.capture.batch_axis import REDUCED, Kind, Known, State, follow
 from autodist_core.capture.gradients import Recording, handle_of, seeded
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Counted
@@ -94,7 +94,7 @@ def _candidates(traced: Traced, recording: Recording, again: Collection[str]) ->
 
 
 def _is_inexact(state: State) -> bool:
-    return state.kind in REDUCED and state.kind != SUM
+    return state.kind in REDUCED and state.kind != Kind.SUM
 
 
 def _is_total(operation: Any, state: State) -> bool:
@@ -102,4 +102,4 @@ def _is_total(operation: Any, state: State) -> bool:
     number = operation.outputs[0].dtype.is_floating or operation.outputs[0].dtype.is_complex
     if operation.type == "Cast":
         return number and state.is_size and state.degree == 1
-    return state.kind == SUM and not state.is_size and state.degree in ((0, 1) if number else (1,))
+    return state.kind == Kind.SUM and not state.is_size and state.degree in ((0, 1) if number else (1,))
