@@ -16,7 +16,7 @@ import tensorflow as tf
 from autodist_core.capture.batch_axis.states.state import REDUCED, SAME, Kind, State
 from autodist_core.step.graph_item import Variable
 
-_OF_AGGREGATION = {"sum": Kind.SUM, "max": Kind.LARGEST, "min": Kind.SMALLEST}
+_COMBINED = {"sum": Kind.SUM, "max": Kind.LARGEST, "min": Kind.SMALLEST}
 
 
 def read(variable: Variable, after: bool, written: State | None, operation: Any) -> State:
@@ -28,7 +28,7 @@ def read(variable: Variable, after: bool, written: State | None, operation: Any)
     """
     if variable.kind in ("optimizer", "seed"):
         return SAME
-    kind = _OF_AGGREGATION.get(variable.aggregation)
+    kind = _COMBINED.get(variable.combined)
     if kind is None:
         return written or SAME
     # A read of a metric after its update is done once more, on the combined state.
@@ -44,7 +44,7 @@ def is_combined(variable: Variable, value: State, operation: Any, adds: bool) ->
     """
     if variable.kind in ("optimizer", "seed") or value.kind not in (Kind.ALIKE, *REDUCED):
         return True
-    kind = _OF_AGGREGATION.get(variable.aggregation)
+    kind = _COMBINED.get(variable.combined)
     if kind == Kind.SUM:
         if value.kind == Kind.ALIKE:
             constant = tf.get_static_value(operation.inputs[-1])
@@ -54,10 +54,7 @@ def is_combined(variable: Variable, value: State, operation: Any, adds: bool) ->
         return not (adds and kind is not None)
     if kind is not None:
         return value.kind == kind and not adds
-    floating = tf.as_dtype(variable.dtype).is_floating
-    if variable.aggregation == "mean" or (variable.aggregation == "none" and floating):
-        return value.kind == Kind.SUM and value.degree == 0
-    return False
+    return variable.combined == "mean" and value.kind == Kind.SUM and value.degree == 0
 
 
 def is_returned(state: State, dtype: tf.DType) -> bool:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from autodist_core.capture.batch_axis.states.finding import REMEDIES, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.states.state import Kind
 from autodist_core.capture.source_lines import source_line
@@ -76,9 +74,7 @@ def kept(subject: str, write: UncombinedWrite) -> str:
     variable, origin = write.variable, write.state.origin
     if origin is not None and origin.type == "ReadVariableOp":
         origin = write.operation.inputs[1].op
-    how = _HOW.get(variable.aggregation, "the first replica's")
-    if variable.aggregation == "none" and tf.as_dtype(variable.dtype).is_floating:
-        how = _HOW["mean"]
+    how = _HOW.get(variable.combined, "the first replica's")
     made = "the same on every replica" if origin is None else f"made by {named(origin)}"
     return f"{subject} {variable.name!r} is {how}, and what is written to it is {made}"
 

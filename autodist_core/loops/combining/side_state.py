@@ -117,6 +117,6 @@ def _power(addition: Addition, state: State) -> int:
         return 0
     by_batch = state.kind == Kind.SUM and state.degree == 1
     alike = state.kind == Kind.ALIKE or (state.kind == Kind.SUM and state.degree == 0)
-    if addition.variable.aggregation == "sum":
+    if addition.variable.combined == "sum":
         return 1 if alike else 0
-    return -1 if by_batch and addition.variable.aggregation in ("none", "mean") else 0
+    return -1 if by_batch and addition.variable.combined == "mean" else 0
