@@ -67,7 +67,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
     """
     if joined is None:
         returned = batch_axis.to_be_joined(traced)
-        states = batch_axis.follow(traced, {}, returned).asked if returned else ()
+        states = list(map(batch_axis.follow(traced, {}).state_of, returned)) if returned else ()
         joined = batch_axis.joined(returned, states, traced.concat_outputs)
     seams.check()
     refusals, marks = Refusals(), dict(traced.updates)

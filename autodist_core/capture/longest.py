@@ -40,10 +40,11 @@ def with_longest(traced: Traced) -> Traced:
     ]
     if not candidates:
         return traced
-    asked = [operation.inputs[0 if operation.type == "Max" else -1] for operation in candidates]
-    states = follow(traced, {}, asked).asked
-    found = [each for each, state in zip(candidates, states, strict=True) if _is_of_examples(state)]
-    return replace(traced, longest=tuple(found))
+    found = follow(traced, {})
+    return replace(traced, longest=tuple(
+        each for each in candidates
+        if _is_of_examples(found.state_of(each.inputs[0 if each.type == "Max" else -1]))
+    ))
 
 
 def _is_of_examples(state: State) -> bool:

@@ -54,11 +54,13 @@ def draws_of_rows(traced: Traced) -> dict[str, DrawnRows]:
         operation for operation in traced.graph.get_operations()
         if operation.name not in traced.updates and _PLAIN.fullmatch(operation.type)
     ]
-    states = follow(traced, {}, [operation.outputs[0] for operation in drawing]).asked if drawing else ()
+    if not drawing:
+        return {}
+    found = follow(traced, {})
     # Where the batch is there several times, the rows of a replica are not one behind the other.
     return {
         operation.name: DrawnRows(state.axis, operation.inputs[0].dtype, operation.outputs[0].dtype)
-        for operation, state in zip(drawing, states, strict=True)
+        for operation in drawing for state in [found.state_of(operation.outputs[0])]
         if state.kind == Kind.ROWS and state.free and state.outer == 1 and state.subset is None
     }
 

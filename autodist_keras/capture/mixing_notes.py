@@ -98,8 +98,8 @@ def notes(
         where = f"{sentences.named(operation)} in {owner}"
         unknown.setdefault(where, sentences.of_gradient(where, "verify(x, y)") + names.at(operation, owner))
     trained |= {f"loss {name!r}": note for name, note in seen.inexact.items()}
-    for asked, state in zip(seen.asked, found.asked, strict=True):
-        said = _of_loss(asked, state)
+    for asked in seen.asked:
+        said = _of_loss(asked, _named(asked, found))
         if said is not None and asked.subject not in trained:
             certain = said.startswith(_INEXACT)
             (trained if certain else unknown).setdefault(said, Reason.of(said, [asked.made.op.name]))
@@ -138,6 +138,15 @@ def said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:
 def _result(path: str) -> str:
     """What the notes call a result of the step. A step that returns a single tensor has no path to it."""
     return f"result {path!r} of the step" if path else "the result of the step"
+
+
+def _named(asked: Asked, found: Found) -> State:
+    """The state of a loss, with the first of its numbers that is no mean or sum over the examples as its origin."""
+    inexact, state = set(REDUCED) - {Kind.SUM}, found.state_of(asked.made)
+    if state.kind not in inexact:
+        return state
+    first = next((each.op for each in asked.by if found.state_of(each).kind in inexact), state.origin)
+    return state._replace(origin=first)
 
 
 def _of_loss(asked: Asked, state: State) -> str | None:

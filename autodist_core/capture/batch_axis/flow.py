@@ -60,8 +60,7 @@ class Flow:
     """
 
     def __init__(
-        self, traced: Traced, known: Mapping[int, Known], asked: Sequence[Any], whole: Collection[str] = (),
-        seeds: Sequence[Any] = (),
+        self, traced: Traced, known: Mapping[int, Known], whole: Collection[str] = (), seeds: Sequence[Any] = ()
     ) -> None:
         self._whole = whole
         self._seeds = {id(seed) for seed in seeds}
@@ -81,7 +80,8 @@ class Flow:
         self._last_write: dict[str, int] = {}
         self._update = traced.updates.keys()
         self.states: dict[int, State] = states_of_inputs(traced)
-        self._asked: dict[int, State] = {id(tensor): self.states.get(id(tensor), NO_CLAIM) for tensor in asked}
+        self._by_rules = dict(self.states)
+        """The states as the rules give them, whatever the caller knows."""
         self._tape = Tape()
         self._first_gradient = first_gradient(traced, self._update)
         self._own = False
@@ -250,8 +250,7 @@ class Flow:
             if callable(known):
                 known = state = known(self.state_of)
             self.states[id(tensor)] = known
-            if id(tensor) in self._asked:
-                self._asked[id(tensor)] = state
+            self._by_rules[id(tensor)] = state
 
     def _is_undecided(self, operation: Any, states: Sequence[State], found: Sequence[State]) -> bool:
         """Whether what depends on the batch goes into an operation, and nothing is known of its results.
@@ -321,7 +320,7 @@ class Flow:
 
     # Results -----------------------------------------------------------------------------------------------------
 
-    def found(self, traced: Traced, asked: Sequence[Any]) -> Found:
+    def found(self, traced: Traced) -> Found:
         """Return the findings. Operations of gradients, and operations that no result needs, are left out."""
         couplings = [each for each in self._couplings.values() if self._is_forward(each.operation, each.by)]
         undecided = [each for each in self._undecided.values() if self._is_forward(each[0])]
@@ -340,7 +339,7 @@ class Flow:
                 and self._is_forward(state.origin)
             ),
             tuple({each[0].type: each for each in reversed(undecided)}.values()),
-            tuple(self._asked[id(tensor)] for tensor in asked), tuple(of_gradients),
+            tuple(of_gradients), self._by_rules,
         )
 
     def _is_forward(self, *operations: Any) -> bool:
@@ -366,23 +365,22 @@ def is_silent(operation: Any) -> bool:
 
 
 def follow(
-    traced: Traced, known: Mapping[int, Known], asked: Sequence[Any] = (), whole: Collection[str] = (),
-    seeds: Sequence[Any] = (),
+    traced: Traced, known: Mapping[int, Known], whole: Collection[str] = (), seeds: Sequence[Any] = ()
 ) -> Found:
     """Follow the batch axis through a traced step; `known` has the states that the front knows, by tensor id.
 
-    A state may be known by a function that makes it of the states of other tensors. The findings have the states of
-    the tensors `asked`, as the rules give them, whatever `known` says. `whole` names operations that run for the whole
-    batch: what they do with its examples is no finding. Gradients begin with the tensors `seeds`, if these are known.
+    A state may be known by a function that makes it of the states of other tensors. `whole` names operations that run
+    for the whole batch: what they do with its examples is no finding. Gradients begin with the tensors `seeds`, if
+    these are known.
 
     >>> import tensorflow as tf
     >>> specs = [tf.TensorSpec((None,), tf.float32), *[tf.TensorSpec((), tf.float64)] * 2]
     >>> step = tf.function(lambda x, *_: x - tf.reduce_mean(x), autograph=False)
     >>> graph = step.get_concrete_function(*specs).graph
-    >>> found = follow(Traced(graph, (), graph.inputs[:1], graph.outputs, *graph.inputs[1:]), {}, graph.outputs)
+    >>> found = follow(Traced(graph, (), graph.inputs[:1], graph.outputs, *graph.inputs[1:]), {})
     >>> [(each.operation.type, each.what) for each in found.couplings]
     [('Mean', 'gives each example a value of the whole batch')]
     """
-    flow = Flow(traced, known, asked, whole, seeds)
+    flow = Flow(traced, known, whole, seeds)
     flow.over(traced.graph)
-    return flow.found(traced, asked)
+    return flow.found(traced)

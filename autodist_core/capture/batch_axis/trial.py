@@ -34,10 +34,10 @@ def shown(function: Callable[[Any], Any], *shape: int | None, dtype: Any = "floa
 
     graph = tf.function(traced_function, autograph=False).get_concrete_function(*specs).graph
     batch, examples, total = graph.inputs[:3]
-    found = follow(Traced(graph, (), [batch], results, examples, total), {}, results)
+    found = follow(Traced(graph, (), [batch], results, examples, total), {})
     notes = [f"{each.operation.type} {each.what}" for each in found.couplings]
     notes += [f"{operation.type} is not decided" for operation, _ in found.undecided]
-    return "; ".join([", ".join(map(_words, found.asked)), *notes])
+    return "; ".join([", ".join(map(_words, map(found.state_of, results))), *notes])
 
 
 def _words(state: State) -> str:

@@ -17,9 +17,8 @@ that divided by the batch size. A result with terms of several kinds is added up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import tensorflow as tf
@@ -81,24 +80,22 @@ def times(state: State, by: State, power: int = 1) -> State:
 
 
 def means_of_examples(
-    noted: Iterable[tuple[Any, Any, Sequence[Any]]], states: Iterable[State]
+    noted: Iterable[tuple[Any, Any, Sequence[Any]]], state_of: Callable[[Any], State]
 ) -> list[tuple[Any, State]]:
     """The seeds of sums and means over the examples that are differentiated with respect to the examples.
 
-    One device divides a mean by the whole batch there, and a replica by its slice. `states` are those of each target,
-    of its seed and of its sources, in the order of `noted`.
+    One device divides a mean by the whole batch there, and a replica by its slice. `noted` has targets, each with its
+    seed and its sources.
 
-    >>> states = [State(Kind.SUM), State(Kind.ALIKE), State(Kind.ROWS)]
-    >>> [(seed, state.degree) for seed, state in means_of_examples([("loss", "seed", ("x",))], states)]
+    >>> states = {"loss": State(Kind.SUM), "seed": State(Kind.ALIKE), "x": State(Kind.ROWS)}
+    >>> [(seed, state.degree) for seed, state in means_of_examples([("loss", "seed", ("x",))], states.get)]
     [('seed', 0)]
     """
-    rest = iter(states)
     found = []
-    for _, seed, sources in noted:
-        target, of_seed, *of_sources = islice(rest, 2 + len(sources))
-        state = seeded(target, of_seed)
-        summed = target.kind in (Kind.ROWS, Kind.SUM) and state.kind == Kind.SUM
-        if summed and all(each.kind == Kind.ROWS for each in of_sources):
+    for target, seed, sources in noted:
+        state = seeded(state_of(target), state_of(seed))
+        summed = state_of(target).kind in (Kind.ROWS, Kind.SUM) and state.kind == Kind.SUM
+        if summed and all(state_of(each).kind == Kind.ROWS for each in sources):
             found.append((seed, state))
     return found
 
@@ -138,25 +135,24 @@ def _of_gradient_by(noted: OfExamples, state_of: Callable[[Any], State]) -> Stat
 
 
 def sums_of_two_kinds(
-    outputs: Sequence[Any], terms: Sequence[Sequence[Term]], states: Iterable[State], made_of_gradients: Collection[str]
+    outputs: Sequence[Any], terms: Sequence[Sequence[Term]], state_of: Callable[[Any], State],
+    made_of_gradients: Collection[str],
 ) -> tuple[dict[int, Any], dict[str, Counted]]:
     """Make new outputs for those with terms of several kinds, by index; and how the terms count.
-
-    `states` are those of each term and of the numbers that it is multiplied by, in the order of `terms`.
 
     >>> from autodist_core.capture.gradients import terms_of
     >>> with tf.Graph().as_default():
     ...     loss = tf.identity(tf.constant(6.0, name="total") + tf.constant(1.0, name="penalty"))
-    ...     states = [State(Kind.SUM, degree=1), State(Kind.ALIKE)]
-    ...     made, counted = sums_of_two_kinds([loss], [terms_of(loss.op.inputs[0])], states, ())
+    ...     states = {"total": State(Kind.SUM, degree=1), "penalty": State(Kind.ALIKE)}
+    ...     terms = [terms_of(loss.op.inputs[0])]
+    ...     made, counted = sums_of_two_kinds([loss], terms, lambda tensor: states[tensor.op.name], ())
     >>> list(made), [(name, each.power) for name, each in counted.items()]
     ([0], [('term_1', 1)])
     """
     made: dict[int, Any] = {}
     counted: dict[str, Counted] = {}
-    rest = iter(states)
     for index, (output, own) in enumerate(zip(outputs, terms, strict=True)):
-        found = [state_of_term(term, rest) for term in own]
+        found = [state_of_term(term, state_of) for term in own]
         powers = {_power(state) for state in found}
         known = all(state.kind in (Kind.ALIKE, Kind.SUM) for state in found)
         number = output.dtype.is_floating or output.dtype.is_complex
@@ -180,16 +176,16 @@ def sums_of_two_kinds(
     return made, counted
 
 
-def state_of_term(term: Term, states: Iterator[State]) -> State:
+def state_of_term(term: Term, state_of: Callable[[Any], State]) -> State:
     """The state of a term of a number, from its own state and those of the numbers by which it is multiplied.
 
     >>> with tf.Graph().as_default():
-    ...     state_of_term(Term(tf.constant(1.0)), iter([State(Kind.SUM, degree=1)])).degree
+    ...     state_of_term(Term(tf.constant(1.0)), lambda tensor: State(Kind.SUM, degree=1)).degree
     1
     """
-    state = next(states)
-    for _, power in term.numbers:
-        state = times(state, next(states), power)
+    state = state_of(term.tensor)
+    for by, power in term.numbers:
+        state = times(state, state_of(by), power)
     return state
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from autodist_core.capture import Traced, computed_from, reached_from, sources
@@ -48,23 +47,17 @@ def with_totals(
     candidates = list(_candidates(traced, recording, again.operations))
     if recording.elsewhere or not candidates:
         return traced
-    targets, seeds = [target for target, _ in losses], [seed for _, seed in losses]
-    asked = [targets, seeds, traced.outputs, [each.outputs[0] for each in candidates]]
     while True:
-        found = follow(traced, known, [tensor for of in asked for tensor in of], again.alone, seeds)
-        states = iter(found.asked)
-        of_targets, of_seeds, of_outputs, of_candidates = (list(islice(states, len(each))) for each in asked)
-        inexact = [
-            target.op for target, *both in zip(targets, of_targets, of_seeds, strict=True) if _is_inexact(seeded(*both))
-        ]
+        found = follow(traced, known, again.alone, [seed for _, seed in losses])
+        inexact = [loss[0].op for loss in losses if _is_inexact(seeded(*map(found.state_of, loss)))]
         inexact += [
-            output.op for output, state in zip(traced.outputs, of_outputs, strict=True)
-            if _is_inexact(state) or word(output, state) is None
+            output.op for output in traced.outputs
+            if _is_inexact(found.state_of(output)) or word(output, found.state_of(output)) is None
         ]
         needed = reached_from([*inexact, *(each.operation for each in found.mixing)], sources)
         taken = {operation.name for operation in traced.totals}
         new = {
-            operation: state for operation, state in zip(candidates, of_candidates, strict=True)
+            operation: state for operation in candidates for state in [found.state_of(operation.outputs[0])]
             if operation.name in needed.keys() - taken and _is_total(operation, state)
         }
         if not new:
