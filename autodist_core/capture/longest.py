@@ -1,6 +1,6 @@
 """Find the operations that pad ragged tensors, or make masks of lengths, up to the longest of a replica's examples.
 
-In: a traced step. Out: the same step with these operations in `longest`. `rewrite/longest.py` changes them::
+In: a traced step. Out: the same step with these operations in `longest`. `rewrite/markers.py` changes them::
 
     RaggedTensorToTensor(words)           pads to the text with the most words
     Range(0, Max(lengths))                counts to the largest length, as `tf.sequence_mask` does

@@ -39,16 +39,6 @@ _RESULT = {
 }  # fmt: skip
 
 
-def constant(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a value that is equal on all replicas.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.constant(2.0))
-    'alike'
-    """
-    return SAME
-
-
 def reduced(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of a reduction over some axes.
 
@@ -172,7 +162,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(operations.ELEMENT_WISE, arithmetic.element_wise),
     "Equal": arithmetic.equal,
     **dict.fromkeys(operations.SAME, arithmetic.same),
-    **dict.fromkeys(operations.CONSTANT, constant),
+    **dict.fromkeys(operations.CONSTANT, lambda flow, operation, states: SAME),
     **dict.fromkeys(operations.BY_EXAMPLE, along_axes.by_example),
     **dict.fromkeys(operations.OF_IMAGES, along_axes.of_images),
     **dict.fromkeys(operations.QUANTIZING, along_axes.quantized),
