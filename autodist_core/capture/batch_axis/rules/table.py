@@ -15,15 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.capture.batch_axis.rules import (
-    along_axes,
-    arithmetic,
-    counting,
-    moving,
-    picking,
-    products,
-    ragged,
-)
+from autodist_core.capture.batch_axis.rules import along_axes, arithmetic, counting, moving, picking, products, ragged
 from autodist_core.capture.batch_axis.states import operations
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES
