@@ -57,36 +57,11 @@ if TYPE_CHECKING:
     from autodist_core.loops.distribute import distribute
 
 __all__ = [
-    "AutoDist",
-    "AutodistError",
-    "CaptureError",
-    "CompiledStrategy",
-    "DeviceSpec",
-    "Gradient",
-    "GraphItem",
-    "KernelError",
-    "LaunchError",
-    "Node",
-    "NodeLostError",
-    "NotYetError",
-    "ResourceSpec",
-    "ResourceSpecError",
-    "SSHGroup",
-    "SeamError",
-    "SessionError",
-    "Strategy",
-    "StrategyBuilder",
-    "StrategyCompiler",
-    "StrategyError",
-    "Table",
-    "Tensor",
-    "Variable",
-    "distribute",
-    "errors",
-    "plan",
-    "strategy",
-    "whole_batch",
-]
+    "AutoDist", "AutodistError", "CaptureError", "CompiledStrategy", "DeviceSpec", "Gradient", "GraphItem",
+    "KernelError", "LaunchError", "Node", "NodeLostError", "NotYetError", "ResourceSpec", "ResourceSpecError",
+    "SSHGroup", "SeamError", "SessionError", "Strategy", "StrategyBuilder", "StrategyCompiler", "StrategyError",
+    "Table", "Tensor", "Variable", "distribute", "errors", "plan", "strategy", "whole_batch",
+]  # fmt: skip
 
 log.set_up()
 

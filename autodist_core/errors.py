@@ -26,23 +26,10 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 __all__ = [
-    "REFUSED",
-    "AutodistError",
-    "CaptureError",
-    "KernelError",
-    "LaunchError",
-    "NodeLostError",
-    "NotYetError",
-    "Refusals",
-    "ResourceSpecError",
-    "SeamError",
-    "SessionError",
-    "StrategyError",
-    "amount",
-    "arguments_named",
-    "did_you_mean",
-    "nearest",
-]
+    "REFUSED", "AutodistError", "CaptureError", "KernelError", "LaunchError", "NodeLostError", "NotYetError",
+    "Refusals", "ResourceSpecError", "SeamError", "SessionError", "StrategyError", "amount", "arguments_named",
+    "did_you_mean", "nearest",
+]  # fmt: skip
 
 
 class AutodistError(Exception):

@@ -32,10 +32,9 @@ from autodist_core.capture.longest import with_longest
 from autodist_core.capture.refuse.resources import captured_resources
 from autodist_core.capture.refuse.writes import written_outside
 from autodist_core.capture.rewrite.conditionals import take_apart
-from autodist_core.capture.rewrite.longest import take_longest
 from autodist_core.capture.rewrite.lookups import fuse_lookups
+from autodist_core.capture.rewrite.markers import marked
 from autodist_core.capture.rewrite.shares import count_by_share
-from autodist_core.capture.rewrite.totals import take_totals
 from autodist_core.capture.source_lines import SourceLines, source_lines
 from autodist_core.capture.traced import Marked, Source, Traced, name_of
 from autodist_core.capture.traversal import computed_from, inputs_first, reached_from, sources
@@ -67,7 +66,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
     """
     if joined is None:
         returned = batch_axis.to_be_joined(traced)
-        states = batch_axis.follow(traced, {}, returned).asked if returned else ()
+        states = list(map(batch_axis.follow(traced, {}).state_of, returned)) if returned else ()
         joined = batch_axis.joined(returned, states, traced.concat_outputs)
     seams.check()
     refusals, marks = Refusals(), dict(traced.updates)
@@ -79,8 +78,8 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         if name in graph:
             graph.mark_update(name, occurrence)
     graph = count_by_share(graph, traced.counted, traced.examples.op.name, traced.total.op.name)
-    graph, markers = take_longest(graph, traced.longest)
-    graph, totals = take_totals(graph, traced.totals)
+    graph, maxima = marked(graph, traced.longest)
+    graph, totals = marked(graph, traced.totals)
     drawn: tuple[str, ...] = ()
     if traced.draws_as_one:
         graph, drawn = draw_whole(graph, draws_of_rows(traced), traced.replica.op.name)
@@ -92,12 +91,12 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
     refusals.require_none()
     graph = _with_markers(graph, found)
     variables, tables = _resolve_captures(traced, graph, {g.variable: bool(g.indices) for g in found.gradients})
-    marked = {name_of(tensor): name for name, tensor in found.moved.items()}
+    moved = {name_of(tensor): name for name, tensor in found.moved.items()}
     return GraphItem(
         variables=variables,
         gradients=gradients,
         inputs=tuple(_tensor(traced, each) for each in traced.inputs),
-        outputs=tuple(marked.get(name_of(output), name_of(output)) for output in traced.outputs),
+        outputs=tuple(moved.get(name_of(output), name_of(output)) for output in traced.outputs),
         concat_outputs=traced.concat_outputs,
         jit_compile=traced.jit_compile,
         explicit_seeds=traced.explicit_seeds,
@@ -108,7 +107,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         replica=traced.replica.op.name if traced.replica is not None else "",
         cross_replica_sums=(*(tensor.op.name for tensor in traced.sums), *totals),
         cross_replica_gathers=(*(tensor.op.name for tensor in traced.gathers), *drawn),
-        cross_replica_maxima=(*markers, *(tensor.op.name for tensor in traced.maxima)),
+        cross_replica_maxima=(*maxima, *(tensor.op.name for tensor in traced.maxima)),
         targets=tuple(
             name for op in dict.fromkeys(traced.graph.control_outputs)
             if op.type not in ("ReadVariableOp", "Placeholder") for name in effects.get(op.name, (op.name,))

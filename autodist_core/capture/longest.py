@@ -1,6 +1,6 @@
 """Find the operations that pad ragged tensors, or make masks of lengths, up to the longest of a replica's examples.
 
-In: a traced step. Out: the same step with these operations in `longest`. `rewrite/longest.py` changes them::
+In: a traced step. Out: the same step with these operations in `longest`. `rewrite/markers.py` changes them::
 
     RaggedTensorToTensor(words)           pads to the text with the most words
     Range(0, Max(lengths))                counts to the largest length, as `tf.sequence_mask` does
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from autodist_core.capture.batch_axis import ROWS, State, follow
+from autodist_core.capture.batch_axis import Kind, State, follow
 from autodist_core.capture.batch_axis.rules import ragged
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
@@ -40,15 +40,16 @@ def with_longest(traced: Traced) -> Traced:
     ]
     if not candidates:
         return traced
-    asked = [operation.inputs[0 if operation.type == "Max" else -1] for operation in candidates]
-    states = follow(traced, {}, asked).asked
-    found = [each for each, state in zip(candidates, states, strict=True) if _is_of_examples(state)]
-    return replace(traced, longest=tuple(found))
+    found = follow(traced, {})
+    return replace(traced, longest=tuple(
+        each for each in candidates
+        if _is_of_examples(found.state_of(each.inputs[0 if each.type == "Max" else -1]))
+    ))
 
 
 def _is_of_examples(state: State) -> bool:
     """Whether a tensor has the lengths of examples, or says where the entries of each example begin."""
-    return ragged.has_parts([state]) or (state.kind == ROWS and not state.stride and not state.degree)
+    return ragged.has_parts([state]) or (state.kind == Kind.ROWS and not state.stride and not state.degree)
 
 
 def _counts(operation: Any) -> bool:

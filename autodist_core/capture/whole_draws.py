@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import ROWS, follow
+from autodist_core.capture.batch_axis import Kind, follow
 from autodist_core.capture.traced import Traced
 from autodist_core.step.editor import Editor
 from autodist_core.step.naming import OF_WHOLE_BATCH
@@ -54,12 +54,14 @@ def draws_of_rows(traced: Traced) -> dict[str, DrawnRows]:
         operation for operation in traced.graph.get_operations()
         if operation.name not in traced.updates and _PLAIN.fullmatch(operation.type)
     ]
-    states = follow(traced, {}, [operation.outputs[0] for operation in drawing]).asked if drawing else ()
+    if not drawing:
+        return {}
+    found = follow(traced, {})
     # Where the batch is there several times, the rows of a replica are not one behind the other.
     return {
         operation.name: DrawnRows(state.axis, operation.inputs[0].dtype, operation.outputs[0].dtype)
-        for operation, state in zip(drawing, states, strict=True)
-        if state.kind == ROWS and state.free and state.outer == 1 and state.subset is None
+        for operation in drawing for state in [found.state_of(operation.outputs[0])]
+        if state.kind == Kind.ROWS and state.free and state.outer == 1 and state.subset is None
     }
 
 

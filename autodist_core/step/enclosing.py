@@ -102,27 +102,46 @@ def _call(
         copy = body.copy(graph[name], name.removeprefix(prefix), inputs, "")
         body.change(copy.name, drop=[key for key in naming.MARKS if key in copy.attr])
     returned = {f"out{number}": source for number, source in enumerate(results)}
-    function = function_pb2.FunctionDef(
-        node_def=list(body), ret={name: local(source) for name, source in returned.items()},
-        attr={"_XlaMustCompile": attr_value_pb2.AttrValue(b=True)},
+    function = function_of(
+        "compiled", body, types, {name: local(source) for name, source in returned.items()},
+        [port(source).dtype for source in results], functions, _XlaMustCompile=attr_value_pb2.AttrValue(b=True),
     )
-    for name, dtype in zip(arguments.values(), types, strict=True):
-        function.signature.input_arg.add(name=name, type=dtype.as_datatype_enum)
-    for name, source in returned.items():
-        function.signature.output_arg.add(name=name, type=port(source).dtype.as_datatype_enum)
-    effects = [node.name for node in body if has_effect(node, functions)]
-    function.signature.is_stateful = bool(effects)
-    function.signature.control_output.extend(effects)
-    function.control_ret.update({name: name for name in effects})
-    content = function.SerializeToString(deterministic=True)
-    function.signature.name = f"compiled_{hashlib.sha256(content).hexdigest()[:16]}"
     graph.add_function(function)
     controls = [source for name in names for source in graph[name].input if naming.is_control(source)]
     before = dict.fromkeys(source for source in controls if naming.node_of(source) not in inside)
     called = attr_value_pb2.AttrValue(func=attr_value_pb2.NameAttrList(name=function.signature.name))
-    op = "StatefulPartitionedCall" if effects else "PartitionedCall"
+    op = "StatefulPartitionedCall" if function.signature.is_stateful else "PartitionedCall"
     graph.add(
         op, call, [*arguments, *before], graph[names[0]].device, Tin=types,
         Tout=[port(source).dtype for source in results], f=called, config="", config_proto="", executor_type="",
         _XlaMustCompile=True,
     )
+
+
+def function_of(
+    word: str, body: Editor, arguments: Sequence[tf.DType], results: Mapping[str, str], types: Sequence[tf.DType],
+    functions: Mapping[str, function_pb2.FunctionDef], stateful: bool = False, **attrs: attr_value_pb2.AttrValue,
+) -> function_pb2.FunctionDef:
+    """Return a function of the nodes of `body`, which read the arguments `in0`, `in1` and so on. Its name begins so.
+
+    `results` has the tensor in the function of each result, and `types` their types. `functions` are those that the
+    nodes call. Equal functions have equal names.
+
+    >>> body = Editor()
+    >>> _ = body.add("Neg", "minus", ["in0"], T=tf.float32)
+    >>> function = function_of("own", body, [tf.float32], {"out0": "minus:y:0"}, [tf.float32], {})
+    >>> function.signature.name[:4], function.signature.output_arg[0].name, function.signature.is_stateful
+    ('own_', 'out0', False)
+    """
+    function = function_pb2.FunctionDef(node_def=list(body), ret=results, attr=attrs)
+    for number, dtype in enumerate(arguments):
+        function.signature.input_arg.add(name=f"in{number}", type=dtype.as_datatype_enum)
+    for name, dtype in zip(results, types, strict=True):
+        function.signature.output_arg.add(name=name, type=dtype.as_datatype_enum)
+    effects = [node.name for node in body if has_effect(node, functions)]
+    function.signature.is_stateful = stateful or bool(effects)
+    function.signature.control_output.extend(effects)
+    function.control_ret.update({name: name for name in effects})
+    content = function.SerializeToString(deterministic=True)
+    function.signature.name = f"{word}_{hashlib.sha256(content).hexdigest()[:16]}"
+    return function

@@ -9,7 +9,7 @@ to read, all ranks are computed anew, and this finds the cycles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from autodist_core.errors import KernelError
@@ -87,19 +87,30 @@ class GraphCheck:
 
     def _rank_all(self) -> None:
         """Give all nodes ranks; raise a KernelError if there is a cycle."""
-        waiting = {name: len(self._sources[name]) for name in self._nodes}
-        readers: dict[str, list[str]] = {}
-        for name, found in self._sources.items():
-            for source in found:
-                readers.setdefault(source, []).append(name)
-        ready = [name for name, count in waiting.items() if count == 0]
-        for name in ready:
-            for reader in readers.get(name, ()):
-                waiting[reader] -= 1
-                if waiting[reader] == 0:
-                    ready.append(reader)
+        ready = list(in_order({name: self._sources[name] for name in self._nodes}))
         if len(ready) < len(self._nodes):
-            stuck = [name for name, count in waiting.items() if count]
+            done = set(ready)
+            stuck = [name for name in self._nodes if name not in done]
             raise KernelError(f"the graph has a cycle through {len(stuck)} nodes, among them {', '.join(stuck[:5])}.")
         self._rank.update((name, number) for number, name in enumerate(ready, 1))
         self._next = len(ready)
+
+
+def in_order(sources: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Return the names of nodes in an order in which the nodes can run.
+
+    >>> [*in_order({"b": ["a"], "a": []})]
+    ['a', 'b']
+    """
+    waiting = {name: len(before) for name, before in sources.items()}
+    readers: dict[str, list[str]] = {}
+    for name, before in sources.items():
+        for source in before:
+            readers.setdefault(source, []).append(name)
+    ready = [name for name, count in waiting.items() if count == 0]
+    for name in ready:
+        yield name
+        for reader in readers.get(name, ()):
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                ready.append(reader)

@@ -20,9 +20,7 @@ from autodist_core.step.values import ALIKE, EACH, UNIQUE, Gradient, Joined, Tab
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-__all__ = [
-    "ALIKE", "EACH", "UNIQUE", "Gradient", "GraphItem", "Joined", "Table", "Tensor", "Variable", "format_bytes",
-]  # fmt: skip
+__all__ = ["ALIKE", "EACH", "UNIQUE", "Gradient", "GraphItem", "Joined", "Table", "Tensor", "Variable", "format_bytes"]
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,17 @@ class Variable:
         """Type and shape for printing, such as ``f32[784,128]``."""
         return _type_and_shape(self.dtype, self.shape)
 
+    @property
+    def combined(self) -> str:
+        """How the replicas' values become one after a step: the `sum`, `mean`, `max` or `min` of them, or the `first`.
+
+        >>> Variable("mean", (), "complex64").combined, Variable("count", (), "int64").combined
+        ('mean', 'first')
+        """
+        if self.aggregation == "none":
+            return "mean" if self.dtype.startswith(("float", "bfloat", "complex")) else "first"
+        return "first" if self.aggregation == "only_first_replica" else self.aggregation
+
     def part_name(self, index: int) -> str:
         """Return the name of a shard of the variable.
 

@@ -24,33 +24,16 @@ from autodist_core.strategy.ps import PS, PSLoadBalancing
 from autodist_core.strategy.strategy import Strategy
 
 __all__ = [
-    "BUILDERS",
-    "PS",
-    "AllReduce",
-    "Parallax",
-    "PSLoadBalancing",
-    "PartitionedAR",
-    "PartitionedPS",
-    "RandomAxisPartitionAR",
-    "Strategy",
-    "StrategyBuilder",
-    "UnevenPartitionedPS",
-    "default",
-    "resolve",
-]
+    "BUILDERS", "PS", "AllReduce", "Parallax", "PSLoadBalancing", "PartitionedAR", "PartitionedPS",
+    "RandomAxisPartitionAR", "Strategy", "StrategyBuilder", "UnevenPartitionedPS", "default", "resolve",
+]  # fmt: skip
 
-BUILDERS: Mapping[str, type[StrategyBuilder]] = MappingProxyType(
-    {
-        "PS": PS,
-        "PSLoadBalancing": PSLoadBalancing,
-        "PartitionedPS": PartitionedPS,
-        "UnevenPartitionedPS": UnevenPartitionedPS,
-        "AllReduce": AllReduce,
-        "PartitionedAR": PartitionedAR,
-        "RandomAxisPartitionAR": RandomAxisPartitionAR,
-        "Parallax": Parallax,
-    }
-)
+BUILDERS: Mapping[str, type[StrategyBuilder]] = MappingProxyType({
+    builder.__name__: builder for builder in (
+        PS, PSLoadBalancing, PartitionedPS, UnevenPartitionedPS, AllReduce, PartitionedAR, RandomAxisPartitionAR,
+        Parallax,
+    )
+})  # fmt: skip
 """The builders by name. Wherever a builder is accepted, its name is accepted too."""
 
 

@@ -117,14 +117,10 @@ class PSOptions:
 
     def write_ps(self, node: strategy_pb2.Strategy.Node, place: str) -> None:
         """Write into ``node`` that its variable lives on the device ``place``."""
-        node.PSSynchronizer.CopyFrom(
-            synchronizers_pb2.PSSynchronizer(
-                reduction_destinations=[place],
-                local_replication=self.local_proxy_variable,
-                sync=self.sync,
-                staleness=self.staleness,
-            )
-        )
+        node.PSSynchronizer.CopyFrom(synchronizers_pb2.PSSynchronizer(
+            reduction_destinations=[place], local_replication=self.local_proxy_variable, sync=self.sync,
+            staleness=self.staleness,
+        ))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -188,18 +184,12 @@ class AllReduceOptions:
 
         ``rows`` is the most examples of a batch for which factors travel.
         """
-        node.AllReduceSynchronizer.CopyFrom(
-            synchronizers_pb2.AllReduceSynchronizer(
-                spec=self.all_reduce_spec,
-                compressor=self.compressor,
-                group=index // self.chunk_size,
-                # A default is not written, so that the message equals one of a version without this field.
-                bucket_bytes=0 if self.bucket_bytes == BUCKET_BYTES else self.bucket_bytes,
-                wire_dtype=self.wire_dtype,
-                power_sgd_rank=0 if self.power_sgd_rank == POWER_SGD_RANK else self.power_sgd_rank,
-                factor_rows=rows,
-            )
-        )
+        # A default is not written, so that the message equals one of a version without these fields.
+        node.AllReduceSynchronizer.CopyFrom(synchronizers_pb2.AllReduceSynchronizer(
+            spec=self.all_reduce_spec, compressor=self.compressor, group=index // self.chunk_size,
+            bucket_bytes=0 if self.bucket_bytes == BUCKET_BYTES else self.bucket_bytes, wire_dtype=self.wire_dtype,
+            power_sgd_rank=0 if self.power_sgd_rank == POWER_SGD_RANK else self.power_sgd_rank, factor_rows=rows,
+        ))  # fmt: skip
 
 
 class LoadBalancer:

@@ -13,10 +13,9 @@ through the traced step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -24,12 +23,10 @@ import tensorflow as tf
 
 from autodist_core.capture import Traced
 from autodist_core.capture.batch_axis import (
-    ALIKE,
     NO_CLAIM,
-    REDUCED,
     SAME,
-    SUM,
     Found,
+    Kind,
     State,
     follow,
     joined,
@@ -210,8 +207,6 @@ class Followed:
     """The positions of those differentiated losses of which each value is of the batch, and of no single example."""
     degrees: tuple[tuple[int | None, ...], ...] = ()
     """The degrees of the terms of each number that the records have, as `Number.degrees` gives them."""
-    of_own: tuple[State, ...] = ()
-    """The states of what the losses of a step of the user's own are asked for."""
 
 
 def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any], own: Any = None) -> Followed:
@@ -225,27 +220,14 @@ def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any], own: Any
     ['middle']
     """
     returned = to_be_joined(traced)
-    groups = [
-        [each.made for each in seen.asked], returned, differentiated, [] if own is None else own.asked,
-        [number for each in seen.asked for number in each.by],
-        [tensor for number in seen.numbers for tensor in number.asked],
-    ]
     known = {**({} if own is None else own.known), **{id(tensor): state for tensor, state in seen.known}}
-    found = follow(traced, known, list(chain.from_iterable(groups)), seeds=() if own is None else own.seeds)
-    remaining = iter(found.asked)
-    asked, of_returned, of_losses, of_own, of_numbers, of_terms = (
-        [next(remaining) for _ in group] for group in groups
-    )
-    numbers = {id(number): state for number, state in zip(groups[-2], of_numbers, strict=True)}
-    asked = [_named(each, state, numbers) for each, state in zip(seen.asked, asked, strict=True)]
+    found = follow(traced, known, seeds=() if own is None else own.seeds)
     of_whole_batch = frozenset(
-        position for position, (loss, state) in enumerate(zip(differentiated, of_losses, strict=True))
-        if loss.shape.rank != 0 and (state.kind == ALIKE or (state.kind == SUM and state.degree == 0))
+        position for position, (loss, state) in enumerate((each, found.state_of(each)) for each in differentiated)
+        if loss.shape.rank != 0 and (state.kind == Kind.ALIKE or (state.kind == Kind.SUM and state.degree == 0))
     )
-    how = joined(returned, of_returned, traced.concat_outputs)
-    terms = iter(of_terms)
-    degrees = tuple(number.degrees(terms) for number in seen.numbers)
-    return Followed(replace(found, asked=tuple(asked)), how, of_whole_batch, degrees, tuple(of_own))
+    how = joined(returned, list(map(found.state_of, returned)), traced.concat_outputs)
+    return Followed(found, how, of_whole_batch, tuple(number.degrees(found.state_of) for number in seen.numbers))
 
 
 def numbers_behind(value: Any, seen: Seen) -> tuple[Any, ...]:
@@ -268,9 +250,3 @@ def numbers_behind(value: Any, seen: Seen) -> tuple[Any, ...]:
     return tuple(sorted(found.values(), key=lambda tensor: places[tensor.op.name]))
 
 
-def _named(asked: Asked, state: State, numbers: Mapping[int, State]) -> State:
-    """The state of a loss, with the first of its numbers that is no mean or sum over the examples as its origin."""
-    if state.kind not in REDUCED or state.kind == SUM:
-        return state
-    first = next((each.op for each in asked.by if numbers[id(each)].kind in set(REDUCED) - {SUM}), state.origin)
-    return state._replace(origin=first)

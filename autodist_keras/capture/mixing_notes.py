@@ -15,18 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.capture.batch_axis import (
-    ALIKE,
-    MIXED,
-    REDUCED,
-    ROWS,
-    SUM,
-    Coupling,
-    Found,
-    State,
-    UncombinedWrite,
-    sentences,
-)
+from autodist_core.capture.batch_axis import REDUCED, Coupling, Found, Kind, State, UncombinedWrite, sentences
 from autodist_core.kernel import Joining, joining
 from autodist_core.plan import INEXACT
 from autodist_core.reports import Reason
@@ -109,8 +98,8 @@ def notes(
         where = f"{sentences.named(operation)} in {owner}"
         unknown.setdefault(where, sentences.of_gradient(where, "verify(x, y)") + names.at(operation, owner))
     trained |= {f"loss {name!r}": note for name, note in seen.inexact.items()}
-    for asked, state in zip(seen.asked, found.asked, strict=True):
-        said = _of_loss(asked, state)
+    for asked in seen.asked:
+        said = _of_loss(asked, _named(asked, found))
         if said is not None and asked.subject not in trained:
             certain = said.startswith(_INEXACT)
             (trained if certain else unknown).setdefault(said, Reason.of(said, [asked.made.op.name]))
@@ -151,23 +140,32 @@ def _result(path: str) -> str:
     return f"result {path!r} of the step" if path else "the result of the step"
 
 
+def _named(asked: Asked, found: Found) -> State:
+    """The state of a loss, with the first of its numbers that is no mean or sum over the examples as its origin."""
+    inexact, state = set(REDUCED) - {Kind.SUM}, found.state_of(asked.made)
+    if state.kind not in inexact:
+        return state
+    first = next((each.op for each in asked.by if found.state_of(each).kind in inexact), state.origin)
+    return state._replace(origin=first)
+
+
 def _of_loss(asked: Asked, state: State) -> str | None:
     """The note on the value of a loss, or None if the replicas' values combine to one device's value."""
-    if asked.by_itself and state.kind in (ALIKE, SUM, ROWS):
+    if asked.by_itself and state.kind in (Kind.ALIKE, Kind.SUM, Kind.ROWS):
         return None
     degree = asked.degree
     if degree is None:
         # Values that Keras does not reduce: sums are added up, and means and equal values count by the share.
-        degree = min(state.degree, 1) if state.kind == SUM and state.degree >= 0 else int(state.kind != ALIKE)
-    if state.kind == ALIKE and degree:
+        degree = min(state.degree, 1) if state.kind == Kind.SUM and state.degree >= 0 else int(state.kind != Kind.ALIKE)
+    if state.kind == Kind.ALIKE and degree:
         return f"{_INEXACT}{asked.subject} is the same {asked.alike}"
-    if state.kind == ALIKE or (state.kind == SUM and state.degree == degree):
+    if state.kind == Kind.ALIKE or (state.kind == Kind.SUM and state.degree == degree):
         return None
-    if state.kind == ROWS and not (state.degree or state.stride or (state.subset and not degree)):
+    if state.kind == Kind.ROWS and not (state.degree or state.stride or (state.subset and not degree)):
         return None
-    if asked.one_number and state.kind not in (*REDUCED, ROWS):
+    if asked.one_number and state.kind not in (*REDUCED, Kind.ROWS):
         return asked.one_number
-    if state.kind == ROWS:
+    if state.kind == Kind.ROWS:
         by = sentences.named(state.origin)
         what = (
             "gives a value for some examples only, and the mean of these is no mean over the examples of the batch"
@@ -230,7 +228,7 @@ def _adds_a_mean(write: UncombinedWrite) -> bool:
     """Whether a metric adds one mean for each batch to a variable, as if all batches had equally many examples."""
     state = write.state
     made = state.origin is not None and state.origin.type == "Mean"
-    return write.variable.aggregation == "sum" and state.kind == MIXED and made
+    return write.variable.aggregation == "sum" and state.kind == Kind.MIXED and made
 
 
 class _Names:

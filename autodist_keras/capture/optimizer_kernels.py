@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -29,8 +30,6 @@ import tensorflow as tf
 from autodist_keras.capture.hooks import hook
 from autodist_keras.seams import FORMULAS
 
-_Update = Callable[[Any, Any, Any, Any], None]
-
 
 def kernels_of(optimizers: Iterable[Any]) -> dict[str, Any]:
     """The training kernels with the formulas of optimizers, by name, each with its optimizer; also of wrapped ones.
@@ -39,7 +38,7 @@ def kernels_of(optimizers: Iterable[Any]) -> dict[str, Any]:
     ['ResourceApplyAdam']
     """
     found = [(_find(each), each) for optimizer in optimizers for each in _with_wrapped(optimizer)]
-    return {kernel[0]: optimizer for kernel, optimizer in found if kernel}
+    return {kernel.name: optimizer for kernel, optimizer in found if kernel}
 
 
 def used_in(optimizer: Any, dtype: str) -> bool:
@@ -65,7 +64,7 @@ def fused(optimizer: Any) -> Iterator[None]:
             found = _find(each)
             if found is not None:
                 _require_same_formula(each)
-                hooks.enter_context(_hooked(each, found[1]))
+                hooks.enter_context(_hooked(each, found))
         yield
 
 
@@ -79,21 +78,21 @@ def _with_wrapped(optimizer: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def _hooked(optimizer: Any, apply: _Update) -> Iterator[None]:
+def _hooked(optimizer: Any, kernel: _Kernel) -> Iterator[None]:
     original = optimizer.update_step
 
     def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
         if isinstance(gradient, tf.IndexedSlices) or not used_in(optimizer, variable.dtype.name):
             original(gradient, variable, learning_rate)
             return
-        apply(optimizer, variable, tf.cast(gradient, variable.dtype), tf.cast(learning_rate, variable.dtype))
+        kernel.update(optimizer, variable, tf.cast(gradient, variable.dtype), tf.cast(learning_rate, variable.dtype))
 
     with hook(optimizer, "update_step", update_step):
         yield
 
 
-def _find(optimizer: Any) -> tuple[str, _Update] | None:
-    """The kernel for an optimizer, by name, and the function that calls it.
+def _find(optimizer: Any) -> _Kernel | None:
+    """The kernel for an optimizer.
 
     None for a subclass with an update of its own, or with an `assign` of its own.
     """
@@ -153,7 +152,7 @@ def _difference(stock: Any, settings: tuple[tuple[str, Any], ...], dtype: str) -
             gradient, rate = tf.constant(values, dtype), tf.constant(0.1, dtype)
             # Keras calls `update_step` with the TensorFlow variable too.
             if in_kernel and found is not None:
-                found[1](optimizer, variable.value, gradient, rate)
+                found.update(optimizer, variable.value, gradient, rate)
             else:
                 optimizer.update_step(gradient, variable.value, rate)
             optimizer.iterations.assign_add(1)
@@ -170,8 +169,33 @@ def _difference(stock: Any, settings: tuple[tuple[str, Any], ...], dtype: str) -
     return max(float(np.max(np.abs(a - b)) / (np.max(np.abs(a)) or 1.0)) for a, b in zip(own, kernel, strict=True))
 
 
-def _slot(optimizer: Any, slots: list[Any], variable: Any) -> Any:
-    return slots[optimizer._get_variable_index(variable)].value.handle
+@dataclass(frozen=True)
+class _Kernel:
+    """One of TensorFlow's training kernels: its name, and what each of its arguments is."""
+
+    name: str
+    slots: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that are slots, each with the attribute of the optimizer that has the slots of all variables."""
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that are settings of the optimizer, each with the attribute."""
+    powers: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that are a setting to the power of this update's number. The first update has number 1."""
+    others: Callable[[Any, tf.DType, Any], dict[str, Any]] = lambda optimizer, dtype, rate: {}
+    """The other arguments, for an optimizer, a type and a learning rate."""
+    rate: str = "lr"
+    gradient: str = "grad"
+
+    def update(self, optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
+        """Update a variable, which has the type of the gradient and of the rate."""
+        dtype, index = variable.dtype, optimizer._get_variable_index
+        given = {name: getattr(optimizer, slots)[index(variable)].value.handle for name, slots in self.slots.items()}
+        given |= {name: _number(getattr(optimizer, setting), dtype) for name, setting in self.numbers.items()}
+        # Powers have Keras's own precision.
+        step = keras.ops.cast(optimizer.iterations + 1, dtype.name) if self.powers else None
+        for name, setting in self.powers.items():
+            given[name] = tf.pow(keras.ops.cast(getattr(optimizer, setting), dtype.name), step)
+        given |= {self.rate: rate, self.gradient: gradient, **self.others(optimizer, dtype, rate)}
+        getattr(tf.raw_ops, self.name)(var=variable.handle, **given)
 
 
 def _number(value: Any, dtype: Any) -> Any:
@@ -179,114 +203,47 @@ def _number(value: Any, dtype: Any) -> Any:
     return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
 
 
-def _powers(optimizer: Any, dtype: Any, *betas: float) -> list[Any]:
-    """Each beta to the power of this update's number, in Keras's precision. The first update has number 1."""
-    step = keras.ops.cast(optimizer.iterations + 1, dtype.name)
-    return [tf.pow(keras.ops.cast(beta, dtype.name), step) for beta in betas]
+def _momentum(optimizer: Any, dtype: tf.DType, rate: Any) -> dict[str, Any]:
+    return {"momentum": keras.ops.cast(optimizer.momentum, dtype.name), "use_nesterov": optimizer.nesterov}
 
 
-def _sgd(optimizer: Any) -> tuple[str, _Update]:
-    return _momentum(optimizer) if optimizer.momentum != 0 else ("ResourceApplyGradientDescent", _descend)
+def _l2(optimizer: Any, dtype: tf.DType, rate: Any) -> dict[str, Any]:
+    return {"l2": _number(optimizer.l2_regularization_strength, dtype) + _number(optimizer.beta, dtype) / (2.0 * rate)}
 
 
-def _descend(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
-    del optimizer
-    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
-
-
-def _momentum(optimizer: Any) -> tuple[str, _Update]:
-    def apply(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
-        tf.raw_ops.ResourceApplyKerasMomentum(
-            var=variable.handle, accum=_slot(optimizer, optimizer.momentums, variable), lr=rate, grad=gradient,
-            momentum=keras.ops.cast(optimizer.momentum, variable.dtype.name), use_nesterov=optimizer.nesterov,
-        )
-
-    return "ResourceApplyKerasMomentum", apply
-
-
-def _adam(optimizer: Any) -> tuple[str, _Update]:
-    name = "ResourceApplyAdamWithAmsgrad" if optimizer.amsgrad else "ResourceApplyAdam"
-
-    def apply(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
-        dtype = variable.dtype
-        first, second = _powers(optimizer, dtype, optimizer.beta_1, optimizer.beta_2)
-        hats = {"vhat": _slot(optimizer, optimizer._velocity_hats, variable)} if optimizer.amsgrad else {}
-        getattr(tf.raw_ops, name)(
-            var=variable.handle, m=_slot(optimizer, optimizer._momentums, variable),
-            v=_slot(optimizer, optimizer._velocities, variable), beta1_power=first, beta2_power=second, lr=rate,
-            beta1=_number(optimizer.beta_1, dtype), beta2=_number(optimizer.beta_2, dtype),
-            epsilon=_number(optimizer.epsilon, dtype), grad=gradient, **hats,
-        )
-
-    return name, apply
-
-
-def _adamax(optimizer: Any) -> tuple[str, _Update]:
-    def apply(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
-        dtype = variable.dtype
-        (power,) = _powers(optimizer, dtype, optimizer.beta_1)
-        tf.raw_ops.ResourceApplyAdaMax(
-            var=variable.handle, m=_slot(optimizer, optimizer._m, variable),
-            v=_slot(optimizer, optimizer._u, variable), beta1_power=power, lr=rate,
-            beta1=_number(optimizer.beta_1, dtype), beta2=_number(optimizer.beta_2, dtype),
-            epsilon=_number(optimizer.epsilon, dtype), grad=gradient,
-        )
-
-    return "ResourceApplyAdaMax", apply
-
-
-def _adadelta(optimizer: Any) -> tuple[str, _Update]:
-    def apply(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
-        dtype = variable.dtype
-        tf.raw_ops.ResourceApplyAdadelta(
-            var=variable.handle, accum=_slot(optimizer, optimizer._accumulated_grads, variable),
-            accum_update=_slot(optimizer, optimizer._accumulated_delta_vars, variable), lr=rate,
-            rho=_number(optimizer.rho, dtype), epsilon=_number(optimizer.epsilon, dtype), grad=gradient,
-        )
-
-    return "ResourceApplyAdadelta", apply
-
-
-def _rmsprop(optimizer: Any) -> tuple[str, _Update] | None:
-    if not optimizer.momentum > 0:
-        return None  # the kernel keeps a momentum, for which Keras then has no variable
-    name = "ResourceApplyCenteredRMSProp" if optimizer.centered else "ResourceApplyRMSProp"
-
-    def apply(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
-        dtype = variable.dtype
-        means = {"mg": _slot(optimizer, optimizer._average_gradients, variable)} if optimizer.centered else {}
-        getattr(tf.raw_ops, name)(
-            var=variable.handle, ms=_slot(optimizer, optimizer._velocities, variable),
-            mom=_slot(optimizer, optimizer._momentums, variable), lr=rate, rho=_number(optimizer.rho, dtype),
-            momentum=_number(optimizer.momentum, dtype), epsilon=_number(optimizer.epsilon, dtype), grad=gradient,
-            **means,
-        )
-
-    return name, apply
-
-
-def _ftrl(optimizer: Any) -> tuple[str, _Update]:
-    def apply(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
-        def number(value: Any) -> Any:
-            return _number(value, variable.dtype)
-
-        tf.raw_ops.ResourceApplyFtrlV2(
-            var=variable.handle, accum=_slot(optimizer, optimizer._accumulators, variable),
-            linear=_slot(optimizer, optimizer._linears, variable), grad=gradient, lr=rate,
-            l1=number(optimizer.l1_regularization_strength),
-            l2=number(optimizer.l2_regularization_strength) + number(optimizer.beta) / (2.0 * rate),
-            l2_shrinkage=number(optimizer.l2_shrinkage_regularization_strength),
-            lr_power=number(optimizer.learning_rate_power),
-        )
-
-    return "ResourceApplyFtrlV2", apply
-
-
-_KERNELS: dict[Any, Callable[[Any], tuple[str, _Update] | None]] = {
-    keras.optimizers.SGD: _sgd,
-    keras.optimizers.Adam: _adam,
-    keras.optimizers.Adamax: _adamax,
-    keras.optimizers.Adadelta: _adadelta,
-    keras.optimizers.RMSprop: _rmsprop,
-    keras.optimizers.Ftrl: _ftrl,
+_DESCENT = _Kernel("ResourceApplyGradientDescent", rate="alpha", gradient="delta")
+_MOMENTUM = _Kernel("ResourceApplyKerasMomentum", {"accum": "momentums"}, others=_momentum)
+_ADAM = _Kernel(
+    "ResourceApplyAdam", {"m": "_momentums", "v": "_velocities"},
+    {"beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"}, {"beta1_power": "beta_1", "beta2_power": "beta_2"},
+)
+_AMSGRAD = replace(_ADAM, name="ResourceApplyAdamWithAmsgrad", slots={**_ADAM.slots, "vhat": "_velocity_hats"})
+_ADAMAX = _Kernel("ResourceApplyAdaMax", {"m": "_m", "v": "_u"}, _ADAM.numbers, {"beta1_power": "beta_1"})
+_ADADELTA = _Kernel(
+    "ResourceApplyAdadelta", {"accum": "_accumulated_grads", "accum_update": "_accumulated_delta_vars"},
+    {"rho": "rho", "epsilon": "epsilon"},
+)
+_RMSPROP = _Kernel(
+    "ResourceApplyRMSProp", {"ms": "_velocities", "mom": "_momentums"},
+    {"rho": "rho", "momentum": "momentum", "epsilon": "epsilon"},
+)
+_CENTERED = replace(_RMSPROP, name="ResourceApplyCenteredRMSProp", slots={**_RMSPROP.slots, "mg": "_average_gradients"})
+_FTRL = _Kernel(
+    "ResourceApplyFtrlV2", {"accum": "_accumulators", "linear": "_linears"},
+    {
+        "l1": "l1_regularization_strength", "l2_shrinkage": "l2_shrinkage_regularization_strength",
+        "lr_power": "learning_rate_power",
+    }, others=_l2,
+)  # fmt: skip
+_KERNELS: dict[Any, Callable[[Any], _Kernel | None]] = {
+    keras.optimizers.SGD: lambda optimizer: _MOMENTUM if optimizer.momentum != 0 else _DESCENT,
+    keras.optimizers.Adam: lambda optimizer: _AMSGRAD if optimizer.amsgrad else _ADAM,
+    keras.optimizers.Adamax: lambda _: _ADAMAX,
+    keras.optimizers.Adadelta: lambda _: _ADADELTA,
+    # Without a momentum Keras has no variable for it, and the kernel keeps one.
+    keras.optimizers.RMSprop: lambda optimizer: (
+        None if not optimizer.momentum > 0 else _CENTERED if optimizer.centered else _RMSPROP
+    ),
+    keras.optimizers.Ftrl: lambda _: _FTRL,
 }
+"""The kernel for an optimizer, by the class of Keras's own whose update it has."""

@@ -13,17 +13,16 @@ for each term. A loss that goes through `optimizer.scale_loss` is counted there 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from autodist_core.capture import reached_from, sources
-from autodist_core.capture.batch_axis import ALIKE, SAME, SUM, State
+from autodist_core.capture.batch_axis import SAME, Kind, State
 from autodist_core.capture.gradients import (
     Differentiation,
     Recording,
@@ -84,7 +83,7 @@ class OwnLosses:
     """The losses of a step of the user's own, of which the gradients are applied.
 
     >>> from types import SimpleNamespace
-    >>> OwnLosses(SimpleNamespace(recording=None)).counts(()).added_up
+    >>> OwnLosses(SimpleNamespace(recording=None)).counts(lambda tensor: SAME).added_up
     ()
     """
 
@@ -99,11 +98,6 @@ class OwnLosses:
         self._pairs = [pair for pair in self._pairs if tf.is_symbolic_tensor(pair[0])]
         targets = [target for target, _ in self._pairs]
         self.seeds = [seed for _, seed in self._pairs if tf.is_symbolic_tensor(seed)]
-        self.asked = [
-            *targets, *self.seeds,
-            *(tensor for target, seed, by in self._recording.of_examples for tensor in (target, seed, *by)),
-        ]
-        """The tensors whose states `counts` takes."""
         self.known = of_gradients_by(self._recording.by_examples)
         """How the states of gradients with respect to tensors follow from others, by `id`."""
         if targets:
@@ -117,22 +111,19 @@ class OwnLosses:
                 for each in targets
             ]
 
-    def counts(self, states: Sequence[State]) -> Counts:
-        """How the losses count, from the states of what was `asked`."""
-        rest = iter(states)
-        of_targets, of_seeds = (list(islice(rest, len(each))) for each in (self._pairs, self.seeds))
-        by_seed = {id(seed): state for seed, state in zip(self.seeds, of_seeds, strict=True)}
+    def counts(self, state_of: Callable[[Any], State]) -> Counts:
+        """How the losses count, from the states of tensors."""
         found = [
-            (seed, seeded(state, by_seed.get(id(seed), SAME)))
-            for (_, seed), state in zip(self._pairs, of_targets, strict=True)
+            (seed, seeded(state_of(target), state_of(seed) if tf.is_symbolic_tensor(seed) else SAME))
+            for target, seed in self._pairs
         ]
-        by_examples = means_of_examples(self._recording.of_examples, rest)
-        known = all(state.kind in (ALIKE, SUM) for _, state in found)
+        by_examples = means_of_examples(self._recording.of_examples, state_of)
+        known = all(state.kind in (Kind.ALIKE, Kind.SUM) for _, state in found)
         note = (self._trace.own_method_note,) if self._unknown and not self._trace.reduced else ()
         if not self._pairs:
             return Counts(notes=note)
         if not self._trace.adds:
-            means = known and not any(state.kind == SUM and state.degree for _, state in found)
+            means = known and not any(state.kind == Kind.SUM and state.degree for _, state in found)
             return Counts(not means or any(state.degree != 1 for _, state in by_examples), notes=note)
         begun = [(seed, state) for seed, state in found if seed is not None]
         return Counts(True, *weighed(begun, by_examples, always=True), notes=note)

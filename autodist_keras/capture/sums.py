@@ -12,14 +12,14 @@ whose degree is not 0 is multiplied. With one replica the factor is exactly 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.capture import reached_from, sources
-from autodist_core.capture.batch_axis import ALIKE, SUM, State, mean_over_examples
+from autodist_core.capture.batch_axis import Kind, State, mean_over_examples
 from autodist_core.capture.gradients import Term, factors, state_of_term, terms_of, without
 
 
@@ -29,13 +29,13 @@ class Number:
 
     >>> with tf.Graph().as_default():
     ...     number = Number.of(tf.constant(1.0, name="total") + tf.constant(2.0), ())
-    >>> [each.op.inputs[0].op.name for each in number.asked], number.degrees(iter([State(SUM, degree=1), State(ALIKE)]))
-    (['total', 'Const'], (1, 0))
+    >>> number.degrees(lambda tensor: State(Kind.SUM, degree=int(tensor.op.inputs[0].op.name == "total")))
+    (1, 0)
     """
 
     terms: Sequence[Term]
-    asked: Sequence[Any]
-    """For each term the term itself, and then the numbers by which it is multiplied, behind identities."""
+    behind: Mapping[int, Any]
+    """For each term and each number by which it is multiplied, an identity of it, by the `id` of the tensor."""
 
     @classmethod
     def of(cls, value: Any, known: Sequence[tuple[Any, State]]) -> Number:
@@ -46,13 +46,13 @@ class Number:
         }
         terms = terms_of(value, without(data), {id(tensor) for tensor, _ in known})
         made = (tensor for term in terms for tensor in (term.tensor, *(number for number, _ in term.numbers)))
-        return cls(terms, [tf.identity(each) for each in made])
+        return cls(terms, {id(each): tf.identity(each) for each in made})
 
-    def degrees(self, states: Iterator[State]) -> tuple[int | None, ...]:
+    def degrees(self, state_of: Callable[[Any], State]) -> tuple[int | None, ...]:
         """The power of the batch size with which each term grows; None if it is neither a sum nor a mean."""
-        found = [state_of_term(term, states) for term in self.terms]
+        found = [state_of_term(term, lambda tensor: state_of(self.behind[id(tensor)])) for term in self.terms]
         return tuple(
-            state.degree if state.kind == SUM else 0 if state.kind == ALIKE else None for state in found
+            state.degree if state.kind == Kind.SUM else 0 if state.kind == Kind.ALIKE else None for state in found
         )
 
 

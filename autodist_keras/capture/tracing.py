@@ -282,7 +282,7 @@ def _captured(
     traced = with_longest(combined_as_written(traced))
     own = own_steps.OwnLosses(trace)
     followed = mixing.followed(traced, trace.seen, trace.differentiated, own)
-    counts = own.counts(followed.of_own)
+    counts = own.counts(followed.found.state_of)
     if (more := decided.more(followed, counts.adds)) != decided:
         # Only the finished trace tells how these losses count.
         return _captured(model, step, data, specs, concat, fused_updates, more)

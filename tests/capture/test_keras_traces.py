@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from autodist_core import GraphItem
-from autodist_core.kernel.analysis.ownership import shared_state, slots
+from autodist_core.kernel.analysis.ownership import slots
+from autodist_core.kernel.placement.arrangement import optimizer_state
 from autodist_core.runtime import LocalSession
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy import PS, AllReduce
@@ -73,7 +74,7 @@ def test_who_writes_what(item: GraphItem):
     step = StepIndex(item)
     assert {"norm/moving_mean", "norm/moving_variance", _seed(item)} < step.written_by_compute
     assert not step.written_by_compute & set(step.trained)
-    assert shared_state(step) == {"optimizer/adam/iteration"}
+    assert optimizer_state(step) == {"optimizer/adam/iteration", "optimizer/adam/learning_rate"}
     assert set(slots(step).values()) == set(step.trained)
     assert len(slots(step)) == 2 * len(step.trained)
 
@@ -111,7 +112,9 @@ def test_two_optimizers_are_two_occurrences():
     assert all(name.startswith("g") for name in by_occurrence[1]) and len(by_occurrence[1]) == 4
     step = StepIndex(found)
     assert set(step.update_of.values()) == {0, 1} and step.occurrences == (0, 1)
-    assert shared_state(step) == {"optimizer/adam/iteration", "optimizer/momentum/iteration"}
+    assert optimizer_state(step) == {
+        f"optimizer/{name}/{part}" for name in ("adam", "momentum") for part in ("iteration", "learning_rate")
+    }
 
 
 def test_other_modes_have_no_update():

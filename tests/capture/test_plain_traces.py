@@ -11,7 +11,8 @@ import tensorflow as tf
 from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.errors import CaptureError
-from autodist_core.kernel.analysis.ownership import shared_state, slots
+from autodist_core.kernel.analysis.ownership import slots
+from autodist_core.kernel.placement.arrangement import optimizer_state
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import (
@@ -101,7 +102,7 @@ def test_kinds_and_aggregations_are_what_the_front_says():
     captured = StepIndex(item)
     assert captured.written_by_compute == {"sum", "seed"}
     assert captured.written_by_update == {"w", "b", "count"}
-    assert shared_state(captured) == {"count"} and slots(captured) == {}
+    assert optimizer_state(captured) == {"count"} and slots(captured) == {}
 
 
 def test_a_variable_that_the_trace_does_not_read_has_no_handle():
@@ -130,7 +131,7 @@ def test_slots_belong_to_the_variable_whose_gradient_they_are_made_of():
 
     captured = StepIndex(capture(trace(step, variables | momenta | mixed)))
     assert slots(captured) == {"slot_w": "w", "slot_b": "b"}
-    assert shared_state(captured) == {"norm"}
+    assert optimizer_state(captured) == {"norm"}
 
 
 def test_identity_n_is_read_past():

@@ -11,12 +11,7 @@ from autodist_core.kernel import build
 from autodist_core.runtime import LocalSession
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import descend, gradients_of, trace
-from tests.kernel.graphs import (
-    machine,
-    nodes_of,
-    placed,
-    summed,
-)
+from tests.kernel.graphs import machine, nodes_of, placed, summed
 
 WIRES = {"float16": np.float16, "bfloat16": tf.bfloat16.as_numpy_dtype}
 HALF = [

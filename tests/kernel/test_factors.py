@@ -23,56 +23,48 @@ from tests.kernel.graphs import compiled, machines, nodes_of, placed_on
 SENDING = AllReduce(factor_rows=100)
 
 
+def _captured(shapes: dict[str, tuple[int, ...]], loss_of, dtype: str = "float64", each: tuple = (5,)) -> GraphItem:
+    """A step of plain SGD on variables of ones, for examples of a shape."""
+    variables = {name: tf.Variable(tf.ones(shape, dtype), name=name) for name, shape in shapes.items()}
+
+    def step(tracer, x):
+        loss, gradients = gradients_of(variables, x, loss_of)
+        tracer.apply(gradients, descend(variables))
+        return [loss]
+
+    return capture(trace(step, variables, (tf.TensorSpec((None, *each), tf.float64, "x"),)))
+
+
 def _item(dtype: str = "float64") -> GraphItem:
     """Two layers with one input, a third layer, and a bias."""
-    shapes = {"left": (5, 4), "right": (5, 4), "last": (4, 3), "bias": (3,)}
-    variables = {name: tf.Variable(tf.ones(shape, dtype), name=name) for name, shape in shapes.items()}
 
     def loss_of(given, x):
         x = tf.cast(x, dtype)
         between = tf.tanh(x @ given["left"]) * tf.tanh(x @ given["right"])
         return tf.reduce_mean(tf.square(between @ given["last"] + given["bias"]))
 
-    def step(tracer, x):
-        loss, gradients = gradients_of(variables, x, loss_of)
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
-    return capture(trace(step, variables, (tf.TensorSpec((None, 5), tf.float64, "x"),)))
+    return _captured({"left": (5, 4), "right": (5, 4), "last": (4, 3), "bias": (3,)}, loss_of, dtype)
 
 
 def _of_all_items() -> GraphItem:
     """A layer over all items of a catalogue, whatever the batch is, and one over the batch."""
-    variables = {name: tf.Variable(tf.ones((5, 4), "float64"), name=name) for name in ("catalogue", "batch")}
 
     def loss_of(given, x):
         items = tf.tanh(tf.ones((50, 5), "float64") @ given["catalogue"])
         return tf.reduce_mean(tf.tanh(x @ given["batch"]) @ tf.transpose(items))
 
-    def step(tracer, x):
-        loss, gradients = gradients_of(variables, x, loss_of)
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
-    return capture(trace(step, variables, (tf.TensorSpec((None, 5), tf.float64, "x"),)))
+    return _captured({"catalogue": (5, 4), "batch": (5, 4)}, loss_of)
 
 
 def _of_positions() -> GraphItem:
     """A layer over the positions of sequences, and a layer over whole sequences."""
-    shapes = {"layer": (5, 4), "whole": (12, 2)}
-    variables = {name: tf.Variable(tf.ones(shape, "float64"), name=name) for name, shape in shapes.items()}
 
     def loss_of(given, x):
         positions = tf.tanh(tf.reshape(x, (-1, 5)) @ given["layer"])
         of_each = tf.reshape(positions, tf.concat([tf.shape(x)[:2], [4]], 0))
         return tf.reduce_mean(tf.tanh(tf.reshape(of_each, (-1, 12)) @ given["whole"]))
 
-    def step(tracer, x):
-        loss, gradients = gradients_of(variables, x, loss_of)
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
-    return capture(trace(step, variables, (tf.TensorSpec((None, 3, 5), tf.float64, "x"),)))
+    return _captured({"layer": (5, 4), "whole": (12, 2)}, loss_of, each=(3, 5))
 
 
 def _weighted(item: GraphItem) -> GraphItem:

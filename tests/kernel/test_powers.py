@@ -11,23 +11,8 @@ from autodist_core.runtime import LocalSession
 from autodist_core.strategy.synchronizers import AllReducePlan
 from autodist_core.strategy.wire import FACTORS, Wire, wire
 from tests.capture.plain import RATE
-from tests.kernel.compressing import (
-    EXACT,
-    Replicas,
-    after_steps,
-    kept,
-    linear_item,
-    power,
-    sent_by,
-)
-from tests.kernel.graphs import (
-    SHAPES,
-    layered_item,
-    layered_variables,
-    machine,
-    placed,
-    train,
-)
+from tests.kernel.compressing import EXACT, Replicas, after_steps, kept, linear_item, power, sent_by
+from tests.kernel.graphs import SHAPES, layered_item, layered_variables, machine, placed, train
 from tests.support.compare import assert_same
 
 

@@ -8,25 +8,8 @@ import pytest
 from autodist_core.kernel import build
 from autodist_core.plan import bytes_per_step
 from autodist_core.strategy import AllReduce
-from tests.kernel.compressing import (
-    EXACT,
-    FEEDBACK,
-    HALF,
-    Replicas,
-    linear_item,
-    name_of,
-    power,
-    sent_by,
-)
-from tests.kernel.graphs import (
-    compiled,
-    dense_item,
-    layered_item,
-    layered_variables,
-    machine,
-    nodes_of,
-    placed,
-)
+from tests.kernel.compressing import EXACT, FEEDBACK, HALF, Replicas, linear_item, name_of, power, sent_by
+from tests.kernel.graphs import compiled, dense_item, layered_item, layered_variables, machine, nodes_of, placed
 
 DTYPES = [{}, {"first": "float32", "scale": "float16"}, {"first": "float32", "second": "bfloat16", "third": "float16"}]
 BUILDERS = [EXACT, *HALF, power(1), power(2), power(50)]

@@ -8,7 +8,7 @@ from autodist_core import ResourceSpec
 from autodist_core.errors import StrategyError
 from autodist_core.kernel import build, place
 from autodist_core.kernel.placement.devices import Tasks
-from autodist_core.kernel.placement.shared_memory import memories, shares_memory
+from autodist_core.kernel.placement.shared_memory import memories
 from autodist_core.strategy import PS, AllReduce, Parallax
 from tests.kernel.graphs import compiled, dense_item, machine, table_item
 
@@ -25,15 +25,15 @@ APART = [
 @pytest.mark.parametrize("builder", EXACT, ids=str)
 def test_what_is_exact_shares_unless_told_otherwise(builder):
     strategy = compiled(dense_item(), builder, machine(cpus=2))
-    assert [shares_memory(strategy, asked) for asked in (None, True, False)] == [True, True, False]
+    assert [memories(strategy, asked) for asked in (None, True, False)] == [(0, 0), (0, 0), (0, 1)]
 
 
 @pytest.mark.parametrize("builder, name, reason", APART, ids=str)
 def test_what_needs_a_copy_for_each_replica_does_not_share(builder, name: str, reason: str):
     strategy = compiled(table_item(), builder, machine(cpus=2))
-    assert [shares_memory(strategy, asked) for asked in (None, False)] == [False, False]
+    assert [memories(strategy, asked) for asked in (None, False)] == [(0, 1), (0, 1)]
     with pytest.raises(StrategyError) as failure:
-        shares_memory(strategy, True)
+        memories(strategy, True)
     assert str(failure.value) == (
         f"share_memory=True: variable '{name}' has {reason}, for which every replica needs its own copy of the "
         "weights. Leave share_memory out, or take the option out of the strategy."
@@ -50,13 +50,12 @@ TWO_NODES = ResourceSpec({
 @pytest.mark.parametrize("builder", [AllReduce(), AllReduce(compressor="HorovodCompressor")], ids=str)
 def test_nothing_is_shared_by_one_replica_or_by_gpus_whatever_is_asked(builder, spec):
     strategy = compiled(dense_item(), builder, spec)
-    assert not any(shares_memory(strategy, asked) for asked in (None, True, False))
+    assert all(memories(strategy, asked) == tuple(range(len(strategy.replicas))) for asked in (None, True, False))
 
 
 def test_the_replicas_of_each_machine_share_its_memory():
     strategy = compiled(dense_item(), AllReduce(), TWO_NODES)
     assert [memories(strategy, asked) for asked in (None, True, False)] == [(0, 0, 2), (0, 0, 2), (0, 1, 2)]
-    assert not shares_memory(strategy, None)
     compressed = compiled(dense_item(), AllReduce(compressor="HorovodCompressor"), TWO_NODES)
     assert memories(compressed, None) == (0, 1, 2)
     with pytest.raises(StrategyError, match="has compressor=HorovodCompressor, for which every replica needs its own"):

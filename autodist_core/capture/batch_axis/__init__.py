@@ -26,24 +26,9 @@ from autodist_core.capture.batch_axis import sentences
 from autodist_core.capture.batch_axis.flow import Known, follow
 from autodist_core.capture.batch_axis.joining import joined, to_be_joined
 from autodist_core.capture.batch_axis.states.finding import Coupling, Found, UncombinedResult, UncombinedWrite
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    LARGEST,
-    MIXED,
-    NO_CLAIM,
-    RAGGED,
-    REDUCED,
-    ROWS,
-    SAME,
-    SMALLEST,
-    SUM,
-    State,
-    mean_over_examples,
-    rows,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, REDUCED, SAME, Kind, State, mean_over_examples, rows
 
 __all__ = [
-    "ALIKE", "LARGEST", "MIXED", "NO_CLAIM", "RAGGED", "REDUCED", "ROWS", "SAME", "SMALLEST", "SUM", "Coupling",
-    "Found", "Known", "State", "UncombinedResult", "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows",
-    "sentences", "to_be_joined",
+    "NO_CLAIM", "REDUCED", "SAME", "Coupling", "Found", "Kind", "Known", "State", "UncombinedResult",
+    "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows", "sentences", "to_be_joined",
 ]  # fmt: skip

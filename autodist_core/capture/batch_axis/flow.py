@@ -33,19 +33,7 @@ from autodist_core.capture.batch_axis.states.finding import (
     UncombinedResult,
     UncombinedWrite,
 )
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    MIXED,
-    NO_CLAIM,
-    NUMBER,
-    ROWS,
-    SAME,
-    SUM,
-    UNKNOWN,
-    VARIABLE,
-    State,
-    rows,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Kind, State, rows
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import reached_from, sources
@@ -72,8 +60,7 @@ class Flow:
     """
 
     def __init__(
-        self, traced: Traced, known: Mapping[int, Known], asked: Sequence[Any], whole: Collection[str] = (),
-        seeds: Sequence[Any] = (),
+        self, traced: Traced, known: Mapping[int, Known], whole: Collection[str] = (), seeds: Sequence[Any] = ()
     ) -> None:
         self._whole = whole
         self._seeds = {id(seed) for seed in seeds}
@@ -93,7 +80,8 @@ class Flow:
         self._last_write: dict[str, int] = {}
         self._update = traced.updates.keys()
         self.states: dict[int, State] = states_of_inputs(traced)
-        self._asked: dict[int, State] = {id(tensor): self.states.get(id(tensor), NO_CLAIM) for tensor in asked}
+        self._by_rules = dict(self.states)
+        """The states as the rules give them, whatever the caller knows."""
         self._tape = Tape()
         self._first_gradient = first_gradient(traced, self._update)
         self._own = False
@@ -118,7 +106,7 @@ class Flow:
                 continue
             for tensor in operation.inputs:
                 state = self.states.get(id(tensor))
-                if state is not None and state.kind == VARIABLE:
+                if state is not None and state.kind == Kind.VARIABLE:
                     self._last_write[state.variable.name] = at
 
     # For rules ---------------------------------------------------------------------------------------------------
@@ -135,7 +123,7 @@ class Flow:
         """Note each value of the whole batch, and each number of examples, that an operation uses for single ones."""
         for state in states:
             if state.couples:
-                self.couple(state.origin, SCALED if state.kind == NUMBER else BATCH_VALUE, by)
+                self.couple(state.origin, SCALED if state.kind == Kind.NUMBER else BATCH_VALUE, by)
             elif state.is_size and state.degree:
                 self.couple(by, SCALED, by)
 
@@ -215,7 +203,7 @@ class Flow:
             found = [found] * len(outputs)
         if any(state.stride for state in states):
             found = places.followed(self, operation, states, found)
-        if own and any(state.origin in self._upstreams for state in states) and found[0].kind == MIXED:
+        if own and any(state.origin in self._upstreams for state in states) and found[0].kind == Kind.MIXED:
             self.couple(operation, GRADIENT, operation)
         if len(self._couplings) == couplings and self._is_undecided(operation, states, found):
             self.undecide(operation)
@@ -224,7 +212,7 @@ class Flow:
     def _uses_gradient(self, operation: Any, states: Sequence[State]) -> bool:
         """Whether an operation that is no part of a gradient computes with one that depends on the batch."""
         return not is_silent(operation) and any(
-            state.kind not in (ALIKE, VARIABLE) and tensor.dtype != tf.variant and self._tape.made(tensor.op)
+            state.kind not in (Kind.ALIKE, Kind.VARIABLE) and tensor.dtype != tf.variant and self._tape.made(tensor.op)
             for tensor, state in zip(operation.inputs, states, strict=True)
         ) and not self._tape.made(operation)
 
@@ -244,7 +232,7 @@ class Flow:
         if axes:
             return rows(axes[0])
         self._upstreams.add(tensor.op)
-        return State(SUM, degree=1, origin=tensor.op)
+        return State(Kind.SUM, degree=1, origin=tensor.op)
 
     def _follow_upstream(self, operation: Any, states: Sequence[State]) -> None:
         """Note the values of the whole batch with which a custom gradient's function changes a gradient."""
@@ -262,8 +250,7 @@ class Flow:
             if callable(known):
                 known = state = known(self.state_of)
             self.states[id(tensor)] = known
-            if id(tensor) in self._asked:
-                self._asked[id(tensor)] = state
+            self._by_rules[id(tensor)] = state
 
     def _is_undecided(self, operation: Any, states: Sequence[State], found: Sequence[State]) -> bool:
         """Whether what depends on the batch goes into an operation, and nothing is known of its results.
@@ -272,10 +259,10 @@ class Flow:
         """
         kinds = {state.kind for state in states}
         return (
-            bool(kinds - {ALIKE}) and not kinds & {UNKNOWN, VARIABLE}
+            bool(kinds - {Kind.ALIKE}) and not kinds & {Kind.UNKNOWN, Kind.VARIABLE}
             and operation.type not in inner.RULES and not any(part in operation.type for part in _GRADIENT)
             and any(
-                state.kind == UNKNOWN and id(tensor) not in self._known
+                state.kind == Kind.UNKNOWN and id(tensor) not in self._known
                 for tensor, state in zip(operation.outputs, found, strict=True)
             )
         )
@@ -284,7 +271,7 @@ class Flow:
         kind = operation.type
         if kind == "IdentityN":
             return list(states)
-        if states and states[0].kind == VARIABLE and kind not in ("ResourceGather", "ResourceGatherNd"):
+        if states and states[0].kind == Kind.VARIABLE and kind not in ("ResourceGather", "ResourceGatherNd"):
             if kind == "ReadVariableOp":
                 return self._read(states[0].variable, operation)
             if kind in inner.RULES:
@@ -326,14 +313,14 @@ class Flow:
             )
             value = NO_CLAIM
         # The axes of the result of an addition of rows cannot be followed.
-        adds = adds and value.kind != ROWS
+        adds = adds and value.kind != Kind.ROWS
         after = added(self, operation, [before, value]) if adds else inner.combined(before, value)
         self._written[variable.name] = writes.partly(operation, before, value, after)
         return SAME
 
     # Results -----------------------------------------------------------------------------------------------------
 
-    def found(self, traced: Traced, asked: Sequence[Any]) -> Found:
+    def found(self, traced: Traced) -> Found:
         """Return the findings. Operations of gradients, and operations that no result needs, are left out."""
         couplings = [each for each in self._couplings.values() if self._is_forward(each.operation, each.by)]
         undecided = [each for each in self._undecided.values() if self._is_forward(each[0])]
@@ -352,7 +339,7 @@ class Flow:
                 and self._is_forward(state.origin)
             ),
             tuple({each[0].type: each for each in reversed(undecided)}.values()),
-            tuple(self._asked[id(tensor)] for tensor in asked), tuple(of_gradients),
+            tuple(of_gradients), self._by_rules,
         )
 
     def _is_forward(self, *operations: Any) -> bool:
@@ -378,23 +365,22 @@ def is_silent(operation: Any) -> bool:
 
 
 def follow(
-    traced: Traced, known: Mapping[int, Known], asked: Sequence[Any] = (), whole: Collection[str] = (),
-    seeds: Sequence[Any] = (),
+    traced: Traced, known: Mapping[int, Known], whole: Collection[str] = (), seeds: Sequence[Any] = ()
 ) -> Found:
     """Follow the batch axis through a traced step; `known` has the states that the front knows, by tensor id.
 
-    A state may be known by a function that makes it of the states of other tensors. The findings have the states of
-    the tensors `asked`, as the rules give them, whatever `known` says. `whole` names operations that run for the whole
-    batch: what they do with its examples is no finding. Gradients begin with the tensors `seeds`, if these are known.
+    A state may be known by a function that makes it of the states of other tensors. `whole` names operations that run
+    for the whole batch: what they do with its examples is no finding. Gradients begin with the tensors `seeds`, if
+    these are known.
 
     >>> import tensorflow as tf
     >>> specs = [tf.TensorSpec((None,), tf.float32), *[tf.TensorSpec((), tf.float64)] * 2]
     >>> step = tf.function(lambda x, *_: x - tf.reduce_mean(x), autograph=False)
     >>> graph = step.get_concrete_function(*specs).graph
-    >>> found = follow(Traced(graph, (), graph.inputs[:1], graph.outputs, *graph.inputs[1:]), {}, graph.outputs)
+    >>> found = follow(Traced(graph, (), graph.inputs[:1], graph.outputs, *graph.inputs[1:]), {})
     >>> [(each.operation.type, each.what) for each in found.couplings]
     [('Mean', 'gives each example a value of the whole batch')]
     """
-    flow = Flow(traced, known, asked, whole, seeds)
+    flow = Flow(traced, known, whole, seeds)
     flow.over(traced.graph)
-    return flow.found(traced, asked)
+    return flow.found(traced)

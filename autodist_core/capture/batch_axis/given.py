@@ -14,7 +14,7 @@ from collections.abc import Collection
 from math import inf
 
 from autodist_core.capture.batch_axis.rules.ragged import FLAT_VALUES, SPLITS
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, RAGGED, SAME, SIZE, VARIABLE, State, rows
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, SIZE, Kind, State, rows
 from autodist_core.capture.tape import custom_gradients
 from autodist_core.capture.traced import Traced
 
@@ -30,14 +30,14 @@ def states_of_inputs(traced: Traced) -> dict[int, State]:
     """
     variables = {id(source.handle): source.variable for source in traced.sources}
     found = {
-        id(placeholder): State(VARIABLE, variable=variables[id(value)]) if id(value) in variables else SAME
+        id(placeholder): State(Kind.VARIABLE, variable=variables[id(value)]) if id(value) in variables else SAME
         for value, placeholder in traced.graph.captures
     }
     whole = {id(each) for each in traced.whole}
     found.update({
         id(each): rows(0) if each.shape.rank != 0 and id(each) not in whole else SAME for each in traced.inputs
     })
-    found.update({id(each): State(RAGGED) for each in traced.parts if id(each) not in whole})
+    found.update({id(each): State(Kind.RAGGED) for each in traced.parts if id(each) not in whole})
     found.update({id(each): State(SPLITS) for each in traced.row_splits if id(each) not in whole})
     found.update({id(each): FLAT_VALUES for each in traced.flat_values if id(each) not in whole})
     found.update({id(traced.examples): SIZE, id(traced.total): SAME, id(traced.replica): NO_CLAIM})

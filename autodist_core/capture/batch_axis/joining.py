@@ -19,24 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from autodist_core.capture.batch_axis.states.finding import UncombinedResult
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    DISTINCT,
-    LARGEST,
-    NO_CLAIM,
-    REDUCED,
-    ROWS,
-    SIZES,
-    SMALLEST,
-    SUM,
-    UNKNOWN,
-    State,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, REDUCED, Kind, State
 from autodist_core.capture.traced import Traced, name_of
 from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.step.graph_item import Joined
 
-_HOW = {ALIKE: "same", SUM: "sum", LARGEST: "max", SMALLEST: "min"}
+_HOW = {Kind.ALIKE: "same", Kind.SUM: "sum", Kind.LARGEST: "max", Kind.SMALLEST: "min"}
 
 
 def to_be_joined(traced: Traced) -> list[Any]:
@@ -81,7 +69,7 @@ def joined(tensors: Sequence[Any], states: Sequence[State], are_rows: bool = Fal
     >>> with tf.Graph().as_default():
     ...     lengths = tf.constant([3, 5])
     ...     results = [tf.reduce_max(lengths, name="longest"), tf.rank(lengths, name="axes")]
-    >>> [(each.tensor, each.how) for each in joined(results, [State(LARGEST), SAME])]
+    >>> [(each.tensor, each.how) for each in joined(results, [State(Kind.LARGEST), SAME])]
     [('longest', 'max'), ('axes', 'same')]
     """
     if are_rows:
@@ -90,7 +78,7 @@ def joined(tensors: Sequence[Any], states: Sequence[State], are_rows: bool = Fal
     return tuple(
         Joined(name_of(tensor), _HOW[state.kind])
         for tensor, state in zip(tensors, states, strict=True)
-        if state.kind in _HOW and (state.kind != SUM or (state.degree == 1 and tensor.dtype.is_integer))
+        if state.kind in _HOW and (state.kind != Kind.SUM or (state.degree == 1 and tensor.dtype.is_integer))
     )
 
 
@@ -103,17 +91,17 @@ def joined_result(tensor: Any, state: State) -> Joined | None:
     >>> from autodist_core.capture.batch_axis.states.state import State, rows
     >>> with tf.Graph().as_default():
     ...     x = tf.zeros((4, 2), name="x")
-    >>> joined_result(x, rows(1)), joined_result(x, State(SUM, degree=0)), joined_result(x, rows(0))
+    >>> joined_result(x, rows(1)), joined_result(x, State(Kind.SUM, degree=0)), joined_result(x, rows(0))
     (Joined(tensor='x', how='rows', axis=1), Joined(tensor='x', how='mean', axis=0), None)
     """
     number = tensor.dtype.is_floating or tensor.dtype.is_complex
-    if state.kind == ROWS and len(state.axes) == 1:
+    if state.kind == Kind.ROWS and len(state.axes) == 1:
         return Joined(name_of(tensor), "rows", state.axis) if state.axis else None
-    if state.kind == SIZES and state.outer is not None and tensor.shape.num_elements() == len(state.axes):
+    if state.kind == Kind.SIZES and state.outer is not None and tensor.shape.num_elements() == len(state.axes):
         return Joined(name_of(tensor), "sum")
-    if state.kind in (ALIKE, LARGEST, SMALLEST) or (state.kind == SUM and state.degree == 1):
+    if state.kind in (Kind.ALIKE, Kind.LARGEST, Kind.SMALLEST) or (state.kind == Kind.SUM and state.degree == 1):
         return Joined(name_of(tensor), _HOW[state.kind])
-    if state.kind in (*REDUCED, SIZES) or tensor.shape.rank == 0:
+    if state.kind in (*REDUCED, Kind.SIZES) or tensor.shape.rank == 0:
         return Joined(name_of(tensor), "mean" if number else "same")
     return None
 
@@ -125,17 +113,17 @@ def is_joined(tensor: Any, state: State) -> bool:
     >>> from autodist_core.capture.batch_axis.states.state import State, rows
     >>> with tf.Graph().as_default():
     ...     x = tf.zeros((4,))
-    >>> is_joined(x, State(SUM, degree=0)), is_joined(x, State("mixed")), is_joined(x, rows(0, stride=1))
+    >>> is_joined(x, State(Kind.SUM, degree=0)), is_joined(x, State("mixed")), is_joined(x, rows(0, stride=1))
     (True, False, False)
     """
-    if state.kind == ROWS:
+    if state.kind == Kind.ROWS:
         return len(state.axes) == 1 and not (state.stride or state.degree) and state.outer in (1, None)
     how = joined_result(tensor, state)
     if how is None:
-        return state.kind != DISTINCT
+        return state.kind != Kind.DISTINCT
     if how.how == "mean":
-        return state.kind == SUM and state.degree == 0
-    return how.how != "same" or state.kind == ALIKE
+        return state.kind == Kind.SUM and state.degree == 0
+    return how.how != "same" or state.kind == Kind.ALIKE
 
 
 def uncombined(traced: Traced, states: Mapping[int, State]) -> Iterator[UncombinedResult]:
@@ -149,6 +137,6 @@ def uncombined(traced: Traced, states: Mapping[int, State]) -> Iterator[Uncombin
         state = states.get(id(tensor), NO_CLAIM)
         if id(tensor) not in parts and not is_joined(tensor, state):
             how = joined_result(tensor, state)
-            by_itself = state.kind == UNKNOWN or len(state.axes) > 1
+            by_itself = state.kind == Kind.UNKNOWN or len(state.axes) > 1
             origin = state.origin or (tensor.op if by_itself else None)
             yield UncombinedResult(index, state._replace(origin=origin), how.how if how else "rows")

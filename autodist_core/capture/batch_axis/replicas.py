@@ -13,18 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    LARGEST,
-    REDUCED,
-    SAME,
-    SMALLEST,
-    SUM,
-    State,
-)
+from autodist_core.capture.batch_axis.states.state import REDUCED, SAME, Kind, State
 from autodist_core.step.graph_item import Variable
 
-_OF_AGGREGATION = {"sum": SUM, "max": LARGEST, "min": SMALLEST}
+_COMBINED = {"sum": Kind.SUM, "max": Kind.LARGEST, "min": Kind.SMALLEST}
 
 
 def read(variable: Variable, after: bool, written: State | None, operation: Any) -> State:
@@ -36,36 +28,33 @@ def read(variable: Variable, after: bool, written: State | None, operation: Any)
     """
     if variable.kind in ("optimizer", "seed"):
         return SAME
-    kind = _OF_AGGREGATION.get(variable.aggregation)
+    kind = _COMBINED.get(variable.combined)
     if kind is None:
         return written or SAME
     # A read of a metric after its update is done once more, on the combined state.
-    return SAME if after else State(kind, degree=int(kind == SUM), origin=operation)
+    return SAME if after else State(kind, degree=int(kind == Kind.SUM), origin=operation)
 
 
 def is_combined(variable: Variable, value: State, operation: Any, adds: bool) -> bool:
     """Whether the replicas' values of a variable combine to the value that one device writes.
 
     >>> mean = Variable("moving_mean", (), "float32", aggregation="mean")
-    >>> is_combined(mean, State(SUM, degree=0), None, False), is_combined(mean, State(LARGEST), None, False)
+    >>> is_combined(mean, State(Kind.SUM, degree=0), None, False), is_combined(mean, State(Kind.LARGEST), None, False)
     (True, False)
     """
-    if variable.kind in ("optimizer", "seed") or value.kind not in (ALIKE, *REDUCED):
+    if variable.kind in ("optimizer", "seed") or value.kind not in (Kind.ALIKE, *REDUCED):
         return True
-    kind = _OF_AGGREGATION.get(variable.aggregation)
-    if kind == SUM:
-        if value.kind == ALIKE:
+    kind = _COMBINED.get(variable.combined)
+    if kind == Kind.SUM:
+        if value.kind == Kind.ALIKE:
             constant = tf.get_static_value(operation.inputs[-1])
             return constant is not None and not constant.any()
-        return value.kind == SUM and value.degree == 1
-    if value.kind == ALIKE:
+        return value.kind == Kind.SUM and value.degree == 1
+    if value.kind == Kind.ALIKE:
         return not (adds and kind is not None)
     if kind is not None:
         return value.kind == kind and not adds
-    floating = tf.as_dtype(variable.dtype).is_floating
-    if variable.aggregation == "mean" or (variable.aggregation == "none" and floating):
-        return value.kind == SUM and value.degree == 0
-    return False
+    return variable.combined == "mean" and value.kind == Kind.SUM and value.degree == 0
 
 
 def is_returned(state: State, dtype: tf.DType) -> bool:
@@ -73,9 +62,9 @@ def is_returned(state: State, dtype: tf.DType) -> bool:
 
     Results of other types are always accepted: `analysis.results` decides how these are combined.
 
-    >>> is_returned(State(SUM, degree=0, origin="Mean"), tf.float32), is_returned(State(LARGEST), tf.float32)
+    >>> is_returned(State(Kind.SUM, degree=0, origin="Mean"), tf.float32), is_returned(State(Kind.LARGEST), tf.float32)
     (True, False)
     """
-    return state.kind not in REDUCED or not dtype.is_floating or (state.kind == SUM and state.degree == 0)
+    return state.kind not in REDUCED or not dtype.is_floating or (state.kind == Kind.SUM and state.degree == 0)
 
 

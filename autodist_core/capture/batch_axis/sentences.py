@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from autodist_core.capture.batch_axis.states.finding import REMEDIES, UncombinedResult, UncombinedWrite
-from autodist_core.capture.batch_axis.states.state import DISTINCT, UNKNOWN
+from autodist_core.capture.batch_axis.states.state import Kind
 from autodist_core.capture.source_lines import source_line
 
 _HOW = {
@@ -76,9 +74,7 @@ def kept(subject: str, write: UncombinedWrite) -> str:
     variable, origin = write.variable, write.state.origin
     if origin is not None and origin.type == "ReadVariableOp":
         origin = write.operation.inputs[1].op
-    how = _HOW.get(variable.aggregation, "the first replica's")
-    if variable.aggregation == "none" and tf.as_dtype(variable.dtype).is_floating:
-        how = _HOW["mean"]
+    how = _HOW.get(variable.combined, "the first replica's")
     made = "the same on every replica" if origin is None else f"made by {named(origin)}"
     return f"{subject} {variable.name!r} is {how}, and what is written to it is {made}"
 
@@ -94,7 +90,7 @@ def joined_otherwise(subject: str, result: UncombinedResult) -> str:
     "the result 'root' is the replicas' mean, and Sqrt (root) does not make a mean over the examples"
     """
     state, made = result.state, named(result.state.origin)
-    if state.kind == UNKNOWN:
+    if state.kind == Kind.UNKNOWN:
         how = "the replicas' mean" if result.how == "mean" else "the first replica's"
         return f"{subject} is {how}, and what {made} makes of the examples is not known"
     if result.how == "mean":
@@ -106,7 +102,7 @@ def joined_otherwise(subject: str, result: UncombinedResult) -> str:
         return f"{rows} {made} gives each example a value of its place in the batch, of which a replica has its part"
     if state.degree:
         return f"{rows} {made} gives each example a value that depends on how many examples the batch has"
-    if state.kind == DISTINCT:
+    if state.kind == Kind.DISTINCT:
         return f"{rows} {made} takes each distinct entry of a replica's part of the batch once"
     if len(state.axes) > 1:
         return f"{rows} {made} has parts of one example in several rows"

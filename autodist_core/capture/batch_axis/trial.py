@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis.flow import follow
-from autodist_core.capture.batch_axis.states.state import ROWS, SIZES, SUM, State
+from autodist_core.capture.batch_axis.states.state import Kind, State
 from autodist_core.capture.traced import Traced
 
 __all__ = ["shown", "tf"]
@@ -34,18 +34,18 @@ def shown(function: Callable[[Any], Any], *shape: int | None, dtype: Any = "floa
 
     graph = tf.function(traced_function, autograph=False).get_concrete_function(*specs).graph
     batch, examples, total = graph.inputs[:3]
-    found = follow(Traced(graph, (), [batch], results, examples, total), {}, results)
+    found = follow(Traced(graph, (), [batch], results, examples, total), {})
     notes = [f"{each.operation.type} {each.what}" for each in found.couplings]
     notes += [f"{operation.type} is not decided" for operation, _ in found.undecided]
-    return "; ".join([", ".join(map(_words, found.asked)), *notes])
+    return "; ".join([", ".join(map(_words, map(found.state_of, results))), *notes])
 
 
 def _words(state: State) -> str:
-    if state.kind == ROWS:
+    if state.kind == Kind.ROWS:
         return f"rows along {'axis' if len(state.axes) == 1 else 'axes'} {' and '.join(map(str, state.axes))}"
-    if state.kind == SIZES:
+    if state.kind == Kind.SIZES:
         return f"a shape with the batch size at {state.axes[0]}"
-    if state.kind == SUM:
+    if state.kind == Kind.SUM:
         if state.is_size and state.degree == 1:
             return "the number of examples" if state.outer == 1 else "a multiple of the number of examples"
         return {0: "a mean over the examples", 1: "a sum over the examples"}.get(state.degree, "a product of sums")

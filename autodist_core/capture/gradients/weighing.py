@@ -17,14 +17,13 @@ that divided by the batch size. A result with terms of several kinds is added up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import ALIKE, MIXED, NO_CLAIM, REDUCED, ROWS, SUM, State
+from autodist_core.capture.batch_axis import NO_CLAIM, REDUCED, Kind, State
 from autodist_core.capture.gradients.recording import OfExamples
 from autodist_core.capture.gradients.terms import Term, factors
 from autodist_core.capture.traced import Counted
@@ -40,7 +39,7 @@ def weighed(
 
     >>> with tf.Graph().as_default():
     ...     of_sum, of_penalty = tf.ones([], name="of_sum"), tf.ones([], name="of_penalty")
-    >>> seeds, counted = weighed([(of_sum, State(SUM, degree=1)), (of_penalty, State(ALIKE))], [])
+    >>> seeds, counted = weighed([(of_sum, State(Kind.SUM, degree=1)), (of_penalty, State(Kind.ALIKE))], [])
     >>> [seed.op.name for seed in seeds], {name: each.power for name, each in counted.items()}
     (['of_sum', 'of_penalty'], {'of_penalty': 1})
     """
@@ -54,50 +53,49 @@ def weighed(
 def seeded(target: State, seed: State) -> State:
     """The state of a loss whose differentiation begins with a tensor: of their product, added up.
 
-    >>> losses, mean = State(ROWS, axes=(0,)), State(SUM)
-    >>> seeded(losses, State(ALIKE)).degree, seeded(mean, State(ALIKE)).degree
+    >>> losses, mean = State(Kind.ROWS, axes=(0,)), State(Kind.SUM)
+    >>> seeded(losses, State(Kind.ALIKE)).degree, seeded(mean, State(Kind.ALIKE)).degree
     (1, 0)
     """
     state = times(target, seed)
-    return State(SUM, degree=state.degree + 1, origin=state.origin) if state.kind == ROWS else state
+    return State(Kind.SUM, degree=state.degree + 1, origin=state.origin) if state.kind == Kind.ROWS else state
 
 
 def times(state: State, by: State, power: int = 1) -> State:
     """The state of a tensor that is multiplied by another one, or divided by it (power -1).
 
-    >>> times(State(ALIKE), State(SUM, degree=1), -1).degree
+    >>> times(State(Kind.ALIKE), State(Kind.SUM, degree=1), -1).degree
     -1
     """
     if by.couples:
-        return State(MIXED, origin=by.origin)
-    if by.kind not in (ALIKE, ROWS) and not by.is_size:
+        return State(Kind.MIXED, origin=by.origin)
+    if by.kind not in (Kind.ALIKE, Kind.ROWS) and not by.is_size:
         return NO_CLAIM
     degree = power * by.degree
-    if state.kind in (ROWS, SUM):
+    if state.kind in (Kind.ROWS, Kind.SUM):
         return state._replace(degree=state.degree + degree)
-    if state.kind == ALIKE and degree:
-        return State(SUM, degree=degree)
+    if state.kind == Kind.ALIKE and degree:
+        return State(Kind.SUM, degree=degree)
     return state if not degree or state.kind in REDUCED else NO_CLAIM
 
 
 def means_of_examples(
-    noted: Iterable[tuple[Any, Any, Sequence[Any]]], states: Iterable[State]
+    noted: Iterable[tuple[Any, Any, Sequence[Any]]], state_of: Callable[[Any], State]
 ) -> list[tuple[Any, State]]:
     """The seeds of sums and means over the examples that are differentiated with respect to the examples.
 
-    One device divides a mean by the whole batch there, and a replica by its slice. `states` are those of each target,
-    of its seed and of its sources, in the order of `noted`.
+    One device divides a mean by the whole batch there, and a replica by its slice. `noted` has targets, each with its
+    seed and its sources.
 
-    >>> noted = [("loss", "seed", ("x",))]
-    >>> [(seed, state.degree) for seed, state in means_of_examples(noted, [State(SUM), State(ALIKE), State(ROWS)])]
+    >>> states = {"loss": State(Kind.SUM), "seed": State(Kind.ALIKE), "x": State(Kind.ROWS)}
+    >>> [(seed, state.degree) for seed, state in means_of_examples([("loss", "seed", ("x",))], states.get)]
     [('seed', 0)]
     """
-    rest = iter(states)
     found = []
-    for _, seed, sources in noted:
-        target, of_seed, *of_sources = islice(rest, 2 + len(sources))
-        state = seeded(target, of_seed)
-        if target.kind in (ROWS, SUM) and state.kind == SUM and all(each.kind == ROWS for each in of_sources):
+    for target, seed, sources in noted:
+        state = seeded(state_of(target), state_of(seed))
+        summed = state_of(target).kind in (Kind.ROWS, Kind.SUM) and state.kind == Kind.SUM
+        if summed and all(state_of(each).kind == Kind.ROWS for each in sources):
             found.append((seed, state))
     return found
 
@@ -108,7 +106,7 @@ def of_gradients_by(noted: Iterable[OfExamples]) -> dict[int, Callable[[Callable
     If `means_of_examples` lets the gradients count as on one device, each example has its own part of such a gradient.
 
     >>> noted = OfExamples("gradient", "x", (("loss", "seed"),), ("x",))
-    >>> states = {"loss": State(SUM), "seed": State(ALIKE), "x": State(ROWS, axes=(0,))}
+    >>> states = {"loss": State(Kind.SUM), "seed": State(Kind.ALIKE), "x": State(Kind.ROWS, axes=(0,))}
     >>> of_gradient = of_gradients_by([noted])[id(noted.gradient)]
     >>> of_gradient(states.get).kind
     'rows'
@@ -119,47 +117,46 @@ def of_gradients_by(noted: Iterable[OfExamples]) -> dict[int, Callable[[Callable
 def _of_gradient_by(noted: OfExamples, state_of: Callable[[Any], State]) -> State:
     targets = [(state_of(target), state_of(seed)) for target, seed in noted.targets]
     known = all(
-        target.kind == ALIKE or (target.kind in (ROWS, SUM) and seeded(target, seed).kind == SUM)
+        target.kind == Kind.ALIKE or (target.kind in (Kind.ROWS, Kind.SUM) and seeded(target, seed).kind == Kind.SUM)
         for target, seed in targets
     )
     if not known:
         return NO_CLAIM
     source, sources = state_of(noted.source), [state_of(each).kind for each in noted.sources]
-    if all(kind == ROWS for kind in sources):
+    if all(kind == Kind.ROWS for kind in sources):
         return source._replace(degree=-source.degree, stride=0)
-    if any(kind != ALIKE for kind in sources):
+    if any(kind != Kind.ALIKE for kind in sources):
         return NO_CLAIM
     # What is alike, such as a weight, has one gradient for all examples: a mean over them if the loss is one.
-    degrees = {seeded(target, seed).degree for target, seed in targets if target.kind != ALIKE}
+    degrees = {seeded(target, seed).degree for target, seed in targets if target.kind != Kind.ALIKE}
     if len(degrees) > 1 or (degrees and len(targets) > len(degrees) and degrees != {0}):
-        return State(MIXED, origin=noted.gradient.op)
-    return State(SUM, degree=degrees.pop(), origin=noted.gradient.op) if degrees else State(ALIKE)
+        return State(Kind.MIXED, origin=noted.gradient.op)
+    return State(Kind.SUM, degree=degrees.pop(), origin=noted.gradient.op) if degrees else State(Kind.ALIKE)
 
 
 def sums_of_two_kinds(
-    outputs: Sequence[Any], terms: Sequence[Sequence[Term]], states: Iterable[State], made_of_gradients: Collection[str]
+    outputs: Sequence[Any], terms: Sequence[Sequence[Term]], state_of: Callable[[Any], State],
+    made_of_gradients: Collection[str],
 ) -> tuple[dict[int, Any], dict[str, Counted]]:
     """Make new outputs for those with terms of several kinds, by index; and how the terms count.
-
-    `states` are those of each term and of the numbers that it is multiplied by, in the order of `terms`.
 
     >>> from autodist_core.capture.gradients import terms_of
     >>> with tf.Graph().as_default():
     ...     loss = tf.identity(tf.constant(6.0, name="total") + tf.constant(1.0, name="penalty"))
-    ...     states = [State(SUM, degree=1), State(ALIKE)]
-    ...     made, counted = sums_of_two_kinds([loss], [terms_of(loss.op.inputs[0])], states, ())
+    ...     states = {"total": State(Kind.SUM, degree=1), "penalty": State(Kind.ALIKE)}
+    ...     terms = [terms_of(loss.op.inputs[0])]
+    ...     made, counted = sums_of_two_kinds([loss], terms, lambda tensor: states[tensor.op.name], ())
     >>> list(made), [(name, each.power) for name, each in counted.items()]
     ([0], [('term_1', 1)])
     """
     made: dict[int, Any] = {}
     counted: dict[str, Counted] = {}
-    rest = iter(states)
     for index, (output, own) in enumerate(zip(outputs, terms, strict=True)):
-        found = [state_of_term(term, rest) for term in own]
+        found = [state_of_term(term, state_of) for term in own]
         powers = {_power(state) for state in found}
-        known = all(state.kind in (ALIKE, SUM) for state in found)
+        known = all(state.kind in (Kind.ALIKE, Kind.SUM) for state in found)
         number = output.dtype.is_floating or output.dtype.is_complex
-        if number and found[0].kind == ROWS and found[0].degree and output.op.name not in made_of_gradients:
+        if number and found[0].kind == Kind.ROWS and found[0].degree and output.op.name not in made_of_gradients:
             # Rows that are multiplied by the batch size, or divided by it.
             with output.graph.as_default():
                 made[index] = tf.identity(output)
@@ -179,16 +176,16 @@ def sums_of_two_kinds(
     return made, counted
 
 
-def state_of_term(term: Term, states: Iterator[State]) -> State:
+def state_of_term(term: Term, state_of: Callable[[Any], State]) -> State:
     """The state of a term of a number, from its own state and those of the numbers by which it is multiplied.
 
     >>> with tf.Graph().as_default():
-    ...     state_of_term(Term(tf.constant(1.0)), iter([State(SUM, degree=1)])).degree
+    ...     state_of_term(Term(tf.constant(1.0)), lambda tensor: State(Kind.SUM, degree=1)).degree
     1
     """
-    state = next(states)
-    for _, power in term.numbers:
-        state = times(state, next(states), power)
+    state = state_of(term.tensor)
+    for by, power in term.numbers:
+        state = times(state, state_of(by), power)
     return state
 
 
@@ -199,4 +196,4 @@ def _counted(found: Iterable[tuple[Any, State]]) -> dict[str, Counted]:
 
 def _power(state: State) -> int:
     """The power of the share by which something counts, so that the replicas' sum is one device's."""
-    return 1 - state.degree if state.kind == SUM else 1
+    return 1 - state.degree if state.kind == Kind.SUM else 1

@@ -4,7 +4,6 @@ In: the graph of a captured step. Out: the same computation in other nodes. Each
 
     conditionals    If(...)                           ->  Switch, the nodes of both branches, Merge
     lookups         GatherV2(ReadVariableOp(table))   ->  ResourceGather(table)
-    longest         Max(lengths)                      ->  the largest over the replicas
-    totals          Sum(mask)                         ->  the sum over the replicas
+    markers         Sum(mask), Max(lengths)           ->  the sum, or the largest, over the replicas
     shares          AssignAddVariableOp(total, loss)  ->  AssignAddVariableOp(total, loss * share of the batch)
 """

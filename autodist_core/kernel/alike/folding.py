@@ -13,7 +13,6 @@ argument or a result in place of a control edge.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -25,7 +24,8 @@ from autodist_core.kernel.alike.roles import NotAlikeError, Roles
 from autodist_core.kernel.analysis.pieces import pieces
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
-from autodist_core.step.ports import Port, has_effect, outputs_of
+from autodist_core.step.enclosing import function_of
+from autodist_core.step.ports import Port, outputs_of
 
 EARLIER = "^level "
 """How an argument begins that is the signal of an earlier level of the same unit. No node has such a name."""
@@ -253,23 +253,5 @@ def _fill(roles: Roles, unit: int, body: Body, level_of: Mapping[str, int]) -> N
         returned[f"out{number}"] = f"returned/{number}:output:0"
     split = map(naming.split, body.results)
     body.returned = [ports(node)[output].dtype for node, output in split] + [tf.int32] * len(body.signals)
-    body.function = _function(inner, body, returned, functions, "own" if roles.units[unit].is_machine else "each")
-
-
-def _function(
-    inner: Editor, body: Body, returned: Mapping[str, str], functions: Mapping[str, function_pb2.FunctionDef], word: str
-) -> function_pb2.FunctionDef:
-    function = function_pb2.FunctionDef(node_def=list(inner), ret=returned)
-    function.signature.is_stateful = True
-    for number, dtype in enumerate(body.types):
-        function.signature.input_arg.add(name=f"in{number}", type=dtype.as_datatype_enum)
-    for number, dtype in enumerate(body.returned):
-        function.signature.output_arg.add(name=f"out{number}", type=dtype.as_datatype_enum)
-    for node in inner:
-        if has_effect(node, functions):
-            function.signature.control_output.append(node.name)
-            function.control_ret[node.name] = node.name
-    content = function.SerializeToString(deterministic=True)
-    function.signature.name = f"{word}_{hashlib.sha256(content).hexdigest()[:16]}"
-    return function
-
+    word = "own" if roles.units[unit].is_machine else "each"
+    body.function = function_of(word, inner, body.types, returned, body.returned, functions, stateful=True)

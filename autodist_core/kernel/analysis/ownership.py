@@ -1,12 +1,10 @@
 """Find out which variables of an optimizer belong to which trained variable.
 
-In: the index of a captured step. Out: the slots, and the shared state. For Adam::
+In: the index of a captured step. Out: the slots. For Adam::
 
-    slots(step)           {"kernel_momentum": "kernel", "kernel_velocity": "kernel", ...}
-    shared_state(step)    {"iterations"}
+    slots(step)    {"kernel_momentum": "kernel", "kernel_velocity": "kernel", ...}
 
-A slot belongs to one trained variable, and is on the same devices. Shared state belongs to no single variable: every
-owner has a copy of it.
+A slot belongs to one trained variable, and is on the same devices.
 """
 
 from __future__ import annotations
@@ -29,17 +27,6 @@ def slots(step: StepIndex) -> dict[str, str]:
     {'velocity': 'kernel'}
     """
     return {name: owners[0] for name, owners in _owners_of_written(step).items() if len(owners) == 1}
-
-
-@analysis
-def shared_state(step: StepIndex) -> frozenset[str]:
-    """Return the variables that the update writes and that belong to no single trained variable.
-
-    >>> from autodist_core.capture.example import example_step
-    >>> shared_state(StepIndex(example_step()))
-    frozenset({'iterations'})
-    """
-    return step.written_by_update - set(step.trained) - set(slots(step))
 
 
 @analysis

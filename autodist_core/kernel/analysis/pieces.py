@@ -12,8 +12,10 @@ value of a node of a later stage.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
+
+from autodist_core.step.graph_check import in_order
 
 
 def pieces(
@@ -42,23 +44,3 @@ def pieces(
         if own:
             found.setdefault((highest, stages.get(name, 0)), []).append(name)
     return [found[key] for key in sorted(found)]
-
-
-def in_order(sources: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """Return the names of nodes in an order in which the nodes can run.
-
-    >>> [*in_order({"b": ["a"], "a": []})]
-    ['a', 'b']
-    """
-    waiting = {name: len(before) for name, before in sources.items()}
-    readers: dict[str, list[str]] = {}
-    for name, before in sources.items():
-        for source in before:
-            readers.setdefault(source, []).append(name)
-    ready = [name for name, count in waiting.items() if count == 0]
-    for name in ready:
-        yield name
-        for reader in readers.get(name, ()):
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                ready.append(reader)

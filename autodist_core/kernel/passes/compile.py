@@ -20,14 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from autodist_core.kernel.analysis.compilable import (
-    SMALLEST,
-    Compilable,
-    compilable,
-    compilable_pieces,
-    has_kernel,
-)
-from autodist_core.kernel.analysis.pieces import in_order
+from autodist_core.kernel.analysis.compilable import SMALLEST, Compilable, compilable, compilable_pieces, has_kernel
 from autodist_core.kernel.analysis.send_stages import send_stages
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Kernel
@@ -36,6 +29,7 @@ from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.enclosing import enclose
+from autodist_core.step.graph_check import in_order
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 
 import tensorflow as tf
 
@@ -67,21 +68,16 @@ class StateCombiner(Kernel):
         for (dtype, devices), group in together.items():
             are_packed = _is_packed(tf.as_dtype(dtype), devices)
             # Those that are combined in one way follow each other.
-            group.sort(key=_way)
+            group.sort(key=_combined)
             for bundle in packing.bundles(group, _spec) if are_packed else [[variable] for variable in group]:
                 _combine(draft, bundle)
 
 
+_combined = attrgetter("combined")
+
+
 def _spec(variable: Variable) -> tf.TensorSpec:
     return tf.TensorSpec(variable.shape, tf.as_dtype(variable.dtype))
-
-
-def _way(variable: Variable) -> str:
-    """How the replicas' values become one: by sum, mean, max or min, or by taking the first one."""
-    dtype = tf.as_dtype(variable.dtype)
-    if variable.aggregation == "none":
-        return "mean" if dtype.is_floating or dtype.is_complex else "first"
-    return variable.aggregation if variable.aggregation in ("sum", "mean", *_EXTREMES) else "first"
 
 
 def _is_packed(dtype: tf.DType, devices: Collection[str]) -> bool:
@@ -91,7 +87,7 @@ def _is_packed(dtype: tf.DType, devices: Collection[str]) -> bool:
 
 
 def _combine(draft: Draft, bundle: list[Variable]) -> None:
-    ways = {way: list(group) for way, group in groupby(bundle, _way)}
+    ways = {way: list(group) for way, group in groupby(bundle, _combined)}
     if len(draft.active) == 1 and draft.active[0] == 0:
         # The sum of replica 0 alone is what it has.
         ways.pop("sum", None)

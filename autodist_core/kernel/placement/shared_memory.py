@@ -50,21 +50,6 @@ def memories(strategy: CompiledStrategy, asked: bool | None) -> tuple[int, ...]:
     return alone if apart else shared
 
 
-def shares_memory(strategy: CompiledStrategy, asked: bool | None) -> bool:
-    """Whether all replicas compute on one copy of the weights; `asked` is the setting `share_memory`.
-
-    >>> from autodist_core import GraphItem, ResourceSpec, StrategyCompiler
-    >>> from autodist_core.step.graph_item import Variable
-    >>> from autodist_core.strategy import PS
-    >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=2)
-    >>> strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
-    >>> shares_memory(strategy, None), shares_memory(strategy, False)
-    (True, False)
-    """
-    found = memories(strategy, asked)
-    return len(found) > 1 and set(found) == {0}
-
-
 def _reasons(plan: VariablePlan) -> Iterator[str]:
     for _, synchronizer in plan.pieces:
         if isinstance(synchronizer, AllReducePlan):

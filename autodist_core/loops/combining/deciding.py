@@ -9,19 +9,18 @@ results count as they must, and how the replicas' results become one::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import compress
 from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.capture import Traced, combined_as_written, reached_from, sources, with_longest
-from autodist_core.capture.batch_axis import ALIKE, State, follow, joined, sentences, to_be_joined
+from autodist_core.capture.batch_axis import Kind, follow, joined, sentences, to_be_joined
 from autodist_core.capture.gradients import (
     Differentiation,
     Recording,
-    Term,
     factors,
     means_of_examples,
     of_gradients_by,
@@ -81,14 +80,10 @@ def decided_for_whole_batch(
     >>> [each.how for each in decided_for_whole_batch(*traced_loop(step, kernel)).joined]
     ['sum', 'mean', 'rows']
     """
-    seeds: list[Any] = []
-    targets: list[Any] = []
-    for each in updates.differentiations:
-        seeds += each.seeds
-        targets += each.targets[: len(each.seeds)]
+    losses = _losses(updates.differentiations)
     known = of_gradients_by(recording.by_examples)
     again = find_recomputed(traced)
-    traced = with_totals(with_longest(traced), recording, list(zip(targets, seeds, strict=True)), known, again)
+    traced = with_totals(with_longest(traced), recording, losses, known, again)
     variables = {id(source.handle): source.variable for source in traced.sources}
     added = additions(traced.graph, variables, traced.updates)
     outputs = {id(output) for output in traced.outputs}
@@ -96,29 +91,20 @@ def decided_for_whole_batch(
     whole = {id(each) for each in traced.whole}
     batch = {each.op.name for each in (traced.examples, *traced.inputs) if id(each) not in whole}
     terms = [terms_of(output.op.inputs[0], without(batch)) for output in traced.outputs]
-    of_terms = [tensor for of in terms for each in of for tensor in (each.tensor, *(by for by, _ in each.numbers))]
-    of_examples = [tensor for target, seed, sources in recording.of_examples for tensor in (target, seed, *sources)]
-    written = [operation.inputs[-1] for operation, _ in updates.own_writes]
-    asked = [
-        targets, traced.outputs, [each.added for each in added], inner, of_terms, of_examples, seeds, again.given,
-        written, [marker.op.inputs[0] for marker in reduced],
-    ]
-    found = follow(traced, known, [tensor for tensors in asked for tensor in tensors], again.alone, seeds)
-    states = iter(found.asked)
-    of_targets, of_outputs, of_added, of_inner, of_terms, of_gradients, of_seeds, of_given, of_written, of_reduced = (
-        list(islice(states, len(each))) for each in asked
-    )
+    found = follow(traced, known, again.alone, [seed for _, seed in losses])
+    state_of = found.state_of
+    of_outputs, of_added = list(map(state_of, traced.outputs)), [state_of(each.added) for each in added]
     by_name = {source.variable.name: source.variable for source in traced.sources}
-    require_no_rows(zip(updates.own_writes, of_written, strict=True))
+    require_no_rows((write, state_of(write[0].inputs[-1])) for write in updates.own_writes)
     require_combined(updates.own_writes, by_name, added, of_added)
-    of_targets = [seeded(*states) for states in zip(of_targets, of_seeds, strict=True)]
-    by_examples = means_of_examples(recording.of_examples, of_gradients)
+    of_losses = [(seed, seeded(state_of(target), state_of(seed))) for target, seed in losses]
+    by_examples = means_of_examples(recording.of_examples, state_of)
     # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
     over_replicas = bool(traced.sums or traced.gathers)
-    summed, by_seeds = weighed(zip(seeds, of_targets, strict=True), by_examples, always=over_replicas)
+    summed, by_seeds = weighed(of_losses, by_examples, always=over_replicas)
     by_share = {**counted(added, of_added), **by_seeds}
     made_for_all = updates.made_of_gradients | again.operations.keys()
-    sums, of_parts = sums_of_two_kinds(traced.outputs, terms, of_terms, made_for_all)
+    sums, of_parts = sums_of_two_kinds(traced.outputs, terms, state_of, made_for_all)
     combined = {addition.write.name for addition in added if addition.operation.name in by_share}
     found = replace(found, uncombined_writes=tuple(
         each for each in found.uncombined_writes if each.operation.name not in combined
@@ -129,8 +115,8 @@ def decided_for_whole_batch(
     markers = (part.op for each in traced.gradients for part in (each.values, each.indices) if part is not None)
     needed = reached_from(markers, sources)
     itself = {
-        id(marker) for marker, state in zip(reduced, of_reduced, strict=True)
-        if state.kind == ALIKE and marker.op.name not in needed
+        id(marker) for marker in reduced
+        if state_of(marker.op.inputs[0]).kind == Kind.ALIKE and marker.op.name not in needed
     }
     traced = replace(
         traced, sums=[marker for marker in traced.sums if id(marker) not in itself], added_up=summed,
@@ -139,8 +125,11 @@ def decided_for_whole_batch(
     )
     return Decided(
         combined_as_written(traced),
-        (*joined(inner, of_inner), *given_to_all(again.given, of_given), *_joined(traced.outputs, hows)),
-        said_of(found, of_targets),
+        (
+            *joined(inner, list(map(state_of, inner))), *given_to_all(again.given, list(map(state_of, again.given))),
+            *_joined(traced.outputs, hows),
+        ),
+        said_of(found, (state for _, state in of_losses)),
         tuple(sentences.refused(sentences.named(each.operation), each.what) for each in found.fixing),
         reported=said_of_results(averaged),
     )
@@ -166,32 +155,22 @@ def decided_for_each_replica(
     """
     variables = {id(source.handle): source.variable for source in traced.sources}
     added = additions(traced.graph, variables, traced.updates)
-    counting = {id(each): each for each in (*updates.differentiations, *returned)}.values()
-    seeds = [seed for each in counting for seed in each.seeds]
-    targets = [target for each in counting for target in each.targets[: len(each.seeds)]]
-    summed = [marker.op.inputs[0] for marker in sums]
-    terms = [terms_of(output.op.inputs[0], _is_number) for output in traced.outputs]
-    asked = [
-        [each.added for each in added], seeds, targets, summed, traced.outputs,
-        [tensor for of in terms for each in of for tensor in (each.tensor, *(by for by, _ in each.numbers))],
-    ]
-    found = follow(traced, {}, [tensor for tensors in asked for tensor in tensors])
-    states = iter(found.asked)
-    of_added, of_seeds, of_targets, of_summed, of_outputs = (list(islice(states, len(each))) for each in asked[:-1])
+    losses = _losses({id(each): each for each in (*updates.differentiations, *returned)}.values())
+    found = follow(traced, {})
     by_name = {variable.name: variable for variable in variables.values()}
-    require_averaged(updates.own_writes, by_name, zip(added, of_added, strict=True), found.uncombined_writes)
-    alike = [
-        seed for seed, *both in zip(seeds, of_seeds, of_targets, strict=True)
-        if all(state.kind == ALIKE for state in both)
-    ]
-    alike += [
-        marker for marker, state in zip(sums, of_summed, strict=True)
-        if state.kind == ALIKE and marker.dtype.is_floating
-    ]
-    idle, hidden = _on_idle_replicas(traced.outputs, of_outputs, terms, states, updates.made_of_gradients)
+    of_added = ((each, found.state_of(each.added)) for each in added)
+    require_averaged(updates.own_writes, by_name, of_added, found.uncombined_writes)
+
+    def is_alike(*tensors: Any) -> bool:
+        return all(found.state_of(each).kind == Kind.ALIKE for each in tensors)
+
+    alike = [seed for target, seed in losses if is_alike(target, seed)]
+    alike += [marker for marker in sums if is_alike(marker.op.inputs[0]) and marker.dtype.is_floating]
+    idle, hidden = _on_idle_replicas(traced.outputs, is_alike, updates.made_of_gradients)
     outputs = [*traced.outputs, *hidden]
     by_share = {tensor.op.name: Counted(0, tensor.dtype.base_dtype, 1, replicas) for tensor in alike}
-    traced = combined_as_written(replace(traced, outputs=outputs, added_up=seeds, counted={**by_share, **again}))
+    traced = replace(traced, outputs=outputs, added_up=[seed for _, seed in losses], counted={**by_share, **again})
+    traced = combined_as_written(traced)
     notes = (
         *said_of(replace(found, undecided=()), ()), *averaged_by_hand(traced, updates.differentiations),
         *summed_with_itself(traced),
@@ -199,26 +178,32 @@ def decided_for_each_replica(
     return Decided(traced, _joined(outputs, ["each"] * len(outputs)), notes, idle=idle)
 
 
+def _losses(calls: Iterable[Differentiation]) -> list[tuple[Any, Any]]:
+    """What was differentiated, each with its seed."""
+    return [(target, seed) for each in calls for target, seed in zip(each.targets, each.seeds, strict=False)]
+
+
 def _is_number(tensor: Any) -> bool:
     return bool(tensor.shape.rank == 0)
 
 
 def _on_idle_replicas(
-    outputs: Sequence[Any], states: Sequence[State], terms: Sequence[Sequence[Term]], of_terms: Iterator[State],
-    made_of_gradients: Collection[str],
+    outputs: Sequence[Any], is_alike: Callable[..., bool], made_of_gradients: Collection[str]
 ) -> tuple[tuple[int | None, ...], list[Any]]:
     """For each output the output that has its value on idle replicas, and new outputs: what is alike in a sum."""
     idle: list[int | None] = []
     hidden: list[Any] = []
-    for index, (output, state, own) in enumerate(zip(outputs, states, terms, strict=True)):
-        alike = [all(next(of_terms).kind == ALIKE for _ in range(1 + len(term.numbers))) for term in own]
-        if state.kind == ALIKE or output.op.name in made_of_gradients:
+    for index, output in enumerate(outputs):
+        terms = terms_of(output.op.inputs[0], _is_number)
+        alike = [is_alike(term.tensor, *(by for by, _ in term.numbers)) for term in terms]
+        if is_alike(output) or output.op.name in made_of_gradients:
             idle.append(index)
         elif any(alike):
             with output.graph.as_default():
+                ones = factors(terms, tf.ones([], output.dtype), casts=False)
                 scaled = [
-                    tf.cast(term.tensor, output.dtype) * factor for term, factor, is_alike
-                    in zip(own, factors(own, tf.ones([], output.dtype), casts=False), alike, strict=True) if is_alike
+                    tf.cast(term.tensor, output.dtype) * factor
+                    for term, factor in compress(zip(terms, ones, strict=True), alike)
                 ]
                 hidden.append(tf.identity(tf.add_n(scaled)))
             idle.append(len(outputs) + len(hidden) - 1)

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from autodist_core.capture.batch_axis import ALIKE, LARGEST, REDUCED, ROWS, SMALLEST, SUM, State
+from autodist_core.capture.batch_axis import REDUCED, Kind, State
 from autodist_core.capture.traced import name_of
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import Joined
@@ -46,12 +46,12 @@ def joins(
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default():
     ...     outputs = [tf.identity(1.0) for _ in range(3)]
-    >>> joins(outputs, [State(SUM, degree=1), State(SUM), State(LARGEST)], (), ())
+    >>> joins(outputs, [State(Kind.SUM, degree=1), State(Kind.SUM), State(Kind.LARGEST)], (), ())
     ('sum', 'mean', 'max')
     """
     return tuple(
         "same" if output.op.name in made_for_all
-        else "sum" if index in counted and state.kind != ROWS
+        else "sum" if index in counted and state.kind != Kind.ROWS
         else _join(index, output, state._replace(degree=0) if index in counted else state)
         for index, (output, state) in enumerate(zip(outputs, states, strict=True))
     )
@@ -63,12 +63,12 @@ def given_to_all(tensors: Sequence[Any], states: Sequence[State]) -> tuple[Joine
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default():
     ...     total = tf.identity(1.0, name="total")
-    >>> given_to_all([total], [State(SUM, degree=1)])
+    >>> given_to_all([total], [State(Kind.SUM, degree=1)])
     (Joined(tensor='total', how='sum', axis=0),)
     """
     words = [(tensor, word(tensor, state), state) for tensor, state in zip(tensors, states, strict=True)]
     for tensor, found, state in words:
-        if found is None or (found == "mean" and state.kind in REDUCED and state.kind != SUM):
+        if found is None or (found == "mean" and state.kind in REDUCED and state.kind != Kind.SUM):
             raise CaptureError(
                 f"a result of the function is computed from {_described(tensor.op, tensor, state)}, and from the whole "
                 "batch's gradients or from a variable that the function wrote before from the batch: it is not known "
@@ -83,18 +83,18 @@ def word(tensor: Any, state: State) -> str | None:
 
     >>> import tensorflow as tf
     >>> number = tf.constant(1.0)
-    >>> word(number, State(SUM, degree=1)), word(number, State(ALIKE)), word(tf.constant([1, 2]), State("mixed"))
+    >>> word(number, State(Kind.SUM, degree=1)), word(number, State("alike")), word(tf.constant([1, 2]), State("mixed"))
     ('sum', 'same', None)
     """
     number = tensor.dtype.is_floating or tensor.dtype.is_complex
-    if state.kind == ALIKE:
+    if state.kind == Kind.ALIKE:
         return "same"
-    if state.kind == ROWS and state.axes == (0,) and state.outer == 1 and not (state.degree or state.stride):
+    if state.kind == Kind.ROWS and state.axes == (0,) and state.outer == 1 and not (state.degree or state.stride):
         return "rows"
-    if state.kind == SUM and state.degree in _OF_DEGREE and (number or state.degree == 1):
+    if state.kind == Kind.SUM and state.degree in _OF_DEGREE and (number or state.degree == 1):
         return _OF_DEGREE[state.degree]
-    if state.kind in (LARGEST, SMALLEST):
-        return "max" if state.kind == LARGEST else "min"
+    if state.kind in (Kind.LARGEST, Kind.SMALLEST):
+        return "max" if state.kind == Kind.LARGEST else "min"
     return "mean" if number and tensor.shape.rank == 0 else None
 
 
@@ -110,5 +110,5 @@ def _join(index: int, output: Any, state: State) -> str:
 
 
 def _described(made: Any, tensor: Any, state: State) -> str:
-    where = f", with the examples along axis {state.axis}" if state.kind == ROWS else ""
+    where = f", with the examples along axis {state.axis}" if state.kind == Kind.ROWS else ""
     return f"a {tensor.dtype.name} of shape {tensor.shape} made by {made.name!r} ({made.type}){where}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from autodist_core.capture.batch_axis import ALIKE, REDUCED, SUM, Found, State, UncombinedResult, sentences
+from autodist_core.capture.batch_axis import REDUCED, Found, Kind, State, UncombinedResult, sentences
 from autodist_core.plan import INEXACT
 from autodist_core.reports import Reason
 
@@ -35,19 +35,19 @@ def said_of(found: Found, losses: Iterable[State]) -> tuple[str, ...]:
 
 def _of_losses(losses: Iterable[State]) -> Iterator[str]:
     for state in losses:
-        if state.kind in REDUCED and state.kind != SUM:
+        if state.kind in REDUCED and state.kind != Kind.SUM:
             yield Reason.of(
                 f"{INEXACT}: a loss made by {sentences.named(state.origin)} is neither a mean nor a sum over the "
                 f"examples, and a replica has only its own{sentences.at(state.origin)}",
                 [] if state.origin is None else [state.origin.name],
             )
-        elif state.kind not in (ALIKE, SUM):
+        elif state.kind not in (Kind.ALIKE, Kind.SUM):
             yield "a loss counts as a mean over the examples: it is not known how it is made of them"
 
 
 def said_of_results(results: Iterable[tuple[int, Any, State]]) -> tuple[str, ...]:
     """The notes on numbers that the function returns, each with its position and its state. Variables are exact."""
-    reduced = [each for each in results if each[2].kind in REDUCED and each[2].kind != SUM]
+    reduced = [each for each in results if each[2].kind in REDUCED and each[2].kind != Kind.SUM]
     names = [f"result {index} ({output.dtype.name})" for index, output, _ in reduced]
     uncombined = [UncombinedResult(index, state) for index, _, state in reduced]
     return tuple(f"{INEXACT}: {said}" for said in map(sentences.joined_otherwise, names, uncombined))

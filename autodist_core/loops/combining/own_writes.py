@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import ROWS, SUM, State, UncombinedWrite
+from autodist_core.capture.batch_axis import Kind, State, UncombinedWrite
 from autodist_core.errors import CaptureError
 from autodist_core.loops.combining.side_state import Addition
 from autodist_core.step.graph_item import Variable
@@ -32,13 +32,13 @@ def require_no_rows(written: Iterable[tuple[tuple[Any, str], State]]) -> None:
     >>> from autodist_core.loops.example import traced_loop
     >>> kept = tf.Variable(tf.zeros((4, 3)), name="kept")
     >>> _, updates, _ = traced_loop(lambda x: kept.assign(x), kept)
-    >>> require_no_rows([(updates.own_writes[0], State(ROWS, axes=(0,)))])
+    >>> require_no_rows([(updates.own_writes[0], State(Kind.ROWS, axes=(0,)))])
     Traceback (most recent call last):
     autodist_core.errors.CaptureError: variable 'kept' is written by ... with a value for each example of the batch ...
     """
     for (operation, name), state in written:
         value = operation.inputs[-1]
-        if operation.type in _WHOLE and state.kind == ROWS:
+        if operation.type in _WHOLE and state.kind == Kind.ROWS:
             raise CaptureError(
                 f"variable {name!r} is written by {operation.name!r} ({operation.type}) with a value for each example "
                 f"of the batch ({value.dtype.name} of shape {value.shape}, the examples along axis {state.axis}), of "
@@ -69,7 +69,7 @@ def require_combined(
             )
     for addition, state in zip(added, states, strict=True):
         variable = addition.variable
-        counts = state.kind == SUM and state.degree > 0 and not addition.added.dtype.is_floating
+        counts = state.kind == Kind.SUM and state.degree > 0 and not addition.added.dtype.is_floating
         if counts and variable.aggregation != "sum" and variable.name in variables:
             raise CaptureError(
                 f"variable {variable.name!r} counts what is in the batch, and it is not known that the replicas' "
@@ -110,4 +110,4 @@ def require_averaged(
 
 
 def _is_sum(state: State) -> bool:
-    return state.kind == SUM and state.degree != 0
+    return state.kind == Kind.SUM and state.degree != 0

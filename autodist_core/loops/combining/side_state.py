@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.capture.batch_axis import ALIKE, SUM, State
+from autodist_core.capture.batch_axis import Kind, State
 from autodist_core.capture.traced import Counted
 from autodist_core.step.graph_item import Variable
 
@@ -99,7 +99,7 @@ def counted(found: Sequence[Addition], states: Sequence[State]) -> dict[str, Cou
     >>> batches = tf.Variable(0.0, name="batches", aggregation=tf.VariableAggregation.SUM)
     >>> traced = traced_loop(lambda x: batches.assign_add(1.0), batches)[0]
     >>> found = additions(traced.graph, {id(batches.handle): traced.sources[0].variable}, {})
-    >>> [each.power for each in counted(found, [State(ALIKE)]).values()]
+    >>> [each.power for each in counted(found, [State(Kind.ALIKE)]).values()]
     [1]
     """
     powers = {
@@ -115,8 +115,8 @@ def counted(found: Sequence[Addition], states: Sequence[State]) -> dict[str, Cou
 def _power(addition: Addition, state: State) -> int:
     if not addition.added.dtype.is_floating or addition.variable.kind == "seed":
         return 0
-    by_batch = state.kind == SUM and state.degree == 1
-    alike = state.kind == ALIKE or (state.kind == SUM and state.degree == 0)
-    if addition.variable.aggregation == "sum":
+    by_batch = state.kind == Kind.SUM and state.degree == 1
+    alike = state.kind == Kind.ALIKE or (state.kind == Kind.SUM and state.degree == 0)
+    if addition.variable.combined == "sum":
         return 1 if alike else 0
-    return -1 if by_batch and addition.variable.aggregation in ("none", "mean") else 0
+    return -1 if by_batch and addition.variable.combined == "mean" else 0

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from autodist_core.capture import Traced, computed_from, reached_from, sources
-from autodist_core.capture.batch_axis import REDUCED, SUM, Known, State, follow
+from autodist_core.capture.batch_axis import REDUCED, Kind, Known, State, follow
 from autodist_core.capture.gradients import Recording, handle_of, seeded
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Counted
@@ -48,23 +47,17 @@ def with_totals(
     candidates = list(_candidates(traced, recording, again.operations))
     if recording.elsewhere or not candidates:
         return traced
-    targets, seeds = [target for target, _ in losses], [seed for _, seed in losses]
-    asked = [targets, seeds, traced.outputs, [each.outputs[0] for each in candidates]]
     while True:
-        found = follow(traced, known, [tensor for of in asked for tensor in of], again.alone, seeds)
-        states = iter(found.asked)
-        of_targets, of_seeds, of_outputs, of_candidates = (list(islice(states, len(each))) for each in asked)
-        inexact = [
-            target.op for target, *both in zip(targets, of_targets, of_seeds, strict=True) if _is_inexact(seeded(*both))
-        ]
+        found = follow(traced, known, again.alone, [seed for _, seed in losses])
+        inexact = [loss[0].op for loss in losses if _is_inexact(seeded(*map(found.state_of, loss)))]
         inexact += [
-            output.op for output, state in zip(traced.outputs, of_outputs, strict=True)
-            if _is_inexact(state) or word(output, state) is None
+            output.op for output in traced.outputs
+            if _is_inexact(found.state_of(output)) or word(output, found.state_of(output)) is None
         ]
         needed = reached_from([*inexact, *(each.operation for each in found.mixing)], sources)
         taken = {operation.name for operation in traced.totals}
         new = {
-            operation: state for operation, state in zip(candidates, of_candidates, strict=True)
+            operation: state for operation in candidates for state in [found.state_of(operation.outputs[0])]
             if operation.name in needed.keys() - taken and _is_total(operation, state)
         }
         if not new:
@@ -94,7 +87,7 @@ def _candidates(traced: Traced, recording: Recording, again: Collection[str]) ->
 
 
 def _is_inexact(state: State) -> bool:
-    return state.kind in REDUCED and state.kind != SUM
+    return state.kind in REDUCED and state.kind != Kind.SUM
 
 
 def _is_total(operation: Any, state: State) -> bool:
@@ -102,4 +95,4 @@ def _is_total(operation: Any, state: State) -> bool:
     number = operation.outputs[0].dtype.is_floating or operation.outputs[0].dtype.is_complex
     if operation.type == "Cast":
         return number and state.is_size and state.degree == 1
-    return state.kind == SUM and not state.is_size and state.degree in ((0, 1) if number else (1,))
+    return state.kind == Kind.SUM and not state.is_size and state.degree in ((0, 1) if number else (1,))

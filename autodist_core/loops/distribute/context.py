@@ -20,7 +20,19 @@ from autodist_core.loops.inside import Inside
 from autodist_core.loops.replica import Replica
 
 
-class ReplicaContext(Replica):
+class _Known(tf.distribute.ReplicaContext):
+    """A context that `inside_run` finds."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._before = _current.set(self)
+
+    def __exit__(self, *error: Any) -> None:
+        _current.reset(self._before)
+        super().__exit__(*error)
+
+
+class ReplicaContext(_Known, Replica):
     """The context of one trace, which stands for every replica of a strategy.
 
     >>> from autodist_core.loops.distribute import distribute
@@ -45,16 +57,8 @@ class ReplicaContext(Replica):
     def _part_of_mean(self, value: Any) -> Any:
         return value / tf.cast(self.num_replicas_in_sync, value.dtype)
 
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._before = _current.set(self)
 
-    def __exit__(self, *error: Any) -> None:
-        _current.reset(self._before)
-        super().__exit__(*error)
-
-
-class OnlyReplica(tf.distribute.ReplicaContext):
+class OnlyReplica(_Known):
     """The context of a function that runs on one device: a sum over the replicas is the replica's own value.
 
     >>> from autodist_core.loops.distribute import distribute
@@ -76,14 +80,6 @@ class OnlyReplica(tf.distribute.ReplicaContext):
         """The value itself."""
         del axis, options
         return tf.nest.map_structure(_tensor, value)
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._before = _current.set(self)
-
-    def __exit__(self, *error: Any) -> None:
-        _current.reset(self._before)
-        super().__exit__(*error)
 
 
 def _tensor(value: Any) -> Any:

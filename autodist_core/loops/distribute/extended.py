@@ -145,24 +145,11 @@ class Extended(tf.distribute.StrategyExtended):
     def _in_multi_worker_mode(self) -> bool:
         return False
 
-    @property
-    def should_checkpoint(self) -> bool:
-        """Whether this process saves checkpoints: it has all values."""
-        return True
-
-    should_save_summary = should_checkpoint
-
-    experimental_should_init = experimental_enable_get_next_as_optional = should_checkpoint
-
-    @property
-    def experimental_require_static_shapes(self) -> bool:
-        """Whether shapes must be known: they need not."""
-        return False
-
-    @property
-    def experimental_between_graph(self) -> bool:
-        """Whether several programs make a graph each: yours makes the only one."""
-        return False
+    should_checkpoint = should_save_summary = True
+    experimental_should_init = experimental_enable_get_next_as_optional = True
+    """This process has all values, so it saves checkpoints."""
+    experimental_require_static_shapes = experimental_between_graph = False
+    """Shapes need not be known, and only your program makes a graph."""
 
 
 def _grouped(result: Any, group: bool) -> Any:

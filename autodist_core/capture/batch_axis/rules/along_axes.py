@@ -20,13 +20,7 @@ from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, BATC
 from autodist_core.capture.batch_axis.states.layout import aligned
 from autodist_core.capture.batch_axis.states.places import UNKNOWN_STRIDE
 from autodist_core.capture.batch_axis.states.reshaping import product, sizes_of
-from autodist_core.capture.batch_axis.states.state import (
-    MIXED,
-    NO_CLAIM,
-    ROWS,
-    SUM,
-    State,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State
 
 _LINEAR = ("Cumsum", "ReverseV2", "Roll")
 
@@ -59,11 +53,11 @@ def along(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def _along(flow: Any, operation: Any, states: Sequence[State], axes: Any) -> State:
-    if states[0].kind == SUM and operation.type in _LINEAR:
+    if states[0].kind == Kind.SUM and operation.type in _LINEAR:
         return states[0]
-    if states[0].kind == ROWS and axes is None:
+    if states[0].kind == Kind.ROWS and axes is None:
         return NO_CLAIM
-    if states[0].kind == ROWS and set(axes) & set(states[0].axes):
+    if states[0].kind == Kind.ROWS and set(axes) & set(states[0].axes):
         flow.couple(operation, ALONG_EXAMPLES, operation)
         return NO_CLAIM
     return alone(flow, operation, states[0])
@@ -76,7 +70,7 @@ def alone(flow: Any, operation: Any, state: State) -> State:
     >>> shown(lambda x: tf.nn.softmax(tf.reduce_mean(x, axis=0)))
     'mixed'
     """
-    return state if state.kind == ROWS else arithmetic.element_wise(flow, operation, [state])
+    return state if state.kind == Kind.ROWS else arithmetic.element_wise(flow, operation, [state])
 
 
 def arg_extreme(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -87,9 +81,9 @@ def arg_extreme(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0, mixed'
     """
     axes = flow.axes_of(operation.inputs[1], operation.inputs[0].shape.rank)
-    if states[0].kind == ROWS and axes is not None and axes[0] in states[0].axes:
-        return State(MIXED, origin=operation)
-    if states[0].kind == ROWS and axes is not None:
+    if states[0].kind == Kind.ROWS and axes is not None and axes[0] in states[0].axes:
+        return State(Kind.MIXED, origin=operation)
+    if states[0].kind == Kind.ROWS and axes is not None:
         return states[0].at(*(axis - (axes[0] < axis) for axis in states[0].axes))._replace(inner=None)
     return NO_CLAIM if axes is None else alone(flow, operation, states[0])
 
@@ -135,12 +129,12 @@ def by_example(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state = states[0]
-    if state.kind == ROWS and state.axes != (0,):
+    if state.kind == Kind.ROWS and state.axes != (0,):
         return NO_CLAIM
-    if state.kind == ROWS:
+    if state.kind == Kind.ROWS:
         flow.couple_values(states[1:], operation)
     else:
-        return arithmetic.element_wise(flow, operation, [s for s in states if s.kind != ROWS])
+        return arithmetic.element_wise(flow, operation, [s for s in states if s.kind != Kind.ROWS])
     return state
 
 
@@ -153,7 +147,7 @@ def space_and_batch(flow: Any, operation: Any, states: Sequence[State]) -> State
     """
     state, block = states[0], value_of(operation.inputs[1]) if len(operation.inputs) > 2 else None
     count = int(np.prod(block)) if block is not None else None
-    if state.kind != ROWS:
+    if state.kind != Kind.ROWS:
         return arithmetic.element_wise(flow, operation, states)
     if state.axes != (0,) or count is None or state.outer is None:
         return NO_CLAIM
@@ -170,7 +164,7 @@ def pooled_with_places(flow: Any, operation: Any, states: Sequence[State]) -> li
     'rows along axis 0'
     """
     state = by_example(flow, operation, states)
-    if state.kind != ROWS or not operation.get_attr("include_batch_in_index"):
+    if state.kind != Kind.ROWS or not operation.get_attr("include_batch_in_index"):
         return [state, state]
     each = product((sizes_of(operation.inputs[0].shape) or [None])[1:], 1)
     return [state, state._replace(stride=each or UNKNOWN_STRIDE, origin=operation)]
@@ -183,7 +177,7 @@ def transposed(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.nn.conv2d_transpose(x, tf.ones([2, 2, 1, 3]), [5, 4, 4, 1], 1), None, 4, 4, 3)
     'rows along axis 0'
     """
-    return states[2] if states[2].kind == ROWS and states[2].axes == (0,) else NO_CLAIM
+    return states[2] if states[2].kind == Kind.ROWS and states[2].axes == (0,) else NO_CLAIM
 
 
 def of_matrices(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -230,18 +224,18 @@ def quantized(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'unknown; QuantizeAndDequantizeV4 goes along the examples of a batch'
     """
     axis = -1 if operation.type.endswith("Dequantize") else operation.get_attr("axis")
-    if states[0].kind == ROWS and not operation.get_attr("range_given") and states[0].axes != (axis,):
+    if states[0].kind == Kind.ROWS and not operation.get_attr("range_given") and states[0].axes != (axis,):
         flow.couple(operation, ALONG_EXAMPLES, operation)
         return NO_CLAIM
     return arithmetic.element_wise(flow, operation, states)
 
 
 def _of_last_axes(flow: Any, operation: Any, states: Sequence[State], count: int) -> State:
-    with_rows = [state for state in states if state.kind == ROWS]
+    with_rows = [state for state in states if state.kind == Kind.ROWS]
     if not with_rows:
         return arithmetic.element_wise(flow, operation, states)
     for tensor, state in zip(operation.inputs, states, strict=True):
-        if state.kind != ROWS:
+        if state.kind != Kind.ROWS:
             continue
         rank = tensor.shape.rank
         if rank is None or state.axes != with_rows[0].axes:
@@ -261,7 +255,7 @@ def batch_norm(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.raw_ops.FusedBatchNormV3(x=x, **parameters).y, None, 2, 2, 3)
     'rows along axis 0; FusedBatchNormV3 gives each example a value of the whole batch'
     """
-    if states[0].kind == ROWS and operation.get_attr("is_training"):
+    if states[0].kind == Kind.ROWS and operation.get_attr("is_training"):
         flow.couple(operation, BATCH_VALUE, operation)
     return alone(flow, operation, states[0])
 
@@ -273,9 +267,9 @@ def cross_entropy(flow: Any, operation: Any, states: Sequence[State]) -> list[St
     >>> shown(lambda x: tf.nn.softmax_cross_entropy_with_logits(x, x))
     'rows along axis 0'
     """
-    if all(state.kind != ROWS for state in states):
+    if all(state.kind != Kind.ROWS for state in states):
         return [arithmetic.element_wise(flow, operation, states)] * 2
-    if any(state.kind == ROWS and state.axes != (0,) for state in states):
+    if any(state.kind == Kind.ROWS and state.axes != (0,) for state in states):
         flow.couple(operation, ALONG_EXAMPLES, operation)
         return [NO_CLAIM] * 2
     return [aligned(flow, operation, states) or NO_CLAIM] * 2

@@ -21,22 +21,7 @@ from autodist_core.capture.batch_axis.states.finding import FIXED, PAIRS, SCALED
 from autodist_core.capture.batch_axis.states.layout import aligned
 from autodist_core.capture.batch_axis.states.places import merged
 from autodist_core.capture.batch_axis.states.sizes import function_of_sizes, is_negligible
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    DISTINCT,
-    LARGEST,
-    MIXED,
-    NO_CLAIM,
-    NUMBER,
-    ONE,
-    ROWS,
-    SAME,
-    SIZES,
-    SMALLEST,
-    SUM,
-    UNKNOWN,
-    State,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Kind, State
 
 _HOMOGENEOUS = ("Abs", "Relu", "LeakyRelu", "Maximum", "Minimum", "Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan")
 """Operations that keep a factor of their inputs a factor, or whose caller works the factor out."""
@@ -45,7 +30,7 @@ _HOMOGENEOUS = ("Abs", "Relu", "LeakyRelu", "Maximum", "Minimum", "Mul", "MulNoN
 _INCREASING = ("Ceil", "Elu", "Exp", "Expm1", "Floor", "Log", "Log1p", "Relu", "Relu6", "Rint", "Round", "Selu",
                "Sigmoid", "Sign", "Sinh", "Softplus", "Softsign", "Sqrt", "Tanh")
 """Functions whose value of the largest entry is the largest of their values."""
-_OPPOSITE = {LARGEST: SMALLEST, SMALLEST: LARGEST}
+_OPPOSITE = {Kind.LARGEST: Kind.SMALLEST, Kind.SMALLEST: Kind.LARGEST}
 
 
 def origin_of(states: Sequence[State]) -> Any:
@@ -56,7 +41,7 @@ def origin_of(states: Sequence[State]) -> Any:
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default():
     ...     average = tf.reduce_mean([1.0, 3.0], name="average").op
-    >>> origin_of([SAME, State(SUM, origin=average)]).name
+    >>> origin_of([SAME, State(Kind.SUM, origin=average)]).name
     'average'
     """
     found = [state.origin for state in states if state.couples]
@@ -70,26 +55,26 @@ def element_wise(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: (tf.exp(x), tf.exp(tf.reduce_mean(x))))
     'rows along axis 0, mixed'
     """
-    with_rows = [position for position, state in enumerate(states) if state.kind == ROWS]
+    with_rows = [position for position, state in enumerate(states) if state.kind == Kind.ROWS]
     if with_rows:
         return _rows(flow, operation, states, with_rows)
     if (size := function_of_sizes(operation, states)) is not None:
         return size
-    if operation.type in _INCREASING and states[0].kind in (LARGEST, SMALLEST):
+    if operation.type in _INCREASING and states[0].kind in (Kind.LARGEST, Kind.SMALLEST):
         return states[0]
-    found = [state for state in states if state.kind not in (ALIKE, UNKNOWN)]
-    if any(state.kind == ONE for state in found):
-        are_places = all(state.stride for state in found if state.kind == ONE)
+    found = [state for state in states if state.kind not in (Kind.ALIKE, Kind.UNKNOWN)]
+    if any(state.kind == Kind.ONE for state in found):
+        are_places = all(state.stride for state in found if state.kind == Kind.ONE)
         flow.couple_values([state for state in found if not (are_places and state.is_size)], operation)
-        return State(ONE)
-    if any(state.kind == UNKNOWN for state in states):
+        return State(Kind.ONE)
+    if any(state.kind == Kind.UNKNOWN for state in states):
         return NO_CLAIM
-    if (shape := next((state for state in found if state.kind == SIZES), None)) is not None:
-        whole = operation.outputs[0].dtype.is_integer and all(state.kind in (ALIKE, SIZES) for state in states)
-        return shape._replace(outer=None) if whole else State(NUMBER, origin=shape.origin or operation)
-    if (distinct := next((state for state in found if state.kind == DISTINCT), None)) is not None:
+    if (shape := next((state for state in found if state.kind == Kind.SIZES), None)) is not None:
+        whole = operation.outputs[0].dtype.is_integer and {state.kind for state in states} <= {Kind.ALIKE, Kind.SIZES}
+        return shape._replace(outer=None) if whole else State(Kind.NUMBER, origin=shape.origin or operation)
+    if (distinct := next((state for state in found if state.kind == Kind.DISTINCT), None)) is not None:
         return distinct
-    return State(MIXED, origin=origin_of(found) or operation) if found else SAME
+    return State(Kind.MIXED, origin=origin_of(found) or operation) if found else SAME
 
 
 def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequence[int]) -> State:
@@ -108,7 +93,7 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
             return NO_CLAIM
         axes |= here
     if any(_fixes(tensor, rank, axes) for tensor, state in zip(operation.inputs, states, strict=False)
-           if state.kind == ALIKE):
+           if state.kind == Kind.ALIKE):
         flow.couple(operation, FIXED, operation)
         return NO_CLAIM
     of_rows = [states[position] for position in with_rows]
@@ -124,7 +109,7 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
     )
     if all(states[position].stride for position in with_rows):
         # A function of positions and of their number is one of positions.
-        states = [state for state in states if state.kind != NUMBER and not state.is_size]
+        states = [state for state in states if state.kind != Kind.NUMBER and not state.is_size]
     flow.couple_values(states, operation)
     return found._replace(axes=tuple(sorted(axes)))
 
@@ -153,9 +138,9 @@ def _meets_a_size(operation: Any, states: Sequence[State], with_rows: Sequence[i
 def _uses_scaled(flow: Any, operation: Any, states: Sequence[State]) -> bool:
     """Note, and tell, if values that the batch's size scales meet a function that does not keep the factor."""
     added_up = operation.type in ("Add", "AddV2", "AddN", "Sub")
-    if added_up and len({state.degree for state in states}) == 1 and all(state.kind == ROWS for state in states):
+    if added_up and len({state.degree for state in states}) == 1 and all(state.kind == Kind.ROWS for state in states):
         return False
-    scaled = [state for state in states if state.kind == ROWS and state.degree]
+    scaled = [state for state in states if state.kind == Kind.ROWS and state.degree]
     for state in scaled:
         flow.couple(state.origin or operation, SCALED, operation)
     return bool(scaled)
@@ -196,10 +181,10 @@ def same(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if (size := function_of_sizes(operation, states)) is not None:
         return size
     state = states[0]
-    if operation.type == "Neg" and state.kind in (LARGEST, SMALLEST):
+    if operation.type == "Neg" and state.kind in (Kind.LARGEST, Kind.SMALLEST):
         return state._replace(kind=_OPPOSITE[state.kind])
-    if operation.type == "Cast" and state.kind == SUM and not _keeps_sums(operation):
-        return State(MIXED, origin=state.origin)
+    if operation.type == "Cast" and state.kind == Kind.SUM and not _keeps_sums(operation):
+        return State(Kind.MIXED, origin=state.origin)
     return state
 
 
@@ -220,23 +205,23 @@ def added(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """
     if (size := function_of_sizes(operation, states)) is not None:
         return size
-    if any(state.kind not in (ALIKE, SUM) for state in states):
-        extremes = [state for state in states if state.kind != ALIKE]
+    if any(state.kind not in (Kind.ALIKE, Kind.SUM) for state in states):
+        extremes = [state for state in states if state.kind != Kind.ALIKE]
         if len(extremes) == 1 and extremes[0].kind in _OPPOSITE and operation.type != "Pack":
-            taken_away = operation.type == "Sub" and states[0].kind == ALIKE
+            taken_away = operation.type == "Sub" and states[0].kind == Kind.ALIKE
             return extremes[0]._replace(kind=_OPPOSITE[extremes[0].kind]) if taken_away else extremes[0]
         return element_wise(flow, operation, states)
-    sums = [state for state in states if state.kind == SUM]
+    sums = [state for state in states if state.kind == Kind.SUM]
     if not sums:
         return SAME
     origin = origin_of(sums)
     degrees = {state.degree for state in sums}
-    others = [tensor for tensor, state in zip(operation.inputs, states, strict=False) if state.kind == ALIKE]
+    others = [tensor for tensor, state in zip(operation.inputs, states, strict=False) if state.kind == Kind.ALIKE]
     if others and degrees != {0} and not all(is_negligible(tensor) for tensor in others):
         degrees.add(0)
     if len(degrees) == 1:
-        return State(SUM, degree=degrees.pop(), origin=origin)
-    return State(MIXED, origin=origin or operation)
+        return State(Kind.SUM, degree=degrees.pop(), origin=origin)
+    return State(Kind.MIXED, origin=origin or operation)
 
 
 def multiplied(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -263,20 +248,20 @@ def _scaled(flow: Any, operation: Any, states: Sequence[State], power: int) -> S
     if (size := function_of_sizes(operation, states)) is not None:
         return size
     one, other = states
-    if other.kind == ALIKE and one.kind in _OPPOSITE:
+    if other.kind == Kind.ALIKE and one.kind in _OPPOSITE:
         return _scaled_extreme(one, operation.inputs[1])
-    if one.kind == ALIKE and power == 1 and other.kind in _OPPOSITE:
+    if one.kind == Kind.ALIKE and power == 1 and other.kind in _OPPOSITE:
         return _scaled_extreme(other, operation.inputs[0])
-    if other.kind == ALIKE:
+    if other.kind == Kind.ALIKE:
         return one
-    if one.kind == ALIKE and power == 1:
+    if one.kind == Kind.ALIKE and power == 1:
         return other
-    if other.is_size and one.kind in (SUM, ROWS):
+    if other.is_size and one.kind in (Kind.SUM, Kind.ROWS):
         return _by_size(operation, one, one.degree + power * other.degree)
-    if one.is_size and power == 1 and other.kind in (SUM, ROWS):
+    if one.is_size and power == 1 and other.kind in (Kind.SUM, Kind.ROWS):
         return _by_size(operation, other, one.degree + other.degree)
     result = element_wise(flow, operation, states)
-    if result.kind == ROWS and one.kind == other.kind == ROWS:
+    if result.kind == Kind.ROWS and one.kind == other.kind == Kind.ROWS:
         return result._replace(degree=one.degree + power * other.degree)
     return result
 
@@ -285,12 +270,12 @@ def _scaled_extreme(state: State, factor: Any) -> State:
     """Return the state of the largest or smallest value times a constant: a negative one makes it the opposite."""
     value = value_of(factor)
     if value is None or not (np.all(value > 0) or np.all(value < 0)):
-        return State(MIXED, origin=state.origin)
+        return State(Kind.MIXED, origin=state.origin)
     return state if np.all(value > 0) else state._replace(kind=_OPPOSITE[state.kind])
 
 
 def _by_size(operation: Any, state: State, degree: int) -> State:
-    return state._replace(degree=degree, origin=operation if state.kind == ROWS else state.origin)
+    return state._replace(degree=degree, origin=operation if state.kind == Kind.ROWS else state.origin)
 
 
 def larger(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -300,8 +285,8 @@ def larger(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.maximum(tf.reduce_max(x), 0.0))
     'the largest value over the examples'
     """
-    extreme = LARGEST if operation.type in ("Maximum", "LogicalOr") else SMALLEST
+    extreme = Kind.LARGEST if operation.type in ("Maximum", "LogicalOr") else Kind.SMALLEST
     kinds = {state.kind for state in states}
-    if extreme in kinds and kinds <= {extreme, ALIKE}:
+    if extreme in kinds and kinds <= {extreme, Kind.ALIKE}:
         return State(extreme, origin=origin_of(states))
     return element_wise(flow, operation, states)

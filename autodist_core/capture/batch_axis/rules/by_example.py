@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, ROWS, State, rows
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State, rows
 
 _OF_MATRICES = "matrix_exponential"
 _FUNCTIONS = {"ctc_loss": tf.nn.ctc_loss, _OF_MATRICES: tf.linalg.expm}
@@ -54,6 +54,6 @@ def states_of(flow: Any, operation: Any, states: Sequence[State]) -> list[State]
     if _OF_MATRICES not in operation.name:
         return [rows(0) if tensor.shape.rank == 1 else NO_CLAIM for tensor in operation.outputs]
     given = [state for tensor, state in zip(operation.inputs, states, strict=True) if not created(tensor.op)]
-    if any(state.kind == ROWS and state.axes != (0,) for state in given):
+    if any(state.kind == Kind.ROWS and state.axes != (0,) for state in given):
         flow.undecide(operation)
     return [rows(0) if tensor.shape.rank and tensor.shape[0] is None else NO_CLAIM for tensor in operation.outputs]

@@ -16,21 +16,7 @@ from typing import Any
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.places import OTHER
 from autodist_core.capture.batch_axis.states.reshaping import product, sizes_of
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    DISTINCT,
-    MIXED,
-    NO_CLAIM,
-    NUMBER,
-    ONE,
-    ROWS,
-    SAME,
-    SIZES,
-    SUM,
-    UNKNOWN,
-    State,
-    rows,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Kind, State, rows
 
 
 def shape(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -42,11 +28,11 @@ def shape(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     """
     found = []
     for state in states:
-        if state.kind == ROWS and len(state.axes) == 1:
+        if state.kind == Kind.ROWS and len(state.axes) == 1:
             origin = operation if state.subset else None
-            found.append(State(SIZES, state.axes, outer=state.each, origin=origin, subset=state.subset))
+            found.append(State(Kind.SIZES, state.axes, outer=state.each, origin=origin, subset=state.subset))
         else:
-            found.append(SAME if state.kind == ALIKE else NO_CLAIM)
+            found.append(SAME if state.kind == Kind.ALIKE else NO_CLAIM)
     return found
 
 
@@ -57,12 +43,12 @@ def size(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.size(x))
     'a multiple of the number of examples'
     """
-    if states[0].kind == DISTINCT:
-        return State(MIXED, origin=operation)
-    if states[0].kind != ROWS:
+    if states[0].kind == Kind.DISTINCT:
+        return State(Kind.MIXED, origin=operation)
+    if states[0].kind != Kind.ROWS:
         return NO_CLAIM
     return State(
-        SUM, degree=1, outer=product(_others(operation.inputs[0].shape, states[0].axes), states[0].each),
+        Kind.SUM, degree=1, outer=product(_others(operation.inputs[0].shape, states[0].axes), states[0].each),
         origin=operation if states[0].subset else None,
     )
 
@@ -90,19 +76,19 @@ def filled(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     shape, value = states[0], states[1] if len(states) > 1 else SAME
-    if shape.kind == SIZES and value.kind not in (ROWS, ONE, UNKNOWN):
+    if shape.kind == Kind.SIZES and value.kind not in (Kind.ROWS, Kind.ONE, Kind.UNKNOWN):
         if not value.is_size:
             flow.couple_values([value], operation)
         return rows(shape.axes[0], outer=shape.outer, subset=shape.subset, free=True, **scaled_by(value, operation))
-    if value.kind != ALIKE:
+    if value.kind != Kind.ALIKE:
         return value
-    return State(NUMBER, origin=states[0].origin) if states[0].couples else SAME
+    return State(Kind.NUMBER, origin=states[0].origin) if states[0].couples else SAME
 
 
 def scaled_by(value: State, operation: Any) -> dict[str, Any]:
     """Return what rows whose entries are all one value have of a value that grows with the number of examples.
 
-    >>> scaled_by(State(SUM, degree=1), "Fill"), scaled_by(SAME, "Fill")
+    >>> scaled_by(State(Kind.SUM, degree=1), "Fill"), scaled_by(SAME, "Fill")
     ({'degree': 1, 'origin': 'Fill'}, {})
     """
     return {"degree": value.degree, "origin": operation} if value.is_size and value.degree else {}
@@ -115,14 +101,14 @@ def counted(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: (tf.range(tf.shape(x)[0]), tf.range(3)))
     'rows along axis 0, alike'
     """
-    if all(state.kind == ALIKE for state in states):
+    if all(state.kind == Kind.ALIKE for state in states):
         return SAME
     first, _, step = (value_of(tensor) for tensor in operation.inputs)
     limit = states[1]
-    if limit.is_size and limit.degree == 1 and states[0].kind == ALIKE and first == 0 and step == 1:
+    if limit.is_size and limit.degree == 1 and states[0].kind == Kind.ALIKE and first == 0 and step == 1:
         stride = 1 if limit.outer == 1 else OTHER
         return rows(0, outer=1 if limit.outer == 1 else None, inner=1 if limit.outer == 1 else None,
                     stride=stride, origin=operation)
-    if all(state.kind == ALIKE or state.is_size or state.kind == NUMBER for state in states):
-        return State(NUMBER, origin=operation)
+    if all(state.kind == Kind.ALIKE or state.is_size or state.kind == Kind.NUMBER for state in states):
+        return State(Kind.NUMBER, origin=operation)
     return NO_CLAIM

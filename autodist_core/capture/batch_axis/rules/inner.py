@@ -19,21 +19,10 @@ import tensorflow as tf
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, CHOICE, ENDS, SCALED
 from autodist_core.capture.batch_axis.states.places import merged
 from autodist_core.capture.batch_axis.states.rounds import Rounds, changing, is_handed_on, may_stay, rounds_of
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    LARGEST,
-    MIXED,
-    NO_CLAIM,
-    NUMBER,
-    ONE,
-    ROWS,
-    SMALLEST,
-    SUM,
-    UNKNOWN,
-    State,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State
 from autodist_core.capture.tape import graphs_of
 
+_KEPT = (Kind.ROWS, Kind.ONE, Kind.ALIKE, Kind.LARGEST, Kind.SMALLEST)
 _ROUNDS = 6
 """How many times a loop's body is walked over at most."""
 
@@ -45,13 +34,13 @@ def combined(one: State, other: State) -> State:
     >>> combined(rows(0), SAME).kind
     'rows'
     """
-    if one == other or other.kind == ALIKE:
+    if one == other or other.kind == Kind.ALIKE:
         # A constant is the mean, the largest and the smallest of itself.
-        kept = one.kind in (ROWS, ONE, ALIKE, LARGEST, SMALLEST) or (one.kind == SUM and one.couples and not one.degree)
+        kept = one.kind in _KEPT or (one.kind == Kind.SUM and one.couples and not one.degree)
         return one if kept or one == other else _either(one, other)
-    if one.kind == ALIKE:
+    if one.kind == Kind.ALIKE:
         return combined(other, one)
-    if one.kind == ROWS and other.kind == ROWS and one.axes == other.axes:
+    if one.kind == Kind.ROWS and other.kind == Kind.ROWS and one.axes == other.axes:
         if one.free or other.free:
             one, other = (other, one) if one.free else (one, other)
             return one._replace(stride=merged([one.stride, other.stride]), free=other.free and one.free)
@@ -61,18 +50,18 @@ def combined(one: State, other: State) -> State:
             stride=merged([one.stride, other.stride]), free=False,
             subset=one.subset if one.subset == other.subset else (one.subset, other.subset),
         )
-    if UNKNOWN in (one.kind, other.kind) and ROWS in (one.kind, other.kind):
-        return one if one.kind == ROWS else other
+    if Kind.UNKNOWN in (one.kind, other.kind) and Kind.ROWS in (one.kind, other.kind):
+        return one if one.kind == Kind.ROWS else other
     return _either(one, other)
 
 
 def _either(one: State, other: State) -> State:
-    if one.kind == SUM and other.kind == SUM and one.degree == other.degree:
+    if one.kind == Kind.SUM and other.kind == Kind.SUM and one.degree == other.degree:
         return one
     origin = next((state.origin for state in (one, other) if state.couples), None)
-    if all(state.kind == NUMBER or state.is_size for state in (one, other)) and origin is not None:
-        return State(NUMBER, origin=origin)
-    return State(MIXED, origin=origin) if origin is not None else NO_CLAIM
+    if all(state.kind == Kind.NUMBER or state.is_size for state in (one, other)) and origin is not None:
+        return State(Kind.NUMBER, origin=origin)
+    return State(Kind.MIXED, origin=origin) if origin is not None else NO_CLAIM
 
 
 def call(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -92,7 +81,7 @@ def call(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
 
 def _lost(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     """Return that nothing is known of the results, and name the operation if its inputs depend on the batch."""
-    if not all(state.kind in (ALIKE, UNKNOWN) for state in states):
+    if not all(state.kind in (Kind.ALIKE, Kind.UNKNOWN) for state in states):
         flow.undecide(operation)
     return [NO_CLAIM] * len(operation.outputs)
 
@@ -101,7 +90,7 @@ def _merged(flow: Any, operation: Any, graph: Any, one: Sequence[State], other: 
     """Return the states of results that are one of two; name the operation if a state is lost."""
     found = [combined(*pair) for pair in zip(one, other, strict=True)]
     for at, state in enumerate(found):
-        lost = state.kind == UNKNOWN and UNKNOWN not in (one[at].kind, other[at].kind)
+        lost = state.kind == Kind.UNKNOWN and Kind.UNKNOWN not in (one[at].kind, other[at].kind)
         if lost and not _is_of_gradient(flow, graph, at):
             flow.undecide(operation)
     return found
@@ -133,16 +122,16 @@ def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     if asserts(operation) and flow.writes == writes:
         return [choice] * len(operation.outputs)
     if choice.couples and (operation.outputs or flow.writes > writes):
-        flow.couple(choice.origin, SCALED if choice.kind == NUMBER else CHOICE, operation)
+        flow.couple(choice.origin, SCALED if choice.kind == Kind.NUMBER else CHOICE, operation)
         return [NO_CLAIM] * len(operation.outputs)
-    if choice.kind == UNKNOWN:
+    if choice.kind == Kind.UNKNOWN:
         return [NO_CLAIM] * len(operation.outputs)
     found = results[0]
     for graph, other in zip(graphs[1:], results[1:], strict=True):
         found = _merged(flow, operation, graph, found, other)
-    if choice.kind == ONE:
+    if choice.kind == Kind.ONE:
         return [_of_one(state) for state in found]
-    return found if choice.kind == ALIKE else _lost(flow, operation, states)
+    return found if choice.kind == Kind.ALIKE else _lost(flow, operation, states)
 
 
 def asserts(operation: Any) -> bool:
@@ -171,7 +160,7 @@ def _is_decided_on(operation: Any, graph: Any, tensor: Any) -> bool:
 
 def _of_one(state: State) -> State:
     """Return the state of a value that a value of one example decides on."""
-    return State(ONE) if state.kind == ALIKE else state
+    return State(Kind.ONE) if state.kind == Kind.ALIKE else state
 
 
 def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -188,7 +177,7 @@ def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     choice = flow.run(condition, current, operation)[0]
     rounds = rounds_of(flow, operation, body, condition) if flow.rounds is None else None
     before, repeats = flow.rounds, flow.repeats
-    flow.rounds, flow.repeats = rounds or before, repeats or choice.kind not in (ALIKE, ONE)
+    flow.rounds, flow.repeats = rounds or before, repeats or choice.kind not in (Kind.ALIKE, Kind.ONE)
     current = [rounds.place() if rounds and at in rounds.counters else state for at, state in enumerate(current)]
     for _ in range(_ROUNDS):
         after = _round(flow, operation, body, rounds, current)
@@ -203,7 +192,7 @@ def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
         choice = flow.run(condition, current, operation)[0]
         return _after_rounds(flow, operation, graphs, choice, current)
     return [
-        State(NUMBER, origin=operation) if at in rounds.counters else
+        State(Kind.NUMBER, origin=operation) if at in rounds.counters else
         state if tensor.dtype == tf.variant or is_handed_on(body, at) else
         _by_rounds(flow, operation, rounds.limit, state)
         for at, (tensor, state) in enumerate(zip(operation.outputs, current, strict=True))
@@ -216,7 +205,7 @@ def _round(flow: Any, operation: Any, body: Any, rounds: Rounds | None, current:
     for at, result in enumerate(results):
         if rounds is not None and at in rounds.counters:
             results[at] = current[at]
-        elif rounds is not None and result.kind == ONE:
+        elif rounds is not None and result.kind == Kind.ONE:
             if not _is_of_gradient(flow, body, at):
                 flow.couple(operation, ALONG_EXAMPLES, operation)
             results[at] = NO_CLAIM
@@ -228,13 +217,13 @@ def _after_rounds(
 ) -> list[State]:
     """Return the states of the results of a loop that a condition ends."""
     body, condition = graphs
-    if choice.kind == ALIKE:
+    if choice.kind == Kind.ALIKE:
         return current
     changed = [at for at, tensor in enumerate(operation.outputs)
                if tensor.dtype != tf.variant and not is_handed_on(body, at)]  # fmt: skip
-    if choice.couples and choice.kind != NUMBER:
-        of_examples = [at for at in changed if current[at].kind == ROWS]
-        ends = any(current[at].kind != ALIKE for at in changing(condition, body))
+    if choice.couples and choice.kind != Kind.NUMBER:
+        of_examples = [at for at in changed if current[at].kind == Kind.ROWS]
+        ends = any(current[at].kind != Kind.ALIKE for at in changing(condition, body))
         if not ends or (of_examples and all(may_stay(body, at) for at in of_examples)):
             # Examples that are ready may stay as they are while the loop goes on for the others.
             flow.undecide(operation)
@@ -242,22 +231,22 @@ def _after_rounds(
         flow.couple(choice.origin, ENDS, operation)
         return [state if at in of_examples or at not in changed else NO_CLAIM for at, state in enumerate(current)]
     for at in changed:
-        if choice.kind == NUMBER:
+        if choice.kind == Kind.NUMBER:
             current[at] = _by_rounds(flow, operation, choice.origin, current[at])
         else:
-            current[at] = _of_one(current[at]) if choice.kind == ONE else NO_CLAIM
-    if choice.kind not in (NUMBER, ONE, UNKNOWN):
+            current[at] = _of_one(current[at]) if choice.kind == Kind.ONE else NO_CLAIM
+    if choice.kind not in (Kind.NUMBER, Kind.ONE, Kind.UNKNOWN):
         flow.undecide(operation)
     return current
 
 
 def _by_rounds(flow: Any, operation: Any, limit: Any, state: State) -> State:
     """Return the state of a value that a loop changes as often as the batch has examples."""
-    if state.kind == ALIKE:
-        return State(NUMBER, origin=operation)
-    if state.kind == ROWS:
+    if state.kind == Kind.ALIKE:
+        return State(Kind.NUMBER, origin=operation)
+    if state.kind == Kind.ROWS:
         flow.couple(limit, SCALED, operation)
-    elif state.kind != UNKNOWN:
+    elif state.kind != Kind.UNKNOWN:
         flow.undecide(operation)
     return NO_CLAIM
 

@@ -18,17 +18,7 @@ from autodist_core.capture.batch_axis.rules import arithmetic
 from autodist_core.capture.batch_axis.rules.inner import combined
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, PAIRS, POSITION
 from autodist_core.capture.batch_axis.states.places import OTHER
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    NO_CLAIM,
-    ONE,
-    ROWS,
-    SAME,
-    SIZE,
-    UNKNOWN,
-    State,
-    rows,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, SIZE, Kind, State, rows
 
 
 def made(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -50,21 +40,21 @@ def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 1'
     """
     here, index, item = states[0], states[1], states[-1]
-    if UNKNOWN in (here.kind, index.kind, item.kind):
+    if Kind.UNKNOWN in (here.kind, index.kind, item.kind):
         return NO_CLAIM
-    along = here.kind == ROWS and 0 in here.axes
+    along = here.kind == Kind.ROWS and 0 in here.axes
     if index.stride == 1 and flow.rounds is not None and (not along or flow.rounds.own(index, here)):
-        if item.kind == ROWS:
+        if item.kind == Kind.ROWS:
             flow.couple(operation, PAIRS, operation)
             return NO_CLAIM
         flow.couple_values([item], operation)
-        return combined(here, flow.rounds.listed(item if item.kind == ONE else SAME))
-    if along or index.stride or index.kind not in (ALIKE, ONE):
+        return combined(here, flow.rounds.listed(item if item.kind == Kind.ONE else SAME))
+    if along or index.stride or index.kind not in (Kind.ALIKE, Kind.ONE):
         flow.couple(operation, POSITION, operation)
         return NO_CLAIM
-    if item.kind == ALIKE and index.kind == ONE:
-        return combined(here, State(ONE))
-    if item.kind == ROWS:
+    if item.kind == Kind.ALIKE and index.kind == Kind.ONE:
+        return combined(here, State(Kind.ONE))
+    if item.kind == Kind.ROWS:
         item = item.at(*(axis + 1 for axis in item.axes))
     return combined(here, item)
 
@@ -81,11 +71,11 @@ def pushed(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 1'
     """
     here, item = states
-    if item.kind == ONE or (here.kind == ROWS and 0 in here.axes):
+    if item.kind == Kind.ONE or (here.kind == Kind.ROWS and 0 in here.axes):
         if not flow.is_of_tape(operation):
             flow.couple(operation, ALONG_EXAMPLES, operation)
         return NO_CLAIM
-    return combined(here, item.at(*(axis + 1 for axis in item.axes)) if item.kind == ROWS else item)
+    return combined(here, item.at(*(axis + 1 for axis in item.axes)) if item.kind == Kind.ROWS else item)
 
 
 def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -96,21 +86,21 @@ def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state, index = states[:2]
-    if UNKNOWN in (state.kind, index.kind):
+    if Kind.UNKNOWN in (state.kind, index.kind):
         return NO_CLAIM
-    if state.kind == ROWS and 0 in state.axes:
+    if state.kind == Kind.ROWS and 0 in state.axes:
         if len(state.axes) == 1 and flow.rounds is not None and flow.rounds.own(index, state):
-            return State(ONE, stride=state.stride, origin=state.origin)
+            return State(Kind.ONE, stride=state.stride, origin=state.origin)
         flow.couple(operation, POSITION, operation)
         return NO_CLAIM
-    if state.kind == ROWS and index.kind != ALIKE:
+    if state.kind == Kind.ROWS and index.kind != Kind.ALIKE:
         flow.couple(operation, PAIRS, operation)
         return NO_CLAIM
-    if state.kind == ROWS:
+    if state.kind == Kind.ROWS:
         return state.at(*(axis - 1 for axis in state.axes))
-    if state.kind == ALIKE and index.kind == ONE:
-        return State(ONE, stride=OTHER if index.stride else 0, origin=index.origin)
-    return state if index.kind in (ALIKE, ONE) else arithmetic.element_wise(flow, operation, [state, index])
+    if state.kind == Kind.ALIKE and index.kind == Kind.ONE:
+        return State(Kind.ONE, stride=OTHER if index.stride else 0, origin=index.origin)
+    return state if index.kind in (Kind.ALIKE, Kind.ONE) else arithmetic.element_wise(flow, operation, [state, index])
 
 
 def popped(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -125,10 +115,10 @@ def popped(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     'unknown; TensorListPopBack takes examples by their place in the batch'
     """
     state = states[0]
-    if state.kind == ROWS and 0 in state.axes:
+    if state.kind == Kind.ROWS and 0 in state.axes:
         flow.couple(operation, POSITION, operation)
         return [NO_CLAIM, NO_CLAIM]
-    return [state, state.at(*(axis - 1 for axis in state.axes)) if state.kind == ROWS else state]
+    return [state, state.at(*(axis - 1 for axis in state.axes)) if state.kind == Kind.ROWS else state]
 
 
 def listed(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -153,9 +143,9 @@ def resized(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state, length = states
-    if state.kind == ROWS and 0 in state.axes:
+    if state.kind == Kind.ROWS and 0 in state.axes:
         return state if length.is_size and length.degree == 1 and length.outer == state.each else NO_CLAIM
-    return made(flow, operation, states) if state.kind == ALIKE else state
+    return made(flow, operation, states) if state.kind == Kind.ALIKE else state
 
 
 def gathered(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -166,17 +156,18 @@ def gathered(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'unknown; TensorListGather takes examples by their place in the batch'
     """
     state, index = states[:2]
-    if UNKNOWN in (state.kind, index.kind):
+    if Kind.UNKNOWN in (state.kind, index.kind):
         return NO_CLAIM
-    along = state.kind == ROWS and 0 in state.axes
-    if along and not (len(state.axes) == 1 and index.kind == ROWS and index.stride > 0 and index.stride == state.inner):
+    along = state.kind == Kind.ROWS and 0 in state.axes
+    own = index.kind == Kind.ROWS and index.stride > 0 and index.stride == state.inner
+    if along and not (own and len(state.axes) == 1):
         flow.couple(operation, POSITION, operation)
         return NO_CLAIM
     if along:
         return state._replace(outer=index.outer, inner=index.inner, subset=index.subset)
-    if state.kind == ROWS:
-        return state if index.kind == ALIKE else NO_CLAIM
-    if state.kind == ALIKE and index.kind == ROWS:
+    if state.kind == Kind.ROWS:
+        return state if index.kind == Kind.ALIKE else NO_CLAIM
+    if state.kind == Kind.ALIKE and index.kind == Kind.ROWS:
         return index._replace(stride=OTHER if index.stride else 0)
     return arithmetic.element_wise(flow, operation, [state, index])
 
@@ -189,8 +180,8 @@ def concatenated(flow: Any, operation: Any, states: Sequence[State]) -> list[Sta
     'rows along axis 0; TensorListConcatV2 is not decided'
     """
     state = states[0]
-    if state.kind != ROWS:
-        return [state, state if state.kind == UNKNOWN else SAME]
+    if state.kind != Kind.ROWS:
+        return [state, state if state.kind == Kind.UNKNOWN else SAME]
     if len(state.axes) > 1:
         return [NO_CLAIM, NO_CLAIM]
     if state.axis == 0:
@@ -206,9 +197,9 @@ def length(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'alike'
     """
     state = states[0]
-    if state.kind == ROWS and 0 in state.axes:
+    if state.kind == Kind.ROWS and 0 in state.axes:
         return SIZE._replace(outer=state.each, origin=operation if state.subset else None)
-    return state if state.kind == UNKNOWN else SAME
+    return state if state.kind == Kind.UNKNOWN else SAME
 
 
 RULES: dict[str, Any] = {

@@ -22,22 +22,9 @@ from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, FIXE
 from autodist_core.capture.batch_axis.states.places import OTHER
 from autodist_core.capture.batch_axis.states.reshaping import reshaped, sizes_of
 from autodist_core.capture.batch_axis.states.slice_bounds import Size, bound_of, cut_out
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    LARGEST,
-    NO_CLAIM,
-    ONE,
-    ROWS,
-    SAME,
-    SIZE,
-    SIZES,
-    SMALLEST,
-    UNKNOWN,
-    State,
-    rows,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, SIZE, Kind, State, rows
 
-_OF_EXTREME = {LARGEST: "Max", SMALLEST: "Min"}
+_OF_EXTREME = {Kind.LARGEST: "Max", Kind.SMALLEST: "Min"}
 
 
 def transpose(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -48,7 +35,7 @@ def transpose(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 1'
     """
     order = value_of(operation.inputs[1])
-    if states[0].kind != ROWS:
+    if states[0].kind != Kind.ROWS:
         return states[0]
     return NO_CLAIM if order is None else states[0].at(*(list(order).index(axis) for axis in states[0].axes))
 
@@ -62,7 +49,7 @@ def reshape(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.reshape(x, [8, 3]))
     'unknown; Reshape fixes how many examples a batch has'
     """
-    if states[0].kind != ROWS:
+    if states[0].kind != Kind.ROWS:
         return states[0]
     if operation.outputs[0].shape.is_fully_defined() and not operation.inputs[0].shape.is_fully_defined():
         flow.couple(operation, FIXED, operation)
@@ -78,7 +65,7 @@ def expand(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 1'
     """
     axes = flow.axes_of(operation.inputs[1], operation.outputs[0].shape.rank)
-    if states[0].kind != ROWS:
+    if states[0].kind != Kind.ROWS:
         return states[0]
     return NO_CLAIM if axes is None else states[0].at(*(axis + (axes[0] <= axis) for axis in states[0].axes))
 
@@ -91,7 +78,7 @@ def squeeze(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     sizes, gone = sizes_of(operation.inputs[0].shape), list(operation.get_attr("squeeze_dims"))
-    if states[0].kind != ROWS:
+    if states[0].kind != Kind.ROWS:
         return states[0]
     if sizes is None:
         return NO_CLAIM
@@ -109,9 +96,9 @@ def alike_in_shape(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state = states[0]
-    if state.kind != ROWS:
+    if state.kind != Kind.ROWS:
         return SAME
-    return State(ROWS, state.axes, state.outer, state.inner, subset=state.subset, free=True)
+    return State(Kind.ROWS, state.axes, state.outer, state.inner, subset=state.subset, free=True)
 
 
 def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -122,7 +109,7 @@ def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 1'
     """
     state, asked = states
-    if state.kind == ROWS:
+    if state.kind == Kind.ROWS:
         rank, own = operation.outputs[0].shape.rank, operation.inputs[0].shape.rank
         if rank is None or own is None:
             return NO_CLAIM
@@ -139,9 +126,9 @@ def broadcast_shapes(flow: Any, operation: Any, states: Sequence[State]) -> Stat
     """
     found, rank = [], operation.outputs[0].shape[0]
     for tensor, state in zip(operation.inputs, states, strict=True):
-        if state.kind == SIZES and None not in (rank, tensor.shape[0]):
+        if state.kind == Kind.SIZES and None not in (rank, tensor.shape[0]):
             found.append(state.at(*(axis + rank - tensor.shape[0] for axis in state.axes)))
-        elif state.kind != ALIKE:
+        elif state.kind != Kind.ALIKE:
             return NO_CLAIM
     if not found:
         return SAME
@@ -151,7 +138,7 @@ def broadcast_shapes(flow: Any, operation: Any, states: Sequence[State]) -> Stat
 
 def _spread(flow: Any, operation: Any, state: State, asked: State) -> State:
     """Return the state of a value that is repeated as often as the batch has examples."""
-    if asked.kind != SIZES or state.kind in (ONE, UNKNOWN):
+    if asked.kind != Kind.SIZES or state.kind in (Kind.ONE, Kind.UNKNOWN):
         return state
     if not state.is_size:
         flow.couple_values([state], operation)
@@ -171,9 +158,9 @@ def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state, often = states
-    if state.kind != ROWS:
+    if state.kind != Kind.ROWS:
         return _spread(flow, operation, state, often)
-    if often.kind == SIZES and often.axes[0] in state.axes:
+    if often.kind == Kind.SIZES and often.axes[0] in state.axes:
         flow.couple(operation, PAIRS, operation)
         return NO_CLAIM
     times = bound_of(flow, operation.inputs[1], state.axis)
@@ -191,14 +178,14 @@ def pack(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """
     if operation.outputs[0].shape.rank == 1:
         counts = [position for position, state in enumerate(states) if state.is_size]
-        if len(counts) == 1 and all(state.kind == ALIKE or state.is_size for state in states):
-            return State(SIZES, (counts[0],), outer=states[counts[0]].outer)
+        if len(counts) == 1 and all(state.kind == Kind.ALIKE or state.is_size for state in states):
+            return State(Kind.SIZES, (counts[0],), outer=states[counts[0]].outer)
     if (extreme := _extreme(states)) is not None:
         return extreme
     state = arithmetic.added(flow, operation, states)
     rank = operation.outputs[0].shape.rank
-    if state.kind != ROWS or rank is None:
-        return state if state.kind != ROWS else NO_CLAIM
+    if state.kind != Kind.ROWS or rank is None:
+        return state if state.kind != Kind.ROWS else NO_CLAIM
     axis = operation.get_attr("axis") % rank
     # `added` takes the new axis for the first one. Undo that, and put the new axis at its position.
     return state.at(*(before + (axis <= before) for before in (each - 1 for each in state.axes)))
@@ -212,11 +199,11 @@ def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state, rank = states[0], operation.inputs[0].shape.rank
-    if state.kind == SIZES:
+    if state.kind == Kind.SIZES:
         size = SIZE._replace(outer=state.outer, origin=state.origin)
         return [size if at in state.axes else SAME for at in range(len(operation.outputs))]  # type: ignore[return-value]
-    if state.kind != ROWS or rank is None:
-        return state if state.kind != ROWS else NO_CLAIM
+    if state.kind != Kind.ROWS or rank is None:
+        return state if state.kind != Kind.ROWS else NO_CLAIM
     axis = operation.get_attr("axis") % rank
     if axis in state.axes:
         flow.couple(operation, POSITION, operation)
@@ -226,8 +213,8 @@ def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 def _extreme(states: Sequence[State]) -> State | None:
     """Return the state of tensors if all are largest entries over the examples, or all are smallest ones."""
-    found = [state for state in states if state.kind != ALIKE]
-    return found[0] if {state.kind for state in found} in ({LARGEST}, {SMALLEST}) else None
+    found = [state for state in states if state.kind != Kind.ALIKE]
+    return found[0] if {state.kind for state in found} in ({Kind.LARGEST}, {Kind.SMALLEST}) else None
 
 
 def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -238,13 +225,13 @@ def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     axes, parts = flow.axes_of(operation.inputs[-1], operation.outputs[0].shape.rank), states[:-1]
-    if any(state.kind == SIZES for state in parts):
+    if any(state.kind == Kind.SIZES for state in parts):
         before = 0
         for tensor, state in zip(operation.inputs, parts, strict=False):
-            if state.kind == SIZES:
+            if state.kind == Kind.SIZES:
                 return state.at(before + state.axes[0])
             before += tensor.shape[0] if tensor.shape.rank and tensor.shape[0] is not None else 0
-    with_rows = [state for state in parts if state.kind == ROWS]
+    with_rows = [state for state in parts if state.kind == Kind.ROWS]
     if not with_rows:
         return _extreme(parts) or arithmetic.added(flow, operation, parts)
     if axes is None or any(state.axes != with_rows[0].axes for state in with_rows):
@@ -253,7 +240,7 @@ def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return arithmetic.element_wise(flow, operation, states[:-1])
     if len(with_rows) < len(parts):
         # The largest of a metric's largest value so far and of the examples' values is taken.
-        others = _extreme([state for state in parts if state.kind != ROWS])
+        others = _extreme([state for state in parts if state.kind != Kind.ROWS])
         readers = {reader.type for reader in operation.outputs[0].consumers()}
         return others if others is not None and readers == {_OF_EXTREME[others.kind]} else NO_CLAIM
     inners, subsets = {state.inner for state in with_rows}, {state.subset for state in with_rows}
@@ -294,12 +281,12 @@ def _parted(
     flow: Any, operation: Any, state: State, axis: Any, tensor: Any, sizes: State | None = None
 ) -> State | list[State]:
     axes = flow.axes_of(axis, tensor.shape.rank)
-    if state.kind == SIZES:
+    if state.kind == Kind.SIZES:
         return _of_sizes(operation, state)
-    if state.kind != ROWS or axes is None or axes[0] not in state.axes:
-        return state if state.kind != ROWS or axes is not None else NO_CLAIM
+    if state.kind != Kind.ROWS or axes is None or axes[0] not in state.axes:
+        return state if state.kind != Kind.ROWS or axes is not None else NO_CLAIM
     count = len(operation.outputs)
-    if sizes is not None and sizes.kind != ALIKE and (parts := _cut(flow, operation, state)) is not None:
+    if sizes is not None and sizes.kind != Kind.ALIKE and (parts := _cut(flow, operation, state)) is not None:
         return parts
     if sizes is None and state.outer is None:
         return NO_CLAIM
@@ -343,7 +330,7 @@ def pad(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state, around = states[0], value_of(operation.inputs[1])
-    if state.kind == ROWS and (around is None or any(np.any(around[axis]) for axis in state.axes)):
+    if state.kind == Kind.ROWS and (around is None or any(np.any(around[axis]) for axis in state.axes)):
         return NO_CLAIM
     return state
 
@@ -359,13 +346,13 @@ def one_hot(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if states[1].is_size:
         flow.couple(operation, ALONG_EXAMPLES, operation)
         return NO_CLAIM
-    if state.kind != ROWS or axis == -1:
+    if state.kind != Kind.ROWS or axis == -1:
         return _plain(flow, operation, state)
     return state.at(*(each + (axis <= each) for each in state.axes))
 
 
 def _plain(flow: Any, operation: Any, state: State) -> State:
-    if state.kind != ROWS:
+    if state.kind != Kind.ROWS:
         return arithmetic.element_wise(flow, operation, [state])
     return state
 
@@ -380,7 +367,7 @@ def looked_up(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(found, None, dtype="string")
     'rows along axis 0'
     """
-    return states[1] if states[1].kind == ROWS else arithmetic.element_wise(flow, operation, states[1:])
+    return states[1] if states[1].kind == Kind.ROWS else arithmetic.element_wise(flow, operation, states[1:])
 
 
 RULES: dict[str, Any] = {

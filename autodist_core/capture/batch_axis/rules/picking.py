@@ -19,24 +19,9 @@ from autodist_core.capture.batch_axis.states.finding import GIVEN, PAIRS, POSITI
 from autodist_core.capture.batch_axis.states.layout import aligned
 from autodist_core.capture.batch_axis.states.operations import SAME as UNCHANGED
 from autodist_core.capture.batch_axis.states.places import OTHER, UNKNOWN_STRIDE
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    DISTINCT,
-    LARGEST,
-    MIXED,
-    NO_CLAIM,
-    ONE,
-    ROWS,
-    SAME,
-    SIZES,
-    SMALLEST,
-    SUM,
-    UNKNOWN,
-    State,
-    rows,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Kind, State, rows
 
-_EXTREMES = {"Max": LARGEST, "Min": SMALLEST}
+_EXTREMES = {"Max": Kind.LARGEST, "Min": Kind.SMALLEST}
 
 
 def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -57,28 +42,28 @@ def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
             batch = operation.get_attr("batch_dims")
             axes = flow.axes_of(operation.inputs[2], operation.inputs[0].shape.rank) or []
         if not axes:
-            return NO_CLAIM if table.kind != ALIKE or index.kind != ALIKE else SAME
+            return NO_CLAIM if table.kind != Kind.ALIKE or index.kind != Kind.ALIKE else SAME
         axis = axes[0]
     rank = operation.inputs[1].shape.rank
-    if table.kind == SIZES:
+    if table.kind == Kind.SIZES:
         places = value_of(operation.inputs[1])
         if places is None or np.ndim(places) > 1:
             return NO_CLAIM
         found = [at for at, place in enumerate(np.atleast_1d(places)) if place == table.axis]
-        size = State(SUM, degree=1, outer=table.outer, origin=table.origin)
+        size = State(Kind.SUM, degree=1, outer=table.outer, origin=table.origin)
         return SAME if not found else table.at(found[0]) if np.ndim(places) else size
-    if index.kind == DISTINCT:
-        return index if table.kind == ALIKE else NO_CLAIM
+    if index.kind == Kind.DISTINCT:
+        return index if table.kind == Kind.ALIKE else NO_CLAIM
     if rank is None or any(len(state.axes) > 1 for state in (table, index)):
         return NO_CLAIM
-    if (index.kind == ROWS and table.kind in (DISTINCT, ALIKE, UNKNOWN)) or (index.kind == ROWS and table.couples):
+    if index.kind == Kind.ROWS and (table.kind in (Kind.DISTINCT, Kind.ALIKE, Kind.UNKNOWN) or table.couples):
         if table.couples:
             flow.couple_values([table], operation)
         found_axis = index.axis if index.axis < batch else axis + index.axis - batch
         # Constants by position are a function of positions. Distinct entries by position are each example's own.
-        stride = OTHER if index.stride and table.kind == ALIKE else 0
+        stride = OTHER if index.stride and table.kind == Kind.ALIKE else 0
         return index._replace(axes=(found_axis,), stride=stride, degree=0)
-    if table.kind == ROWS and index.kind == ROWS:
+    if table.kind == Kind.ROWS and index.kind == Kind.ROWS:
         if table.axis < batch and table.axis == index.axis:
             return table
         if table.axis != axis:
@@ -90,15 +75,15 @@ def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return _picked(operation, table, index)._replace(
             axes=(axis + index.axis,), outer=index.outer, inner=index.inner
         )
-    if table.kind == ROWS and table.axis == axis:
+    if table.kind == Kind.ROWS and table.axis == axis:
         if flow.rounds is not None and flow.rounds.own(index, table):
-            return State(ONE, stride=table.stride, origin=table.origin)
-        if index.kind in (ALIKE, ONE) or index.couples:
+            return State(Kind.ONE, stride=table.stride, origin=table.origin)
+        if index.kind in (Kind.ALIKE, Kind.ONE) or index.couples:
             flow.couple(operation, _how(flow, operation.inputs[1], POSITION), operation)
         elif _how(flow, operation.inputs[1], "") == GIVEN:
             flow.couple(operation, GIVEN, operation)
         return NO_CLAIM
-    if table.kind == ROWS:
+    if table.kind == Kind.ROWS:
         return table.at(table.axis if table.axis < axis else table.axis + rank - batch - 1)
     return arithmetic.element_wise(flow, operation, [table, index])
 
@@ -108,7 +93,7 @@ def _how(flow: Any, index: Any, otherwise: str) -> str:
 
     Such an index may be any number below the size of the whole batch. One that is computed, as by a sort, is not.
     """
-    waiting, seen, given, of_rows = [index], set(), False, flow.state_of(index).kind == ROWS
+    waiting, seen, given, of_rows = [index], set(), False, flow.state_of(index).kind == Kind.ROWS
     while waiting:
         operation = waiting.pop().op
         if id(operation) in seen or operation.type in _OF_CONSTANTS:
@@ -153,16 +138,16 @@ def gather_nd(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """
     table, index = (SAME, states[1]) if operation.type == "ResourceGatherNd" else states[:2]
     depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
-    if index.kind == ROWS and table.kind == ROWS:
+    if index.kind == Kind.ROWS and table.kind == Kind.ROWS:
         if not _is_own(index, table) and (depth is None or any(axis < depth for axis in table.axes)):
             flow.couple(operation, _how(flow, operation.inputs[1], POSITION), operation)
             return NO_CLAIM
         return _picked(operation, table, index)._replace(axes=index.axes, outer=index.outer, inner=index.inner)
-    if index.kind == ROWS:
+    if index.kind == Kind.ROWS:
         flow.couple_values([table], operation)
         return index._replace(stride=OTHER if index.stride else 0)
-    if table.kind == ROWS:
-        if index.kind == ALIKE and depth is not None and any(axis < depth for axis in table.axes):
+    if table.kind == Kind.ROWS:
+        if index.kind == Kind.ALIKE and depth is not None and any(axis < depth for axis in table.axes):
             flow.couple(operation, POSITION, operation)
         return NO_CLAIM
     return arithmetic.element_wise(flow, operation, [table, index])
@@ -176,26 +161,26 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'a sum over the examples'
     """
     index, values, asked = states
-    if UNKNOWN in (index.kind, values.kind):
+    if Kind.UNKNOWN in (index.kind, values.kind):
         return NO_CLAIM
-    if index.kind == ALIKE and values.kind == ALIKE:
+    if index.kind == Kind.ALIKE and values.kind == Kind.ALIKE:
         return SAME
     if _of_others(flow, operation, index, values):
         return NO_CLAIM
     if index.stride == 1:
-        return rows(asked.axes[0] if asked.kind == SIZES else 0, inner=None if index.subset else 1)
-    if asked.kind == SIZES:
-        what = _how(flow, operation.inputs[0], PAIRS) if ROWS in (index.kind, values.kind) else POSITION
+        return rows(asked.axes[0] if asked.kind == Kind.SIZES else 0, inner=None if index.subset else 1)
+    if asked.kind == Kind.SIZES:
+        what = _how(flow, operation.inputs[0], PAIRS) if Kind.ROWS in (index.kind, values.kind) else POSITION
         flow.couple(operation, what, operation)
         return NO_CLAIM
-    if ROWS in (index.kind, values.kind):
-        return State(SUM, degree=1, origin=operation)
+    if Kind.ROWS in (index.kind, values.kind):
+        return State(Kind.SUM, degree=1, origin=operation)
     return arithmetic.element_wise(flow, operation, states[:2])
 
 
 def _of_others(flow: Any, operation: Any, index: State, values: State) -> bool:
     """Whether the numbers of one example may be with the entries of another one, as in `repeat` beside `tile`."""
-    if index.kind != ROWS or values.kind != ROWS or index.axes != (0,) or values.axes != (0,):
+    if index.kind != Kind.ROWS or values.kind != Kind.ROWS or index.axes != (0,) or values.axes != (0,):
         return False
     if index.subset != values.subset:
         return False  # The values of a ragged tensor, and the numbers of their rows, come from different conditions.
@@ -210,23 +195,24 @@ def scatter_on(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'mixed'
     """
     table, index, values = states
-    if UNKNOWN in (table.kind, index.kind, values.kind):
+    if Kind.UNKNOWN in (table.kind, index.kind, values.kind):
         return NO_CLAIM
-    if table.kind == ROWS:
+    if table.kind == Kind.ROWS:
         depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
         inside = depth is not None and all(axis >= depth for axis in table.axes)
         if not inside and not _is_own(index, table):
-            what = POSITION if index.kind != ROWS else _how(flow, operation.inputs[1], PAIRS)
+            what = POSITION if index.kind != Kind.ROWS else _how(flow, operation.inputs[1], PAIRS)
             flow.couple(operation, what, operation)
             return NO_CLAIM
         flow.couple_values([values], operation)
         return table
-    if table.kind == ALIKE and ROWS in (index.kind, values.kind):
+    if table.kind == Kind.ALIKE and Kind.ROWS in (index.kind, values.kind):
         if "Add" in operation.type or "Sub" in operation.type:
             zeros = value_of(operation.inputs[0])
             summed = zeros is not None and not np.any(zeros) and index.stride == 0
-            return State(SUM, degree=1 + values.degree, origin=operation) if summed else State(MIXED, origin=operation)
-        return State(_EXTREMES.get(operation.type[-3:], MIXED), origin=operation)
+            kind, degree = (Kind.SUM, 1 + values.degree) if summed else (Kind.MIXED, 0)
+            return State(kind, degree=degree, origin=operation)
+        return State(_EXTREMES.get(operation.type[-3:], Kind.MIXED), origin=operation)
     return arithmetic.element_wise(flow, operation, states)
 
 
@@ -240,27 +226,28 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'unknown; SegmentSum is not decided'
     """
     values, index = states[0], states[1]
-    if UNKNOWN in (values.kind, index.kind):
+    if Kind.UNKNOWN in (values.kind, index.kind):
         return NO_CLAIM
-    if ROWS not in (values.kind, index.kind):
+    if Kind.ROWS not in (values.kind, index.kind):
         return arithmetic.element_wise(flow, operation, states[:2])
     if _of_others(flow, operation, index, values):
         return NO_CLAIM
+    counted = len(states) > 2 and states[2].is_size
     if index.stride == 1:
         # As many segments as examples: one for each, also for those that have no entry left.
-        one_each = len(states) > 2 and states[2].is_size and states[2].degree == states[2].outer == 1
+        one_each = counted and states[2].degree == states[2].outer == 1
         return rows(0, inner=1 if one_each or not index.subset else None)
-    if index.kind == ROWS and len(states) > 2 and states[2].is_size and _how(flow, operation.inputs[1], "") == GIVEN:
+    if index.kind == Kind.ROWS and counted and _how(flow, operation.inputs[1], "") == GIVEN:
         flow.couple(operation, GIVEN, operation)
         return NO_CLAIM
-    if values.kind == ROWS and index.kind == ALIKE and values.axis != 0:
+    if values.kind == Kind.ROWS and index.kind == Kind.ALIKE and values.axis != 0:
         return values
     if not operation.type.startswith("Unsorted"):
         # The largest number among a replica's examples says how many segments its result has.
         return NO_CLAIM
     if "Sum" in operation.type and not index.stride:
-        return State(SUM, degree=1 + values.degree, origin=operation)
-    kind = next((kind for name, kind in _EXTREMES.items() if name in operation.type), MIXED)
+        return State(Kind.SUM, degree=1 + values.degree, origin=operation)
+    kind = next((kind for name, kind in _EXTREMES.items() if name in operation.type), Kind.MIXED)
     return State(kind, origin=operation)
 
 
@@ -272,7 +259,7 @@ def parted(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     'rows along axis 0'
     """
     values, number = states
-    if values.kind != ROWS or number.kind != ROWS or values.axes != (0,) or number.axes != (0,):
+    if values.kind != Kind.ROWS or number.kind != Kind.ROWS or values.axes != (0,) or number.axes != (0,):
         return [NO_CLAIM] * len(operation.outputs)
     if aligned(flow, operation, states) is None:
         return [NO_CLAIM] * len(operation.outputs)
@@ -286,11 +273,11 @@ def counts(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.math.bincount(x, minlength=4, maxlength=4), None, dtype="int32")
     'a sum over the examples'
     """
-    if states[0].kind != ROWS:
+    if states[0].kind != Kind.ROWS:
         return arithmetic.element_wise(flow, operation, states[:1])
     if operation.type == "DenseBincount" and operation.inputs[0].shape.rank == 2 and states[0].axes == (0,):
         return states[0]
-    return State(SUM, degree=1, origin=operation)
+    return State(Kind.SUM, degree=1, origin=operation)
 
 
 RULES: dict[str, Any] = {

@@ -25,22 +25,12 @@ import tensorflow as tf
 
 from autodist_core.capture.batch_axis.states import operations
 from autodist_core.capture.batch_axis.states.constants import value_of
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    NO_CLAIM,
-    NUMBER,
-    RAGGED,
-    ROWS,
-    SIZE,
-    SIZES,
-    State,
-    rows,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SIZE, Kind, State, rows
 
 SPLITS, _ENDS, _STARTS, _SHAPE, _COUNT = "row splits", "row ends", "row starts", "shape of splits", "number of splits"
 """Where the rows of a ragged tensor of the batch begin and end, and what TensorFlow makes of that: the ends of the rows
 without the starts are their lengths, one for each example, and there is one split more than there are examples."""
-_PARTS = (RAGGED, SPLITS, _ENDS, _STARTS, _SHAPE, _COUNT)
+_PARTS = (Kind.RAGGED, SPLITS, _ENDS, _STARTS, _SHAPE, _COUNT)
 _FROM_LENGTHS = "RowPartitionFromRowLengths/"
 """The name scope in which TensorFlow adds the lengths of rows up to their ends."""
 
@@ -56,9 +46,9 @@ def made(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.strings.split(x).flat_values, None, dtype="string")
     'ragged'
     """
-    with_rows = [state for state in states if state.kind == ROWS]
+    with_rows = [state for state in states if state.kind == Kind.ROWS]
     whole = all(state.axes == (0,) and state.each == 1 and not state.subset and not state.stride for state in with_rows)
-    return State(RAGGED) if with_rows and whole and len(with_rows) == _count(states) else NO_CLAIM
+    return State(Kind.RAGGED) if with_rows and whole and len(with_rows) == _count(states) else NO_CLAIM
 
 
 def pads(operation: Any) -> bool:
@@ -82,17 +72,17 @@ def are_flat_values(state: State) -> bool:
     >>> are_flat_values(FLAT_VALUES), are_flat_values(rows(0))
     (True, False)
     """
-    return state.kind == ROWS and state.subset == FLAT_VALUES.subset
+    return state.kind == Kind.ROWS and state.subset == FLAT_VALUES.subset
 
 
 def _count(states: Sequence[State]) -> int:
-    return sum(state.kind != ALIKE for state in states)
+    return sum(state.kind != Kind.ALIKE for state in states)
 
 
 def has_parts(states: Sequence[State]) -> bool:
     """Whether a part of a ragged or sparse tensor is among the inputs of an operation.
 
-    >>> has_parts([State(RAGGED), rows(0)]), has_parts([rows(0)])
+    >>> has_parts([State(Kind.RAGGED), rows(0)]), has_parts([rows(0)])
     (True, False)
     """
     return any(state.kind in _PARTS for state in states)
@@ -105,13 +95,13 @@ def _of_splits(operation: Any, states: Sequence[State]) -> State | None:
         return State(_which(operation)) if _which(operation) else None
     if kinds == (_ENDS, _STARTS) and operation.type == "Sub":
         return rows(0)
-    if kinds == (ALIKE, _ENDS, ALIKE) and operation.type == "ConcatV2":
+    if kinds == (Kind.ALIKE, _ENDS, Kind.ALIKE) and operation.type == "ConcatV2":
         return State(SPLITS)
     if kinds == (SPLITS,) and operation.type == "Shape":
         return State(_SHAPE)
     if kinds[0] == _SHAPE and operation.type == "StridedSlice" and operation.get_attr("shrink_axis_mask") == 1:
         return State(_COUNT)
-    if kinds == (_COUNT, ALIKE) and operation.type == "Sub" and value_of(operation.inputs[1]) == 1:
+    if kinds == (_COUNT, Kind.ALIKE) and operation.type == "Sub" and value_of(operation.inputs[1]) == 1:
         return SIZE
     return states[0] if operation.type in ("Identity", "Cast") else None
 
@@ -137,7 +127,7 @@ def ends_of_rows(operation: Any, state: State) -> State | None:
     >>> shown(lambda x: (three_each(x).flat_values, three_each(x).row_splits))
     'rows along axis 0, row splits'
     """
-    each = state.kind == ROWS and state.axes == (0,) and state.each == 1 and not state.subset and not state.stride
+    each = state.kind == Kind.ROWS and state.axes == (0,) and state.each == 1 and not state.subset and not state.stride
     return State(_ENDS) if _FROM_LENGTHS in operation.name and operation.inputs[0].dtype.is_integer and each else None
 
 
@@ -150,14 +140,14 @@ def followed(operation: Any, states: Sequence[State]) -> State:
     """
     if (found := _of_splits(operation, states)) is not None:
         return found
-    known = (ALIKE, NUMBER, *_PARTS)
+    known = (Kind.ALIKE, Kind.NUMBER, *_PARTS)
     if not all(state.kind in known or state.is_size or are_flat_values(state) for state in states):
         return NO_CLAIM
     if operation.type in operations.RAGGED_TO_DENSE:
         crossed = operation.type == "SparseTensorDenseMatMul" and operation.get_attr("adjoint_a")
         return NO_CLAIM if crossed else rows(0)
     exact = not any(tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in operation.outputs)
-    return State(RAGGED) if exact and operation.type in operations.OF_RAGGED else NO_CLAIM
+    return State(Kind.RAGGED) if exact and operation.type in operations.OF_RAGGED else NO_CLAIM
 
 
 def of_places(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -176,10 +166,10 @@ def of_places(flow: Any, operation: Any, states: Sequence[State]) -> State:
     order = operations.SPARSE_TO_DENSE[operation.type]
     indices, values, shape = (states[at] for at in order)
     others = [state for at, state in enumerate(states) if at not in order]
-    own = indices.kind == ROWS and indices.axes == (0,) and indices.stride == 1 and indices.subset
-    entries = values.kind == ALIKE or (values.kind == ROWS and values.subset == indices.subset and not values.stride)
-    whole = shape.kind == SIZES and shape.axes == (0,) and shape.outer == 1 and not shape.subset
-    if not (own and entries and whole and all(state.kind == ALIKE for state in others)):
+    own = indices.kind == Kind.ROWS and indices.axes == (0,) and indices.stride == 1 and indices.subset
+    same = values.kind == Kind.ROWS and values.subset == indices.subset and not values.stride
+    whole = shape.kind == Kind.SIZES and shape.axes == (0,) and shape.outer == 1 and not shape.subset
+    if not (own and whole and (same or values.kind == Kind.ALIKE) and all(each.kind == Kind.ALIKE for each in others)):
         return NO_CLAIM
     crossed = operation.type == "SparseTensorDenseMatMul" and operation.get_attr("adjoint_a")
     return NO_CLAIM if crossed else rows(0, degree=values.degree)

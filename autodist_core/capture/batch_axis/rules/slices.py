@@ -20,7 +20,7 @@ from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import POSITION
 from autodist_core.capture.batch_axis.states.places import OTHER
 from autodist_core.capture.batch_axis.states.slice_bounds import ENTIRE, Size, bound_of, counts_examples, cut_out
-from autodist_core.capture.batch_axis.states.state import ALIKE, NO_CLAIM, ONE, ROWS, SAME, SIZES, SUM, State
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Kind, State
 
 _MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 
@@ -33,13 +33,13 @@ def part(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state = states[0]
-    if state.kind == SIZES:
+    if state.kind == Kind.SIZES:
         return _of_sizes(operation, state, value_of(operation.inputs[1]), None)
     others = [axis for axis in range(operation.inputs[0].shape.rank or 0) if axis not in state.axes]
     if any(counts_examples(flow, bound, others) for bound in operation.inputs[1:3]):
         flow.couple(operation, POSITION, operation)
         return NO_CLAIM
-    if state.kind != ROWS:
+    if state.kind != Kind.ROWS:
         return _by_index(flow, operation, states)
     for axis in state.axes:
         begin, size = (bound_of(flow, tensor, axis) for tensor in operation.inputs[1:3])
@@ -59,9 +59,9 @@ def part(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 def _by_index(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of a part of a tensor without rows, with bounds that may be those of one example."""
-    own = next((state for state in states[1:] if state.kind == ONE), None)
-    if states[0].kind == ALIKE and own is not None:
-        return State(ONE, stride=OTHER if own.stride else 0, origin=own.origin)
+    own = next((state for state in states[1:] if state.kind == Kind.ONE), None)
+    if states[0].kind == Kind.ALIKE and own is not None:
+        return State(Kind.ONE, stride=OTHER if own.stride else 0, origin=own.origin)
     if any(state.couples for state in states[1:]):
         return arithmetic.element_wise(flow, operation, states)
     return states[0]
@@ -78,7 +78,7 @@ def _of_sizes(operation: Any, state: State, begin: Any, shrinks: Any) -> State:
             return NO_CLAIM
         first += length
     if shrinks:
-        return State(SUM, degree=1, outer=state.outer, origin=state.origin) if first == place else SAME
+        return State(Kind.SUM, degree=1, outer=state.outer, origin=state.origin) if first == place else SAME
     count = operation.outputs[0].shape[0] if operation.outputs[0].shape.rank else None
     if place < first or (count is not None and place >= first + count):
         return SAME
@@ -99,12 +99,12 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
     state = states[0]
     begin, end, step = (value_of(tensor) for tensor in operation.inputs[1:4])
     masks = {name: operation.get_attr(f"{name}_mask") for name in _MASKS}
-    if state.kind not in (ROWS, SIZES):
+    if state.kind not in (Kind.ROWS, Kind.SIZES):
         if any(_cuts_by_size(flow, operation, masks, at) for at in range(operation.inputs[1].shape[0] or 0)):
             flow.couple(operation, POSITION, operation)
             return NO_CLAIM
         return _by_index(flow, operation, states)
-    if state.kind == SIZES:
+    if state.kind == Kind.SIZES:
         start = begin if begin is None or not masks["begin"] & 1 else np.zeros_like(begin)
         stepping = step is not None and step[0] < 0
         return NO_CLAIM if stepping else _of_sizes(operation, state, start, masks["shrink_axis"] & 1)
@@ -127,7 +127,7 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
                 return NO_CLAIM
             if source in state.axes and not _is_all(masks, at, begin, end, step):
                 if masks["shrink_axis"] & bit and _is_of_round(flow, operation.inputs[1], at, state):
-                    return State(ONE, stride=state.stride, origin=state.origin)
+                    return State(Kind.ONE, stride=state.stride, origin=state.origin)
                 one_entry = masks["shrink_axis"] & bit or step is None or step[at] != 1
                 start = 0 if masks["begin"] & bit else bound_of(flow, operation.inputs[1], at)
                 stop = ENTIRE if masks["end"] & bit else bound_of(flow, operation.inputs[2], at)

@@ -15,49 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.capture.batch_axis.rules import (
-    along_axes,
-    arithmetic,
-    counting,
-    moving,
-    picking,
-    products,
-    ragged,
-)
+from autodist_core.capture.batch_axis.rules import along_axes, arithmetic, counting, moving, picking, products, ragged
 from autodist_core.capture.batch_axis.states import operations
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES
 from autodist_core.capture.batch_axis.states.layout import choice_of
 from autodist_core.capture.batch_axis.states.places import OTHER
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    DISTINCT,
-    LARGEST,
-    MIXED,
-    NO_CLAIM,
-    NUMBER,
-    ROWS,
-    SAME,
-    SIZE,
-    SIZES,
-    SMALLEST,
-    SUM,
-    State,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, SIZE, Kind, State
 
 Rule = Callable[[Any, Any, Sequence[State]], "State | list[State]"]
 
-_RESULT = {"Max": LARGEST, "Any": LARGEST, "Min": SMALLEST, "All": SMALLEST, "Sum": SUM, "Mean": SUM}
-
-
-def constant(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a value that is equal on all replicas.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.constant(2.0))
-    'alike'
-    """
-    return SAME
+_RESULT = {
+    "Max": Kind.LARGEST, "Any": Kind.LARGEST, "Min": Kind.SMALLEST, "All": Kind.SMALLEST, "Sum": Kind.SUM,
+    "Mean": Kind.SUM,
+}  # fmt: skip
 
 
 def reduced(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -68,13 +39,13 @@ def reduced(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'the largest value over the examples, rows along axis 0'
     """
     state, axes = states[0], flow.axes_of(operation.inputs[1], operation.inputs[0].shape.rank)
-    if state.kind == SIZES:
+    if state.kind == Kind.SIZES:
         if operation.inputs[0].shape.num_elements() == 1:
             return SIZE._replace(outer=state.outer, origin=state.origin)
-        return SIZE._replace(outer=None) if operation.type == "Prod" else State(NUMBER, origin=operation)
-    if state.kind == DISTINCT:
-        return State(MIXED, origin=operation)
-    if state.kind != ROWS:
+        return SIZE._replace(outer=None) if operation.type == "Prod" else State(Kind.NUMBER, origin=operation)
+    if state.kind == Kind.DISTINCT:
+        return State(Kind.MIXED, origin=operation)
+    if state.kind != Kind.ROWS:
         one_entry = operation.inputs[0].shape.num_elements() == 1
         same = state.kind == _RESULT.get(operation.type) or one_entry
         return state if same else arithmetic.element_wise(flow, operation, [state])
@@ -85,10 +56,10 @@ def reduced(flow: Any, operation: Any, states: Sequence[State]) -> State:
         if left:
             flow.couple(operation, ALONG_EXAMPLES, operation)
             return NO_CLAIM
-        kind = _RESULT.get(operation.type, MIXED)
+        kind = _RESULT.get(operation.type, Kind.MIXED)
         if state.subset and operation.type == "Mean":
-            kind = MIXED
-        degree = state.degree + (1 if operation.type == "Sum" else 0) if kind == SUM else 0
+            kind = Kind.MIXED
+        degree = state.degree + (1 if operation.type == "Sum" else 0) if kind == Kind.SUM else 0
         return State(kind, degree=degree, origin=operation)
     if operation.get_attr("keep_dims"):
         return state
@@ -102,8 +73,8 @@ def half_of_squares(flow: Any, operation: Any, states: Sequence[State]) -> State
     >>> shown(lambda x: tf.nn.l2_loss(x))
     'a sum over the examples'
     """
-    if states[0].kind == ROWS and not states[0].degree and not states[0].subset:
-        return State(SUM, degree=1, origin=operation)
+    if states[0].kind == Kind.ROWS and not states[0].degree and not states[0].subset:
+        return State(Kind.SUM, degree=1, origin=operation)
     return arithmetic.element_wise(flow, operation, states)
 
 
@@ -115,18 +86,18 @@ def chosen(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     condition, *values = states
-    if values[1].kind in (ALIKE, ROWS) and _counts_from_the_end(operation):
+    if values[1].kind in (Kind.ALIKE, Kind.ROWS) and _counts_from_the_end(operation):
         return values[1]
     if values[0].stride > 0 and _is_of_several(flow, operation):
         return values[0]
-    if condition.couples and all(state.kind != ROWS for state in values):
-        return State(MIXED, origin=condition.origin)
-    if condition.kind == ALIKE and all(state.kind in (ALIKE, SUM) for state in values):
+    if condition.couples and all(state.kind != Kind.ROWS for state in values):
+        return State(Kind.MIXED, origin=condition.origin)
+    if condition.kind == Kind.ALIKE and all(state.kind in (Kind.ALIKE, Kind.SUM) for state in values):
         return arithmetic.added(flow, operation, states)
-    if condition.kind == ALIKE:
-        reduced_kinds = {state.kind for state in values} - {ALIKE}
-        if len(reduced_kinds) == 1 and reduced_kinds <= {LARGEST, SMALLEST}:
-            return next(state for state in values if state.kind != ALIKE)
+    if condition.kind == Kind.ALIKE:
+        reduced_kinds = {state.kind for state in values} - {Kind.ALIKE}
+        if len(reduced_kinds) == 1 and reduced_kinds <= {Kind.LARGEST, Kind.SMALLEST}:
+            return next(state for state in values if state.kind != Kind.ALIKE)
     return arithmetic.element_wise(flow, operation, states)
 
 
@@ -157,12 +128,12 @@ def positions(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state = states[0]
-    if state.kind != ROWS:
-        return SAME if state.kind == ALIKE else NO_CLAIM
+    if state.kind != Kind.ROWS:
+        return SAME if state.kind == Kind.ALIKE else NO_CLAIM
     if state.axes != (0,):
         return NO_CLAIM
     chosen_by = choice_of(operation.inputs[0])
-    return State(ROWS, (0,), outer=None, inner=None, stride=1, origin=operation, subset=chosen_by)
+    return State(Kind.ROWS, (0,), outer=None, inner=None, stride=1, origin=operation, subset=chosen_by)
 
 
 def unique(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -173,17 +144,17 @@ def unique(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     'distinct, rows along axis 0'
     """
     others = [NO_CLAIM] * (len(operation.outputs) - 2)
-    if states[0].kind != ROWS:
-        state = SAME if states[0].kind == ALIKE else NO_CLAIM
+    if states[0].kind != Kind.ROWS:
+        state = SAME if states[0].kind == Kind.ALIKE else NO_CLAIM
         return [state, state, *others]
-    return [State(DISTINCT, origin=operation), states[0]._replace(stride=OTHER, origin=operation), *others]
+    return [State(Kind.DISTINCT, origin=operation), states[0]._replace(stride=OTHER, origin=operation), *others]
 
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(operations.ELEMENT_WISE, arithmetic.element_wise),
     "Equal": arithmetic.equal,
     **dict.fromkeys(operations.SAME, arithmetic.same),
-    **dict.fromkeys(operations.CONSTANT, constant),
+    **dict.fromkeys(operations.CONSTANT, lambda flow, operation, states: SAME),
     **dict.fromkeys(operations.BY_EXAMPLE, along_axes.by_example),
     **dict.fromkeys(operations.OF_IMAGES, along_axes.of_images),
     **dict.fromkeys(operations.QUANTIZING, along_axes.quantized),

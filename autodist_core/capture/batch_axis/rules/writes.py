@@ -16,24 +16,12 @@ from typing import Any
 
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.layout import aligned
-from autodist_core.capture.batch_axis.states.state import (
-    ALIKE,
-    LARGEST,
-    MIXED,
-    NO_CLAIM,
-    ONE,
-    REDUCED,
-    ROWS,
-    SMALLEST,
-    SUM,
-    UNKNOWN,
-    State,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, REDUCED, Kind, State
 
 ADDING = ("AssignAddVariableOp", "AssignSubVariableOp", "ResourceScatterAdd", "ResourceScatterSub",
           "ResourceScatterNdAdd", "ResourceScatterNdSub")  # fmt: skip
-_EXTREMES = {"ResourceScatterMax": LARGEST, "ResourceScatterNdMax": LARGEST,
-             "ResourceScatterMin": SMALLEST, "ResourceScatterNdMin": SMALLEST}  # fmt: skip
+_EXTREMES = {"ResourceScatterMax": Kind.LARGEST, "ResourceScatterNdMax": Kind.LARGEST,
+             "ResourceScatterMin": Kind.SMALLEST, "ResourceScatterNdMin": Kind.SMALLEST}  # fmt: skip
 _REPLACING = ("AssignVariableOp", "ResourceScatterUpdate", "ResourceScatterNdUpdate", "ResourceStridedSliceAssign")
 
 
@@ -62,30 +50,30 @@ def value_written(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'max'
     """
     index, value = states[1:-1], states[-1]
-    if any(state.kind == UNKNOWN for state in states[1:]):
+    if any(state.kind == Kind.UNKNOWN for state in states[1:]):
         return NO_CLAIM
     if index:
         value = _by_index(flow, operation, index, value)
-    constant = value.kind == ALIKE and value_of(operation.inputs[-1]) is not None
+    constant = value.kind == Kind.ALIKE and value_of(operation.inputs[-1]) is not None
     if flow.repeats and not (constant and operation.type not in ADDING):
-        adds = operation.type in ADDING and flow.rounds is not None and value.kind in (ALIKE, ONE)
-        return State(SUM, degree=1, origin=operation) if adds else State(MIXED, origin=operation)
+        adds = operation.type in ADDING and flow.rounds is not None and value.kind in (Kind.ALIKE, Kind.ONE)
+        return State(Kind.SUM, degree=1, origin=operation) if adds else State(Kind.MIXED, origin=operation)
     return value
 
 
 def _by_index(flow: Any, operation: Any, index: Sequence[State], value: State) -> State:
     """Return the state of what is written to the entries at an index."""
-    by_example = [state for state in (*index, value) if state.kind == ROWS]
+    by_example = [state for state in (*index, value) if state.kind == Kind.ROWS]
     if not by_example:
-        if all(state.kind in (ALIKE, ONE) for state in index):
+        if all(state.kind in (Kind.ALIKE, Kind.ONE) for state in index):
             return value
-        return State(MIXED, origin=operation)
+        return State(Kind.MIXED, origin=operation)
     if operation.type in _EXTREMES and not any(state.stride for state in by_example):
         return State(_EXTREMES[operation.type], origin=operation)
     tied = any(state.stride or state.degree for state in by_example) or value.kind in REDUCED
-    if operation.type in ADDING and not tied and index[0].kind == ROWS:
-        return State(SUM, degree=1, origin=operation) if aligned(flow, operation, by_example) else NO_CLAIM
-    return State(MIXED, origin=operation)
+    if operation.type in ADDING and not tied and index[0].kind == Kind.ROWS:
+        return State(Kind.SUM, degree=1, origin=operation) if aligned(flow, operation, by_example) else NO_CLAIM
+    return State(Kind.MIXED, origin=operation)
 
 
 def partly(operation: Any, before: State, value: State, combined: State) -> State:
@@ -94,11 +82,11 @@ def partly(operation: Any, before: State, value: State, combined: State) -> Stat
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default():
     ...     write = tf.Variable([0.0, 0.0]).assign([1.0, 2.0]).op
-    >>> partly(write, State(MIXED), State(SUM), NO_CLAIM).kind
+    >>> partly(write, State(Kind.MIXED), State(Kind.SUM), NO_CLAIM).kind
     'sum'
     """
     if operation.type == "AssignVariableOp":
         return value
-    lost = combined.kind == UNKNOWN and UNKNOWN not in (before.kind, value.kind)
-    return State(MIXED, origin=operation) if lost else combined
+    lost = combined.kind == Kind.UNKNOWN and Kind.UNKNOWN not in (before.kind, value.kind)
+    return State(Kind.MIXED, origin=operation) if lost else combined
 

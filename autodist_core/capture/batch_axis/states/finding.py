@@ -7,10 +7,11 @@ In: nothing; `flow` fills these values. Out: a `Found`. For a layer that subtrac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from autodist_core.capture.batch_axis.states.state import State
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, State
 
 PAIRS = "pairs the examples of a batch with each other"
 ALONG_EXAMPLES = "goes along the examples of a batch"
@@ -105,10 +106,14 @@ class Found:
     undecided: tuple[tuple[Any, Any], ...] = ()
     """Operations that cannot be decided: it is not known whether they mix examples. Beside each is the operation in the
     graph of the step that runs it."""
-    asked: tuple[State, ...] = ()
-    """The states of the tensors that the caller asked about."""
     of_gradients: tuple[tuple[Any, Any], ...] = ()
     """Operations that compute with a gradient on the way to a gradient, a variable or a result, in the same form."""
+    states: Mapping[int, State] = field(default_factory=dict)
+    """The states of tensors by their `id`, as the rules give them, whatever the caller knows."""
+
+    def state_of(self, tensor: Any) -> State:
+        """What is known of a tensor, as the rules give it."""
+        return self.states.get(id(tensor), NO_CLAIM)
 
     @property
     def mixing(self) -> tuple[Coupling, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autodist_core.capture.batch_axis.states.finding import PAIRS
-from autodist_core.capture.batch_axis.states.state import ROWS, State
+from autodist_core.capture.batch_axis.states.state import Kind, State
 
 _MOVING = ("Identity", "Reshape", "StopGradient", "Squeeze", "ExpandDims", "EnsureShape")
 _DEPTH = 12
@@ -27,7 +27,7 @@ def aligned(flow: Any, operation: Any, states: Sequence[State]) -> State | None:
     >>> shown(lambda x: tf.concat([x, x], 0) + tf.repeat(x, 2, axis=0))
     'unknown; AddV2 pairs the examples of a batch with each other'
     """
-    with_rows = [state for state in states if state.kind == ROWS]
+    with_rows = [state for state in states if state.kind == Kind.ROWS]
     found = next((state for state in with_rows if not state.free), with_rows[0])
     for state in with_rows:
         together = _together(found, state)

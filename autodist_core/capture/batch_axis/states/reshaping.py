@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SIZES, State
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State
 
 
 def sizes_of(shape: Any) -> list[int | None] | None:
@@ -54,7 +54,7 @@ def reshaped(state: State, before: Any, after: Any, asked: State) -> State:
         return NO_CLAIM
     ahead = product(sizes[: state.axis], state.outer)
     each = product(sizes[state.axis + 1 :], state.inner)
-    if asked.kind == SIZES and asked.axis < len(result):
+    if asked.kind == Kind.SIZES and asked.axis < len(result):
         # The axis of the result with the batch size is the examples' axis if it has as many entries ahead of it.
         front = product(result[: asked.axis], 1)
         if ahead is not None and ahead == front:

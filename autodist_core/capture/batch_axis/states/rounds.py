@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.capture.batch_axis.states.constants import value_of
-from autodist_core.capture.batch_axis.states.state import ONE, ROWS, State, rows
+from autodist_core.capture.batch_axis.states.state import Kind, State, rows
 
 
 @dataclass
 class Rounds:
     """The rounds of a loop over the examples, while its body is walked over.
 
-    >>> Rounds(None, frozenset([0]), None, 1).own(State(ONE, stride=1), rows(0))
+    >>> Rounds(None, frozenset([0]), None, 1).own(State(Kind.ONE, stride=1), rows(0))
     True
     """
 
@@ -39,12 +39,12 @@ class Rounds:
 
     def place(self) -> State:
         """Return the state of the counters in a round. The module's docstring has one."""
-        return State(ONE, stride=1, origin=self.operation)
+        return State(Kind.ONE, stride=1, origin=self.operation)
 
     def own(self, index: State, entries: State) -> bool:
         """Whether an index is that of the round's own entry. The class has an example."""
-        own = index.kind == ONE and index.stride == 1 and entries.each == self.each and not entries.subset
-        if own and self._seen is None and entries.kind == ROWS and not entries.free:
+        own = index.kind == Kind.ONE and index.stride == 1 and entries.each == self.each and not entries.subset
+        if own and self._seen is None and entries.kind == Kind.ROWS and not entries.free:
             self._seen = entries
         seen = self._seen
         return own and (seen is None or entries.free or (seen.outer, seen.inner) == (entries.outer, entries.inner))
@@ -52,7 +52,7 @@ class Rounds:
     def listed(self, state: State) -> State:
         """Return the state of a list with an entry of each round.
 
-        >>> Rounds(None, frozenset([0]), None, 1).listed(State(ONE)).axes
+        >>> Rounds(None, frozenset([0]), None, 1).listed(State(Kind.ONE)).axes
         (0,)
         """
         seen = self._seen or rows(0, outer=self.each)

@@ -18,7 +18,7 @@ import numpy as np
 
 from autodist_core.capture.batch_axis.states import operations
 from autodist_core.capture.batch_axis.states.constants import value_of
-from autodist_core.capture.batch_axis.states.state import ALIKE, NUMBER, SAME, SUM, State
+from autodist_core.capture.batch_axis.states.state import SAME, Kind, State
 
 _NEGLIGIBLE = 1e-13
 """A constant under this limit is lost in the rounding of a sum over examples."""
@@ -36,20 +36,20 @@ def function_of_sizes(operation: Any, states: Sequence[State]) -> State | None:
     >>> shown(lambda x: (tf.shape(x)[0] * 4, tf.shape(x)[0] // 2))
     'a multiple of the number of examples, number'
     """
-    if not all(state.kind in (ALIKE, NUMBER) or state.is_size for state in states):
+    if not all(state.kind in (Kind.ALIKE, Kind.NUMBER) or state.is_size for state in states):
         return None
-    origin = next((state.origin for state in states if state.kind == NUMBER), None)
+    origin = next((state.origin for state in states if state.kind == Kind.NUMBER), None)
     if origin is not None:
-        return State(NUMBER, origin=origin)
-    if all(state.kind == ALIKE for state in states):
+        return State(Kind.NUMBER, origin=origin)
+    if all(state.kind == Kind.ALIKE for state in states):
         return None
     constants = [
-        _number(tensor) if state.kind == ALIKE else None
+        _number(tensor) if state.kind == Kind.ALIKE else None
         for tensor, state in zip(operation.inputs, states, strict=False)
     ]
     rule = _RULES.get(operation.type)
     found = rule(operation, states, constants) if rule is not None else None
-    return State(NUMBER, origin=operation) if found is None else found
+    return State(Kind.NUMBER, origin=operation) if found is None else found
 
 
 def is_negligible(tensor: Any) -> bool:
@@ -72,8 +72,8 @@ def _number(tensor: Any) -> float | None:
 
 def _size(degree: int, times: float | None) -> State:
     if degree == 0:
-        return State(SUM)
-    return State(SUM, degree=degree, outer=int(times) if times is not None and times == int(times) else None)
+        return State(Kind.SUM)
+    return State(Kind.SUM, degree=degree, outer=int(times) if times is not None and times == int(times) else None)
 
 
 def _added(operation: Any, states: Sequence[State], constants: Sequence[float | None]) -> State | None:
@@ -84,7 +84,7 @@ def _added(operation: Any, states: Sequence[State], constants: Sequence[float | 
     if len(sizes) < len(states):
         small = all(
             is_negligible(tensor)
-            for tensor, state in zip(operation.inputs, states, strict=False) if state.kind == ALIKE
+            for tensor, state in zip(operation.inputs, states, strict=False) if state.kind == Kind.ALIKE
         )
         return sizes[0] if small or degrees == {0} else None
     signs = [-1 if operation.type == "Sub" and at else 1 for at in range(len(states))]

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from autodist_core.capture.batch_axis.states.constants import value_of
-from autodist_core.capture.batch_axis.states.state import ALIKE, NO_CLAIM, NUMBER, ONE, ROWS, SIZES, UNKNOWN, State
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State
 
 ENTIRE = 2**31 - 1
 """An end behind all entries."""
@@ -48,7 +48,7 @@ def bound_of(flow: Any, tensor: Any, axis: int) -> Bound:
     if value is not None:
         return int(value[axis])
     state = flow.state_of(tensor)
-    if state.kind == SIZES and axis in state.axes:
+    if state.kind == Kind.SIZES and axis in state.axes:
         return Size(state.outer)
     if tensor.op.type == "Pack":
         part = tensor.op.inputs[axis]
@@ -70,13 +70,13 @@ def counts_examples(flow: Any, tensor: Any, axes: Iterable[int]) -> bool:
     'rows along axis 0, unknown; StridedSlice takes examples by their place in the batch'
     """
     state = flow.state_of(tensor)
-    if value_of(tensor) is not None or state.kind in (ALIKE, UNKNOWN, ONE, ROWS):
+    if value_of(tensor) is not None or state.kind in (Kind.ALIKE, Kind.UNKNOWN, Kind.ONE, Kind.ROWS):
         return False
-    if state.kind == SIZES:
+    if state.kind == Kind.SIZES:
         return any(axis in state.axes for axis in axes)
     if tensor.op.type == "Pack":
         parts = [flow.state_of(tensor.op.inputs[axis]) for axis in axes]
-        return any(part.is_size or part.kind == NUMBER for part in parts)
+        return any(part.is_size or part.kind == Kind.NUMBER for part in parts)
     return True
 
 

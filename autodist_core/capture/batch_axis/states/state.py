@@ -13,34 +13,39 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-ALIKE = "alike"
-"""Equal on all replicas: constants, variables, the sizes of other axes."""
-ROWS = "rows"
-"""Each entry belongs to one example; `axes` are the axes along which the examples are."""
-ONE = "one"
-"""The whole tensor belongs to one example, as an element in a loop over the batch does."""
-SUM = "sum"
-"""Linear in a sum over the examples. Degree 1 is a sum, degree 0 a mean; without an origin it is the batch size."""
-LARGEST = "max"
-"""The largest value over the examples."""
-SMALLEST = "min"
-"""The smallest value over the examples."""
-MIXED = "mixed"
-"""One value of the whole batch that is none of these."""
-NUMBER = "number"
-"""A value that is computed from the number of examples alone, and is no multiple or power of it, as its half is."""
-SIZES = "sizes"
-"""A shape; the batch size is at the positions `axes`."""
-DISTINCT = "distinct"
-"""Distinct entries of a tensor, each once; examples refer to them by position."""
-RAGGED = "ragged"
-"""A part of a ragged or sparse tensor: its entries, or which of them are of which example."""
-VARIABLE = "variable"
-"""The handle of a variable."""
-UNKNOWN = "unknown"
-"""Nothing is claimed: values of gradients, and values that follow from an operation that is noted already."""
 
-REDUCED = (SUM, LARGEST, SMALLEST, MIXED, NUMBER)
+class Kind:
+    """How a tensor depends on the examples of the batch, in one word."""
+
+    ALIKE = "alike"
+    """Equal on all replicas: constants, variables, the sizes of other axes."""
+    ROWS = "rows"
+    """Each entry belongs to one example; `axes` are the axes along which the examples are."""
+    ONE = "one"
+    """The whole tensor belongs to one example, as an element in a loop over the batch does."""
+    SUM = "sum"
+    """Linear in a sum over the examples. Degree 1 is a sum, degree 0 a mean; without an origin it is the batch size."""
+    LARGEST = "max"
+    """The largest value over the examples."""
+    SMALLEST = "min"
+    """The smallest value over the examples."""
+    MIXED = "mixed"
+    """One value of the whole batch that is none of these."""
+    NUMBER = "number"
+    """A value that is computed from the number of examples alone, and is no multiple or power of it, as its half is."""
+    SIZES = "sizes"
+    """A shape; the batch size is at the positions `axes`."""
+    DISTINCT = "distinct"
+    """Distinct entries of a tensor, each once; examples refer to them by position."""
+    RAGGED = "ragged"
+    """A part of a ragged or sparse tensor: its entries, or which of them are of which example."""
+    VARIABLE = "variable"
+    """The handle of a variable."""
+    UNKNOWN = "unknown"
+    """Nothing is claimed: values of gradients, and values that follow from an operation that is noted already."""
+
+
+REDUCED = (Kind.SUM, Kind.LARGEST, Kind.SMALLEST, Kind.MIXED, Kind.NUMBER)
 
 
 class State(NamedTuple):
@@ -79,7 +84,7 @@ class State(NamedTuple):
     @property
     def is_size(self) -> bool:
         """Whether the value is a power of the batch size, times a constant."""
-        return self.kind == SUM and self.origin is None
+        return self.kind == Kind.SUM and self.origin is None
 
     @property
     def couples(self) -> bool:
@@ -100,9 +105,9 @@ class State(NamedTuple):
         return self._replace(axes=axes)
 
 
-SAME = State(ALIKE)
-NO_CLAIM = State(UNKNOWN)
-SIZE = State(SUM, degree=1)
+SAME = State(Kind.ALIKE)
+NO_CLAIM = State(Kind.UNKNOWN)
+SIZE = State(Kind.SUM, degree=1)
 
 
 def rows(axis: int, **more: Any) -> State:
@@ -111,7 +116,7 @@ def rows(axis: int, **more: Any) -> State:
     >>> rows(1).axis
     1
     """
-    return State(ROWS, (axis,), **more)
+    return State(Kind.ROWS, (axis,), **more)
 
 
 def mean_over_examples(origin: Any) -> State:
@@ -120,4 +125,4 @@ def mean_over_examples(origin: Any) -> State:
     >>> mean_over_examples(None).degree
     0
     """
-    return State(SUM, degree=0, origin=origin)
+    return State(Kind.SUM, degree=0, origin=origin)

@@ -1,8 +1,10 @@
-"""Let replicas pad ragged tensors, and make masks of lengths, as long as the longest example of the whole batch.
+"""Let sums, means and largest lengths over a replica's examples be those of the whole batch, before they are used.
 
-In: a captured graph, and the operations that `capture/longest.py` has found. Out: the graph with markers. The kernels
-take the markers' largest values over the replicas. For texts of at most 3 words on one replica, and 5 on another::
+In: a captured graph, and the operations in `longest` or `totals` of a traced step. Out: the graph with markers. The
+kernels take the markers' sums or largest values over the replicas. For texts of at most 3 words on one replica, and 5
+on another::
 
+    Sum(mask)                     ->  Identity(Sum(mask))                               the sum over the whole batch
     Max(lengths)                  ->  Identity(Max(lengths))                            5 on both
     RaggedTensorToTensor(words)   ->  RaggedTensorToTensor(words, shape=[-1, longest])  5 columns on both
 """
@@ -21,17 +23,17 @@ from autodist_core.step.editor import Editor
 _PADDING = "RaggedTensorToTensor"
 
 
-def take_longest(graph: Editor, longest: Iterable[Any]) -> tuple[Editor, tuple[str, ...]]:
+def marked(graph: Editor, operations: Iterable[Any]) -> tuple[Editor, tuple[str, ...]]:
     """Return the graph with a marker for each of these operations, and the names of the markers.
 
     >>> longest_of = tf.function(lambda lengths: tf.reduce_max(lengths), autograph=False)
     >>> function = longest_of.get_concrete_function(tf.TensorSpec([None], "int64"))
     >>> longest = [operation for operation in function.graph.get_operations() if operation.type == "Max"]
-    >>> graph, markers = take_longest(Editor.of(function.graph.as_graph_def()), longest)
+    >>> graph, markers = marked(Editor.of(function.graph.as_graph_def()), longest)
     >>> markers, list(graph["Max"].input)
     (('Max',), ['Max/own'])
     """
-    names = {operation.name for operation in longest}
+    names = {operation.name for operation in operations}
     if not names:
         return graph, ()
     changed, markers = graph.empty(), []
@@ -45,7 +47,8 @@ def take_longest(graph: Editor, longest: Iterable[Any]) -> tuple[Editor, tuple[s
         else:
             own = f"{node.name}/own"
             changed.copy_captured(node, own, node.input)
-            markers.append(changed.add("Identity", node.name, [own], T=tf.as_dtype(node.attr["T"].type)))
+            kind = node.attr["DstT" if node.op == "Cast" else "T"].type
+            markers.append(changed.add("Identity", node.name, [own], T=tf.as_dtype(kind)))
     return changed, tuple(markers)
 
 
