@@ -72,6 +72,13 @@ def foretold(
     """The memory of each device of a placement; none if the graph cannot be built for so many examples.
 
     `least` are the bytes of the batch. With it, a step is not looked at if it would fit in any case.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> item, placement = example_step(), example_placement(PS())
+    >>> len(foretold(item, placement, 4)), foretold(item, placement, 4, least=48)
+    (1, ())
     """
     held, here = sum(variable.byte_size for variable in item.variables), placement.nodes[0]
     if least is not None:
@@ -100,7 +107,14 @@ def tasks_of(strategy: CompiledStrategy) -> Tasks:
 
 
 def memories(item: GraphItem, placement: Placement, examples: int) -> list[DeviceMemory]:
-    """What a step takes in each memory. `forecast` has an example."""
+    """What a step takes in each memory.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> sum(memory.weights for memory in memories(example_step(), example_placement(PS()), 4)) > 0
+    True
+    """
     count = min(len(placement.replicas), examples)
     sizes = [len(part) for part in np.array_split(np.arange(examples), count)]
     graph = build(item, placement, count, sizes=sizes, examples=examples)

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.forecast.liveness import ACTIVATIONS, ALIASES, FILLING, Operation, Run
+from autodist_core.step.editor import Editor
 from autodist_core.step.naming import node_of, split, tensor
 from autodist_core.step.ports import outputs_of
 
@@ -58,9 +59,9 @@ class Operations:
             if (spec := given.get(node.name)) is None:
                 graph_def.node.add().CopyFrom(node)
                 continue
-            fed = graph_def.node.add(name=node.name, op="Placeholder", device=node.device)
-            fed.attr["dtype"].type = spec.dtype.as_datatype_enum
-            fed.attr["shape"].shape.CopyFrom(tf.TensorShape(spec.shape).as_proto())
+            fed = Editor()
+            fed.add("Placeholder", node.name, device=node.device, dtype=spec.dtype, shape=tf.TensorShape(spec.shape))
+            graph_def.node.extend(fed)
         with tf.Graph().as_default() as graph:
             tf.graph_util.import_graph_def(graph_def, name="")
         operations = graph.get_operations()
@@ -125,22 +126,20 @@ class Operations:
             f"{node.name}:{port.argument}:{port.position}": tensor(node.name, number)
             for node in function.node_def for number, port in enumerate(outputs_of(node, self._functions))
         }
-        nodes, given = tf.compat.v1.GraphDef(), {}
+        body, given = Editor(), {}
         for argument, value in zip(function.signature.input_arg, arguments, strict=True):
-            node = nodes.node.add(name=argument.name, op="Placeholder")
             if value.dtype == tf.resource and (handle := _handle(value)):
-                node.op = "VarHandleOp"
-                node.attr["dtype"].type = handle["dtype"].type
-                node.attr["shape"].CopyFrom(handle["shape"])
+                body.add("VarHandleOp", argument.name, dtype=handle["dtype"], shape=handle["shape"])
             else:
+                body.add("Placeholder", argument.name)
                 given[argument.name] = value
+        body.merge(tf.compat.v1.GraphDef(node=function.node_def).node)
         for node in function.node_def:
-            copy = nodes.node.add()
-            copy.CopyFrom(node)
-            copy.input[:] = [names.get(source, source) for source in node.input]
+            for position, source in enumerate(node.input):
+                body.edit(node.name).set_input(position, names.get(source, source))
         wanted = [function.ret[each.name] for each in function.signature.output_arg]
         results = [names.get(name, name) for name in wanted]
-        made = self.of(nodes.node, given, results, body=True)
+        made = self.of(list(body), given, results, body=True)
         # The arguments are in the memory of the caller.
         made = [replace(each, sizes=(0,)) if each.name in given else each for each in made]
         run, index = Run(made), {each.name: number for number, each in enumerate(made)}

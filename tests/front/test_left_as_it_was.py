@@ -14,6 +14,7 @@ from autodist_core.errors import CaptureError, StrategyError
 from autodist_core.strategy import PS, AllReduce, StrategyBuilder
 from tests.support.compare import assert_equally_trained, assert_same, named
 from tests.support.models import DENSE, even_data
+from tests.support.plans import without_memory
 from tests.support.training import QUIET, compiled, distributed, seeded, train_plain, trained
 
 
@@ -189,10 +190,11 @@ def test_a_strategy_is_built_once_for_the_plan_and_the_training():
     with distributed(model, strategy=builder) as front:
         plan = front.plan(data.x, data.y)
         _fit(front)
-        assert front.plan() == front.plan(data.x, data.y) == plan
+        assert front.plan(data.x, data.y) == plan
+        assert without_memory(front.plan()) == without_memory(plan)
         _evaluate(front)
         _fit(front, batch_size=3)
-        assert front.plan() == plan
+        assert without_memory(front.plan()) == without_memory(plan)
         assert len(builder.built) == 1
         assert builder.built[0].id in plan
         front.compile(**DENSE.compile_arguments("sgd"))

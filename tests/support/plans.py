@@ -30,6 +30,11 @@ def notes_of(build: Callable[[], keras.Model], x: Any, y: Any, replicas: int = 2
     return [line for line in lines if line.startswith(COUPLED)]
 
 
+def without_memory(plan: Any) -> list[str]:
+    """The lines of a plan but those on memory, which depend on the batch."""
+    return [line for line in str(plan).splitlines() if not line.startswith("  memory of ")]
+
+
 class Does(layers.Layer):
     """A layer that applies a function."""
 

@@ -36,7 +36,11 @@ LARGE_BYTES = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """A value in the file. Its place is free for others when nobody has this object any more."""
+    """A value in the file. Its place is free for others when nobody has this object any more.
+
+    >>> Kept(OnDisk(), 0, np.dtype("float32"), (3, 2)).size
+    24
+    """
 
     owner: OnDisk
     offset: int

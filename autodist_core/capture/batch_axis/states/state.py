@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 
 
 class Kind:
-    """How a tensor depends on the examples of the batch, in one word."""
+    """How a tensor depends on the examples of the batch, in one word.
+
+    >>> Kind.ROWS, Kind.SUM
+    ('rows', 'sum')
+    """
 
     ALIKE = "alike"
     """Equal on all replicas: constants, variables, the sizes of other axes."""
