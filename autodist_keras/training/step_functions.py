@@ -9,13 +9,14 @@ model's step (`capture/tracing.py`) for each kind of batch, and runs it in a `Tr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from autodist_core.reports.tried import tried
 from autodist_core.runtime import COMPOSITE, Timings
 from autodist_core.training import Steps, Training, raise_in_words
 from autodist_keras.capture.fresh_metrics import updated
@@ -53,7 +54,9 @@ class StepFunction:
                 )
                 # A batch of one example is not divided.
                 require_one_axis(captured.along_two_axes if training.settings.replicas > 1 < batch.total else ())
-                return captured
+                variables = {entry.spec.name: entry.tf_variable for entry in captured.entries}
+                reported = tried(captured.item, captured.notes.reported, variables, batch.arrays, batch.total)
+                return replace(captured, notes=replace(captured.notes, reported=reported))
 
             return Steps(capture, training, check, admitted, added=say)
 

@@ -161,6 +161,33 @@ def test_the_note_on_a_number_for_each_batch_says_how_it_counts_right():
     assert_equal_training(model, optimizer="sgd", replicas=3)
 
 
+class Lift(keras.metrics.Mean):
+    """Weights examples by what they have of the batch's mean weight: a value of the whole batch."""
+
+    def __init__(self, name, weights):
+        super().__init__(name=name)
+        self.weights_of = weights
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        weights = self.weights_of(y_pred[:, 0])
+        return super().update_state(y_pred[:, 0], weights / ops.mean(weights))
+
+
+def test_a_note_that_the_first_batch_refutes_says_so(caplog):
+    metrics = [Lift("even", tf.ones_like), Lift("uneven", tf.exp)]
+    model = seeded(_dense())
+    model.compile("sgd", "mse", metrics=metrics, jit_compile=False)
+    with distributed(model, replicas=3) as front:
+        front.fit(X, Y, verbose=0)
+        plans = [str(front.plan()), str(front.plan(X, Y))]
+    for plan in plans:
+        uneven, even = sorted((line for line in plan.splitlines() if "in metric" in line), key=len)
+        assert even.startswith("  note: in metric 'even', Mean (")
+        assert even.endswith("; in the first batch this changes no number of the metric")
+        assert uneven.startswith("  note: not exact: in metric 'uneven', Mean (")
+    assert "'uneven'" in caplog.text and "'even'" not in caplog.text
+
+
 def test_a_metric_that_the_model_does_not_list_is_weighted_and_named(caplog):
     data = dense_data()
 
