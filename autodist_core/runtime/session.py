@@ -23,19 +23,18 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from autodist_core.cluster.chief import Cluster
-from autodist_core.errors import NodeLostError, SessionError, amount
+from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.kernel import DistributedGraph, Placement, build, sizes_apart
+from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.log import stage
 from autodist_core.runtime.added_variables import AddedVariables
-from autodist_core.runtime.batch_slices import BatchSlicer, DataSlot, of_machines
+from autodist_core.runtime.batch_slices import DataSlot, of_machines
 from autodist_core.runtime.data_pipelines import DrawnRows, PipelinesOnMachines, of_data
-from autodist_core.runtime.failed_replicas import failed_replicas, said
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.kept_arrays import KeptData
-from autodist_core.runtime.loose_steps import LooseStep
-from autodist_core.runtime.protocol import Condition, Session, SessionStep
-from autodist_core.runtime.timings import TimedStep, Timings, graph_name
+from autodist_core.runtime.protocol import Condition, SessionStep
+from autodist_core.runtime.replicated import ReplicatedSession, ReplicatedStep
+from autodist_core.runtime.timings import TimedStep, Timings
 from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
 
@@ -43,7 +42,7 @@ _OF_DATA = (tf.errors.NotFoundError, tf.errors.InternalError, tf.errors.UnknownE
 """The errors of the network that a dataset can raise too."""
 
 
-class DistributedSession(Session):
+class DistributedSession(ReplicatedSession):
     """A session on the devices of this machine, or on those of a cluster until the cluster is lost.
 
     >>> from autodist_core.capture.example import example_step
@@ -60,7 +59,7 @@ class DistributedSession(Session):
     """
 
     def __init__(self, placement: Placement, cluster: Cluster | None = None) -> None:
-        self.placement = placement
+        super().__init__(placement)
         self._graph = tf.Graph()
         self._calls_of_cluster = Calls(cluster.lost) if cluster else None
         target = cluster.target if cluster else ""
@@ -70,8 +69,6 @@ class DistributedSession(Session):
         self._transfers = Transfers(self._graph, self._session, placement, self.call)
         self._data = KeptData(self._graph, self._session, placement, self.call)
         self._pipelines = PipelinesOnMachines(self._graph, self._session, placement, self.call)
-        self._functions = 0
-        self._loose: list[LooseStep] = []
         self._condition = Condition.READY
         self._timings: Timings | None = None
 
@@ -85,25 +82,14 @@ class DistributedSession(Session):
         """The variables that the steps of this session touch."""
         return tuple(self._variables)
 
-    def add(
-        self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None
-    ) -> SessionStep:
-        """Add a step to this session: a loose step if the placement says so and the step trains."""
-        for variable in item.variables:
+    def _include(self, variables: Iterable[Variable], handles: Mapping[str, Any]) -> None:
+        del handles  # the session has variables of its own
+        for variable in variables:
             if variable.handle:
                 self._variables.setdefault(variable.name, variable)
-        self._functions += 1
-        name = f"function{self._functions}"
-        if not item.gradients or self.placement.loose is None:
-            return Step(self, item, name, usual)
-        self._loose.append(LooseStep(self, item, name))
-        return self._loose[-1]
 
-    def settle(self, but: LooseStep | None = None) -> None:
-        """Wait until no replica is at work, and combine the replicas' side state. The step `but` is left out."""
-        for step in self._loose:
-            if step is not but:
-                step.settle()
+    def _step(self, item: GraphItem, prefix: str, usual: int | None) -> SessionStep:
+        return Step(self, item, prefix, usual)
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
         """Write every copy of these variables."""
@@ -251,13 +237,7 @@ class DistributedSession(Session):
         try:
             return self._call_of_step(doing, *call)
         except tf.errors.OpError as error:
-            # A task that TensorFlow's message names may only have passed the error on. The graph node that the message
-            # names has failed.
-            failed = failed_replicas(str(error), self.placement)
-            for replicas in failed:
-                error.add_note(f"This happened on {said(replicas, self.placement)}, during {doing}{part(replicas)}.")
-            if not failed:
-                error.add_note(f"This happened during {doing}.")
+            self._describe(error, doing, part)
             # A replica that waits for tensors of the failed step fails too, sometimes before TensorFlow tells it to
             # stop. Then TensorFlow ends all collectives of that replica's server, or of a local session, for good.
             # Over machines the next step gets the number of the failed one. A late clean-up of the failed step would
@@ -279,75 +259,37 @@ class DistributedSession(Session):
         return self._graph.get_tensor_by_name(f"{prefix}/{name}" if ":" in name else f"{prefix}/{name}:0")
 
 
-class Step(SessionStep):
-    """One captured function whose replicas wait for each other.
+class Step(ReplicatedStep):
+    """One captured function in a session over a cluster: what a replica gets of the batch is fed, or is there already.
 
-    >>> from autodist_core.runtime.example import example_batch, example_session
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.runtime.example import example_batch, example_values
     >>> from autodist_core.strategy import PS
-    >>> session, train = example_session(PS())
-    >>> for total in (5, 1):
-    ...     outputs = train([example_batch(total)], total)
-    >>> {name: round(value.item(), 2) for name, value in session.read(["iterations", "total"]).items()}
-    {'iterations': 2, 'total': 10.44}
+    >>> session = DistributedSession(example_placement(PS()))
+    >>> train = session.add(example_step())
+    >>> session.load(example_values())
+    >>> [type(output).__name__ for output in train([example_batch(5)], 5)]
+    ['float32', 'float32']
     >>> session.close()
     """
 
-    def __init__(self, session: DistributedSession, item: GraphItem, prefix: str, usual: int | None = None) -> None:
-        self._session = session
-        self._prefix = prefix
-        self._usual = usual
-        self._callables: dict[tuple[int, bool, DataSlot | None, int], tuple[Callable[..., Any], DistributedGraph]] = {}
-        self._limits = sizes_apart(item, session.placement)
-        self._slicer = BatchSlicer(item)
-        self._steps = 0
-        self._bounds: Sequence[tuple[int, int]] = ()
-        """The first example of each replica in the current batch, and the one behind its last."""
-        self._graph: DistributedGraph | None = None
-        self.item = item
-
-    @property
-    def graph(self) -> DistributedGraph | None:
-        """The graph of the step's last run; None before it."""
-        return self._graph
-
-    def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
-        """Run one step on a batch of `total` examples; return the step's outputs for the whole batch."""
-        self._session.settle()
-        self._steps += 1
-        count = len(self._session.placement.replicas)
-        self._bounds = bounds = self._slicer.bounds(arrays, total, count)
-        slot = self._session.slot_of(arrays)
-        key = len(bounds), total == self._usual, slot, sum(limit < total for limit in self._limits)
-        if key not in self._callables:
-            self._callables[key] = self._build(*key, [stop - start for start, stop in bounds], arrays)
-        call, self._graph = self._callables[key]
+    def _run(self, call: Callable[..., Any], arrays: Sequence[Any], total: int, slot: Any) -> list[Any]:
+        assert self._graph is not None
+        bounds = self._bounds
         feeds = [
             array for replica, (start, stop) in enumerate(bounds)
             for array in self._slicer.rows(arrays, self._graph.inputs, replica, start, stop, slot)
         ]
         counts = () if total == self._usual else (*(float(stop - start) for start, stop in bounds), float(total))
         with nullcontext() if slot is None else slot.running(of_machines(arrays), len(bounds)):
-            return call(*feeds, *counts)
+            found: list[Any] = call(*feeds, *counts)
+        return found
 
-    def _build(
-        self, active: int, usual: bool, slot: DataSlot | None, whole: int, sizes: Sequence[int], arrays: Sequence[Any]
-    ) -> tuple[Callable[..., Any], DistributedGraph]:
-        what = f"the graph of {amount(active, 'replica')}"
-        with stage(what, f"building {what}"):
-            known, examples = sizes if usual else (), sum(sizes)
-            graph = build(self.item, self._session.placement, active, sizes=known, examples=examples)
-            if slot is not None:
-                graph = slot.put_into(graph, self._session.placement.replicas, of_machines(arrays))
-        name = graph_name(self._prefix, active, usual, slot.name if slot else "", whole)
-        return self._session.import_graph(graph, name, self._doing, self._part), graph
-
-    def _doing(self) -> str:
-        return f"{'training' if self.item.gradients else 'inference'} step {self._steps}"
-
-    def _part(self, replicas: Sequence[int]) -> str:
-        """Which examples neighbouring replicas have. TensorFlow counts positions from a replica's first one."""
-        start, stop = self._bounds[replicas[0]][0], self._bounds[replicas[-1]][1]
-        return f" with examples {start} to {stop - 1} of the batch" if len(self._bounds) > 1 else ""
+    def _import(self, graph: DistributedGraph, name: str, arrays: Sequence[Any], usual: bool) -> Callable[..., Any]:
+        del arrays, usual
+        call: Callable[..., Any] = self._session.import_graph(graph, name, self._doing, self._part)
+        return call
 
 
 def _abandon(session: Any) -> None:

@@ -26,22 +26,21 @@ from autodist_core.errors import SessionError, amount
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.log import stage
-from autodist_core.runtime.failed_replicas import failed_replicas, said
 from autodist_core.runtime.local.added import Added
 from autodist_core.runtime.local.collectives import Collectives
 from autodist_core.runtime.local.copies import Copies
 from autodist_core.runtime.local.functions import RESOURCES, function_of, part
 from autodist_core.runtime.local.profile import Profile
 from autodist_core.runtime.local.step import LocalStep
-from autodist_core.runtime.loose_steps import LooseStep
-from autodist_core.runtime.protocol import Condition, Session, SessionStep, Tie
+from autodist_core.runtime.protocol import Condition, SessionStep, Tie
+from autodist_core.runtime.replicated import ReplicatedSession
 from autodist_core.runtime.timings import Run, Timings
-from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.graph_item import GraphItem, Variable
 
 _numbers = itertools.count()
 
 
-class LocalSession(Session):
+class LocalSession(ReplicatedSession):
     """A session on the devices of this machine.
 
     >>> from autodist_core.capture.example import example_step
@@ -59,19 +58,19 @@ class LocalSession(Session):
 
     def __init__(self, placement: Placement) -> None:
         _require_devices(placement)
-        self.placement = placement
+        super().__init__(placement)
         self.copies = Copies(placement)
         self._added = Added()
         self._collectives = Collectives([replica.device for replica in placement.replicas])
         self._resources: dict[str, Any] = {}
         """The tables and queues of this session, by the names that the graphs give them."""
         self._name = f"autodist{next(_numbers)}"
-        self._functions = 0
-        self._loose: list[LooseStep] = []
         self._timings: Timings | None = None
         self._profile: Profile | None = None
         """What follows each operation, where somebody asked for that."""
         self._here = threading.local()
+        self._half_done: set[str] = set()
+        """The variables of which each copy may have what a step wrote that failed."""
         self._open = True
 
     @property
@@ -84,17 +83,11 @@ class LocalSession(Session):
         """The variables that the steps of this session touch."""
         return self.copies.known
 
-    def add(
-        self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None
-    ) -> SessionStep:
-        """Add a step to this session: a loose step if the placement says so and the step trains."""
-        self.copies.add(item.variables, variables or {})
-        self._functions += 1
-        name = f"function{self._functions}"
-        if not item.gradients or self.placement.loose is None:
-            return LocalStep(self, item, name, usual)
-        self._loose.append(LooseStep(self, item, name))
-        return self._loose[-1]
+    def _include(self, variables: Iterable[Variable], handles: Mapping[str, Any]) -> None:
+        self.copies.add(variables, handles)
+
+    def _step(self, item: GraphItem, prefix: str, usual: int | None) -> SessionStep:
+        return LocalStep(self, item, prefix, usual)
 
     def tie(self, name: str) -> Tie:
         """How the user's variable and the copies of it belong together. Loose replicas may be at work on it."""
@@ -110,13 +103,12 @@ class LocalSession(Session):
     def spread(self, names: Iterable[str]) -> None:
         """Give the other copies of these variables the value of the user's variable."""
         with defer_interrupt():
-            self.copies.spread(names)
+            self.copies.spread(name for name in names if name in self._half_done or not self._is_cleared(name))
+            self._half_done.difference_update(names)
 
-    def settle(self, but: LooseStep | None = None) -> None:
-        """Wait until no replica is at work, and combine the replicas' side state. The step `but` is left out."""
-        for step in self._loose:
-            if step is not but:
-                step.settle()
+    def _is_cleared(self, name: str) -> bool:
+        """Whether each step clears the other copies of a variable: they have nothing that a change would replace."""
+        return self.placement.loose is None and self.copies.variables[name].combined == "sum"
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
         """Write every copy of these variables."""
@@ -232,6 +224,7 @@ class LocalSession(Session):
                 try:
                     results = function(*tensors)
                 except tf.errors.OpError as error:
+                    self._half_done.update(self.known)
                     self._describe(error, doing(), part_of)
                     raise
                 finally:
@@ -241,13 +234,6 @@ class LocalSession(Session):
             return list(results)[:count]
 
         return run
-
-    def _describe(self, error: Any, doing: str, part_of: Callable[[Sequence[int]], str]) -> None:
-        failed = failed_replicas(str(error), self.placement)
-        for replicas in failed:
-            error.add_note(f"This happened on {said(replicas, self.placement)}, during {doing}{part_of(replicas)}.")
-        if not failed:
-            error.add_note(f"This happened during {doing}.")
 
     def _handle(self, node: Any) -> Any:
         """The resource that a node stands for: a copy, an added variable, a table or a queue."""

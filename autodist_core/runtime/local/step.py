@@ -13,85 +13,48 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.errors import amount
-from autodist_core.kernel import DistributedGraph, build, sizes_apart
-from autodist_core.log import stage
-from autodist_core.runtime.batch_slices import BatchSlicer, Each
+from autodist_core.kernel import DistributedGraph
+from autodist_core.runtime.batch_slices import Each
 from autodist_core.runtime.composites import Component
-from autodist_core.runtime.protocol import SessionStep
-from autodist_core.runtime.timings import graph_name
-from autodist_core.step.graph_item import GraphItem
+from autodist_core.runtime.replicated import ReplicatedStep
 
 _HOST = "/device:CPU:0"
 
 
-class LocalStep(SessionStep):
+class LocalStep(ReplicatedStep):
     """One captured function in a session of one machine.
 
     >>> from autodist_core.runtime.example import example_batch, example_session
     >>> from autodist_core.strategy import PS
     >>> session, train = example_session(PS())
-    >>> for total in (5, 1):
-    ...     outputs = train([example_batch(total)], total)
-    >>> {name: round(value.item(), 2) for name, value in session.read(["iterations", "total"]).items()}
-    {'iterations': 2, 'total': 10.44}
+    >>> [type(output).__name__ for output in train([example_batch(5)], 5)]
+    ['EagerTensor', 'EagerTensor']
     >>> session.close()
     """
 
-    def __init__(self, session: Any, item: GraphItem, prefix: str, usual: int | None = None) -> None:
-        self._session = session
-        self._prefix = prefix
-        self._usual = usual
-        self._calls: dict[tuple[int, bool, int], tuple[Callable[..., Any], DistributedGraph]] = {}
-        self._limits = sizes_apart(item, session.placement)
-        self._steps = 0
-        self._bounds: Sequence[tuple[int, int]] = ()
-        """The first example of each replica in the current batch, and the one behind its last."""
-        self._graph: DistributedGraph | None = None
-        self.item = item
-
-    @property
-    def graph(self) -> DistributedGraph | None:
-        """The graph of the step's last run; None before it."""
-        return self._graph
-
-    def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
-        """Run one step on a batch of `total` examples; return the step's outputs for the whole batch."""
-        self._session.settle()
-        self._steps += 1
-        self._bounds = BatchSlicer.bounds(arrays, total, len(self._session.placement.replicas))
-        usual = total == self._usual
-        key = len(self._bounds), usual, sum(limit < total for limit in self._limits)
-        if key not in self._calls:
-            self._calls[key] = self._build(*key, arrays)
-        call, self._graph = self._calls[key]
+    def _run(self, call: Callable[..., Any], arrays: Sequence[Any], total: int, slot: Any) -> list[Any]:
+        del slot
         tensors = [tensor for array in arrays for tensor in _tensors(array, len(self._bounds))]
-        return list(call(*tensors) if usual else call(*tensors, np.array(self._ends, np.int64)))
+        return list(call(*tensors) if total == self._usual else call(*tensors, np.array(self._ends, np.int64)))
 
     @property
     def _ends(self) -> list[int]:
         """Where the first slice begins, and where each slice ends."""
         return [self._bounds[0][0], *(stop for _, stop in self._bounds)]
 
-    def _build(self, active: int, usual: bool, whole: int, arrays: Sequence[Any]) -> tuple[Callable[..., Any], Any]:
-        what = f"the graph of {amount(active, 'replica')}"
-        with stage(what, f"building {what}"):
-            sizes = [stop - start for start, stop in self._bounds]
-            placement = self._session.placement
-            graph = build(self.item, placement, active, sizes=sizes if usual else (), examples=sum(sizes))
+    def _import(self, graph: DistributedGraph, name: str, arrays: Sequence[Any], usual: bool) -> Callable[..., Any]:
         signature = [spec for index, array in enumerate(arrays) for spec in self._specs(index, array, usual)]
         if not usual:
-            signature.append(tf.TensorSpec([active + 1], tf.int64))
+            signature.append(tf.TensorSpec([len(self._bounds) + 1], tf.int64))
         ends = self._ends if usual else None
         layout = [_layout(array) for array in arrays]
 
         def feeds(tensors: Sequence[Any]) -> Mapping[str, Any]:
             return self._feeds(graph, layout, tensors, ends)
 
-        name = graph_name(self._prefix, active, usual, "", whole)
-        call = self._session.function(graph, name, signature, feeds, self._doing, self._part)
+        call: Callable[..., Any] = self._session.function(graph, name, signature, feeds, self._doing, self._part)
         layout.clear()  # TensorFlow keeps the function that was traced, and it must not keep the batch
-        return call, graph
+        return call
 
     def _specs(self, index: int, array: Any, usual: bool) -> list[tf.TensorSpec]:
         tensor = self.item.inputs[index]
@@ -111,13 +74,12 @@ class LocalStep(SessionStep):
                 moments = remaining.pop()
                 ends = [moments[place] for place in range(len(graph.feeds) + 1)]
             arrays = _arrays(layout, remaining, len(graph.feeds))
-            slicer = BatchSlicer(self.item)
             found: dict[str, Any] = {}
             for replica, names in enumerate(graph.feeds):
                 start, stop = ends[replica], ends[replica + 1]
                 alone = len(graph.feeds) == 1
                 rows = [
-                    arrays[index] if alone else slicer.part(index, arrays[index], replica, start, stop)
+                    arrays[index] if alone else self._slicer.part(index, arrays[index], replica, start, stop)
                     for index in graph.inputs
                 ]
                 found |= zip(names, map(_whole, rows), strict=True)
@@ -125,14 +87,6 @@ class LocalStep(SessionStep):
                 sizes = [tf.cast(stop - start, tf.float64) for start, stop in pairwise(ends)]
                 found |= zip(graph.counts, [*sizes, tf.cast(ends[-1] - ends[0], tf.float64)], strict=True)
         return found
-
-    def _doing(self) -> str:
-        return f"{'training' if self.item.gradients else 'inference'} step {self._steps}"
-
-    def _part(self, replicas: Sequence[int]) -> str:
-        """Which examples neighbouring replicas have. TensorFlow counts positions from a replica's first one."""
-        start, stop = self._bounds[replicas[0]][0], self._bounds[replicas[-1]][1]
-        return f" with examples {start} to {stop - 1} of the batch" if len(self._bounds) > 1 else ""
 
 
 def _tensors(array: Any, active: int) -> Sequence[Any]:
