@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -340,8 +340,11 @@ class TrainingState:
                     self._moments = {name: self._moments[name] for name in self._covered & self._moments.keys()}
             self._pull(list(self._entries.values()))
 
-    def values(self, entries: Sequence[Entry]) -> list[np.ndarray]:
-        """The current value of each of these variables, watched or not. The model's values stay as they are."""
+    def values(self, entries: Sequence[Entry]) -> Iterator[np.ndarray]:
+        """The current value of each of these variables, watched or not. The model's values stay as they are.
+
+        A value of the model itself is copied only when it is asked for.
+        """
         with self._session_lock:
             self.settle()
             own = {id(entry.tf_variable): entry.spec.name for entry in self._entries.values()}
@@ -349,8 +352,8 @@ class TrainingState:
             names = [own.get(id(entry.tf_variable), "") for entry in entries]
             behind = {name for name in names if name in known and self._compare(name).life in IS_BEHIND}
             found = self.session.read(sorted(behind)) if behind else {}
-            pairs = zip(names, entries, strict=True)
-            return [found[name] if name in found else entry.read() for name, entry in pairs]
+        for name, entry in zip(names, entries, strict=True):
+            yield found[name] if name in found else entry.read()
 
     def release(self) -> None:
         """Stop watching. The variables are instances of their own classes again."""

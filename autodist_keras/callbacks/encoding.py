@@ -12,7 +12,7 @@ In: numbers, strings, None, arrays, bytes, functions of modules, and lists, tupl
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -21,7 +21,18 @@ import numpy as np
 import tensorflow as tf
 
 
-def encode(value: Any, arrays: list[np.ndarray], copy: bool = False) -> Any:
+class Later:
+    """An array that is read when it is written: a state of many arrays is never in memory as a whole.
+
+    >>> [each.read().tolist() for each in (Later(lambda: np.zeros(2)),)]
+    [[0.0, 0.0]]
+    """
+
+    def __init__(self, read: Callable[[], np.ndarray]) -> None:
+        self.read = read
+
+
+def encode(value: Any, arrays: list[Any], copy: bool = False) -> Any:
     """What JSON can write of a value; its arrays are appended to `arrays`. A TypeError names a type it cannot encode.
 
     With `copy` the arrays are copies, which nobody else writes. The module has an example.
@@ -36,12 +47,15 @@ def encode(value: Any, arrays: list[np.ndarray], copy: bool = False) -> Any:
         raise TypeError(f"{type(value).__name__} that contains itself") from None
 
 
-def _encoded(value: Any, arrays: list[np.ndarray], copy: bool) -> Any:
+def _encoded(value: Any, arrays: list[Any], copy: bool) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, np.ndarray | np.generic) and _is_known(np.asarray(value).dtype):
         arrays.append(np.array(value) if copy else np.asarray(value))
         return {"array" if isinstance(value, np.ndarray) else "number": len(arrays) - 1}
+    if isinstance(value, Later):
+        arrays.append(value)
+        return {"array": len(arrays) - 1}
     if isinstance(value, bytes):
         arrays.append(np.frombuffer(value, np.uint8))
         return {"bytes": len(arrays) - 1}

@@ -210,7 +210,7 @@ class ResumableFit:
                 continue
             self._position.take_over(iterator)
             due = self._schedule.is_due(self._batches, first == 0, self._writer.busy)
-            write = self._copy(first, iterator) if due else None
+            write = self._write(first, iterator) if due else None
             if write is not None and self._has_length:
                 self._writer.start(write)
             yield first, last, iterator
@@ -236,7 +236,7 @@ class ResumableFit:
             ended = begun - (not left.get("whole", True))
             self._position.leave(left, type(self._loop)._get_iterator(self._loop), begun, ended)
         elif self._batches:
-            self._writer.start(self._copy(0, None))
+            self._writer.start(self._write(0, None))
         self._writer.finish()
         self._has_ended = True
 
@@ -259,8 +259,11 @@ class ResumableFit:
             self._driver.before_next_step(rest)
         self._states.set(self._all_callbacks(), found["callbacks"])
 
-    def _copy(self, step: int, iterator: Any) -> Callable[[], None]:
-        """Copy the state before a step of this epoch, or of the complete training; return what writes the copy."""
+    def _write(self, step: int, iterator: Any) -> Callable[[], None]:
+        """Write the state before a step of this epoch, or of the complete training, one value after the other; return
+        what brings the file to the disk.
+        """
+        self._writer.finish()
         begun, written = time.monotonic(), self._writer.seconds
         finished, seen = iterator is None, self._seen
         if finished:
@@ -285,8 +288,9 @@ class ResumableFit:
             },
             arrays,
         )
+        finish = self._files.begin(tree, arrays)
         self._schedule.saved(self._batches, time.monotonic() - begun + written)
-        return lambda: self._files.write(tree, arrays)
+        return finish
 
     def _all_callbacks(self) -> list[Any]:
         """The callbacks, and the History that Keras has added."""

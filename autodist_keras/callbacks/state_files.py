@@ -26,7 +26,7 @@ import re
 import socket
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from autodist_core.errors import SessionError
-from autodist_keras.callbacks.encoding import name_of_type, type_of_name
+from autodist_keras.callbacks.encoding import Later, name_of_type, type_of_name
 
 _TREE = "state.json"
 _STATE = re.compile(r"state-\d+\.resume")
@@ -121,6 +121,7 @@ class StateFiles:
                 self._delete_partial()
                 yield
             finally:
+                self._delete_partial()
                 _locks.discard(lock)
 
     def newest(self) -> Found | None:
@@ -144,13 +145,33 @@ class StateFiles:
             )
         return None
 
-    def write(self, tree: Any, arrays: Sequence[np.ndarray]) -> None:
-        """Write a state to a new file, and delete the oldest files.
+    def write(self, tree: Any, arrays: Sequence[Any]) -> None:
+        """Write a state to a new file, and delete the oldest files."""
+        self.begin(tree, arrays)()
 
-        If that fails, as on a full disk, the log says so, and the earlier states stay. The training goes on.
+    def begin(self, tree: Any, arrays: Sequence[Any]) -> Callable[[], None]:
+        """Write a state to a new file; return what brings the file to the disk and deletes the oldest files.
+
+        The state counts when that is done. If either fails, as on a full disk, the log says so, and the earlier states
+        stay. The training goes on.
         """
+        paths = self._paths()
+        path = self.folder / f"state-{_number(paths[-1]) + 1 if paths else 1:08}.resume"
+        partial = path.with_suffix(".partial")
+
+        with self._not_saved_if_it_fails(), open(partial, "wb") as file:
+            _write(file, tree, arrays)
+
+        def finish() -> None:
+            with self._not_saved_if_it_fails():
+                self._finish(partial, path)
+
+        return finish if partial.exists() else lambda: None
+
+    @contextmanager
+    def _not_saved_if_it_fails(self) -> Iterator[None]:
         try:
-            self._save(tree, arrays)
+            yield
         except OSError as error:
             self._delete_partial()
             _log.error(
@@ -158,14 +179,8 @@ class StateFiles:
                 "earlier state. Free space there.", str(self.folder), error,
             )  # fmt: skip
 
-    def _save(self, tree: Any, arrays: Sequence[np.ndarray]) -> None:
-        paths = self._paths()
-        number = _number(paths[-1]) + 1 if paths else 1
-        path = self.folder / f"state-{number:08}.resume"
-        partial = path.with_suffix(".partial")
-        with open(partial, "wb") as file:
-            _write(file, tree, arrays)
-            file.flush()
+    def _finish(self, partial: Path, path: Path) -> None:
+        with open(partial, "rb+") as file:
             os.fsync(file.fileno())
         os.rename(partial, path)
         folder = os.open(self.folder, os.O_RDONLY)
@@ -192,14 +207,19 @@ def _number(path: Path) -> int:
     return int(path.stem.partition("-")[2])
 
 
-def _write(file: Any, tree: Any, arrays: Sequence[np.ndarray]) -> None:
-    types = [{"dtype": name_of_type(array.dtype), "shape": array.shape} for array in arrays]
+def _write(file: Any, tree: Any, arrays: Sequence[Any]) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for index, array in enumerate(arrays):
-            with archive.open(f"arrays/{index}", "w", force_zip64=True) as member:
-                # As bytes: an array of bfloat16 has no buffer.
-                member.write(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        types = [_write_array(archive, f"arrays/{index}", array) for index, array in enumerate(arrays)]
         archive.writestr(_TREE, json.dumps({"tree": tree, "arrays": types}))
+
+
+def _write_array(archive: zipfile.ZipFile, name: str, array: Any) -> dict[str, Any]:
+    """Write an array, and return its type and shape. Nothing of one that is read `Later` is in memory afterwards."""
+    array = array.read() if isinstance(array, Later) else array
+    with archive.open(name, "w", force_zip64=True) as member:
+        # As bytes: an array of bfloat16 has no buffer.
+        member.write(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+    return {"dtype": name_of_type(array.dtype), "shape": array.shape}
 
 
 def _read(path: Path) -> Found:

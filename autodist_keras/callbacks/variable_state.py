@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -27,6 +28,7 @@ from autodist_core.step.graph_item import Variable
 from autodist_core.step.index import StepIndex
 from autodist_core.training import CompressorState, Entry
 from autodist_keras.callbacks import global_seed
+from autodist_keras.callbacks.encoding import Later
 from autodist_keras.callbacks.position import draws, set_draws
 from autodist_keras.capture.fresh_metrics import updated
 from autodist_keras.capture.tracing import CapturedStep, optimizers_of
@@ -48,6 +50,7 @@ class VariableState:
     >>> model.compile("sgd", "mse")
     >>> state = VariableState(DistributedModel(model, ResourceSpec.local(cpus=2)))
     >>> saved, kernel = state.get()["variables"], model.weights[0]
+    >>> saved = [{**each, "value": each["value"].read()} for each in saved]
     >>> _ = kernel.assign(kernel + 1.0)
     >>> set_the_others = state.set("the folder", saved, None)
     >>> bool((kernel.numpy() == saved[0]["value"]).all())
@@ -73,7 +76,7 @@ class VariableState:
 
         def read(variable: Any) -> Any:
             entry = Entry(Variable("keras.random", tuple(variable.shape), variable.dtype.name), variable)
-            return entry.read() if state is None else state.values([entry])[0]
+            return entry.read() if state is None else next(state.values([entry]))
 
         return {
             "keras.random": global_seed.value(read),
@@ -192,12 +195,10 @@ class VariableState:
 
 
 def _saved(entries: Sequence[Entry], state: Any) -> list[dict[str, Any]]:
-    """Names and values of variables; the session's values, if a session is there."""
-    values = [entry.read() for entry in entries] if state is None else state.values(entries)
-    return [
-        {"name": entry.spec.name, "kind": entry.spec.kind, "value": value}
-        for entry, value in zip(entries, values, strict=True)
-    ]
+    """Names and values of variables; the session's values, if a session is there. The values are read in this order."""
+    values = (entry.read() for entry in entries) if state is None else state.values(entries)
+    read = partial(next, values)
+    return [{"name": entry.spec.name, "kind": entry.spec.kind, "value": Later(read)} for entry in entries]
 
 
 def _is_same(entry: Entry, saved: Any) -> bool:

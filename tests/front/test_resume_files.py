@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from autodist_core.errors import SessionError
 from autodist_keras.callbacks import Resume
+from autodist_keras.callbacks.encoding import Later
 from autodist_keras.callbacks.state_files import StateFiles
 from tests.support.training import distributed
 
@@ -41,6 +43,20 @@ def test_files_of_others_stay(tmp_path: Path):
         files.write({"step": 3}, [])
     left = {path.name for path in tmp_path.iterdir()} - {"lock"}
     assert left == {*(path.name for path in others), "state-1.partial", "state-00000001.resume"}
+
+
+def test_one_value_of_a_state_is_in_memory_at_a_time(tmp_path: Path):
+    read: list[Any] = []
+
+    def value() -> np.ndarray:
+        assert not any(earlier() is not None for earlier in read)
+        array = np.full(3, len(read), "float32")
+        read.append(weakref.ref(array))
+        return array
+
+    files = StateFiles(tmp_path, keep=1)
+    files.write({"step": 3}, [Later(value) for _ in range(4)])
+    assert [array.tolist() for array in files.newest().arrays] == [[number] * 3 for number in range(4)]
 
 
 def test_a_state_of_a_higher_number_stays(tmp_path: Path):
