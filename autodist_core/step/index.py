@@ -127,9 +127,19 @@ class StepIndex:
         }
 
     @cached_property
+    def batch(self) -> frozenset[str]:
+        """The placeholders of the inputs of which each replica gets its rows."""
+        return frozenset(each.name for each in self.item.inputs if each.has_rows)
+
+    @cached_property
     def alike(self) -> frozenset[str]:
         """The placeholders of the inputs that every replica gets whole, such as a learning rate."""
         return frozenset(each.name for each in self.item.inputs if not each.has_rows)
+
+    @cached_property
+    def tables(self) -> frozenset[str]:
+        """The handles of the lookup tables."""
+        return frozenset(table.handle for table in self.item.tables)
 
     @cached_property
     def pivots(self) -> frozenset[str]:
@@ -193,12 +203,35 @@ class StepIndex:
         """A short hash of the graph's content."""
         return hashlib.sha256(self.item.graph_bytes).hexdigest()[:16]
 
+    def behind(self, names: Iterable[str]) -> set[str]:
+        """Return these nodes and all nodes whose values are made of theirs.
+
+        >>> from autodist_core.capture.example import example_step
+        >>> step = StepIndex.of(example_step())
+        >>> "marker" in step.behind(["matmul"]), "matmul" in step.behind(["marker"])
+        (True, False)
+        """
+        found = set(names)
+        for name in self.position:
+            if not found.isdisjoint(self.sources(name)):
+                found.add(name)
+        return found
+
+    @cached_property
+    def writers(self) -> frozenset[str]:
+        """The nodes that write a variable."""
+        return frozenset(name for name, touched in self.touches.items() if any(touch.writes for touch in touched))
+
+    @cached_property
+    def side_effects(self) -> frozenset[str]:
+        """The nodes of compute with side effects: writes and assertions."""
+        return frozenset(name for name in {*self.writers, *self.item.targets} if not self.is_update(name))
+
     @cached_property
     def alive(self) -> frozenset[str]:
         """The nodes on which a write, an output, a target or a gradient of the step depends."""
-        writes = [name for name, touched in self.touches.items() if any(touch.writes for touch in touched)]
         outputs = [naming.node_of(name) for name in self.item.outputs]
-        return frozenset(self.cone([*writes, *outputs, *self.item.targets, *self.markers]))
+        return frozenset(self.cone([*self.writers, *outputs, *self.item.targets, *self.markers]))
 
     @cached_property
     def read_by_compute(self) -> frozenset[str]:
@@ -249,11 +282,8 @@ class StepIndex:
 
         Nodes that only compute logged values from the gradients may come much later.
         """
-        return max(
-            (self.position[node] for node, touched in self.touches.items()
-             if self.update_of.get(node) == occurrence and any(touch.writes for touch in touched)),
-            default=self.end,
-        )
+        writes = (node for node in self.writers if self.update_of.get(node) == occurrence)
+        return max((self.position[node] for node in writes), default=self.end)
 
     @cached_property
     def occurrences(self) -> tuple[int, ...]:

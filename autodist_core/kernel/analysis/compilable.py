@@ -93,8 +93,7 @@ def compilable(step: StepIndex) -> Compilable:
     """
     compute = [node for node in step.graph.node if not step.is_update(node.name)]
     functions = step.functions.functions
-    kept = {*step.item.cross_replica_sums, *step.markers, step.item.examples, step.item.total, step.item.replica}
-    kept |= {*step.item.cross_replica_gathers, *step.item.cross_replica_maxima}
+    kept = {*step.item.over_replicas, *step.markers, step.item.examples, step.item.total, step.item.replica}
     kept |= step.touches.keys() | {tensor.name for tensor in step.item.inputs}
     known = {
         node.name for node in compute
@@ -102,7 +101,7 @@ def compilable(step: StepIndex) -> Compilable:
     }
     known = _without_crossing_lists(step, known)
     known = _translated(step, known)
-    trivial = kept | step.handle_of.keys() | {table.handle for table in step.item.tables}
+    trivial = kept | step.handle_of.keys() | step.tables
     outside = [
         node.name for node in compute
         if node.name in step.alive and node.name not in known | trivial and node.op not in _UNNAMED

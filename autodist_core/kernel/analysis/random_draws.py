@@ -27,15 +27,10 @@ def drawn_by_replicas(step: StepIndex) -> tuple[Draw, ...]:
     >>> [draw.path for draw in drawn_by_replicas(StepIndex(item))]
     [('noise',)]
     """
-    written = [
-        name for name, touched in step.touches.items()
-        if not step.is_update(name) and any(touch.writes for touch in touched)
-    ]
-    targets = [name for name in step.item.targets if not step.is_update(name)]
     outputs = [naming.node_of(name) for name in step.item.outputs]
     # A marker may be a part of the update.
     given = [source for marker in step.markers for source in step.sources(marker)]
-    cone = step.cone([*given, *written, *targets, *outputs], step.is_update)
+    cone = step.cone([*given, *step.side_effects, *outputs], step.is_update)
     drawing = [name for name in step.in_order(cone.intersection(step.draws)) if not step.is_update(name)]
     alone = seeded_alone(step)
     return tuple(draw for name in drawing for draw in step.draws[name] if draw.path not in alone)

@@ -46,7 +46,7 @@ def seeded_alone(step: StepIndex) -> frozenset[tuple[str, ...]]:
     >>> sorted(seeded_alone(StepIndex(item)))
     [('noise',)]
     """
-    rows = {tensor.name for tensor in step.item.inputs if tensor.has_rows}
+    rows = step.batch
     seeds, sized = _Search(step), _Search(step, of_sizes=True)
     explicit = explicitly_seeded(step)
     # Of a draw from an explicit seed that does not depend on the batch, one device has the same numbers.
@@ -70,11 +70,10 @@ def explicitly_seeded(step: StepIndex) -> frozenset[tuple[str, ...]]:
     frozenset()
     """
     search, found = _Search(step), set()
-    rows = {tensor.name for tensor in step.item.inputs if tensor.has_rows}
     states = {handle for handle, name in step.handle_of.items() if step.variables[name].kind == "seed"}
     for draws in step.draws.values():
         for draw in draws:
-            if draw.stream is Stream.INPUT and not search.behind_seed(draw.path) & (rows | states):
+            if draw.stream is Stream.INPUT and not search.behind_seed(draw.path) & (step.batch | states):
                 found.add(draw.path)
     return frozenset(found)
 

@@ -65,7 +65,9 @@ class Replicator(Kernel):
                     draft.local[*key, replica.index] = _weighted(draft, replica, gradient)
                 elif replica is draft.together(replica)[0]:
                     draft.local[*key, replica.index] = _multiplied(draft, replica, gradient, product)
-        _add_tables(draft)
+        for host in dict.fromkeys(replica.host for replica in draft.active_replicas):
+            for table in draft.step.item.tables:
+                _add_table(draft, table, host)
 
 
 def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef:
@@ -98,8 +100,7 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef
     copy = draft.editor.copy(node, copied(replica, name), inputs, _device(draft, replica, node), order)
     if name in step.draws:
         take_own_stream(draft, copy.name, replica, name)
-    wanted = name in step.item.targets and not step.is_update(name)
-    if wanted or any(touch.writes for touch in touched):
+    if name in step.side_effects or name in step.writers:
         draft.targets.append(copy.name)
     return copy
 
@@ -154,7 +155,7 @@ def _source(draft: Draft, replica: Replica, source: str) -> str | None:
             return None
         variable = step.handle_of[name]
         return draft.handle(variable, _copy_for(draft, variable, replica))
-    if name in _table_handles(draft):
+    if name in draft.step.tables:
         return None if output < 0 else _table(draft, replica.host, name)
     if source in draft.returned:
         return draft.returned[source]
@@ -183,7 +184,7 @@ def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
     touched = step.touches.get(node.name)
     if touched:
         return _copy_for(draft, touched[0].variable, replica).device
-    if any(naming.node_of(source) in _table_handles(draft) for source in naming.data_inputs(node)):
+    if any(naming.node_of(source) in draft.step.tables for source in naming.data_inputs(node)):
         return replica.host
     table = table_of_lookup(draft, node.name)
     return draft.placement.mirror(table, replica).device if table else replica.device
@@ -234,20 +235,9 @@ def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:
     return Rows(scaled, indices)
 
 
-def _table_handles(draft: Draft) -> dict[str, str]:
-    return {table.handle: table.keys for table in draft.step.item.tables}
-
-
 def _table(draft: Draft, host: str, handle: str) -> str:
     """Return the name of a lookup table on one machine. Each machine has its own, with equal content."""
-    hosts = list(dict.fromkeys(replica.host for replica in draft.placement.replicas))
-    return f"table/{hosts.index(host)}/{handle}"
-
-
-def _add_tables(draft: Draft) -> None:
-    for host in dict.fromkeys(replica.host for replica in draft.active_replicas):
-        for table in draft.step.item.tables:
-            _add_table(draft, table, host)
+    return f"table/{draft.placement.hosts.index(host)}/{handle}"
 
 
 def _add_table(draft: Draft, table: Table, host: str) -> None:

@@ -79,7 +79,7 @@ def _copy(draft: Draft, owner: Owner, name: str, portions: Portions) -> None:
     path = naming.branch_of(step.nodes[name])
     if path:
         draft.editor.mark_branch(copy.name, [_copied(portions.home(owner, pivot), pivot) for pivot in path])
-    if touched and any(touch.writes for touch in touched):
+    if name in step.writers:
         draft.editor.control(copy.name, draft.barriers[step.update_of[name]])
 
 

@@ -28,6 +28,7 @@ from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
+from autodist_core.step.grouping import grouped
 from autodist_core.strategy.synchronizers import BUCKET_BYTES, AllReducePlan, Synchronizer
 from autodist_core.strategy.wire import wire
 
@@ -116,10 +117,7 @@ def _round(
 
 def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]) -> None:
     """Fill `draft.reduced` for every replica. Gradients that travelled in shards are put together."""
-    shards: dict[Gradient, list[Parcel]] = {}
-    for parcel in sums:
-        shards.setdefault(parcel.gradient, []).append(parcel)
-    for gradient, parcels in shards.items():
+    for gradient, parcels in grouped(sums, lambda parcel: parcel.gradient).items():
         for owner in owners:
             assert owner.replica is not None
             ordered = sorted(parcels, key=lambda parcel: parcel.shard.index if parcel.shard else 0)

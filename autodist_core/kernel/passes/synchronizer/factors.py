@@ -31,6 +31,7 @@ from autodist_core.kernel.passes.synchronizer.gathering import KEYS, LENGTHS, ga
 from autodist_core.kernel.placement.placement import Owner, Replica
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
+from autodist_core.step.grouping import grouped
 
 _COLUMNS = 1 << 12
 """The most columns of a bucket, unless it has one factor only. With 64 rows of float32 these are 1 MiB."""
@@ -48,19 +49,13 @@ def gather_factors(draft: Draft, owners: Sequence[Owner], gradients: Sequence[Gr
     >>> draft.collectives
     0
     """
-    together: dict[tuple[int, tf.DType], list[Gradient]] = {}
-    for gradient in gradients:
-        together.setdefault((gradient.occurrence, gradient_type(draft.step, gradient)), []).append(gradient)
-    there: dict[str, list[Replica]] = {}
-    for replica in draft.placement.replicas:
-        there.setdefault(replica.host, []).append(replica)
+    together = grouped(gradients, lambda each: (each.occurrence, gradient_type(draft.step, each)))
     for (occurrence, dtype), members in together.items():
         buckets = _buckets(draft, members)
         keys = [instance_key(draft, draft.collectives + number, KEYS) for number in range(len(buckets) + 1)]
-        for machine in there.values():
+        for machine, here in draft.placement.at_each_host(owners):
             sender = _Sender(draft, machine, f"factors/{machine[0].prefix}/{occurrence}/{dtype.name}", dtype)
             rows_of_all = sender.rows_of_all(buckets, keys)
-            here = [owner for owner in owners if owner.replica in [replica.index for replica in machine]]
             for gradient in members:
                 product = sender.product(gradient, rows_of_all)
                 for owner in here:

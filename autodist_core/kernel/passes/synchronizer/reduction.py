@@ -11,16 +11,17 @@ of its sparse gradients travel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
 from autodist_core.kernel.draft import Draft, Rows, gradient_type, output_type_of_indices
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.devices import host_of
-from autodist_core.kernel.placement.placement import Owner, Replica
+from autodist_core.kernel.placement.placement import Owner, Replica, by_host
 from autodist_core.step import naming
 from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
+from autodist_core.step.grouping import grouped
 
 
 def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
@@ -50,11 +51,8 @@ def reduce_all(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> Non
     {('kernel', 0, 'server_localhost_CPU_0'): Rows(values='reduced/server_localhost_CPU_0/0/kernel', indices='')}
     """
     missing = [each for each in gradients if (each.variable, each.occurrence, owner.name) not in draft.reduced]
-    together: dict[tuple[object, ...], list[Gradient]] = {}
-    for gradient in sorted(missing, key=lambda each: draft.step.position[naming.node_of(each.values)]):
-        together.setdefault((gradient.occurrence, *types_of(draft, gradient)), []).append(gradient)
     if packing.apart([owner.device, *(replica.device for replica in draft.active_replicas)]):
-        for members in together.values():
+        for members in of_equal_types(draft, missing):
             if members[0].indices:
                 _gather_rows(draft, members, owner)
                 continue
@@ -76,6 +74,19 @@ def types_of(draft: Draft, gradient: Gradient) -> tuple[tf.DType, ...]:
     """
     values = gradient_type(draft.step, gradient)
     return (values, output_type_of_indices(draft.step, gradient)) if gradient.indices else (values,)
+
+
+def of_equal_types(draft: Draft, gradients: Iterable[Gradient]) -> list[list[Gradient]]:
+    """Return the gradients that may travel together: of one update and of equal types, in the order of the step.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS())
+    >>> [len(members) for members in of_equal_types(draft, draft.step.item.gradients)]
+    [1]
+    """
+    ordered = sorted(gradients, key=lambda each: draft.step.position[naming.node_of(each.values)])
+    return list(grouped(ordered, lambda each: (each.occurrence, *types_of(draft, each))).values())
 
 
 def _spec(draft: Draft, gradient: Gradient) -> tf.TensorSpec:
@@ -157,10 +168,8 @@ def _parts(draft: Draft, gradient: Gradient, team: Sequence[Replica]) -> list[Ro
 
 def _teams(draft: Draft) -> list[list[Replica]]:
     """Return the active replicas of each machine, which reduce first; on one machine, each replica alone."""
-    by_host: dict[str, list[Replica]] = {}
-    for replica in draft.active_replicas:
-        by_host.setdefault(replica.host, []).append(replica)
-    return list(by_host.values()) if len(by_host) > 1 else [[replica] for replica in draft.active_replicas]
+    teams = by_host(draft.active_replicas)
+    return teams if len(teams) > 1 else [[replica] for replica in draft.active_replicas]
 
 
 def at_host(draft: Draft, value: str, dtype: tf.DType, replica: Replica) -> str:

@@ -22,9 +22,8 @@ from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.synchronizer.buckets import instance_key
 from autodist_core.kernel.passes.synchronizer.gathering import KEYS, LENGTHS, gathered, machines_of, places_of
-from autodist_core.kernel.passes.synchronizer.reduction import merged, name_of, of_team, types_of
+from autodist_core.kernel.passes.synchronizer.reduction import merged, name_of, of_equal_types, of_team, types_of
 from autodist_core.kernel.placement.placement import Owner, Replica
-from autodist_core.step import naming
 from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
 
 
@@ -38,15 +37,8 @@ def gather_rows(draft: Draft, owners: Sequence[Owner], gradients: Sequence[Gradi
     >>> draft.collectives
     0
     """
-    together: dict[tuple[object, ...], list[Gradient]] = {}
-    for gradient in sorted(gradients, key=lambda each: draft.step.position[naming.node_of(each.values)]):
-        together.setdefault((gradient.occurrence, *types_of(draft, gradient)), []).append(gradient)
-    there: dict[str, list[Replica]] = {}
-    for replica in draft.placement.replicas:
-        there.setdefault(replica.host, []).append(replica)
-    for members in together.values():
-        for machine in there.values():
-            here = [owner for owner in owners if owner.replica in [replica.index for replica in machine]]
+    for members in of_equal_types(draft, gradients):
+        for machine, here in draft.placement.at_each_host(owners):
             found = _gathered(draft, members, machine, here[0])
             for gradient, rows in zip(members, found, strict=True):
                 for owner in here:
