@@ -18,12 +18,11 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from autodist_core.errors import CaptureError
-from autodist_core.seams.table import OP_DEF
 from autodist_core.step import naming
 from autodist_core.step.draws import Draw, Draws
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.naming import UPDATE
+from autodist_core.step.ports import outputs_of
 
 _Result = TypeVar("_Result")
 _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
@@ -329,16 +328,5 @@ def output_type(step: StepIndex, name: str) -> tf.DType:
     >>> output_type(StepIndex(GraphItem((), graph_bytes=graph.graph_def().SerializeToString())), "x:0")
     tf.float32
     """
-    node_name, output = naming.split(name)
-    node = step.nodes[node_name]
-    position = 0
-    for argument in OP_DEF.get()(node.op).output_arg:
-        if argument.type_list_attr:
-            types = list(node.attr[argument.type_list_attr].list.type)
-        else:
-            count = node.attr[argument.number_attr].i if argument.number_attr else 1
-            types = [node.attr[argument.type_attr].type if argument.type_attr else argument.type] * count
-        if output < position + len(types):
-            return tf.as_dtype(types[output - position])
-        position += len(types)
-    raise CaptureError(f"{name}: {node.op} has no output {output}.")
+    node, output = naming.split(name)
+    return outputs_of(step.nodes[node], step.functions.functions)[output].dtype

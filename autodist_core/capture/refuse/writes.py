@@ -13,17 +13,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from autodist_core.capture.forward_updates import written_by_compute
 from autodist_core.capture.traced import Traced
 from autodist_core.errors import REFUSED, CaptureError
 from autodist_core.step.editor import Editor
-from autodist_core.step.index import accesses
-from autodist_core.step.naming import UPDATE
 
 
 def written_outside(traced: Traced, graph: Editor) -> Iterator[CaptureError]:
     """Yield an error for each variable that compute may not write, and for each that gets two gradients in one apply.
 
-    >>> import tensorflow as tf
     >>> import tensorflow as tf
     >>> from autodist_core.capture.traced import Source
     >>> from autodist_core.step.graph_item import Variable
@@ -35,10 +33,7 @@ def written_outside(traced: Traced, graph: Editor) -> Iterator[CaptureError]:
     ...     print(error)
     this training step cannot be distributed: optimizer variable 'rate' is written outside optimizer.apply; ...
     """
-    written = {
-        touch.variable for node in graph if UPDATE not in node.attr
-        for touch in accesses(node, traced.handles.get) if touch.writes
-    }
+    written = written_by_compute(traced, graph)
     trained = {gradient.variable for gradient in traced.gradients}
     optimizers = {source.variable.name for source in traced.sources if source.variable.kind == "optimizer"}
     for name in sorted(written & trained):
