@@ -17,28 +17,15 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from autodist_core.capture.refuse.writes import written_by_compute
 from autodist_core.capture.traced import Traced
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem
-from autodist_core.step.index import StepIndex, accesses
+from autodist_core.step.index import StepIndex
 from autodist_core.step.naming import UPDATE
 
 _SHARED = {"Const", "Placeholder"}
 """Operations that several updates, and compute, may each have a copy of."""
-
-
-def written_by_compute(traced: Traced, graph: Editor) -> set[str]:
-    """Return the variables that nodes outside the updates write.
-
-    >>> from autodist_core.capture.example import example_traced
-    >>> traced = example_traced()
-    >>> sorted(written_by_compute(traced, Editor.of(traced.graph.as_graph_def())))  # no node is marked yet
-    ['iterations', 'kernel', 'total', 'velocity']
-    """
-    return {
-        touch.variable for node in graph if UPDATE not in node.attr
-        for touch in accesses(node, traced.handles.get) if touch.writes
-    }
 
 
 def with_forward_updates(traced: Traced, graph: Editor, gradients: Sequence[Gradient]) -> tuple[Gradient, ...]:

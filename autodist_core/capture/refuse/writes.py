@@ -13,10 +13,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from autodist_core.capture.forward_updates import written_by_compute
 from autodist_core.capture.traced import Traced
 from autodist_core.errors import REFUSED, CaptureError
 from autodist_core.step.editor import Editor
+from autodist_core.step.index import accesses
+from autodist_core.step.naming import UPDATE
+
+
+def written_by_compute(traced: Traced, graph: Editor) -> set[str]:
+    """Return the variables that nodes outside the updates write.
+
+    >>> from autodist_core.capture.example import example_traced
+    >>> traced = example_traced()
+    >>> sorted(written_by_compute(traced, Editor.of(traced.graph.as_graph_def())))  # no node is marked yet
+    ['iterations', 'kernel', 'total', 'velocity']
+    """
+    return {
+        touch.variable for node in graph if UPDATE not in node.attr
+        for touch in accesses(node, traced.handles.get) if touch.writes
+    }
 
 
 def written_outside(traced: Traced, graph: Editor) -> Iterator[CaptureError]:
