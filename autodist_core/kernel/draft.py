@@ -304,7 +304,7 @@ class Draft:
         product = self.gradient_products.get((gradient.variable, gradient.occurrence))
         if product:
             return product.left, product.right
-        return (gradient.values, gradient.indices) if gradient.indices else (gradient.values,)
+        return gradient.parts
 
 
 def copied(replica: Replica, name: str) -> str:

@@ -85,9 +85,8 @@ class StepIndex:
         }
         self.markers = {}
         for gradient in item.gradients:
-            for name in (gradient.values, gradient.indices):
-                if name:
-                    self.markers[naming.node_of(name)] = gradient
+            for name in gradient.parts:
+                self.markers[naming.node_of(name)] = gradient
         self.touches = {
             node.name: found for node in self.graph.node if (found := accesses(node, self.handle_of.get))
         }

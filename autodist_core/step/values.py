@@ -181,6 +181,11 @@ class Gradient:
     alike: bool = False
     """Whether all replicas have the same gradient: the first replica's counts, and those of the others do not."""
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The tensors of the gradient."""
+        return tuple(filter(None, (self.values, self.indices)))
+
 
 @dataclass(frozen=True)
 class Tensor:

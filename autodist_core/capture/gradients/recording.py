@@ -69,6 +69,11 @@ class Differentiation:
     """For each target, the tensor with which differentiation begins; None for ones that TensorFlow makes."""
     gradients: tuple[Recorded, ...]
 
+    @property
+    def markers(self) -> list[Any]:
+        """The outputs of the gradients' markers."""
+        return [marker for gradient in self.gradients for marker in gradient.markers]
+
 
 @dataclass(frozen=True)
 class OfExamples:

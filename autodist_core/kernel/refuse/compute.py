@@ -36,7 +36,7 @@ def compute_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistE
         yield from _shared_forward_passes(step)
     yield from _python_elsewhere(step, placement)
     after_update = placement.after_update(step)
-    gradients = [name for each in step.item.gradients for name in (each.values, each.indices) if name]
+    gradients = [name for each in step.item.gradients for name in each.parts]
     names = compute_of(step, gradients, after_update, placement.handed_back(step))
     for name in names:
         if step.is_update(name) and name in step.writers:

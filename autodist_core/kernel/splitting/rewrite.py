@@ -70,8 +70,7 @@ class SplitRewrite:
         refusals.add(*lookups_refused(self.step, self.looked_up))
         refusals.require_none()
         last_marker = {
-            max((naming.node_of(name) for name in (gradient.values, gradient.indices) if name),
-                key=self.step.position.__getitem__): gradient
+            max(map(naming.node_of, gradient.parts), key=self.step.position.__getitem__): gradient
             for gradient in self.item.gradients if gradient.variable in self.splits
         }
         for name, node in self.step.nodes.items():

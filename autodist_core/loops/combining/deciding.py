@@ -112,8 +112,7 @@ def decided_for_whole_batch(
     hows = joins(traced.outputs, of_outputs, made_for_all, sums)
     results = enumerate(zip(traced.outputs, of_outputs, hows, strict=True))
     averaged = [(index, output, state) for index, (output, state, how) in results if how == "mean"]
-    markers = (part.op for each in traced.gradients for part in (each.values, each.indices) if part is not None)
-    needed = reached_from(markers, sources)
+    needed = reached_from(traced.markers, sources)
     itself = {
         id(marker) for marker in reduced
         if state_of(marker.op.inputs[0]).kind == Kind.ALIKE and marker.op.name not in needed

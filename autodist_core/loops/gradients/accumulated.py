@@ -16,12 +16,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.capture import inputs_first
+from autodist_core.capture import inputs_first, touches_of
 from autodist_core.capture.tape import draws
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
 from autodist_core.loops.variables import Accumulated
-from autodist_core.step.index import accesses
 
 _OWN, _SUMMED, _BATCH = "own", "summed", "batch"
 """What a value is made of: the replica's own gradients, sums over the replicas, other values of the batch."""
@@ -105,10 +104,7 @@ class _Search:
         batch: Collection[str], known: Accumulated, combined: Collection[str],
     ) -> None:
         self._operations = inputs_first(graph)
-        self._touches = {
-            operation.name: accesses(operation.node_def, variables.get) for operation in self._operations
-            if any(tensor.op.name in variables for tensor in operation.inputs)
-        }
+        self._touches = touches_of(self._operations, variables)
         self._gradients, self._batch, self._trained, self._combined = gradients, batch, known.trained, combined
         self._markers = {marker.op.name for marker in markers}
         self._written = {_OWN: set(known.own), _SUMMED: set(known.summed), _BATCH: set[str]()}

@@ -46,8 +46,8 @@ def counted_sums(
     given = [handle_of(each) for call in found for each in call.gradients]
     known.train(names[id(outside.get(id(handle), handle))] for handle in given)
     sums = find_sums(
-        graph, handles, {marker.op.name for call in found for each in call.gradients for marker in each.markers},
-        markers, {tensor.op.name for tensor in batch}, updates.operations, known, replicas,
+        graph, handles, {marker.op.name for call in found for marker in call.markers}, markers,
+        {tensor.op.name for tensor in batch}, updates.operations, known, replicas,
         {entry.spec.name for entry in entries if _is_combined_when_written(entry.tf_variable)},
     )
     known.learn(sums.own, sums.summed, sums.multiplied)

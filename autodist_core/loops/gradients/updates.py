@@ -24,10 +24,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.capture import Marked, reached_from, sources
+from autodist_core.capture import Marked, reached_from, sources, touches_of
 from autodist_core.capture.gradients import Differentiation, Recorded, handle_of
 from autodist_core.capture.tape import draws
-from autodist_core.step.index import accesses
 
 
 @dataclass(frozen=True)
@@ -95,14 +94,10 @@ class _Search:
             placeholder.op.name: name for value, placeholder in graph.captures
             if _is_handle(value) and (name := name_of(value))
         }
-        self._touches = {
-            operation.name: accesses(operation.node_def, handles.get) for operation in self._operations
-            if any(tensor.op.name in handles for tensor in operation.inputs)
-        }
+        self._touches = touches_of(self._operations, handles)
         self._found, self._name_of, self._seeds = found, name_of, seeds
         self._marks = {
-            marker.op.name: call
-            for call, each in enumerate(found) for gradient in each.gradients for marker in gradient.markers
+            marker.op.name: call for call, each in enumerate(found) for marker in each.markers
         }
         self._results = {tensor.op.name for tensor in results}
         self._inputs = {tensor.op.name for tensor in inputs}
@@ -160,8 +155,7 @@ class _Search:
         """
         before: dict[str, int] = {}
         for call, each in enumerate(self._found):
-            markers = [marker.op for gradient in each.gradients for marker in gradient.markers]
-            needed = reached_from((source for operation in markers for source in sources(operation)), sources)
+            needed = reached_from((source for marker in each.markers for source in sources(marker.op)), sources)
             before |= dict.fromkeys(needed, call)
         return before
 
