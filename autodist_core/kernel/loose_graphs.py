@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from autodist_core.kernel.draft import Draft, Rows, gradient_type, output_type_of_indices
+from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.barriers import Barriers
 from autodist_core.kernel.passes.compile import Compile
@@ -176,12 +176,7 @@ def combining(item: GraphItem, placement: Placement) -> DistributedGraph:
 
 def _types(draft: Draft) -> list[tf.DType]:
     """Return the types of the tensors that one replica puts into its queue in one step."""
-    found = []
-    for gradient in draft.step.item.gradients:
-        found.append(gradient_type(draft.step, gradient))
-        if gradient.indices:
-            found.append(output_type_of_indices(draft.step, gradient))
-    return found
+    return [dtype for gradient in draft.step.item.gradients for dtype in draft.types_of(gradient)]
 
 
 def _queue(draft: Draft, replica: Replica) -> str:

@@ -22,7 +22,7 @@ from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.kernel.analysis.compute import compute_of
 from autodist_core.kernel.analysis.products import Product
-from autodist_core.kernel.draft import Draft, Rows, copied, gradient_type
+from autodist_core.kernel.draft import Draft, Rows, copied
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.random_streams import take_own_stream
 from autodist_core.kernel.placement.placement import Copy, Replica
@@ -224,12 +224,12 @@ def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:
     values = copied(replica, gradient.values.removesuffix(":0"))
     indices = copied(replica, gradient.indices.removesuffix(":0")) if gradient.indices else ""
     if gradient.alike and replica is not draft.active_replicas[0]:
-        dtype = gradient_type(draft.step, gradient)
+        dtype = draft.type_of(gradient)
         name = f"alike/{replica.prefix}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
         return Rows(draft.editor.add("ZerosLike", name, [values], replica.device, T=dtype), indices)
     if gradient.weighted or (len(draft.active_replicas) == 1 and draft.placement.loose is None):
         return Rows(values, indices)
-    dtype = gradient_type(draft.step, gradient)
+    dtype = draft.type_of(gradient)
     name = f"weighted/{replica.prefix}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
     scaled = draft.editor.add("Mul", name, [values, draft.share(replica, dtype)], replica.device, T=dtype)
     return Rows(scaled, indices)

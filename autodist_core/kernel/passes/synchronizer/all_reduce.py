@@ -20,7 +20,7 @@ import tensorflow as tf
 from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, by_machines, reduce
-from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors, Travels
+from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors
 from autodist_core.kernel.passes.synchronizer.factors import gather_factors
 from autodist_core.kernel.passes.synchronizer.reduction import reduce_all
 from autodist_core.kernel.passes.synchronizer.rows import gather_rows
@@ -30,7 +30,6 @@ from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
 from autodist_core.step.grouping import grouped
 from autodist_core.strategy.synchronizers import BUCKET_BYTES, AllReducePlan, Synchronizer
-from autodist_core.strategy.wire import wire
 
 _LEAST = 1 << 20
 """The bytes below which the limit of a bucket does not sink by itself: less was slower over links of 1 Gbit/s."""
@@ -50,9 +49,6 @@ class AllReduceSynchronizer(Kernel):
     needs = ("local",)
     provides = ("reduced", "collectives", "buckets", "added", "new_values")
 
-    travels: Travels = wire
-    """The function that decides the wire of a gradient, from its plan, shape and type."""
-
     def apply(self, draft: Draft) -> None:
         """Reduce every gradient whose variable is updated on all replicas."""
         owners = [owner for owner in draft.placement.owners if owner.replica is not None]
@@ -68,7 +64,7 @@ class AllReduceSynchronizer(Kernel):
             if gradient.indices or len(owners) == 1:
                 gathered.append(gradient)
                 continue
-            for parcel in _parcels(draft, gradient, self.travels):
+            for parcel in _parcels(draft, gradient):
                 running[parcel] = COMPRESSORS[parcel.wire.form](parcel)
         _gather(draft, owners, gathered)
         gather_factors(draft, owners, factored)
@@ -90,14 +86,12 @@ def _gather(draft: Draft, owners: list[Owner], gradients: list[Gradient]) -> Non
         reduce_all(draft, gradients, owner)
 
 
-def _parcels(draft: Draft, gradient: Gradient, travels: Travels) -> list[Parcel]:
+def _parcels(draft: Draft, gradient: Gradient) -> list[Parcel]:
     """Return the parcels of a gradient: one, or one for each shard of a split variable."""
     plan = draft.placement.plans[gradient.variable]
     if not plan.shards:
-        return [Parcel(draft, gradient, _reduced(plan.synchronizer), travels)]
-    return [
-        Parcel(draft, gradient, _reduced(shard.synchronizer), travels, plan.axis or 0, shard) for shard in plan.shards
-    ]
+        return [Parcel(draft, gradient, _reduced(plan.synchronizer))]
+    return [Parcel(draft, gradient, _reduced(shard.synchronizer), plan.axis or 0, shard) for shard in plan.shards]
 
 
 def _round(

@@ -24,7 +24,7 @@ from functools import cached_property
 
 import tensorflow as tf
 
-from autodist_core.kernel.draft import Draft, Rows, copied, gradient_type
+from autodist_core.kernel.draft import Draft, Rows, copied
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.synchronizer.buckets import instance_key
 from autodist_core.kernel.passes.synchronizer.gathering import KEYS, LENGTHS, gathered, machines_of, places_of
@@ -49,7 +49,7 @@ def gather_factors(draft: Draft, owners: Sequence[Owner], gradients: Sequence[Gr
     >>> draft.collectives
     0
     """
-    together = grouped(gradients, lambda each: (each.occurrence, gradient_type(draft.step, each)))
+    together = grouped(gradients, lambda each: (each.occurrence, draft.type_of(each)))
     for (occurrence, dtype), members in together.items():
         buckets = _buckets(draft, members)
         keys = [instance_key(draft, draft.collectives + number, KEYS) for number in range(len(buckets) + 1)]

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
-from autodist_core.kernel.draft import Draft, Rows, gradient_type, output_type_of_indices
+from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner, Replica, by_host
@@ -63,19 +63,6 @@ def reduce_all(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> Non
         reduced_for(draft, gradient, owner)
 
 
-def types_of(draft: Draft, gradient: Gradient) -> tuple[tf.DType, ...]:
-    """Return the type of the values and, of a sparse gradient, that of the indices.
-
-    >>> from autodist_core.kernel.example import example_draft
-    >>> from autodist_core.strategy import PS
-    >>> draft = example_draft(PS())
-    >>> types_of(draft, draft.step.item.gradients[0])
-    (tf.float32,)
-    """
-    values = gradient_type(draft.step, gradient)
-    return (values, output_type_of_indices(draft.step, gradient)) if gradient.indices else (values,)
-
-
 def of_equal_types(draft: Draft, gradients: Iterable[Gradient]) -> list[list[Gradient]]:
     """Return the gradients that may travel together: of one update and of equal types, in the order of the step.
 
@@ -86,16 +73,16 @@ def of_equal_types(draft: Draft, gradients: Iterable[Gradient]) -> list[list[Gra
     [1]
     """
     ordered = sorted(gradients, key=lambda each: draft.step.position[naming.node_of(each.values)])
-    return list(grouped(ordered, lambda each: (each.occurrence, *types_of(draft, each))).values())
+    return list(grouped(ordered, lambda each: (each.occurrence, *draft.types_of(each))).values())
 
 
 def _spec(draft: Draft, gradient: Gradient) -> tf.TensorSpec:
-    return tf.TensorSpec(draft.spec(gradient.variable).shape, gradient_type(draft.step, gradient))
+    return tf.TensorSpec(draft.spec(gradient.variable).shape, draft.type_of(gradient))
 
 
 def _gather_rows(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> None:
     """Bring the rows of sparse gradients of equal types to an owner, together from each other machine."""
-    values, indices = types_of(draft, gradients[0])
+    values, indices = draft.types_of(gradients[0])
     shapes = [draft.step.variables[gradient.variable].shape[1:] for gradient in gradients]
     found: list[list[Rows]] = []
     for team in _teams(draft):
@@ -113,7 +100,7 @@ def _gather_rows(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> N
 
 def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> None:
     """Bring dense gradients of one type to an owner, as one vector of each machine."""
-    first, dtype = bundle[0], gradient_type(draft.step, bundle[0])
+    first, dtype = bundle[0], draft.type_of(bundle[0])
     name = f"reduced/{owner.name}/{first.occurrence}/packed/{naming.safe(first.variable)}"
     vectors = []
     for team in _teams(draft):
@@ -195,22 +182,21 @@ def at_host(draft: Draft, value: str, dtype: tf.DType, replica: Replica) -> str:
 
 
 def _reduce(draft: Draft, name: str, gradient: Gradient, parts: Sequence[Rows], device: str) -> Rows:
-    dtype = gradient_type(draft.step, gradient)
-    if not gradient.indices:
+    dtype, *of_indices = draft.types_of(gradient)
+    if not of_indices:
         return Rows(draft.add_up(name, [part.values for part in parts], dtype, device))
     if len(parts) == 1:
         return parts[0]
-    ids = output_type_of_indices(draft.step, gradient)
     if gradient.rows == ALIKE:
         values = draft.add_up(f"{name}/values", [part.values for part in parts], dtype, device)
         return Rows(values, parts[0].indices)
     rows = Rows(
         draft.join(f"{name}/values", [part.values for part in parts], dtype, device),
-        draft.join(f"{name}/indices", [part.indices for part in parts], ids, device),
+        draft.join(f"{name}/indices", [part.indices for part in parts], of_indices[0], device),
     )
     if gradient.rows == UNIQUE:
         shape = draft.step.variables[gradient.variable].shape[1:]
-        specs = {rows.values: tf.TensorSpec((None, *shape), dtype), rows.indices: tf.TensorSpec((None,), ids)}
+        specs = {rows.values: tf.TensorSpec((None, *shape), dtype), rows.indices: tf.TensorSpec((None,), of_indices[0])}
         return Rows(*draft.editor.trace(f"{name}/merged", merged, specs, device))
     return rows
 

@@ -22,7 +22,7 @@ from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.synchronizer.buckets import instance_key
 from autodist_core.kernel.passes.synchronizer.gathering import KEYS, LENGTHS, gathered, machines_of, places_of
-from autodist_core.kernel.passes.synchronizer.reduction import merged, name_of, of_equal_types, of_team, types_of
+from autodist_core.kernel.passes.synchronizer.reduction import merged, name_of, of_equal_types, of_team
 from autodist_core.kernel.placement.placement import Owner, Replica
 from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
 
@@ -49,7 +49,7 @@ def gather_rows(draft: Draft, owners: Sequence[Owner], gradients: Sequence[Gradi
 def _gathered(draft: Draft, gradients: Sequence[Gradient], machine: Sequence[Replica], owner: Owner) -> list[Rows]:
     """Return the rows of all machines on one machine."""
     lead = machine[0]
-    values, indices = types_of(draft, gradients[0])
+    values, indices = draft.types_of(gradients[0])
     shapes = [draft.step.variables[gradient.variable].shape[1:] for gradient in gradients]
     name = f"{name_of(gradients[0], owner)}/gathered"
     rows = [_own(draft, gradient, machine, owner) for gradient in gradients]
@@ -73,7 +73,7 @@ def _own(draft: Draft, gradient: Gradient, machine: Sequence[Replica], owner: Ow
     active = [replica for replica in machine if replica.index in draft.active]
     if active:
         return of_team(draft, gradient, owner, active)
-    name, (values, indices) = f"{name_of(gradient, owner)}/nothing", types_of(draft, gradient)
+    name, (values, indices) = f"{name_of(gradient, owner)}/nothing", draft.types_of(gradient)
     shape = draft.step.variables[gradient.variable].shape[1:]
     return Rows(
         draft.editor.constant(f"{name}/values", tf.zeros((0, *shape)).numpy(), values, machine[0].host),
