@@ -18,10 +18,21 @@ import tensorflow as tf
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Arguments, Reader
 from autodist_core.loops.engine import Engine
-from autodist_core.loops.function_plan import explained, planned_call
 from autodist_core.loops.tracing import CapturedFunction, as_graph_function
 from autodist_core.plan import INEXACT, Plan
-from autodist_core.reports import Explanation, can_draw_as_one, coarsest_type, compare, say_inexact
+from autodist_core.reports import (
+    Explanation,
+    can_draw_as_one,
+    coarsest_type,
+    compare,
+    drawing_notes,
+    drawn_anew,
+    inexact_notes,
+    planned,
+    say_inexact,
+)
+from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.strategy.written import written
 from autodist_core.training import Steps
 
 _LATER = (
@@ -132,3 +143,47 @@ class TracedFunction(ABC):
             yield
         finally:
             training.draws_as_one, self._steps = False, kept
+
+
+def planned_call(engine: Engine, captured: CapturedFunction, examples: int) -> Plan:
+    """The table of what is done with each variable, and the notes.
+
+    `examples` is the number of examples of the batch, 0 if it is not known.
+    """
+
+    def more(strategy: CompiledStrategy) -> Iterator[str]:
+        if len(strategy.replicas) > 1:
+            yield from (*captured.notes, *captured.reported)
+            yield from filter(None, [refusal])
+            yield from drawing_notes(captured.item)
+
+    settings = engine.training.settings
+    state = engine.training.state
+    item = captured.item if state is None else engine.admit(state, captured.item)
+    refusal = engine.note_of(item)
+    engine.note_updates(item)
+    placed = engine.training.placed_with(item)
+    strategy = engine.training.compile_strategy(placed)
+    assumed = "" if item.gradients else "the function applies no gradients: every replica has a copy"
+    if not item.gradients and item is not captured.item:
+        assumed = "the function assigns variables that other functions train: their owners do this"
+    return planned(
+        item, strategy, settings.share_memory, more, written(settings.strategy), assumed, placed, examples,
+        settings.resource_spec,
+    )
+
+
+def explained(engine: Engine, captured: CapturedFunction) -> Explanation:
+    """The notes that explain other variables than one device's."""
+    placed = engine.training.placed_with(captured.item)
+    strategy = engine.training.compile_strategy(placed)
+    anew = drawn_anew(captured.item)
+    if len(strategy.replicas) == 1:
+        return Explanation(tuple(anew), (), item=captured.item)
+    own = inexact_notes(placed, strategy, engine.training.settings.share_memory)
+    certain = [note for note in captured.notes if note.startswith(INEXACT)]
+    # Replicas' random numbers are no rounding, and no defect.
+    return Explanation(
+        (*own, *certain, *drawing_notes(captured.item), *anew),
+        tuple(note for note in captured.notes if note not in certain), captured.reported, captured.item,
+    )

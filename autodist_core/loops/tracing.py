@@ -26,7 +26,7 @@ from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Parsed
 from autodist_core.loops.combining.deciding import decided_for_each_replica, decided_for_whole_batch
-from autodist_core.loops.gradients.counting import counted_sums
+from autodist_core.loops.gradients.accumulated import counted_sums
 from autodist_core.loops.gradients.own_gradients import own_results, returned
 from autodist_core.loops.gradients.summed_again import Origins
 from autodist_core.loops.gradients.updates import find_updates

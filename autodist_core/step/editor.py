@@ -293,12 +293,7 @@ class Editor:
             self._checks.removed(name)
 
     def trace(
-        self,
-        prefix: str,
-        function: Callable[..., Any],
-        inputs: Mapping[str, tf.TypeSpec],
-        device: str = "",
-        order: int | None = None,
+        self, prefix: str, function: Callable[..., Any], inputs: Mapping[str, tf.TypeSpec], device: str = ""
     ) -> list[str]:
         """Add the nodes that a TensorFlow function builds, and return the names of its results.
 
@@ -326,7 +321,7 @@ class Editor:
 
         for node in scratch.as_graph_def().node:
             if node.name not in real:
-                self.copy(node, f"{prefix}/{node.name}", [rename(name) for name in node.input], device, order)
+                self.copy(node, f"{prefix}/{node.name}", [rename(name) for name in node.input], device)
         return [rename(output.name.removesuffix(":0")) for output in outputs]
 
     def constant(self, name: str, value: Any, dtype: tf.DType, device: str = "") -> str:

@@ -28,6 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.kernel.analysis.pieces import pieces
+from autodist_core.kernel.analysis.shapes import imported
 from autodist_core.seams.table import KERNELS
 from autodist_core.step import naming
 from autodist_core.step.draws import function_references
@@ -248,24 +249,10 @@ def _translated(step: StepIndex, known: set[str]) -> set[str]:
 
 def _with_a_small_batch(step: StepIndex, rows: int) -> tf.Graph | None:
     """Return the captured graph for a batch of a few examples; None if it takes no batch of this size."""
-    graph = Editor(step.graph.library, step.graph.versions)
-    for node in step.graph.node:
-        if node.name in step.rows:
-            shape = tf.TensorShape([rows, *step.rows[node.name][1:]])
-            graph.copy(node, node.name, [], "", shape=shape)
-        elif node.name in step.handle_of:
-            variable = step.variables[step.handle_of[node.name]]
-            graph.add(
-                "VarHandleOp", node.name, dtype=tf.as_dtype(variable.dtype), shape=tf.TensorShape(variable.shape)
-            )
-        else:
-            graph.copy(node, node.name, node.input, "")
     try:
-        with tf.Graph().as_default() as imported:
-            tf.graph_util.import_graph_def(graph.graph_def(), name="")
+        return imported(step, rows)
     except ValueError:
         return None
-    return imported
 
 
 def _error_of(step: StepIndex, whole: tf.Graph, names: list[str], of_shapes: set[str]) -> str:
