@@ -40,7 +40,7 @@ def with_forward_updates(traced: Traced, graph: Editor, gradients: Sequence[Grad
     if trained.isdisjoint(written_by_compute(traced, graph)):
         return tuple(gradients)
     step = _index(traced, graph)
-    wanted = _with_what_they_read(step, _writes_of(step, trained))
+    wanted = _with_what_they_read(step, step.writes_of(trained))
     shared = {name for name, node in step.nodes.items() if node.op in _SHARED}
     groups = _groups(step, wanted, shared)
     if not wanted.isdisjoint(_own(traced, step, wanted)) or any(_is_seen_within(step, group) for group in groups):
@@ -63,19 +63,11 @@ def _index(traced: Traced, graph: Editor) -> StepIndex:
     ))  # fmt: skip
 
 
-def _writes_of(step: StepIndex, variables: Collection[str]) -> set[str]:
-    """The nodes of compute that write one of these variables."""
-    return {
-        name for name in step.writers if not step.is_update(name)
-        and any(touch.writes and touch.variable in variables for touch in step.touches[name])
-    }
-
-
 def _with_what_they_read(step: StepIndex, writes: set[str]) -> set[str]:
     """These writes, and all writes of compute to variables that they read or write."""
     while True:
         touched = {touch.variable for name in step.cone(writes) for touch in step.touches.get(name, ())}
-        more = writes | _writes_of(step, touched)
+        more = writes | step.writes_of(touched)
         if more == writes:
             return writes
         writes = more

@@ -10,7 +10,7 @@ result (see `analysis` below, and `autodist_core.kernel.analysis`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Any, TypeVar
@@ -224,6 +224,13 @@ class StepIndex:
     def side_effects(self) -> frozenset[str]:
         """The nodes of compute with side effects: writes and assertions."""
         return frozenset(name for name in {*self.writers, *self.item.targets} if not self.is_update(name))
+
+    def writes_of(self, variables: Collection[str]) -> set[str]:
+        """Return the nodes of compute that write one of these variables."""
+        return {
+            name for name in self.writers if not self.is_update(name)
+            and any(touch.writes and touch.variable in variables for touch in self.touches[name])
+        }
 
     @cached_property
     def alive(self) -> frozenset[str]:

@@ -51,10 +51,7 @@ def with_alike_updates(step: StepIndex, variables: Collection[str]) -> GraphItem
     """
     alike, chosen, growing = alike_writes(step), set(variables), True
     while growing:
-        writes = {
-            name for name, touched in step.touches.items()
-            if not step.is_update(name) and any(touch.writes and touch.variable in chosen for touch in touched)
-        }
+        writes = step.writes_of(chosen)
         if not writes <= alike:
             return None
         read = {touch.variable for name in step.cone(writes) for touch in step.touches.get(name, ())}

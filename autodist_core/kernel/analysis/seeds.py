@@ -24,7 +24,7 @@ from typing import Any
 from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.step import naming
-from autodist_core.step.draws import Draw, Stream, function_references, seed_input
+from autodist_core.step.draws import Draw, Stream, seed_input
 from autodist_core.step.index import StepIndex, analysis
 
 _SIZES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "TensorListLength"}
@@ -98,7 +98,7 @@ class _Search:
     def __init__(self, step: StepIndex, of_sizes: bool = False) -> None:
         self._of_sizes = of_sizes
         self._graph = _Body(step.graph.node, naming.split)
-        self._functions = step.functions.functions
+        self._draws = step.functions
         self._bodies: dict[str, _Body] = {}
         self._known: dict[tuple[str, int], frozenset[int]] = {}
 
@@ -121,7 +121,7 @@ class _Search:
         if not inside:
             return {_SEED: [inputs[seed_input(node.op)]], _ALL: inputs, _ROUNDS: []}[what]
         positions: set[int] = set()
-        for name in self._run_by(node):
+        for name in self._draws.run_by(node):
             function = self._body(name)
             if inside[0] in function.nodes:
                 positions |= self._positions(function, self._of_draw(function, inside, what))
@@ -133,7 +133,7 @@ class _Search:
         """The inputs of a node that become these arguments of the functions that it runs."""
         if node.op in _LOOPS:
             return [inputs[position] for position in self._over_turns(node, positions)]
-        before = 0 if node.op in self._functions else {**_CALLS, **_BRANCHES}.get(node.op)
+        before = 0 if node.op in self._draws.functions else {**_CALLS, **_BRANCHES}.get(node.op)
         return inputs if before is None else [inputs[before + position] for position in positions]
 
     def _over_turns(self, node: node_def_pb2.NodeDef, positions: Iterable[int]) -> set[int]:
@@ -156,8 +156,8 @@ class _Search:
             return inputs[:1]
         if node.op in _LOOPS:
             return self._inputs(node, inputs, [output])
-        if node.op in _CALLS or node.op in _BRANCHES or node.op in self._functions:
-            positions = (self._of_result(name, output) for name in self._run_by(node))
+        if node.op in _CALLS or node.op in _BRANCHES or node.op in self._draws.functions:
+            positions = (self._of_result(name, output) for name in self._draws.run_by(node))
             return self._inputs(node, inputs, frozenset[int]().union(*positions))
         return inputs
 
@@ -189,14 +189,9 @@ class _Search:
                 waiting += [body.split(source) for source in self._through(body.nodes[name], output)]
         return ends
 
-    def _run_by(self, node: node_def_pb2.NodeDef) -> list[str]:
-        if node.op in self._functions:
-            return [node.op]
-        return list(dict.fromkeys(reference.name for reference in function_references(node)))
-
     def _body(self, name: str) -> _Body:
         if name not in self._bodies:
-            function: Any = self._functions[name]
+            function: Any = self._draws.functions[name]
             self._bodies[name] = _Body(
                 function.node_def, _split_in_function, [each.name for each in function.signature.input_arg],
                 [function.ret[each.name] for each in function.signature.output_arg],

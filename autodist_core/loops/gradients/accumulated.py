@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import inputs_first, touches_of
-from autodist_core.capture.gradients import Differentiation, handle_of
+from autodist_core.capture.gradients import Differentiation
 from autodist_core.capture.tape import draws
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
@@ -198,7 +198,7 @@ def counted_sums(
     known, names = variables.accumulated, {id(entry.handle): entry.spec.name for entry in entries}
     outside = {id(placeholder): value for value, placeholder in graph.captures}
     handles = {placeholder.op.name: names[id(value)] for value, placeholder in graph.captures if id(value) in names}
-    given = [handle_of(each) for call in found for each in call.gradients]
+    given = [each.handle for call in found for each in call.gradients]
     known.train(names[id(outside.get(id(handle), handle))] for handle in given)
     sums = find_sums(
         graph, handles, {marker.op.name for call in found for marker in call.markers}, markers,

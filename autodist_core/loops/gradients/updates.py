@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.capture import Marked, reached_from, sources, touches_of
-from autodist_core.capture.gradients import Differentiation, Recorded, handle_of
+from autodist_core.capture.gradients import Differentiation, Recorded
 from autodist_core.capture.tape import draws
 from autodist_core.step.index import Touch
 
@@ -151,7 +151,7 @@ class _Search:
         )
 
     def _marked(self, gradient: Recorded, occurrence: int) -> Marked:
-        return Marked(self._name_of(handle_of(gradient)), occurrence, gradient.values, gradient.indices)
+        return Marked(self._name_of(gradient.handle), occurrence, gradient.values, gradient.indices)
 
     def _needed_by_gradients(self) -> dict[str, int]:
         """The operations from which gradients are computed, with the last call that needs each.
@@ -227,7 +227,7 @@ class _Search:
             return call
 
         variables = {
-            call: {self._name_of(handle_of(gradient)) for gradient in each.gradients}
+            call: {self._name_of(gradient.handle) for gradient in each.gradients}
             for call, each in enumerate(self._found)
         }
         for name, calls in self._direct.items():
@@ -254,7 +254,7 @@ class _Search:
 
     def _writes_of(self, trained: Sequence[tuple[int, Recorded]]) -> set[str]:
         """The writes of trained variables. One that needs the batch besides is refused later, where this is said."""
-        names = {self._name_of(handle_of(gradient)) for _, gradient in trained}
+        names = {self._name_of(gradient.handle) for _, gradient in trained}
         return {
             name for name in self._touches
             if self._is_write(name) and (name in self._direct or name in self._late)
