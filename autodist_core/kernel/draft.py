@@ -301,7 +301,7 @@ class Draft:
 
     def sources(self, gradient: Gradient) -> tuple[str, ...]:
         """Return the captured tensors from whose copies the reduced gradient is computed."""
-        product = self.gradient_products.get((gradient.variable, gradient.occurrence))
+        product = self.gradient_products.get(gradient.key)
         if product:
             return product.left, product.right
         return gradient.parts

@@ -55,7 +55,7 @@ class Send(Kernel):
         gradients = draft.step.item.gradients
         types = _types(draft)
         for replica in draft.active_replicas:
-            rows = [draft.local[gradient.variable, gradient.occurrence, replica.index] for gradient in gradients]
+            rows = [draft.local[*gradient.key, replica.index] for gradient in gradients]
             parts = [name for row in rows for name in (row.values, row.indices) if name]
             inputs = [_queue(draft, replica), *parts, *(f"^{draft.barriers[o]}" for o in draft.step.occurrences)]
             draft.targets.append(draft.editor.add(
@@ -91,7 +91,7 @@ class Receive(Kernel):
             for gradient in draft.step.item.gradients:
                 names = [naming.tensor(name, position + offset) for offset in range(2 if gradient.indices else 1)]
                 position += len(names)
-                draft.local[gradient.variable, gradient.occurrence, replica.index] = Rows(*names)
+                draft.local[*gradient.key, replica.index] = Rows(*names)
         for occurrence in draft.step.occurrences:
             host = draft.active_replicas[0].host
             draft.barriers[occurrence] = draft.editor.add("NoOp", f"barrier/{occurrence}", arrived, host)

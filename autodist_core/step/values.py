@@ -186,6 +186,11 @@ class Gradient:
         """The tensors of the gradient."""
         return tuple(filter(None, (self.values, self.indices)))
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """The variable, and the number of the update: no other gradient of the step has both."""
+        return self.variable, self.occurrence
+
 
 @dataclass(frozen=True)
 class Tensor:

@@ -14,7 +14,7 @@ import pytest
 
 from autodist_core.errors import SessionError
 from autodist_keras.callbacks import Resume
-from autodist_keras.callbacks.state_files import StateFiles
+from autodist_keras.callbacks.resume.state_files import StateFiles
 from tests.support.training import distributed
 
 

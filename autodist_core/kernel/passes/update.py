@@ -58,7 +58,7 @@ def _unread(draft: Draft, portions: Portions) -> list[str]:
     step, found = draft.step, []
     for owner in draft.placement.owners:
         for gradient in step.item.gradients:
-            rows = draft.reduced.get((gradient.variable, gradient.occurrence, owner.name))
+            rows = draft.reduced.get((*gradient.key, owner.name))
             used = any(portions.reads(owner, marker) for marker, of in step.markers.items() if of == gradient)
             if rows is not None and owner.replica is not None and not used:
                 found.append(naming.node_of(rows.values))

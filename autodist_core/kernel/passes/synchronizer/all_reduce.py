@@ -58,7 +58,7 @@ class AllReduceSynchronizer(Kernel):
         for gradient in draft.step.item.gradients:
             if not owners or gradient.variable not in owners[0].variables:
                 continue
-            if (gradient.variable, gradient.occurrence) in draft.factored:
+            if gradient.key in draft.factored:
                 factored.append(gradient)
                 continue
             if gradient.indices or len(owners) == 1:
@@ -118,7 +118,7 @@ def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]
             values = [sums[parcel][owner.replica] for parcel in ordered]
             name = f"sent/{gradient.occurrence}/{naming.safe(gradient.variable)}/{owner.name}/whole"
             total = draft.join(name, values, parcels[0].dtype, owner.device, parcels[0].axis)
-            draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(total)
+            draft.reduced[*gradient.key, owner.name] = Rows(total)
 
 
 def _load(draft: Draft, parcel: Parcel, tensors: Tensors, turn: int) -> Load:

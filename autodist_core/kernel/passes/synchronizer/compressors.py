@@ -113,7 +113,7 @@ class Parcel:
 
     def _own(self, index: int) -> str:
         draft, replica = self.draft, self.draft.placement.replicas[index]
-        key = self.gradient.variable, self.gradient.occurrence, index
+        key = *self.gradient.key, index
         if key not in draft.local:
             return ""
         values = draft.local[key].values

@@ -59,7 +59,7 @@ def gather_factors(draft: Draft, owners: Sequence[Owner], gradients: Sequence[Gr
             for gradient in members:
                 product = sender.product(gradient, rows_of_all)
                 for owner in here:
-                    draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(product)
+                    draft.reduced[*gradient.key, owner.name] = Rows(product)
         draft.collectives += len(keys)
         draft.buckets += len(buckets)
 
@@ -76,7 +76,7 @@ def _buckets(draft: Draft, gradients: Iterable[Gradient]) -> list[Bucket]:
 
 def _factors(draft: Draft, gradient: Gradient) -> tuple[str, str]:
     """Return the captured factors of a gradient: the inputs of the layer, and the gradients of its outputs."""
-    product = draft.gradient_products[gradient.variable, gradient.occurrence]
+    product = draft.gradient_products[gradient.key]
     return naming.canonical(product.left), naming.canonical(product.right)
 
 

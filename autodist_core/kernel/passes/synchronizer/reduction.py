@@ -34,7 +34,7 @@ def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     >>> list(draft.editor[rows.values].input)
     ['weighted/replica0/0/kernel', 'weighted/replica1/0/kernel']
     """
-    key = (gradient.variable, gradient.occurrence, owner.name)
+    key = (*gradient.key, owner.name)
     if key not in draft.reduced:
         draft.reduced[key] = _gather(draft, gradient, owner)
     return draft.reduced[key]
@@ -50,7 +50,7 @@ def reduce_all(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> Non
     >>> draft.reduced
     {('kernel', 0, 'server_localhost_CPU_0'): Rows(values='reduced/server_localhost_CPU_0/0/kernel', indices='')}
     """
-    missing = [each for each in gradients if (each.variable, each.occurrence, owner.name) not in draft.reduced]
+    missing = [each for each in gradients if (*each.key, owner.name) not in draft.reduced]
     if packing.apart([owner.device, *(replica.device for replica in draft.active_replicas)]):
         for members in of_equal_types(draft, missing):
             if members[0].indices:
@@ -93,7 +93,7 @@ def _gather_rows(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> N
             rows = packing.unpacked_rows(draft, f"{name}/parts", vectors, shapes, (values, indices), owner.device)
         found.append(rows)
     for gradient, *parts in zip(gradients, *found, strict=True):
-        draft.reduced[gradient.variable, gradient.occurrence, owner.name] = _reduce(
+        draft.reduced[*gradient.key, owner.name] = _reduce(
             draft, name_of(gradient, owner), gradient, parts, owner.device
         )
 
@@ -111,7 +111,7 @@ def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> No
     shapes = [draft.step.variables[gradient.variable].shape for gradient in bundle]
     parts = packing.unpacked(draft, f"{name}/parts", total, shapes, dtype, owner.device)
     for gradient, part in zip(bundle, parts, strict=True):
-        draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(part)
+        draft.reduced[*gradient.key, owner.name] = Rows(part)
 
 
 def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
@@ -149,7 +149,7 @@ def of_team(draft: Draft, gradient: Gradient, owner: Owner, team: Sequence[Repli
 
 def _parts(draft: Draft, gradient: Gradient, team: Sequence[Replica]) -> list[Rows]:
     """Return the replicas' own gradients. One that replicas multiplied at once is the first one's."""
-    keys = [(gradient.variable, gradient.occurrence, replica.index) for replica in team]
+    keys = [(*gradient.key, replica.index) for replica in team]
     return [draft.local[key] for key in keys if key in draft.local]
 
 

@@ -42,7 +42,7 @@ def gather_rows(draft: Draft, owners: Sequence[Owner], gradients: Sequence[Gradi
             found = _gathered(draft, members, machine, here[0])
             for gradient, rows in zip(members, found, strict=True):
                 for owner in here:
-                    draft.reduced[gradient.variable, gradient.occurrence, owner.name] = rows
+                    draft.reduced[*gradient.key, owner.name] = rows
         draft.collectives += 3
 
 

@@ -26,8 +26,8 @@ from autodist_core.step.draws import Stream
 from autodist_core.step.graph_item import Variable
 from autodist_core.step.index import StepIndex
 from autodist_core.training import CompressorState, Entry
-from autodist_keras.callbacks import global_seed
-from autodist_keras.callbacks.position import draws, set_draws
+from autodist_keras.callbacks.resume import global_seed
+from autodist_keras.callbacks.resume.position import draws, set_draws
 from autodist_keras.capture.fresh_metrics import updated
 from autodist_keras.capture.tracing import CapturedStep, optimizers_of
 from autodist_keras.capture.variables import ModelVariables

@@ -28,8 +28,8 @@ import keras
 import numpy as np
 
 from autodist_core.log import log
-from autodist_keras.callbacks.callback_places import Place, places
-from autodist_keras.callbacks.encoding import decode, encode
+from autodist_keras.callbacks.resume.callback_places import Place, places
+from autodist_keras.callbacks.resume.encoding import decode, encode
 
 _NO_STATE = {"_model", "params", "_is_tracing", "_profiler_started"}
 """The attributes that Keras sets on every callback, and what the profiler of one process does for TensorBoard."""

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 
 from autodist_core.errors import did_you_mean
-from autodist_keras.callbacks.resumable import ResumableFit
+from autodist_keras.callbacks.resume.resumable_fit import ResumableFit
 
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _EVERY = ("auto", "epoch")

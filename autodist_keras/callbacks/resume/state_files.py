@@ -35,7 +35,7 @@ import numpy as np
 
 from autodist_core.errors import SessionError
 from autodist_core.log import log
-from autodist_keras.callbacks.encoding import name_of_type, type_of_name
+from autodist_keras.callbacks.resume.encoding import name_of_type, type_of_name
 
 _TREE = "state.json"
 _STATE = re.compile(r"state-\d+\.resume")

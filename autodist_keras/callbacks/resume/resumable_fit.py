@@ -20,14 +20,14 @@ from typing import Any
 
 from autodist_core.errors import SessionError
 from autodist_core.log import log
-from autodist_keras.callbacks import global_seed
-from autodist_keras.callbacks.callback_state import CallbackStates
-from autodist_keras.callbacks.encoding import decode, encode
-from autodist_keras.callbacks.position import Position
-from autodist_keras.callbacks.settings import require_equal, settings_of
-from autodist_keras.callbacks.state_files import StateFiles
-from autodist_keras.callbacks.variable_state import VariableState
-from autodist_keras.callbacks.writing import BackgroundWriter, Schedule
+from autodist_keras.callbacks.resume import global_seed
+from autodist_keras.callbacks.resume.callback_state import CallbackStates
+from autodist_keras.callbacks.resume.encoding import decode, encode
+from autodist_keras.callbacks.resume.position import Position
+from autodist_keras.callbacks.resume.settings import require_equal, settings_of
+from autodist_keras.callbacks.resume.state_files import StateFiles
+from autodist_keras.callbacks.resume.variable_state import VariableState
+from autodist_keras.callbacks.resume.writing import BackgroundWriter, Schedule
 from autodist_keras.capture.hooks import hook
 
 _ended: set[str] = set()
